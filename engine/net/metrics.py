@@ -83,7 +83,7 @@ class Meter:
         """`count` events happened now."""
         now = self._clock()
         with self._lock:
-            if now - self._last_tick > TICK_SECONDS:
+            if now - self._last_tick >= TICK_SECONDS:
                 self._tick(now)
             self._count += count
             self._uncounted += count
@@ -97,7 +97,7 @@ class Meter:
         """The rates as of now."""
         now = self._clock()
         with self._lock:
-            if now - self._last_tick > TICK_SECONDS:
+            if now - self._last_tick >= TICK_SECONDS:
                 self._tick(now)
             elapsed = now - self._started
             mean = self._count / elapsed if self._count and elapsed > 0 else 0.0

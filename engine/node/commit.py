@@ -386,7 +386,7 @@ def _answers(chunk: _Chunk) -> Iterator[Answer]:
             row = stop
         done = run.size if row == end else int(table[start:row, LENGTH].sum())
         if pieces:
-            yield run.sender, pieces if len(pieces) > 1 else pieces[0], row - start, done
+            yield run.sender, pieces, row - start, done
         if broken:
             yield run.sender, None, end - row, run.size - done
         start = end

@@ -372,7 +372,13 @@ class DataConnection(Connection):
 
     def _turn_came(self) -> None:
         self._in_line, self._has_turn = False, True
-        self._port.outbox.put(self._go_on)  # not now: this is called from within another connection's answer
+        self._port.outbox.put(self._use_turn)  # not now: this is called from within another connection's answer
+
+    def _use_turn(self) -> None:
+        """For a partition that is not known to be full: such a one would only pass the turn round and round."""
+        for partition in [partition for partition in self._waiting if partition not in self._asked]:
+            self._retry(partition)
+        self._give_turn_back()
 
     def _room(self, partition: int) -> None:
         self._asked.discard(partition)

@@ -270,7 +270,6 @@ class Node:
         try:
             async with self._open:
                 self.health.begin_draining()
-                await asyncio.gather(self.data.stop_accepting(), self.admin.stop_accepting())
                 await asyncio.gather(self.data.drain(seconds), self.admin.drain(seconds))
         finally:
             self._closed.set()

@@ -167,15 +167,15 @@ class PartitionService:
         return True
 
     def on_room(self, callback: Callable[[], None]) -> None:
-        """Call back once, from any thread, when the queue is less than half full (at once if it is)."""
+        """Call back once, from any thread, when what is queued was taken (at once if nothing is).
+
+        A part of the queue may be free before; whoever was refused may need more than that, and must not ask again and again.
+        """
         with self._lock:
-            if not self._has_room():
+            if self._queue:
                 self._waiters.append(callback)
                 return
         callback()
-
-    def _has_room(self) -> bool:
-        return 2 * self._waiting <= self.options.queue_requests and 2 * self._waiting_bytes <= self.options.queue_bytes
 
     @property
     def queue_size(self) -> int:
@@ -224,12 +224,7 @@ class PartitionService:
                 self._progress = time.monotonic()
                 waiters, self._waiters = self._waiters, []
             self._call(waiters)
-            try:
-                self._execute(batch)
-            finally:
-                with self._lock:
-                    self._under_way = 0
-                    self._progress = time.monotonic()
+            self._execute(batch)
             if self._pool.others_wait:
                 return True
 
@@ -346,9 +341,8 @@ class PartitionService:
 
         `transaction_id`: the record that the request had to read, if any.
         """
-        found = outage_of(error, self.partition, transaction_id)
-        if found is not None and self.outage is None:
-            self._outage, self._out_since = found, time.monotonic()
+        if self.outage is None:
+            self._outage, self._out_since = outage_of(error, self.partition, transaction_id), time.monotonic()
         self._announce()
 
     def note_space(self, age: float) -> None:

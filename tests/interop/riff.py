@@ -1,4 +1,4 @@
-"""Our Java program that speaks through the release's networking library: built with Maven, outside of the source tree.
+"""Our Java program that speaks through the release's networking library: built with Maven, once for each state of its sources.
 
 The library and what it needs are in the public Maven repository.  What Maven has on this machine already is enough; else it
 fetches them, and where it cannot, the tests are skipped and say so.
@@ -6,15 +6,18 @@ fetches them, and where it cannot, the tests are skipped and say so.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 PROJECT = Path(__file__).resolve().parent / "java" / "riff"
+BUILT = Path(__file__).resolve().parents[2] / "build" / "riff"
 MAIN = "waltzctl.interop.Dialogue"
 PATIENCE = 300
 """Seconds for Maven and for each Java program; they take a few, unless everything must be fetched first."""
@@ -39,8 +42,29 @@ class RiffProgram:
         return ["java", *options, "-cp", self.classpath, MAIN, *(str(argument) for argument in arguments)]
 
 
-def build(place: Path) -> RiffProgram:
-    """Compile into `place`.  Skips the test where Maven lacks something and cannot fetch it."""
+def built() -> RiffProgram:
+    """The program, compiled unless it was before.  Skips the test where Maven lacks something and cannot fetch it."""
+    sources = sorted(path for path in PROJECT.rglob("*") if path.is_file())
+    text = b"".join(str(path.relative_to(PROJECT)).encode() + b"\0" + path.read_bytes() for path in sources)
+    place = BUILT / hashlib.sha256(text).hexdigest()[:16]
+    listed = place / "classpath"
+    if listed.exists():
+        classpath = listed.read_text()
+        if all(Path(one).exists() for one in classpath.split(os.pathsep)):
+            return RiffProgram(classpath)
+    place.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=place) as own:  # tests in other processes may do the same now
+        program = _build(Path(own))
+        classes = place / "classes"
+        shutil.copytree(Path(own) / "classes", classes, dirs_exist_ok=True)
+        program = RiffProgram(program.classpath.replace(str(Path(own) / "classes"), str(classes)))
+        (Path(own) / "listed").write_text(program.classpath)
+        (Path(own) / "listed").replace(listed)
+    return program
+
+
+def _build(place: Path) -> RiffProgram:
+    """Compile into `place`."""
     listed = place / "classpath.txt"
     for mode in (["--offline"], []):
         command = [

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.builders import KEY
-from tests.interop.riff import PATIENCE, RiffProgram, Stores, build, needs_maven
+from tests.interop.riff import PATIENCE, RiffProgram, Stores, built, needs_maven
 from waltzctl.engine.net.tls_options import TlsOptions
 from waltzctl.engine.node.node import Node
 from waltzctl.engine.node.node_settings import NodeOptions
@@ -92,8 +92,8 @@ EXPECTED = [
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> RiffProgram:
-    return build(tmp_path_factory.mktemp("riff"))
+def program() -> RiffProgram:
+    return built()
 
 
 async def _speak(program: RiffProgram, directory: Path, tls: TlsOptions, stores: Stores | None) -> tuple[int, str, str]:

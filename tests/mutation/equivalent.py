@@ -990,7 +990,50 @@ _INSPECT = (
     ),
 )
 
-EQUIVALENT: tuple[Equivalent, ...] = (*_COMPARE, *_FORMATS, *_INSPECT, *_LOG, *_REPAIR, *_SCAN, *_STORAGE)
+_COMMIT, _ANSWERS = "engine/node/commit.py", "engine/node/answers.py"
+_QUICK = "the long way makes the same of the only one; this one is quicker"
+_ENDED = "nothing is left of what was received, so that nobody asks how long the next frame is"
+_ONE_MORE = "however much more is read, it is more than may be there"
+_NODE = (
+    Equivalent(_COMMIT, "_chunks", "if len(runs) == 1:", "if False:", _QUICK),
+    Equivalent(_COMMIT, "GroupCommit._bounds", "if count == 1:", "if False:", _QUICK),
+    Equivalent(_ANSWERS, "failure_frames", "if count == 1:", "if False:", _QUICK),
+    Equivalent(
+        _ANSWERS,
+        "failure_frames",
+        "first = table[0].tolist()",
+        "first = table[(-1)].tolist()",
+        "what differs between the rows is written over",
+    ),
+    *(
+        Equivalent(file, function, "return end, 0", f"return end, {other}", _ENDED, nth)
+        for file, function, count in (
+            ("engine/node/admin_port.py", "AdminConnection._messages", 1),
+            ("engine/node/data_port.py", "DataConnection._messages", 2),
+        )
+        for other in ("1", "(-1)")
+        for nth in range(1, count + 1)
+    ),
+    Equivalent(
+        "engine/node/node_settings.py", "", "NEXT_PORT = -1", "NEXT_PORT = -2", "no port has a negative number either"
+    ),
+    Equivalent(
+        "engine/net/small_file.py",
+        "read_small_file",
+        "data = file.read(most + 1)",
+        "data = file.read(most + 2)",
+        _ONE_MORE,
+    ),
+    Equivalent(
+        "engine/net/small_file.py",
+        "read_first_line",
+        "data = file.read(MAX_LINE + 1)",
+        "data = file.read(MAX_LINE + 2)",
+        _ONE_MORE,
+    ),
+)
+
+EQUIVALENT: tuple[Equivalent, ...] = (*_COMPARE, *_FORMATS, *_INSPECT, *_LOG, *_NODE, *_REPAIR, *_SCAN, *_STORAGE)
 
 
 _SIZES = "how much is taken at once, or a cost: another number gives the same answers at another speed"
@@ -1005,9 +1048,9 @@ TUNED: dict[str, tuple[str, ...]] = {
     "engine/log/index.py": ("_FARTHEST",),
     "engine/inspect/split_segments.py": ("PART",),
     "engine/inspect/verify.py": ("_WORTH_THREADS", "_AHEAD"),
-    "engine/inspect/live.py": ("LOOKS", "LOOKS_WHEN_HELD"),
-    "engine/net/port.py": ("_CHUNK", "_ALL_CHUNKS", "_SMALLEST_CHUNK", "_ACCEPTED_AT_ONCE"),
-    "engine/repair/content.py": ("CHUNK", "IN_PLACE_LIMIT"),
+    "engine/net/http_port.py": ("_BACKLOG",),
+    "engine/net/port.py": ("_BACKLOG", "_CHUNK", "_ALL_CHUNKS", "_SMALLEST_CHUNK", "_ACCEPTED_AT_ONCE"),
+    "engine/repair/content.py": ("CHUNK",),
     "engine/repair/rebuild_index.py": ("_CHUNK",),
     "engine/durable/disk.py": ("_CHUNK",),
     "engine/durable/manifest.py": ("_LIMIT",),

@@ -10,14 +10,17 @@ import subprocess
 import tempfile
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption
+from cryptography.hazmat.primitives.serialization.pkcs12 import serialize_key_and_certificates
 
 from tests.net.certificates import PASSWORD, Authority, Leaf, self_made
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError
-from waltzctl.engine.net.keystore import MAX_STORE_SIZE, read_key_store, read_trust_store
+from waltzctl.engine.net.keystore import MAX_STORE_SIZE, _ordered_chain, read_key_store, read_trust_store
 from waltzctl.engine.net.tls import client_context, load_material, self_signed, server_context
 from waltzctl.engine.net.tls_options import StoreType, TlsOptions, store_type_of
 
@@ -323,6 +326,29 @@ def test_stores_without_what_is_looked_for_are_told(tmp_path: Path) -> None:
     certificate.write_bytes(NODE.certificate_pem())
     with pytest.raises(InvalidRequestError, match="no whole private key"):
         server_context(TlsOptions(certificate=certificate))
+
+
+def test_a_trust_store_that_vouches_for_nobody_is_told(tmp_path: Path) -> None:
+    """Nobody could connect."""
+    store = tmp_path / "store"
+    key = ec.generate_private_key(ec.SECP256R1())
+    store.write_bytes(serialize_key_and_certificates(b"x", key, None, None, NoEncryption()))
+    with pytest.raises(InvalidRequestError) as caught:
+        read_trust_store(store, None, "PKCS12")
+    assert caught.value.message == f"{store}: the trust store holds no certificate"
+
+
+@pytest.mark.parametrize(
+    ("names", "order"),
+    [
+        ("own middle root", "own middle root"), ("own root middle", "own middle root"), ("own", "own"), ("own root", "own"),
+        ("root own middle", "root"), ("own middle middle root", "own middle root"),
+    ],
+)  # fmt: skip
+def test_a_chain_is_ordered_upwards_and_ends_where_nobody_is_above(names: str, order: str) -> None:
+    above = {"own": "middle", "middle": "root", "root": "root"}
+    first, *others = (SimpleNamespace(subject=name, issuer=above[name]) for name in names.split())
+    assert [one.subject for one in _ordered_chain(first, others)] == order.split()  # type: ignore[arg-type]
 
 
 def test_a_key_of_another_certificate_is_told(tmp_path: Path) -> None:

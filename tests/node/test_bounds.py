@@ -170,6 +170,7 @@ def test_a_port_that_is_full_stops_whoever_sends(missing: int) -> None:
     peer.connection._done(1, 1000 - OVERHEAD - missing)
     assert peer.wire.reading
     assert peer.port.budget.used == 0
+    assert OVERHEAD == 256
 
 
 def test_what_fits_the_budget_exactly_is_given_and_not_one_byte_more() -> None:
@@ -220,7 +221,7 @@ def test_each_peer_s_share_of_the_answers_and_of_the_reads() -> None:
     peer.port._connections = set(range(20))
     assert peer.port.output_each == (10 << 20) // 20
     peer.port._connections = set(range(100_000))
-    assert peer.port.output_each == port._SMALLEST_OUTPUT
+    assert peer.port.output_each == 32 << 10
     assert peer.port.chunk == port._SMALLEST_CHUNK
     peer.port._connections = set()
     assert peer.port.chunk == port._CHUNK

@@ -113,6 +113,7 @@ def test_without_a_file_there_are_ports_and_http() -> None:
     assert found.options.node == NodeOptions(directory=Path("/d"))
     assert found.options.node.ports == Ports(55280, 55281, 55282)
     assert load_configuration(SERVE, given=[Given("port", "0")]).options.node.ports == Ports(0, 0, 0)
+    assert NodeOptions(port=7000, admin_port=0, http_port=0).ports == Ports(7000, 0, 0)
     assert load_configuration(SERVE, given=[Given("port", "7000")]).options.node.ports == Ports(7000, 7001, 7002)
 
 
@@ -324,7 +325,10 @@ def test_defaults_are_those_of_the_options() -> None:
 
 
 def test_the_page_of_the_settings_tells_what_holds_here() -> None:
-    """Key, options, variables, what is allowed, the default, and whether a running node takes a new value."""
+    """Key, options, variables, what is allowed, the default, and whether a running node takes a new value.
+
+    And all defaults together can be meant.
+    """
     page = (ROOT / "docs" / "settings.md").read_text().partition("## waltzctl serve\n")[2].partition("\n## ")[0]
     rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in page.splitlines() if row.startswith("| `")]
     found = []
@@ -342,6 +346,7 @@ def test_the_page_of_the_settings_tells_what_holds_here() -> None:
             ]
         )
     assert found == rows
+    NodeOptions(directory=Path("/d"), graphite=GraphiteOptions("g"), zookeeper=ZooKeeperOptions("zk:1", "/w")).check()
 
 
 def test_every_bound_has_a_setting_that_reaches_it() -> None:

@@ -19,7 +19,7 @@ from waltzctl.engine.errors import MismatchError
 from waltzctl.engine.net.connection import OVERHEAD
 from waltzctl.engine.node.partition_service import Admission
 from waltzctl.engine.node.requests import AppendRun, Request
-from waltzctl.engine.scan.frames import FrameColumn
+from waltzctl.engine.scan.frames import FrameSplitter
 from waltzctl.formats.wire import storage
 from waltzctl.formats.wire.failure import PLAIN_EXCEPTION, Failure
 from waltzctl.formats.wire.frame import FRAME_HEADER, FrameReader, Magic, keep_alive
@@ -195,6 +195,14 @@ def test_what_stands_in_front_of_a_message_that_cannot_be_decoded_is_executed(
     assert f"; it begins with {wrong[:32].hex(' ')} (" in line
 
 
+def test_behind_a_message_that_cannot_be_decoded_nothing_more_is_split(hosted: Hosted) -> None:
+    peer = connected(hosted)
+    peer.port.splitter = FrameSplitter(magic=Magic.STORAGE, max_body=1000, rows=2)
+    peer.send(b"".join([*appends(0, 1), corrupted(7), *appends(0, 5, partition=1)]))
+    assert [len(one.taken) for one in hosted.partitions.values()] == [1, 0, 0]
+    assert peer.wire.closed
+
+
 def test_a_refusal_shows_its_frame_and_not_those_in_front(hosted: Hosted, caplog: pytest.LogCaptureFixture) -> None:
     for bad, why in (
         (FRAME_HEADER.struct.pack(Magic.ADMIN, 0, 1), "a frame with magic 0x15 instead of 0x69"),
@@ -368,6 +376,7 @@ def test_reads_of_several_partitions_share_the_window_of_their_connection(hosted
     peer.send(b"".join(storage.encode(read(number, number)) for number in range(3)))
     assert [len(one.taken) for one in hosted.partitions.values()] == [1, 0, 0]
     answer_read(peer, hosted.partitions[0])
+    assert len(peer.wire.written) == 1, "what this peer has not taken counts before more is read for it"
     assert [len(one.taken) for one in hosted.partitions.values()] == [0, 1, 1]
     peer.send(b"".join([*appends(0, 1, partition=2), storage.encode(last_id(5))]))
     assert [len(one.taken) for one in hosted.partitions.values()] == [1, 1, 2], "what is no read needs no turn"
@@ -390,6 +399,7 @@ def test_connections_take_turns_where_the_reads_of_all_are_bounded(hosted: Hoste
     first.send(storage.encode(read(0)))
     for number, other in enumerate(others, 1):
         other.send(storage.encode(read(number)) * 2)
+        other.send(storage.encode(read(number, 1)))
     assert [item.message.sequence for item in partition.taken] == [0]
     assert first.port.reads.waiting == 3
     others[0].connection.connection_lost(None)
@@ -400,19 +410,36 @@ def test_connections_take_turns_where_the_reads_of_all_are_bounded(hosted: Hoste
     assert [item.message.sequence for item in partition.taken] == [3], (
         "the second of that peer stands behind the others"
     )
-    partition.admission = Admission.FULL
-    partition.taken.pop(0).sender.post(b"x", 1, 0)
-    first.outbox.flush()
-    assert first.port.reads.used == 0, "there was no room for it in the partition"
-    assert len(partition.waiters) >= 1
-    partition.admission = Admission.ACCEPTED
-    while partition.waiters:
-        partition.waiters.pop()()
-    first.outbox.flush()
-    while partition.taken:
-        answer_read(first, partition)
+    answer_read(first, partition)
+    while any(one.taken for one in hosted.partitions.values()):
+        for one in hosted.partitions.values():
+            if one.taken:
+                answer_read(first, one)
     assert first.port.reads.used == 0
     assert [one.connection.requests for one in (first, *others[1:])] == [0, 0, 0]
+
+
+def test_a_full_partition_does_not_pass_the_turn_round_and_round(hosted: Hosted) -> None:
+    """Two connections wait for it and for another one: the turn is for the other one."""
+    first, full, other = connected(hosted, reads=1), hosted.partitions[0], hosted.partitions[1]
+    peers = [first.another() for _ in range(2)]
+    first.send(storage.encode(read(0)))
+    for number, peer in enumerate(peers, 1):
+        peer.send(storage.encode(read(number)) + storage.encode(read(10 + number, 1)))
+    full.admission = Admission.FULL
+    request = full.taken.pop()
+    request.sender.post(b"x", 1, request.size)
+    first.outbox.flush()
+    assert [item.message.sequence for item in other.taken] == [11]
+    assert answer_read(first, other).sequence == 11
+    assert answer_read(first, other).sequence == 12
+    assert (other.taken, first.port.reads.used) == ([], 0)
+    full.admission = Admission.ACCEPTED
+    while full.waiters:
+        full.waiters.pop()()
+    first.outbox.flush()
+    assert sorted([answer_read(first, full).sequence, answer_read(first, full).sequence]) == [1, 2]
+    assert (first.port.reads.used, [peer.connection.requests for peer in peers]) == (0, [0, 0])
 
 
 def test_a_turn_that_comes_for_one_who_is_gone_is_given_back(hosted: Hosted) -> None:
@@ -449,7 +476,9 @@ def test_a_short_list_is_answered_at_once_where_that_can_be(hosted: Hosted) -> N
     peer.send(storage.encode(short_list(3)))
     assert [item.message for item in partition.taken] == [short_list(3)]
     assert peer.port.output_budget.promised == 0, "the promise for the answer at once was given back"
-    answer_read(peer, partition)
+    request = partition.taken.pop()
+    request.sender.post(b"refused", 1, request.size)  # nothing was promised to this answer
+    peer.outbox.flush()
     assert (peer.connection.requests, peer.port.reads.used, peer.port.output_budget.promised) == (0, 0, 0)
 
 

@@ -83,6 +83,24 @@ def test_a_meter_that_was_silent_is_as_one_that_was_looked_at_all_the_time(steps
         assert getattr(seen, name) == pytest.approx(getattr(expected, name), rel=1e-6, abs=1e-9)
 
 
+def test_what_happens_between_two_intervals_belongs_to_the_second_whoever_looked_before() -> None:
+    """A look in between must not decide where an event of the border counts."""
+    found = []
+    for looks in ((), (12.0,), (9.0, 12.0, 14.0)):
+        clock = Clock(4.0)
+        meter = Meter(clock)
+        for now in looks:
+            clock.now = now
+            meter.rates()
+        clock.now = 14.0  # two intervals are over, to the moment
+        meter.mark(10)
+        clock.now = 19.0
+        found.append(meter.rates())
+    assert found == [found[0]] * 3
+    first = 10 / 5.0 * (1 - math.exp(-5 / 60))
+    assert (found[0].count, found[0].mean, found[0].one_minute) == (10, 10 / 15, pytest.approx(first))
+
+
 def test_a_year_of_silence_costs_nothing_and_overflows_nothing() -> None:
     clock = Clock()
     timer = Timer(clock)

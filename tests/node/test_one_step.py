@@ -214,6 +214,19 @@ def test_a_partition_comes_back_with_the_very_record_it_could_not_read(tmp_path:
         assert [reads_again(partition, number) for number in (0, 1, 9, 10)] == [False, True, True, True]
 
 
+@pytest.mark.parametrize("offline", [False, True])
+def test_nothing_lies_in_front_of_transaction_0(tmp_path: Path, offline: bool) -> None:
+    created(tmp_path, 1)
+    with serving(tmp_path) as served:
+        if offline:
+            served.hosted.set_availability([0], readable=False, writable=False)
+        session = served.hosted.session_info(0).session_id
+        assert served.one(TruncateRequest(session, 1, 0, -1, offline)) == MaxTransactionIdResponse(session, 1, 0, -1)
+        failure = served.failure(TruncateRequest(session, 1, 0, -2, offline))
+        assert failure.code == "below-low-water-mark"
+        assert "truncating partition 0 after -2 would lose acknowledged transactions" in failure.message
+
+
 @pytest.mark.parametrize(("count", "short"), [(0, False), (1, True), (FEW_RECORDS, True), (FEW_RECORDS + 1, False)])
 def test_only_a_few_records_are_answered_at_once(count: int, short: bool) -> None:
     assert is_short(RecordListRequest(1, 1, 0, 0, count)) == short

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.node.service_support import CONCURRENT, LOG, STORAGE, Peer, appended, request_of, run_of
+from tests.node.service_support import CONCURRENT, LOG, PATIENCE, STORAGE, Peer, appended, request_of, run_of
 from waltzctl.engine.errors import CorruptRecordError, DiskFullError, DiskWriteError, SyncFailedError, WaltzError
 from waltzctl.engine.node import partition_service
 from waltzctl.engine.node.node_metrics import NodePartitionMetrics
@@ -25,6 +26,7 @@ from waltzctl.formats.wire.storage import (
     FailureResponse,
     MaxTransactionIdRequest,
     MaxTransactionIdResponse,
+    RecordHeaderListRequest,
     RecordListRequest,
     RecordListResponse,
     SuccessResponse,
@@ -73,7 +75,8 @@ class Partition:
         if transaction_id in self.unreadable:
             raise CorruptRecordError("torn")
 
-    def read_wire_cached(self, *_: object, **__: object) -> Any:
+    def read_wire_cached(self, first: int, count: int, most: int, *, headers: bool) -> Any:
+        self.asked = (first, count, most, headers)
         self.meanwhile()
         return self.cached
 
@@ -114,6 +117,22 @@ class Room:
         return self.is_there
 
 
+class Witness(Peer):
+    """A peer that notes how many requests are still in the queue when it is answered."""
+
+    def __init__(self, service: PartitionService) -> None:
+        super().__init__()
+        self.service, self.left = service, list[int]()
+
+    def post(self, answer: bytes | list[bytes], requests: int, size: int) -> None:
+        self.left.append(self.service.queue_size)
+        super().post(answer, requests, size)
+
+    def break_off(self, reason: str, requests: int, size: int) -> None:
+        self.left.append(self.service.queue_size)
+        super().break_off(reason, requests, size)
+
+
 class Alone:
     """A service and everything that it sees."""
 
@@ -133,7 +152,7 @@ class Alone:
             max_data_length=1000,
             log=LOG,
         )
-        self.peer = Peer()
+        self.peer = Witness(self.service)
 
     def item(self, size: int = 10, sequence: int = 1, session: int = SESSION) -> Request:
         return Request(self.peer, MaxTransactionIdRequest(session, sequence, 3), size, self.now)
@@ -256,36 +275,30 @@ def test_what_comes_while_it_works_is_done_at_once_unless_others_stand_in_line(a
     assert alone.service.queue_size == 0
 
 
-@pytest.mark.parametrize(
-    ("sizes", "at_once"), [([20, 20], True), ([0, 0, 0], False), ([50], True), ([51], False), ([25, 26], False)]
-)
-def test_there_is_room_when_at_most_half_is_used(
-    monkeypatch: pytest.MonkeyPatch, sizes: list[int], at_once: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    alone = Alone(monkeypatch, queue_requests=4, queue_bytes=100)
+def test_there_is_room_when_what_was_queued_is_taken(alone: Alone, caplog: pytest.LogCaptureFixture) -> None:
+    """Not when there is a little: who needs more would ask again and again."""
     called: list[int] = []
 
     def fails() -> None:
         called.append(1)
         raise ZeroDivisionError
 
-    for size in sizes:
-        alone.submit(size)
-    if at_once:
-        alone.service.on_room(lambda: called.append(1))
-        assert called == [1]
-        return
+    alone.service.on_room(lambda: called.append(0))
+    assert called == [0], "nothing is queued"
+    alone.submit(size=0)
     alone.service.on_room(fails)
     alone.service.on_room(lambda: called.append(2))
-    assert called == []
+    assert called == [0]
+    alone.partition.meanwhile = lambda: alone.service.on_room(lambda: called.append(3))
     alone.work()
-    assert called == [1, 2]
+    assert called == [0, 1, 2, 3], "what is under way is queued no more"
     assert [record.getMessage() for record in caplog.records] == [
         "a connection could not be told that partition 3 has room"
     ]
+    alone.partition.meanwhile = lambda: None
     alone.submit()
     alone.work()
-    assert called == [1, 2], "once"
+    assert called == [0, 1, 2, 3], "once"
 
 
 # ---- holding and ending -------------------------------------------------------------------------------------------------
@@ -313,6 +326,40 @@ def test_what_stands_in_line_cannot_be_held_at_once_and_goes_on(alone: Alone) ->
     alone.work()
     assert alone.codes() == [""]
     assert alone.service.hold(0.0)
+
+
+class Waited(threading.Condition):
+    """Says when somebody begins to wait."""
+
+    def __init__(self, lock: Any) -> None:
+        super().__init__(lock)
+        self.begun = threading.Event()
+
+    def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
+        self.begun.set()
+        return super().wait_for(predicate, timeout)
+
+
+def test_whoever_holds_it_waits_for_what_is_under_way_only(alone: Alone) -> None:
+    held: list[bool] = []
+    alone.service._idle = waited = Waited(alone.service._lock)
+    holding = threading.Thread(target=lambda: held.append(alone.service.hold(PATIENCE)))
+
+    def meanwhile() -> None:
+        alone.partition.meanwhile = lambda: None
+        holding.start()
+        assert waited.begun.wait(PATIENCE)
+        alone.submit(sequence=2)
+
+    alone.partition.meanwhile = meanwhile
+    alone.submit()
+    assert alone.work() is False
+    holding.join()
+    assert held == [True]
+    assert [answer.sequence for answer in alone.peer.answers] == [1]
+    alone.service.resume()
+    alone.work()
+    assert [answer.sequence for answer in alone.peer.answers] == [1, 2]
 
 
 def test_a_worker_that_finds_it_held_leaves_the_queue_alone(alone: Alone) -> None:
@@ -381,6 +428,17 @@ def test_a_short_list_is_answered_in_the_thread_that_asks(alone: Alone) -> None:
     assert alone.service.metrics.record_list_request.count == 1
     assert alone.pool.line == []
     assert alone.service.hold(0.0), "it is idle again"
+
+
+@pytest.mark.parametrize(
+    ("room", "limit", "most"), [(100, 1 << 20, 100), (1 << 20, 200, 200), (1 << 20, 1 << 20, 32 << 10)]
+)
+def test_only_little_is_read_at_once(monkeypatch: pytest.MonkeyPatch, room: int, limit: int, most: int) -> None:
+    alone = Alone(monkeypatch, max_list_bytes=limit)
+    assert not alone.service.answer_now(request_of(alone.peer, few()), room)
+    assert alone.partition.asked == (0, 5, most, False)
+    assert not alone.service.answer_now(request_of(alone.peer, RecordHeaderListRequest(SESSION, 9, 3, 7, 100)), room)
+    assert alone.partition.asked == (7, 100, most, True)
 
 
 @pytest.mark.parametrize("message", [few(SESSION - 1), few(SESSION + 1), few(count=101), few(count=0)])
@@ -513,7 +571,8 @@ def test_the_first_outage_counts_and_each_change_is_told_once(alone: Alone, capl
     assert service.outage is not None
     assert service.outage.code == "disk-full"
     assert (service.check(SESSION, False) or closed()).code == "disk-full"
-    assert service.check(SESSION, False, RequiredAccess.READ) is None
+    assert service.check(SESSION, False, Access.READ) is None
+    assert (service.check(SESSION - 1, False) or closed()).code == "session-changed", "who may not need not know more"
     alone.room.is_there = True
     assert service.check(SESSION, False) is None
     assert service.outage is None
@@ -601,6 +660,7 @@ def test_what_stands_behind_a_broken_frame_is_not_looked_at_until_the_queue_is_e
     alone.work()
     assert alone.peer.answers == [SuccessResponse(SESSION, 4, 3)]
     assert alone.peer.reasons == ["a request that cannot be decoded"] * 2
+    assert alone.peer.left == [3, 3, 2], "appends are answered when those behind them are done as well"
     assert (alone.peer.requests, alone.service.queue_size) == (4, 0)
     assert other.answers == [MaxTransactionIdResponse(SESSION, 6, 3, 0), SuccessResponse(SESSION, 7, 3)]
     assert alone.partition.done == [1, 1]

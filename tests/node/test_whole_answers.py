@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from pathlib import Path
@@ -15,6 +16,7 @@ from waltzctl.engine.catalogue import Severity
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DamageError, DiskWriteError, InvalidRequestError
 from waltzctl.engine.net.metrics import BUCKETS
+from waltzctl.engine.net.single_flight import SingleFlight
 from waltzctl.engine.node import answers, disk_probe
 from waltzctl.engine.node.disk_probe import PROBE_SIZE, DiskProbe, DiskState
 from waltzctl.engine.node.health import DiskHealth, Health, NodeHealthReport, PartitionHealth, PortHealth
@@ -85,6 +87,55 @@ def looked_at(tmp_path: Path, partition: Any, service: Any, max_stall: float = 3
     hosted = SimpleNamespace(service=lambda _: service)
     health = Health(storage, hosted, ports=dict, options=HealthOptions(max_stall=max_stall))  # type: ignore[arg-type]
     return health._partition(4)
+
+
+class Looked:
+    """A service that notes what it is told about the disk."""
+
+    queue_size, stalled_seconds, outage = 0, 0.0, None
+
+    def __init__(self) -> None:
+        self.told: list[float] = []
+
+    def note_space(self, age: float) -> None:
+        self.told.append(age)
+
+
+@pytest.mark.parametrize("problem", [None, "the disk is full"])
+def test_a_look_tells_the_partitions_that_the_disk_is_well(tmp_path: Path, problem: str | None) -> None:
+    partition = SimpleNamespace(quarantined=False, failed=None)
+    service = Looked()
+    storage: Any = SimpleNamespace(path=tmp_path, partitions={5: partition, 2: partition})
+    hosted: Any = SimpleNamespace(service=lambda _: service, services=(service,))
+    health = Health(
+        storage, hosted, ports=lambda: {"b": True, "a": False}, options=HealthOptions(max_age=3.0, deadline=4.0)
+    )
+    monkey = pytest.MonkeyPatch()
+    monkey.setattr(health, "_looking", SingleFlight(lambda: DiskState(9, 0.5, problem), name="x"))
+    health.begin_draining()
+    report = asyncio.run(health.look())
+    monkey.undo()
+    assert service.told == ([] if problem else [7.0])
+    assert report == HealthReport(
+        DiskHealth(9, 0.5, problem),
+        tuple(PartitionHealth(number, False, False, 0, 0.0, None, None) for number in (2, 5)),
+        (PortHealth("b", True), PortHealth("a", False)),
+        True,
+    )
+    assert health.last is report
+
+
+def test_a_disk_of_which_nothing_can_be_said_is_a_problem(tmp_path: Path) -> None:
+    storage: Any = SimpleNamespace(path=tmp_path, partitions={})
+    hosted: Any = SimpleNamespace(services=())
+    health = Health(storage, hosted, ports=dict)
+
+    def no_thread() -> DiskState:
+        raise RuntimeError("no thread")
+
+    health._looking = SingleFlight(no_thread, name="x")
+    report = asyncio.run(health.look())
+    assert report == HealthReport(DiskHealth(None, None, "the disk cannot be looked at: no thread"), (), (), False)
 
 
 @pytest.mark.parametrize(

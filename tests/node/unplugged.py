@@ -117,6 +117,7 @@ class Peer:
         self._connect()
 
     def _connect(self) -> None:
+        self.port._expected += 1  # as if it had been accepted
         self.connection: Connection = self.port._connection("peer")
         self.connection.connection_made(self.wire)  # type: ignore[arg-type]
         if self._hello:

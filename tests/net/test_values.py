@@ -1,0 +1,455 @@
+"""What is computed from values, compared as a whole: samples, the documents of metrics, kinds of settings, lines of the log."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from waltzctl.engine.net import logs
+from waltzctl.engine.net import metrics as metrics_module
+from waltzctl.engine.net.graphite import report_lines
+from waltzctl.engine.net.logs import Line, NodeLog, Throttle, human_line, journal_line, json_line
+from waltzctl.engine.net.metrics import (
+    Counter,
+    Gauge,
+    Histogram,
+    Meter,
+    NamedMetric,
+    Reservoir,
+    Sample,
+    Timer,
+    make_sample,
+)
+from waltzctl.engine.net.metrics_json import indented, registry, report
+from waltzctl.engine.net.notify import Notifier
+from waltzctl.engine.net.setting_kinds import (
+    COUNT,
+    FILLED_TEXT,
+    MILLISECONDS,
+    PATH,
+    PORT,
+    PORT_OR_OFF,
+    SECONDS,
+    SIZE,
+    SWITCH,
+    SettingKind,
+)
+from waltzctl.engine.net.settings import camel_case
+
+# ---- samples ------------------------------------------------------------------------------------------------------------
+
+FOUR = Sample((1.0, 2.0, 4.0, 8.0), (0.125, 0.25, 0.125, 0.5))
+
+
+def test_a_sample_is_weighted() -> None:
+    assert (FOUR.min, FOUR.max, FOUR.mean) == (1.0, 8.0, 5.125)
+    assert FOUR.stddev == math.sqrt(0.125 * 4.125**2 + 0.25 * 3.125**2 + 0.125 * 1.125**2 + 0.5 * 2.875**2)
+    parts = (0.0, 0.1, 0.125, 0.3, 0.375, 0.4, 0.5, 0.9, 1.0)
+    assert [FOUR.quantile(part) for part in parts] == [1.0, 1.0, 2.0, 2.0, 4.0, 4.0, 8.0, 8.0, 8.0]
+    assert (Sample((3.0,), (1.0,)).stddev, Sample((), ()).stddev, Sample((), ()).quantile(0.5)) == (0.0, 0.0, 0.0)
+    assert Sample((2.0, 4.0), (0.5, 0.5)).stddev == 1.0
+
+
+def test_older_entries_weigh_less() -> None:
+    newest = 0.015 * 1000
+    found = make_sample([(1.0, newest, 7.0), (2.0, newest - math.log(3), 5.0)])
+    assert found.values == (5.0, 7.0)
+    assert found.weights == pytest.approx((0.25, 0.75))
+
+
+def test_a_reservoir_keeps_those_of_the_highest_priority(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A priority is the weight's logarithm and that of a draw; of many equal values only the best draws are made."""
+    draws = iter([0.5, 0.9, 0.1, 0.2, 0.0])
+    monkeypatch.setattr(metrics_module.random, "Random", lambda: SimpleNamespace(random=lambda: next(draws)))
+    reservoir = Reservoir(2)
+    reservoir.update(1.0, 1, 0.0)  # 1 - 0.5 = 0.5 is above: -log(1 - 0.5)
+    reservoir.update(2.0, 1, 0.0)  # 0.1: -log(0.9)
+    assert sorted(reservoir.entries()) == [(-math.log(0.9), 0.0, 2.0), (-math.log(0.5), 0.0, 1.0)]
+    reservoir.update(3.0, 4, 10.0)
+    above = 0.9 ** (1 / 4)
+    second = above * 0.8 ** (1 / 3)
+    expected = [(0.15 - math.log(1 - above), 0.15, 3.0), (0.15 - math.log(1 - second), 0.15, 3.0)]
+    found = sorted(reservoir.entries(), reverse=True)
+    assert [entry for entry in found if entry[2] == 3.0] == pytest.approx(expected[: sum(e[2] == 3.0 for e in found)])
+    assert len(found) == 2
+    assert reservoir.entries() is not reservoir._entries
+
+
+# ---- documents ----------------------------------------------------------------------------------------------------------
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def one_of_each() -> list[NamedMetric]:
+    clock = Clock()
+    timer, meter, histogram, counter = Timer(clock), Meter(clock), Histogram(clock), Counter()
+    timer.update(0.25, 2)
+    meter.mark(3)
+    histogram.update(7.0)
+    counter.increment(4)
+    clock.now += 2
+    found = (
+        ("z", Gauge((1, 2))),
+        ("t", timer),
+        ("m", meter),
+        ("h", histogram),
+        ("c", counter),
+        ("a", Gauge("x")),
+        ("g", Gauge(5)),
+    )
+    return [NamedMetric("group", name, metric) for name, metric in found]
+
+
+RATES = {"fifteenMinuteRate": 0.0, "fiveMinuteRate": 0.0, "oneMinuteRate": 0.0}
+NAMES = ("median", "75thPercentile", "95thPercentile", "98thPercentile", "99thPercentile", "999thPercentile")
+SHORT = ("p50", "p75", "p95", "p98", "p99", "p999")
+
+
+def test_the_registry_as_a_whole() -> None:
+    timer = {
+        "count": 2, "meanRate": 1.0, **RATES,
+        "snapshot": {
+            "values": [250_000_000] * 2, "min": 250_000_000, "max": 250_000_000, "mean": 250_000_000.0, "stdDev": 0.0,
+            **dict.fromkeys(NAMES, 250_000_000.0),
+        },
+    }  # fmt: skip
+    histogram = {
+        "count": 1, "snapshot": {"values": [7], "min": 7, "max": 7, "mean": 7.0, "stdDev": 0.0, **dict.fromkeys(NAMES, 7.0)},
+    }  # fmt: skip
+    gauges = {"group.a": {"value": "x"}, "group.g": {"value": 5}, "group.z": {"value": [1, 2]}}
+    meter = {"count": 3, "meanRate": 1.5, **RATES}
+    found = json.loads(registry(one_of_each()))
+    assert found == {
+        "metrics": {
+            "group.a": {"value": "x"}, "group.c": {"count": 4}, "group.g": {"value": 5}, "group.h": histogram, "group.m": meter,
+            "group.t": timer, "group.z": {"value": [1, 2]},
+        },
+        "gauges": gauges, "counters": {"group.c": {"count": 4}}, "histograms": {"group.h": histogram},
+        "meters": {"group.m": meter}, "timers": {"group.t": timer},
+        "ids": [{"group": "group", "name": name, "fullName": f"group.{name}"} for name in "acghmtz"],
+    }  # fmt: skip
+    assert list(found["metrics"]) == [f"group.{name}" for name in "acghmtz"]
+    assert list(found["gauges"]) == ["group.a", "group.g", "group.z"]
+
+
+def test_the_report_as_a_whole() -> None:
+    rates = {"m15_rate": 0.0, "m1_rate": 0.0, "m5_rate": 0.0}
+    found = json.loads(report(one_of_each()))
+    assert found == {
+        "version": "4.0.0",
+        "gauges": {"group.a": {"value": "x"}, "group.g": {"value": 5}, "group.z": {"value": [1, 2]}},
+        "counters": {"group.c": {"count": 4}},
+        "histograms": {
+            "group.h": {"count": 1, "max": 7, "mean": 7.0, "min": 7, **dict.fromkeys(SHORT, 7.0), "stddev": 0.0},
+        },
+        "meters": {"group.m": {"count": 3, "mean_rate": 1.5, **rates, "units": "events/second"}},
+        "timers": {
+            "group.t": {
+                "count": 2, "max": 0.25, "mean": 0.25, "min": 0.25, **dict.fromkeys(SHORT, 0.25), "stddev": 0.0, "mean_rate": 1.0,
+                **rates, "duration_units": "seconds", "rate_units": "calls/second",
+            },
+        },
+    }  # fmt: skip
+    assert list(found["gauges"]) == ["group.a", "group.g", "group.z"]
+    assert report(one_of_each(), pretty=True).startswith('{\n  "version" : "4.0.0",\n  "gauges" : {\n    "group.a"')
+
+
+def test_quantiles_of_unequal_values_are_told_apart() -> None:
+    """Each name has its own part of the values."""
+    clock = Clock()
+    timer, histogram = Timer(clock), Histogram(clock)
+    for value in range(1000):
+        timer.update(float(value))
+        histogram.update(float(value))
+    metrics = [NamedMetric("g", "t", timer), NamedMetric("g", "h", histogram)]
+    told = json.loads(report(metrics))
+    for one in (told["timers"]["g.t"], told["histograms"]["g.h"]):
+        assert [one[name] for name in SHORT] == pytest.approx([500, 750, 950, 980, 990, 999], abs=1.5)
+        assert (one["min"], one["max"]) == (0, 999)
+        assert one["stddev"] == pytest.approx(288.67, abs=0.1)
+    whole = json.loads(registry(metrics))
+    snapshot = whole["timers"]["g.t"]["snapshot"]
+    assert [snapshot[name] for name in NAMES] == pytest.approx(
+        [n * 1e9 for n in (500, 750, 950, 980, 990, 999)], abs=1.5e9
+    )
+    assert snapshot["values"] == [value * 10**9 for value in range(1000)]
+    lines = dict(line.split()[:2] for line in report_lines(metrics, "p", 5))
+    assert [float(lines[f"p.g.h.{name}"]) for name in SHORT] == pytest.approx([500, 750, 950, 980, 990, 999], abs=1.5)
+    assert [float(lines[f"p.g.t.{name}"]) for name in SHORT] == pytest.approx(
+        [1000.0 * n for n in (500, 750, 950, 980, 990, 999)], abs=1500
+    )
+
+
+def test_the_lines_for_graphite_as_a_whole() -> None:
+    rates = ["m1_rate 0.00", "m5_rate 0.00", "m15_rate 0.00"]
+    timer = [
+        *(f"{name} 250.00" for name in ("max", "mean", "min")),
+        "stddev 0.00",
+        *(f"{name} 250.00" for name in SHORT),
+    ]
+    histogram = [
+        *(f"{name} 7.00" for name in ("max", "mean", "min")),
+        "stddev 0.00",
+        *(f"{name} 7.00" for name in SHORT),
+    ]
+    assert report_lines(one_of_each(), "my node", 1234) == [
+        f"my-node.group.{line} 1234"
+        for line in (
+            "c.count 4", "g 5", "h.count 1", *(f"h.{one}" for one in histogram), "m.count 3", *(f"m.{one}" for one in rates),
+            "m.mean_rate 1.50", *(f"t.{one}" for one in timer), "t.count 2", *(f"t.{one}" for one in rates), "t.mean_rate 1.00",
+        )
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ({}, "{ }"), ([], "[ ]"), ((), "[ ]"), ([1, "a"], '[ 1, "a" ]'), ({"a": 1}, '{\n  "a" : 1\n}'),
+        ({"a": {"b": [{"c": None}]}, "d": "ü"}, '{\n  "a" : {\n    "b" : [ {\n      "c" : null\n    } ]\n  },\n  "d" : "ü"\n}'),
+    ],
+)  # fmt: skip
+def test_how_documents_are_laid_out(value: Any, text: str) -> None:
+    assert indented(value) == text
+
+
+# ---- kinds of settings --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "value"),
+    [
+        (COUNT, "1", 1),
+        (COUNT, " 7 ", 7),
+        (COUNT, 7, 7),
+        (COUNT, "+7", 7),
+        (COUNT, "0", "must be a whole number, at least 1, not 0"),
+        (COUNT, "x", "must be a whole number"),
+        (COUNT, "1" * 18, int("1" * 18)),
+        (COUNT, "1" * 19, "must be a whole number"),
+        (COUNT, "", "must be a whole number"),
+        (COUNT, True, "must be a whole number, not a truth value"),
+        (COUNT, 1.5, "must be a whole number, not a fraction"),
+        (COUNT, None, "must be a whole number, not a NoneType"),
+        (PORT, "0", 0),
+        (PORT, "65535", 65535),
+        (PORT, "65536", "must be a port, 0 to 65535, not 65536"),
+        (PORT, "-1", "must be a port, 0 to 65535, not -1"),
+        (PORT, [1], "must be a port, not a list"),
+        (PORT_OR_OFF, "off", None),
+        (PORT_OR_OFF, False, None),
+        (PORT_OR_OFF, " OFF ", None),
+        (PORT_OR_OFF, "5", 5),
+        (PORT_OR_OFF, True, "must be a whole number"),
+        (PORT_OR_OFF, "65536", "must be a port or off, 0 to 65535, not 65536"),
+        (SIZE, "16MiB", 16 << 20),
+        (SIZE, 5, 5),
+        (SIZE, "0", "must be a number of bytes, at least 1, not 0"),
+        (SIZE, "00", "must be a number of bytes, at least 1, not 0"),
+        (SIZE, 1.5, "must be a number of bytes, such as 16MiB, not a fraction"),
+        (SECONDS, "30s", 30.0),
+        (SECONDS, 2, 2.0),
+        (SECONDS, 0.5, 0.5),
+        (SECONDS, "0", "must be a duration, more than 0s, not 0s"),
+        (SECONDS, "0ms", "must be a duration, more than 0s, not 0s"),
+        (MILLISECONDS, "1500", 1.5),
+        (MILLISECONDS, 250, 0.25),
+        (MILLISECONDS, "0", "must be a whole number of milliseconds, more than 0, not 0"),
+        (SWITCH, "true", True),
+        (SWITCH, "YES", True),
+        (SWITCH, " on ", True),
+        (SWITCH, "1", True),
+        (SWITCH, True, True),
+        (SWITCH, "no", False),
+        (SWITCH, "off", False),
+        (SWITCH, "0", False),
+        (SWITCH, "false", False),
+        (SWITCH, False, False),
+        (SWITCH, "perhaps", "must be true or false"),
+        (SWITCH, 1, "must be true or false, not a number"),
+        (PATH, "/d", Path("/d")),
+        (PATH, "", "must be a path, not empty"),
+        (PATH, "a\0b", "must be a path, which holds no zero byte"),
+        (PATH, 7, "must be a path, not a number; put it in quotation marks"),
+        (FILLED_TEXT, "x", "x"),
+        (FILLED_TEXT, "  ", "must not be empty"),
+        (FILLED_TEXT, {"a": 1}, "must be a text, not a group of keys; put it in quotation marks"),
+    ],
+    ids=str,
+)
+def test_what_a_setting_takes(kind: SettingKind, given: Any, value: Any) -> None:
+    """The value, or why there is none."""
+    if isinstance(value, str) and value.startswith("must"):
+        with pytest.raises(ValueError, match="must") as caught:
+            kind.read(given)
+        assert str(caught.value) == value
+    else:
+        found = kind.read(given)
+        assert (found, type(found)) == (value, type(value))
+
+
+@pytest.mark.parametrize(
+    ("kind", "allowed"),
+    [
+        (COUNT, "a whole number, at least 1"),
+        (PORT, "a port, 0 to 65535"),
+        (SIZE, "a number of bytes, such as 16MiB, at least 1"),
+        (SECONDS, "a duration, such as 30s, more than 0s"),
+        (COUNT.within(most=5), "a whole number, at most 5"),
+        (PATH, "a path"),
+        (COUNT.within(above=2.0, most=5), "a whole number, more than 2.0 and at most 5"),
+        (COUNT.within(least=2, above=1), "a whole number, at least 2 and more than 1"),
+    ],
+)
+def test_how_people_are_told_what_is_allowed(kind: SettingKind, allowed: str) -> None:
+    assert kind.allowed == allowed
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "written", "shown"),
+    [
+        (SIZE, 16 << 20, "16MiB", 16 << 20),
+        (SECONDS, 90.0, "90s", 90.0),
+        (MILLISECONDS, 1.5, "1500", 1500),
+        (SWITCH, True, "true", True),
+        (SWITCH, False, "false", False),
+        (PORT_OR_OFF, None, "off", None),
+        (PORT_OR_OFF, 5, "5", 5),
+        (PATH, Path("/d"), "/d", "/d"),
+    ],
+)
+def test_how_values_are_written_and_shown(kind: SettingKind, value: Any, written: str, shown: Any) -> None:
+    assert kind.written(value) in (written, "1.5m", "1m30s")
+    if value is not None:
+        assert kind.shown(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("name", "key"), [("max_body", "maxBody"), ("max-body", "maxBody"), ("a_b_c", "aBC"), ("a", "a")]
+)
+def test_keys_follow_from_names(name: str, key: str) -> None:
+    assert camel_case(name) == key
+
+
+# ---- lines of the log ---------------------------------------------------------------------------------------------------
+
+LINE = Line(0, logging.WARNING, "waltzctl.node", "half\nway", {"a": 1, "b": "x\ty"}, "one\n  two")
+
+
+def test_a_line_in_each_form() -> None:
+    assert human_line(LINE) == "1970-01-01T00:00:00.000Z WARNING half\\nway  a=1 b=x\\ty\n    one\n      two"
+    assert journal_line(LINE) == "<4>half\\nway  a=1 b=x\\ty\n<4>    one\n<4>      two"
+    assert json.loads(json_line(LINE)) == {
+        "schema": "waltzctl.log/1",
+        "type": "log",
+        "time": "1970-01-01T00:00:00.000Z",
+        "level": "warning",
+        "logger": "waltzctl.node",
+        "message": "half\nway",
+        "fields": {"a": 1, "b": "x\ty"},
+        "trace": "one\n  two",
+    }
+    assert human_line(Line(1, logging.INFO, "x", "plain")) == "1970-01-01T00:00:00.001Z INFO    plain"
+
+
+@pytest.mark.parametrize(
+    ("level", "priority"),
+    [(9, 7), (10, 7), (11, 7), (19, 7), (20, 6), (29, 6), (30, 4), (39, 4), (40, 3), (50, 3), (0, 7)],
+)
+def test_the_journal_s_priorities(level: int, priority: int) -> None:
+    assert journal_line(Line(0, level, "x", "m")) == f"<{priority}>m"
+
+
+KEY = ("node", logging.WARNING, "text %s")
+
+
+def test_a_throttle_lets_so_many_through_and_tells_of_the_rest() -> None:
+    throttle = Throttle(burst=2, window=10.0)
+    assert [throttle.admit(KEY, f"m{n}", 100.0) for n in range(5)] == [True, True, False, False, False]
+    assert throttle.admit(("node", logging.ERROR, "text %s"), "m", 101.0)
+    assert throttle.expired(109.9) == []
+    assert throttle.expired(110.0) == [(KEY, 3, "m4")]
+    assert throttle.admit(KEY, "m", 110.0)
+    assert throttle.expired(111.0) == []
+    assert throttle.expired(111.0, all_of_them=True) == []
+    assert throttle.admit(KEY, "m", 112.0)
+
+
+def test_so_much_of_a_log_and_no_more() -> None:
+    """Lines that may wait; of one kind in ten seconds; and how long closing waits for them."""
+    with NodeLog(Stream()) as log:
+        assert log._waiting.maxsize == 8192
+    throttle = Throttle()
+    assert [throttle.admit(KEY, "m", 100.0) for _ in range(22)] == [True] * 20 + [False] * 2
+    assert [len(throttle.expired(at)) for at in (109.0, 110.0)] == [0, 1]
+    assert logs.CLOSING == 2.0
+
+
+def test_a_throttle_knows_so_many_kinds_and_lets_all_others_through() -> None:
+    throttle = Throttle(burst=0, window=10.0)
+    assert not any(throttle.admit(("x", 1, str(n)), "m", 0.0) for n in range(1000))
+    assert throttle.admit(("x", 1, "one more"), "m", 0.0)
+    assert not throttle.admit(("x", 1, "0"), "m", 0.0)
+    assert len(throttle.expired(10.0)) == 1000
+
+
+class Stream:
+    """Where lines go; each is handed over at once."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.flushed = 0
+
+    def write(self, text: str) -> None:
+        self.text += text
+
+    def flush(self) -> None:
+        self.flushed += 1
+
+
+def test_the_program_s_log_is_as_it_was_behind_the_block() -> None:
+    root, stream = logging.getLogger(), Stream()
+    before = (root.level, root.handlers.copy())
+    root.setLevel(logging.ERROR)
+    try:
+        with NodeLog(stream) as log:
+            assert root.level == logging.WARNING
+            log.logger.info("number %d", 5, extra={"port": 7})
+            logging.getLogger("other").info("not heard")
+        log.close()
+        assert root.level == logging.ERROR
+        assert log not in root.handlers
+        log.logger.info("nor this")
+    finally:
+        root.setLevel(before[0])
+    assert root.handlers == before[1]
+    assert stream.text.endswith(" INFO    number 5  port=7\n")
+    assert (stream.text.count("\n"), stream.flushed) == (1, 1)
+
+
+# ---- systemd ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("environment", "found"),
+    [
+        ({"NOTIFY_SOCKET": "/x", "WATCHDOG_USEC": "1500000"}, Notifier("/x", 1.5)),
+        ({"NOTIFY_SOCKET": "@x"}, Notifier("@x")),
+        ({"NOTIFY_SOCKET": "/"}, Notifier()),
+        ({"WATCHDOG_USEC": "1500000"}, Notifier()),
+        ({"NOTIFY_SOCKET": "x", "WATCHDOG_USEC": "1500000"}, Notifier()),
+    ],
+)
+def test_what_the_manager_wants(environment: dict[str, str], found: Notifier) -> None:
+    assert Notifier.from_environment(environment) == found

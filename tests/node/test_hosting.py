@@ -1,0 +1,346 @@
+"""An open directory under service, and a node around it: what is opened and closed, how often, and what is told then."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kazoo.exceptions import KazooException, NoAuthError, NoNodeError
+from kazoo.handlers.threading import KazooTimeoutError
+
+from tests.node.running import Peer, append, node_options, run, running
+from tests.node.service_support import LOG, created, serving
+from waltzctl.engine.errors import DiskWriteError, MismatchError, NotWaltzError, RefusedError, WaltzError
+from waltzctl.engine.net.single_flight import OverdueError
+from waltzctl.engine.node import admin_port, cluster_metadata, hosted_storage, node
+from waltzctl.engine.node.cluster_metadata import ClusterMetadata
+from waltzctl.engine.node.node import Node, ReadyInfo
+from waltzctl.engine.node.node_settings import NodeOptions, ServiceOptions, ZooKeeperOptions
+from waltzctl.engine.node.permissions import NotLoadedError
+from waltzctl.formats.control import MAX_PARTITIONS, Layout
+from waltzctl.formats.wire.storage import SuccessResponse
+from waltzctl.formats.znodes import StoreParameters
+
+
+@pytest.mark.parametrize(
+    ("partitions", "workers", "threads"), [(1, None, 3), (30, None, 32), (31, None, 32), (3, 7, 7)]
+)
+def test_there_are_as_many_workers_as_partitions_and_two_up_to_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partitions: int, workers: int | None, threads: int
+) -> None:
+    made: list[int] = []
+    real = hosted_storage.Executor
+
+    def noting(size: int, **words: Any) -> Any:
+        made.append(size)
+        return real(size, **words)
+
+    monkeypatch.setattr(hosted_storage, "Executor", noting)
+    monkeypatch.setattr(admin_port, "Executor", noting)
+    created(tmp_path, partitions, assigned=[])
+    with serving(tmp_path, options=ServiceOptions(workers=workers)) as served:
+        admin_port.AdminPort(served.hosted, metrics=str, limits=NodeOptions().limits, log=LOG).pool.close()
+    assert made == [threads, 4]
+
+
+def test_files_that_a_partition_left_behind_are_deleted_and_nothing_else_is_given_up(tmp_path: Path) -> None:
+    created(tmp_path, 3, assigned=[0])
+    with serving(tmp_path) as served:
+        served.hosted.unassign([0], delete_files=False)
+        assert (tmp_path / "0").is_dir()
+        with pytest.raises(NotLoadedError):
+            served.hosted.unassign([0], delete_files=False)
+        with pytest.raises(NotLoadedError):
+            served.hosted.unassign([0, 1], delete_files=True)
+        assert (tmp_path / "0").is_dir(), "all are looked at before the first is given up"
+        served.hosted.unassign([0], delete_files=True)
+        assert not (tmp_path / "0").exists()
+        with pytest.raises(NotLoadedError):
+            served.hosted.unassign([0], delete_files=True)
+
+
+def test_a_node_of_a_cluster_takes_its_key_from_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty directory gets its control file; one of another cluster does not open."""
+    key, options = uuid.uuid4(), ZooKeeperOptions("zk:2181", "/w")
+    asked: list[ZooKeeperOptions] = []
+
+    def metadata(given: ZooKeeperOptions) -> ClusterMetadata:
+        asked.append(given)
+        return ClusterMetadata(key, 5, "here")
+
+    monkeypatch.setattr(cluster_metadata, "read_cluster_metadata", metadata)
+
+    async def work() -> None:
+        nonlocal key
+        async with running(tmp_path, http_port=None, zookeeper=options) as one:
+            assert (one.storage.cluster_key, one.storage.num_partitions) == (key, 5)
+        key = uuid.uuid4()
+        with pytest.raises(MismatchError):
+            await Node.start(node_options(tmp_path, http_port=None, zookeeper=options), log=LOG)
+
+    run(work())
+    assert asked == [options] * 2
+
+
+WHERE = "ZooKeeper at zk:2181"
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (NoNodeError(), f"{WHERE}: there is no node /w/store"),
+        (NoAuthError(), f"{WHERE}: node /w/store may not be read by this program"),
+        (KazooException("odd"), f"{WHERE}: node /w/store cannot be read: KazooException odd"),
+        (KazooTimeoutError(), f"{WHERE}: no answer within 4 s for node /w/store"),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_what_zookeeper_answers_instead_is_told(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, message: str
+) -> None:
+    class Client:
+        handler = SimpleNamespace(timeout_exception=KazooTimeoutError)
+
+        def get_async(self, path: str) -> Client:
+            assert path == "/w/store"
+            return self
+
+        def get(self, block: bool, seconds: float) -> None:
+            assert (block, seconds) == (True, 4.0)
+            raise error
+
+    monkeypatch.setattr(cluster_metadata, "connected", lambda _: contextlib.nullcontext(Client()))
+    with pytest.raises(WaltzError) as caught:
+        cluster_metadata.read_cluster_metadata(ZooKeeperOptions("zk:2181", "/w", connect_timeout=4.0))
+    assert caught.value.message == message
+
+
+def test_nodes_without_data_are_told_and_others_are_read_in_one_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = {"/w/a": b"one", "/w/b/c": b"two", "/w/empty": b""}
+    connections: list[int] = []
+
+    def connected(_: object) -> Any:
+        connections.append(1)
+        client = SimpleNamespace(get_async=lambda path: SimpleNamespace(get=lambda *_: (data[path], None)))
+        return contextlib.nullcontext(client)
+
+    monkeypatch.setattr(cluster_metadata, "connected", connected)
+    options = ZooKeeperOptions("zk:2181", "/w")
+    assert cluster_metadata.read_znodes(options, ["a", "b/c"]) == (b"one", b"two")
+    assert connections == [1]
+    with pytest.raises(NotWaltzError) as caught:
+        cluster_metadata.read_znodes(options, ["a", "empty"])
+    assert caught.value.message == f"{WHERE}, node /w/empty: holds nothing"
+    data["/w/store"] = b""
+    with pytest.raises(NotWaltzError) as caught:
+        cluster_metadata.read_cluster_metadata(options)
+    assert caught.value.message == f"{WHERE}, node /w/store: holds no cluster key"
+
+
+@pytest.mark.parametrize(
+    ("count", "served"), [(0, False), (1, True), (MAX_PARTITIONS, True), (MAX_PARTITIONS + 1, False)]
+)
+def test_a_node_serves_so_many_partitions(monkeypatch: pytest.MonkeyPatch, count: int, served: bool) -> None:
+    store = StoreParameters(uuid.UUID(int=3), count)
+    client = SimpleNamespace(get_async=lambda _: SimpleNamespace(get=lambda *_: (b"x", None)))
+    monkeypatch.setattr(cluster_metadata, "connected", lambda _: contextlib.nullcontext(client))
+    monkeypatch.setattr(cluster_metadata.StoreParameters, "decode", lambda _: store)
+    options = ZooKeeperOptions("zk:2181", "/w")
+    if served:
+        where = f"{WHERE}, node /w/store"
+        assert cluster_metadata.read_cluster_metadata(options) == ClusterMetadata(store.cluster_key, count, where)
+    else:
+        with pytest.raises(MismatchError, match=f"{count} partitions; a node can serve 1 to {MAX_PARTITIONS}"):
+            cluster_metadata.read_cluster_metadata(options)
+
+
+def test_closing_a_second_time_does_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[str] = []
+    created(tmp_path)
+    with serving(tmp_path) as served:
+        for owner, name in (
+            (served.hosted.storage, "storage"),
+            (served.hosted._pool, "pool"),
+            (served.hosted._fences, "fences"),
+        ):
+
+            def noting(real: Callable[[], None] = owner.close, name: str = name) -> None:  # type: ignore[attr-defined]
+                closed.append(name)
+                real()
+
+            monkeypatch.setattr(owner, "close", noting)
+        assert served.hosted.close()
+        assert closed == ["pool", "fences", "storage"]
+        assert served.hosted.close()
+        assert served.hosted.close(0.0)
+        assert len(closed) == 3
+
+
+def test_a_change_that_does_not_end_keeps_the_directory_open(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    created(tmp_path)
+    with serving(tmp_path) as served:
+        import threading
+
+        taken, go = threading.Event(), threading.Event()
+
+        def change() -> None:
+            with served.hosted._lock:
+                taken.set()
+                go.wait(60)
+
+        thread = threading.Thread(target=change)
+        thread.start()
+        taken.wait(60)
+        assert not served.hosted.close(0.0)
+        assert [record.getMessage() for record in caplog.records] == [
+            "a change of a partition does not come to an end; the files are left as they are"
+        ]
+        with pytest.raises(RefusedError):
+            served.hosted.check_open(served.hosted.storage.cluster_key, served.hosted.storage.num_partitions)
+        go.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("way", ["late", "overdue"])
+def test_partitions_that_do_not_end_are_told_and_the_node_is_closed_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    created(tmp_path)
+    asked: list[float | None] = []
+
+    async def work() -> None:
+        one = await Node.start(node_options(tmp_path, http_port=None), log=LOG)
+        real = one.hosted.close
+
+        def late(seconds: float | None = None) -> bool:
+            asked.append(seconds)
+            if way == "overdue":
+                raise OverdueError("closing", 65.0)
+            return False
+
+        monkeypatch.setattr(one.hosted, "close", late)
+        with pytest.raises(DiskWriteError) as caught:
+            await one.stop(1.0)
+        await one.wait_closed()
+        what = {
+            "late": "partitions did not come to an end within 60 s",
+            "overdue": "closing has not come back for 65.0 s",
+        }
+        assert what[way] in str(caught.value)
+        assert str(tmp_path) in str(caught.value)
+        assert not one.data.listening
+        real()
+
+    run(work())
+    assert asked == [60.0]
+    assert node.CLOSING_SECONDS == 60.0
+
+
+def test_a_node_that_speaks_tls_goes_on_doing_so_until_it_is_started_anew(tmp_path: Path) -> None:
+    created(tmp_path)
+
+    async def work() -> None:
+        async with running(tmp_path, plaintext=False, http_port=None) as one:
+            used: list[Any] = []
+            one.data.use_context = one.admin.use_context = used.append  # type: ignore[method-assign]
+            reloaded = await one.reload(replace(one.options, plaintext=True))
+            assert (reloaded.changed, reloaded.needs_restart) == ((), ("plaintext",))
+            assert used == []
+            await one.reload(one.options)
+            assert len(used) == 2
+        async with running(tmp_path, http_port=None) as one:
+            one.data.use_context = used.append  # type: ignore[method-assign]
+            await one.reload(replace(one.options, plaintext=False))
+            assert len(used) == 2, "nor does one that speaks none begin to"
+
+    run(work())
+
+
+def test_a_reload_is_passed_on_to_everything_it_concerns(tmp_path: Path) -> None:
+    created(tmp_path)
+
+    async def work() -> None:
+        async with running(tmp_path, http_port=None) as one:
+            health = replace(one.options.health, min_free_bytes=5, max_stall=7.0)
+            limits = replace(one.options.limits, max_connections=3, output=777_777)
+            await one.reload(replace(one.options, health=health, limits=limits, drain_seconds=3.0))
+            assert (one.options.health, one.options.limits, one.options.drain_seconds) == (health, limits, 3.0)
+            assert (one.data.limits, one.admin.limits) == (limits, limits)
+            assert one.data.output_budget.capacity == 777_777
+            assert one.health.probe.min_free_bytes == one.hosted._room.probe.min_free_bytes == 5
+            assert one.health._options is health
+
+    run(work())
+
+
+@pytest.mark.parametrize("http", [None, 0])
+def test_what_a_node_has_to_say_when_it_has_started(
+    tmp_path: Path, http: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    created(tmp_path, 3, assigned=[2, 0])
+
+    async def work() -> None:
+        with caplog.at_level(logging.INFO, LOG.name):
+            async with running(tmp_path, http_port=http) as one:
+                where = one.addresses
+                assert one.ready_info == ReadyInfo(
+                    tmp_path, Layout.RELEASED, one.storage.cluster_key, 3, (0, 2), (), 0, where, tls=False
+                )
+                assert (where.http_port is None) == (http is None)
+                peer = await Peer.data(one)
+                assert await peer.request(append(0)) == SuccessResponse(7, 0, 0)
+                found = [("data", 1), ("admin", 0)] + ([("http", 0)] if http is not None else [])
+                assert one.connections() == found
+                assert one._listening() == {name: True for name, _ in found}
+                await peer.close()
+        told = [record.getMessage() for record in caplog.records if record.getMessage().startswith("serving")]
+        port = where.http_port or "off"
+        assert told == [
+            f"serving {tmp_path}: data port {where.port}, admin port {where.admin_port}, HTTP port {port} at {where.host}"
+        ]
+
+    run(work())
+
+
+def test_a_drain_takes_as_long_as_the_options_say_unless_it_is_told(tmp_path: Path) -> None:
+    created(tmp_path)
+
+    async def work() -> None:
+        for given, expected in ((None, 9.0), (2.0, 2.0), (0.0, 0.0)):
+            drained = list[float]()
+
+            async def drain(seconds: float, into: list[float] = drained) -> None:
+                into.append(seconds)
+
+            one = await Node.start(node_options(tmp_path, http_port=None, drain_seconds=9.0), log=LOG)
+            for port in (one.data, one.admin):
+                port.drain = drain  # type: ignore[method-assign]
+            await one.stop(given)
+            assert drained == [expected] * 2
+
+    run(work())
+
+
+def test_what_the_start_changed_unasked_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    partition = SimpleNamespace(
+        number=4, mended=[SimpleNamespace(code="torn-tail", message="cut")], undo_ids=["2026-1", "2026-2"]
+    )
+    storage: Any = SimpleNamespace(taken_back=["2026-0"], partitions={4: partition})
+
+    async def work() -> None:
+        Node(node_options(tmp_path), version="1", log=LOG)._tell_mended(storage)
+
+    run(work())
+    assert [(record.levelno, record.getMessage()) for record in caplog.records] == [
+        (logging.WARNING, "the repair 2026-0 was interrupted; it was taken back, byte for byte"),
+        (logging.WARNING, "mended: torn-tail: cut"),
+        (logging.WARNING, "what was taken away from partition 4 is kept in 2026-1"),
+        (logging.WARNING, "what was taken away from partition 4 is kept in 2026-2"),
+    ]

@@ -1,0 +1,282 @@
+"""A port alone: whom it lets in, what it does without descriptors, how often it looks, and what it complains of."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.node.serving import LOG
+from tests.node.unplugged import Peer
+from waltzctl.engine.net import port as port_module
+from waltzctl.engine.net.port import _Complaints, _text
+
+BACK_OFF = 0.5
+
+
+class Listener:
+    """A listening socket that gives peers, or errors, in this order; then there is nobody."""
+
+    def __init__(self, *gives: Any) -> None:
+        self.gives = list(gives)
+        self.closed: list[Any] = []
+
+    def accept(self) -> tuple[Any, Any]:
+        found = self.gives.pop(0) if self.gives else BlockingIOError()
+        if isinstance(found, Exception):
+            raise found
+        return SimpleNamespace(close=lambda: self.closed.append(found)), found
+
+    def fileno(self) -> int:
+        return 99
+
+    def close(self) -> None:
+        self.closed.append("itself")
+
+
+@pytest.fixture
+def port() -> Any:
+    found = Peer(max_connections=3).port
+    found.loop.readers = []
+    found.loop.add_reader = lambda number, call, one: found.loop.readers.append((number, call, one))
+    found.loop.remove_reader = lambda number: found.loop.readers.append(number)
+    return found
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    found = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    caplog.clear()
+    return found
+
+
+ONE, TWO, SIX = ("127.0.0.1", 7), ("127.0.0.1", 8), ("::1", 9, 0, 0)
+
+
+def test_peers_are_let_in_up_to_the_bound_and_the_others_are_told_so(
+    port: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    listener = Listener(ONE, TWO, SIX, ("10.0.0.1", 3))
+    port._accept(listener)
+    assert port.loop.begun == 2, "one was here already"
+    assert listener.closed == [SIX, ("10.0.0.1", 3)]
+    told = "refused, there are 3 connections already; close some, or raise max_connections"
+    assert lines(caplog) == [f"data port: [::1]:9: {told}", f"data port: 10.0.0.1:3: {told}"]
+    assert port._expected == 2
+    assert len(port._arriving) == 2
+
+
+@pytest.mark.parametrize(
+    "error",
+    [BlockingIOError(), InterruptedError(), OSError(errno.ECONNABORTED, "gone"), OSError(errno.EPERM, "filter")],
+)
+def test_a_peer_that_went_away_is_no_reason_to_wait(
+    port: Any, error: OSError, caplog: pytest.LogCaptureFixture
+) -> None:
+    port._accept(Listener(error, ONE))
+    assert port.loop.begun == 0
+    assert port.loop.readers == []
+    assert port.loop.planned == []
+    told = error.errno in (errno.ECONNABORTED, errno.EPERM)
+    assert lines(caplog) == ([f"data port: a connection could not be accepted: {error}"] if told else [])
+
+
+@pytest.mark.parametrize(
+    ("number", "spare"),
+    [
+        (errno.EMFILE, False),
+        (errno.ENFILE, False),
+        (errno.ENOBUFS, False),
+        (errno.ENOMEM, False),
+        (errno.ENOBUFS, True),
+    ],
+)
+def test_where_the_system_is_short_of_something_it_is_tried_again_later(
+    port: Any, number: int, spare: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    if spare:
+        port._spare = os.open(os.devnull, os.O_RDONLY)
+    error = OSError(number, "short")
+    listener = Listener(error, ONE)
+    port._accept(listener)
+    assert port.loop.readers == [99], "nobody is told of newcomers meanwhile"
+    [(delay, call, arguments)] = port.loop.planned
+    assert delay == BACK_OFF
+    assert lines(caplog) == [f"data port: connections cannot be accepted: {error}; trying again in 0.5 s"]
+    call(*arguments)
+    assert port.loop.readers == [99], "it listens no more"
+    port._listeners.append(listener)
+    call(*arguments)
+    assert port.loop.readers == [99, (99, port._accept, listener)]
+    assert port._spare is not None
+    port.give_up_spare()
+
+
+@pytest.mark.parametrize("again", [ONE, OSError(errno.EMFILE, "still")])
+def test_the_spare_descriptor_is_for_sending_a_newcomer_away(
+    port: Any, again: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    port._spare = spare = os.open(os.devnull, os.O_RDONLY)
+    error = OSError(errno.EMFILE, "no more")
+    listener = Listener(error, again, TWO)
+    port._accept(listener)
+    assert port._spare is not None
+    assert port.loop.begun == 0
+    assert listener.gives == [TWO], "it is asked for again by the loop"
+    if again is ONE:
+        assert listener.closed == [ONE]
+        assert lines(caplog) == [
+            f"data port: 127.0.0.1:7: refused, no descriptor is left: {error}; raise the limit of open files"
+        ]
+    else:
+        assert [delay for delay, _, _ in port.loop.planned] == [BACK_OFF]
+    port.give_up_spare()
+    assert port._spare is None
+    with pytest.raises(OSError, match="Bad file"):
+        os.fstat(spare)
+
+
+def test_a_spare_descriptor_that_is_not_there_is_done_without(port: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(*_: object) -> int:
+        raise OSError(errno.EMFILE, "none")
+
+    monkeypatch.setattr(port_module.os, "open", none_left)
+    listener = Listener()
+    port._listeners.append(listener)
+    port._accept_again(listener)
+    assert port._spare is None
+    port.give_up_spare()
+
+
+def test_many_newcomers_are_let_in_in_portions(port: Any) -> None:
+    port._limits = SimpleNamespace(max_connections=1000)
+    listener = Listener(*(("h", number) for number in range(100)))
+    port._accept(listener)
+    assert port.loop.begun == port_module._ACCEPTED_AT_ONCE == 100 - len(listener.gives)
+
+
+def test_who_listens_no_more_holds_neither_sockets_nor_the_spare(port: Any) -> None:
+    listener = Listener()
+    port._listeners.append(listener)
+    port._spare = os.open(os.devnull, os.O_RDONLY)
+    assert port.listening
+    port._stop_listening()
+    assert (listener.closed, port.loop.readers, port._spare, port.listening) == (["itself"], [99], None, False)
+
+
+@pytest.mark.parametrize(
+    ("address", "text"),
+    [(ONE, "127.0.0.1:7"), (SIX, "[::1]:9"), ("/run/x", "/run/x"), (b"", "b''"), (("only",), "('only',)")],
+)
+def test_how_peers_are_called(address: object, text: str) -> None:
+    assert _text(address) == text
+
+
+# ---- the clock ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("times", "delay"),
+    [
+        ((60.0, 1500.0, 60.0, 60.0), 1.0), ((2.0, 9.0, 9.0, 9.0), 0.5), ((9.0, 2.0, 9.0, 9.0), 0.5), ((9.0, 9.0, 2.0, 9.0), 0.5),
+        ((9.0, 9.0, 9.0, 2.0), 0.5), ((0.02, 9.0, 9.0, 9.0), 0.01),
+    ],
+)  # fmt: skip
+def test_it_looks_four_times_in_the_shortest_of_its_times(times: tuple[float, ...], delay: float) -> None:
+    names = ("keep_alive_seconds", "idle_seconds", "stall_seconds", "unread_seconds")
+    port = Peer(**dict(zip(names, times, strict=True))).port
+    port.loop.now += 0.001
+    port._tick()
+    assert [(found, call) for found, call, _ in port.loop.planned] == [(delay, port._tick)]
+
+
+def test_each_look_is_at_every_connection_and_sends_what_is_there() -> None:
+    peer = Peer()
+    other = peer.another()
+    seen: list[tuple[Any, float]] = []
+    for one in (peer, other):
+        one.connection.tick = lambda now, one=one: (seen.append((one, now)), one.connection.answer(b"x"))  # type: ignore[misc,method-assign]
+    peer.clock.now += 3
+    peer.port._tick()
+    assert {now for _, now in seen} == {peer.clock.now}
+    assert [one.wire.written[-1] for one, _ in seen] == [b"x", b"x"]
+    assert len(seen) == 2
+
+
+def test_water_marks_follow_the_number_of_connections_in_steps() -> None:
+    """Each is told when the share has doubled or halved, and no more often."""
+    peer = Peer(output=1 << 20, connection_output=1 << 20)
+    peers = [peer]
+    marks = [peer.wire.marks]
+    for _ in range(4):
+        peers.append(peer.another())
+        marks.append(peer.wire.marks)
+    full = (1 << 20, 1 << 18)
+    half = (1 << 19, 1 << 17)
+    fifth = (1 << 18, 1 << 16)
+    assert marks == [full, half, half, fifth, fifth]
+    for one in peers[1:]:
+        one.connection.connection_lost(None)
+    assert peer.wire.marks == fifth
+    peer.port._tick()
+    assert peer.wire.marks == full
+
+
+def test_connections_are_told_the_oldest_first_and_can_all_be_ended() -> None:
+    peer = Peer()
+    for _ in range(3):
+        peer.clock.now += 1
+        other = peer.another()
+    assert [info.connected for info in peer.port.connections] == [3.0, 2.0, 1.0, 0.0]
+    peer.port.disconnect()
+    assert peer.wire.closed
+    assert other.wire.closed
+    assert peer.port._expected == 0, "each was let in before, and counts once"
+
+
+# ---- complaints ---------------------------------------------------------------------------------------------------------
+
+
+def test_so_many_complaints_a_second_and_those_left_out_are_counted(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = [50.0]
+    monkeypatch.setattr(port_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    complaints = _Complaints(LOG)
+
+    def complain(count: int) -> int:
+        for _ in range(count):
+            complaints.write("nonsense")
+        found = lines(caplog)
+        assert {*found} <= {
+            "nonsense",
+            *(line for line in found if line.endswith("complaints about peers were left out")),
+        }
+        return found.count("nonsense")
+
+    assert complain(103) == 100
+    now[0] += 0.0625
+    assert complain(1) == 0
+    now[0] += 0.0625
+    complaints.write("again")
+    assert lines(caplog) == ["4 complaints about peers were left out", "again"]
+    now[0] += 2.0
+    assert complain(30) == 20
+    now[0] += 1000.0
+    assert complain(200) == 100, "never more than at the beginning"
+
+
+def test_whoever_is_let_in_or_gone_is_counted_as_such() -> None:
+    peer = Peer()
+    emptied: list[int] = []
+    peer.port._empty = SimpleNamespace(set=lambda: emptied.append(1))
+    other = peer.another()
+    call: Callable[[Any], None] = peer.port.remove
+    call(peer.connection)
+    assert emptied == []
+    call(other.connection)
+    assert emptied == [1]
