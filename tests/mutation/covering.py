@@ -30,7 +30,7 @@ COMPILED = frozenset(
 """Files whose functions are compiled."""
 _OF_COMPILED = ("tests/scan/test_kernel.py", "tests/scan/test_frames.py", "tests/scan/test_wire_code.py")
 """Tests that compare each way to run them with the plain reading."""
-JAVA = frozenset({"spark", "spark_session"})
+JAVA = frozenset({"spark", "spark_session", "cluster", "program"})
 """Fixtures that start a Java process, which a mutant would have to wait for."""
 
 

@@ -72,7 +72,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def environment(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Of a program of somebody's; workers get no path to this checkout from it."""
     python = str(write_launcher(tmp_path_factory.mktemp("python"), daemon=False))
     kept = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -90,6 +91,34 @@ def test_a_process_is_known_by_host_id_and_start(tmp_path: Path, owner: staging.
 
 def test_this_process_is_alive() -> None:
     assert staging.driver().alive is True
+
+
+def test_a_process_that_nobody_asked_how_it_ended_is_gone() -> None:
+    """As a driver that is killed in a container whose first process waits for no others."""
+    with subprocess.Popen(["sleep", "60"]) as process:
+        started = int(Path("/proc", str(process.pid), "stat").read_text().rpartition(")")[2].split()[19])
+        owner = staging.Owner(socket.gethostname(), process.pid, started)
+        assert owner.alive is True
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert owner.alive is False
+
+
+def test_the_driver_is_the_java_that_a_process_works_for(tmp_path: Path) -> None:
+    shell = shutil.which("bash")
+    assert shell is not None
+    shutil.copy(shell, tmp_path / "java")
+    script = tmp_path / "driver.py"
+    script.write_text(
+        "from waltzctl.engine.spark.staging import driver\nd = driver()\nprint(d.pid, d.started, d.alive)\n"
+    )
+    command = f"{sys.executable} {script}; cat /proc/$$/stat"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [tmp_path / "java", "-c", command], capture_output=True, text=True, check=True, env=environment
+    )
+    said, stat = done.stdout.splitlines()
+    assert said == f"{stat.split()[0]} {stat.rpartition(')')[2].split()[19]} True"
 
 
 def test_a_task_that_does_not_see_the_staging_directory_says_so(tmp_path: Path) -> None:
