@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pickle
 import platform
@@ -194,6 +195,9 @@ def test_progress_is_what_ended_tasks_or_workers_tell_whichever_is_more(
         ([], 4, []),
         ([0], 0, [1]),
         ([0] * 6, 3, [2, 2, 2]),
+        ([0, 0, 0], 2, [2, 1]),
+        ([1, 0, 0], 2, [1, 2]),
+        ([0, 0, 1], 2, [2, 1]),
         ([0] * 7, 2, [4, 3]),
         ([FLAT * 9] + [0] * 10, 2, [1, 10]),
         ([0] * 10 + [FLAT * 9], 2, [10, 1]),
@@ -216,7 +220,7 @@ def test_neighbours_are_packed_into_even_shares(weights: list[int], parallelism:
 def test_a_worker_tells_bytes_and_a_packet_that_begins_again_does_not_count_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    clock = [100.0]
+    clock = [0.2]
     monkeypatch.setattr(progress_messages.time, "monotonic", lambda: clock[0])
     with Receiver("local[2]") as receiver:
         address = receiver.address
@@ -228,7 +232,7 @@ def test_a_worker_tells_bytes_and_a_packet_that_begins_again_does_not_count_twic
         assert receiver.done() == 10
         one.advance(5)  # too soon to be told
         assert receiver.done() == 10
-        clock[0] += 0.2
+        clock[0] = 0.4
         one.advance(1)
         assert receiver.done() == 16
         Sender(address, 3).advance(4)  # a second attempt of the same packet
@@ -238,7 +242,7 @@ def test_a_worker_tells_bytes_and_a_packet_that_begins_again_does_not_count_twic
         assert receiver.done() == 23
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as line:
             for length in (27, 29):
-                line.sendto((address.token + bytes(16))[:length], (address.host, address.port))
+                line.sendto((address.token + b"\1" * 13)[:length], (address.host, address.port))
         assert receiver.done() == 23
 
 
@@ -278,9 +282,12 @@ def test_without_an_address_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_every_worker_says_what_it_has_and_another_python_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     spark = LocalSpark(3)
-    handshake.check_workers(local_session(spark))
-    assert spark.packets == [3]
     mine = handshake.describe_worker(0)
+    begun: list[int] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(handshake, "describe_worker", lambda task: begun.append(task) or mine)
+        handshake.check_workers(local_session(spark))
+    assert (spark.packets, sorted(begun)) == ([3], [0, 1, 2, 3, 4, 5])
     assert mine == handshake.Worker(platform.node(), platform.python_version(), np.__version__, shipping.__file__)
     for version, fits in (("3.99.1", False), (f"{platform.python_version().rpartition('.')[0]}.99", True)):
         monkeypatch.setattr(platform, "python_version_tuple", lambda said=version: tuple(said.split(".")))
@@ -350,22 +357,32 @@ def test_an_archive_is_named_by_its_contents_and_the_same_for_the_same_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A Spark application takes a file's name once: two versions must not meet under one."""
+    root = tmp_path / "root"
+    files = ["pyspark_waltz.py", "waltzctl/__init__.py", "waltzctl/engine/b/c.py", "waltzctl/formats/a.py"]
+    for name in (*files, "waltzctl/engine/b/notes.txt", "waltzctl/app.py"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(f"x = {name!r}")
+    monkeypatch.setattr(shipping, "root", lambda: root)
+    made = []
     for name in ("a", "b", "c"):
         (tmp_path / name).mkdir()
-    first, second = (shipping.named_archive(tmp_path / name) for name in ("a", "b"))
-    assert first.name == second.name
+        made.append(shipping.named_archive(tmp_path / name))
+        if name == "b":
+            (root / files[2]).write_text("x = 1")
+    first, second, changed = made
+    assert first.name == second.name != changed.name
     assert first.read_bytes() == second.read_bytes()
     assert os.listdir(first.parent) == [first.name]
+    assert first.name == f"waltzctl-code-{hashlib.sha256(first.read_bytes()).hexdigest()[:16]}.zip"
     with zipfile.ZipFile(first) as archive:
-        names = archive.namelist()
-        assert {one.external_attr for one in archive.infolist()} == {0o644 << 16}
-        assert {one.compress_type for one in archive.infolist()} == {zipfile.ZIP_DEFLATED}
-    assert {
-        "pyspark_waltz.py",
-        "waltzctl/__init__.py",
-        "waltzctl/engine/spark/start.py",
-        "waltzctl/formats/page.py",
-    } - {*names} <= {"waltzctl/formats/page.py"}
-    assert not [name for name in names if not name.endswith(".py")]
-    monkeypatch.setattr(shipping, "MODULES", shipping.MODULES[:1])
-    assert shipping.named_archive(tmp_path / "c").name != first.name
+        assert sorted(archive.namelist()) == files
+        assert archive.read(files[2]) == f"x = {files[2]!r}".encode()
+        for one in archive.infolist():
+            assert (one.external_attr, one.compress_type, one.date_time) == (
+                0o644 << 16, zipfile.ZIP_DEFLATED, (1980, 1, 1, 0, 0, 0),
+            )  # fmt: skip
+
+
+def test_the_code_lies_beside_the_module_that_spark_looks_for() -> None:
+    assert (shipping.root() / "pyspark_waltz.py").is_file()
+    assert (shipping.root() / "waltzctl" / "engine" / "spark").is_dir()

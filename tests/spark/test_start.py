@@ -36,6 +36,7 @@ class Builder:
     told: dict[str, str] = field(default_factory=dict)
     starts: Any = lambda: None
     shipped: list[Path] = field(default_factory=list)
+    artifacts: list[tuple[str, bool]] = field(default_factory=list)
     registered: list[type] = field(default_factory=list)
     stopped: int = 0
     inherited: dict[str, str | None] = field(default_factory=dict)
@@ -67,7 +68,7 @@ class Builder:
 
         made: Any = Made()
         made.stop = self._stop
-        made.addArtifacts = lambda path, pyfile: self.shipped.append(Path(path)) if pyfile else None
+        made.addArtifacts = lambda path, pyfile: self.artifacts.append((Path(path).name[:13], pyfile))
         made.dataSource = SimpleNamespace(register=self.registered.append)
         return made
 
@@ -148,7 +149,7 @@ def test_a_session_on_a_cluster_is_sent_the_code_once(builder: Builder) -> None:
 
 def test_a_session_of_spark_connect_is_told_what_a_client_may_say(builder: Builder) -> None:
     with start.open_session(options("sc://h:1", x="1")):
-        assert [path.name[:13] for path in builder.shipped] == ["waltzctl-code"]
+        assert (builder.artifacts, builder.shipped) == ([("waltzctl-code", True)], [])
         assert builder.told == {
             "remote": "sc://h:1", "name": "waltzctl", "spark.x": "1",
             "spark.sql.execution.arrow.maxRecordsPerBatch": "2147483647",
