@@ -673,7 +673,74 @@ _INSPECT = (
     ),
 )
 
-EQUIVALENT: tuple[Equivalent, ...] = (*_COMPARE, *_FORMATS, *_INSPECT, *_LOG, *_REPAIR, *_SCAN, *_STORAGE)
+_WEIGHTS = 'SparkExecutor(session).map(describe_worker, range(count), weights=[1 << 30] * count, what="start workers")'
+_ALL_ALIKE = "weights that are all alike make the same packets, and nobody listens to this progress"
+_ONLY_ONE = "there is one"
+_SPARK = (
+    *(
+        Equivalent("engine/spark/handshake.py", "check_workers", _WEIGHTS, _WEIGHTS.replace("1 << 30", new), _ALL_ALIKE)
+        for new in ("1 >> 30", "1 << 29", "1 << 31", "0 << 30", "2 << 30")
+    ),
+    *(
+        Equivalent(
+            "engine/spark/handshake.py",
+            "describe_worker",
+            "kernels.choose(1 << 30)  # the compiled kernel, while nobody waits for it",
+            f"kernels.choose({new})  # the compiled kernel, while nobody waits for it",
+            "enough for the compiled kernel",
+        )
+        for new in ("2 << 30", "1 << 31", "1 << 29")
+    ),
+    *(
+        Equivalent(
+            "engine/spark/progress_messages.py",
+            "_own_address",
+            "probe.connect((host, 9))  # sends nothing: it only chooses the way",
+            f"probe.connect((host, {port}))  # sends nothing: it only chooses the way",
+            "the way to a machine does not depend on the port",
+        )
+        for port in (8, 10)
+    ),
+    Equivalent(
+        "engine/spark/progress_messages.py",
+        "Receiver.done",
+        "data = self._socket.recv(_MESSAGE.size + 1)",
+        "data = self._socket.recv(_MESSAGE.size + 2)",
+        "one byte more than a message has is enough to tell a longer one",
+    ),
+    Equivalent(
+        "engine/spark/progress_messages.py",
+        "Receiver.done",
+        "self._done[packet] = max(amount, self._done.get(packet, 0))",
+        "self._done[packet] = max(amount, self._done.get(packet, (-1)))",
+        "an amount is not negative",
+    ),
+    *(
+        Equivalent(
+            "engine/spark/spark_executor.py",
+            "SparkExecutor.run",
+            "raise self._explain(failed[0]) from failed[0]",
+            f"raise self._explain({one}) from {other}",
+            _ONLY_ONE,
+        )
+        for one, other in (("failed[(-1)]", "failed[0]"), ("failed[0]", "failed[(-1)]"))
+    ),
+    Equivalent(
+        "engine/spark/spark_executor.py", "SparkExecutor.run", "return found[0]", "return found[(-1)]", _ONLY_ONE
+    ),
+    *(
+        Equivalent(
+            "engine/spark/start.py",
+            "_quiet_start",
+            'error.add_note(kept.read(1 << 16).decode(errors="replace"))',
+            f'error.add_note(kept.read({new}).decode(errors="replace"))',
+            "more than Java says",
+        )
+        for new in ("1 << 17", "2 << 16", "1 << 15")
+    ),
+)
+
+EQUIVALENT: tuple[Equivalent, ...] = (*_COMPARE, *_FORMATS, *_INSPECT, *_LOG, *_REPAIR, *_SCAN, *_SPARK, *_STORAGE)
 
 
 _SIZES = "how much is taken at once, or a cost: another number gives the same answers at another speed"
@@ -710,6 +777,7 @@ TUNED: dict[str, tuple[str, ...]] = {
     "engine/scan/walk.py": ("PAGE", "BLOCK", "CARRY"),
     "engine/scan/wire_compiled.py": ("_SHORT",),
     "engine/scan/wire_loops.py": ("_TWO_PASSES",),
+    "engine/spark/cluster_history.py": ("_AT_ONCE", "_ROWS"),
     "engine/spark/spark_executor.py": ("PACKET", "FLAT", "WAVE"),
     "engine/spark/run_writing.py": ("_FLUSH", "_HELD"),
     "engine/spark/splits.py": ("FLAT",),

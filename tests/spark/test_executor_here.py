@@ -133,7 +133,9 @@ def test_what_spark_gives_up_is_an_error_of_the_cluster_and_any_other_is_itself(
 def test_an_interrupt_cancels_the_job_by_its_name(master: str, said: list[str]) -> None:
     class Interrupting(Heard):
         def advance(self, amount: int) -> None:
-            raise KeyboardInterrupt
+            super().advance(amount)
+            if len(self.said) == 2:  # behind the start
+                raise KeyboardInterrupt
 
     spark = LocalSpark()
     spark.before = spark.cancelled.wait
