@@ -990,50 +990,74 @@ _INSPECT = (
     ),
 )
 
-_COMMIT, _ANSWERS = "engine/node/commit.py", "engine/node/answers.py"
-_QUICK = "the long way makes the same of the only one; this one is quicker"
-_ENDED = "nothing is left of what was received, so that nobody asks how long the next frame is"
-_ONE_MORE = "however much more is read, it is more than may be there"
-_NODE = (
-    Equivalent(_COMMIT, "_chunks", "if len(runs) == 1:", "if False:", _QUICK),
-    Equivalent(_COMMIT, "GroupCommit._bounds", "if count == 1:", "if False:", _QUICK),
-    Equivalent(_ANSWERS, "failure_frames", "if count == 1:", "if False:", _QUICK),
-    Equivalent(
-        _ANSWERS,
-        "failure_frames",
-        "first = table[0].tolist()",
-        "first = table[(-1)].tolist()",
-        "what differs between the rows is written over",
+_WEIGHTS = 'SparkExecutor(session).map(describe_worker, range(count), weights=[1 << 30] * count, what="start workers")'
+_ALL_ALIKE = "weights that are all alike make the same packets, and nobody listens to this progress"
+_ONLY_ONE = "there is one"
+_SPARK = (
+    *(
+        Equivalent("engine/spark/handshake.py", "check_workers", _WEIGHTS, _WEIGHTS.replace("1 << 30", new), _ALL_ALIKE)
+        for new in ("1 >> 30", "1 << 29", "1 << 31", "0 << 30", "2 << 30")
     ),
     *(
-        Equivalent(file, function, "return end, 0", f"return end, {other}", _ENDED, nth)
-        for file, function, count in (
-            ("engine/node/admin_port.py", "AdminConnection._messages", 1),
-            ("engine/node/data_port.py", "DataConnection._messages", 2),
+        Equivalent(
+            "engine/spark/handshake.py",
+            "describe_worker",
+            "kernels.choose(1 << 30)  # the compiled kernel, while nobody waits for it",
+            f"kernels.choose({new})  # the compiled kernel, while nobody waits for it",
+            "enough for the compiled kernel",
         )
-        for other in ("1", "(-1)")
-        for nth in range(1, count + 1)
+        for new in ("2 << 30", "1 << 31", "1 << 29")
+    ),
+    *(
+        Equivalent(
+            "engine/spark/progress_messages.py",
+            "_own_address",
+            "probe.connect((host, 9))  # sends nothing: it only chooses the way",
+            f"probe.connect((host, {port}))  # sends nothing: it only chooses the way",
+            "the way to a machine does not depend on the port",
+        )
+        for port in (8, 10)
     ),
     Equivalent(
-        "engine/node/node_settings.py", "", "NEXT_PORT = -1", "NEXT_PORT = -2", "no port has a negative number either"
+        "engine/spark/progress_messages.py",
+        "Receiver.done",
+        "data = self._socket.recv(_MESSAGE.size + 1)",
+        "data = self._socket.recv(_MESSAGE.size + 2)",
+        "one byte more than a message has is enough to tell a longer one",
     ),
     Equivalent(
-        "engine/net/small_file.py",
-        "read_small_file",
-        "data = file.read(most + 1)",
-        "data = file.read(most + 2)",
-        _ONE_MORE,
+        "engine/spark/progress_messages.py",
+        "Receiver.done",
+        "self._done[packet] = max(amount, self._done.get(packet, 0))",
+        "self._done[packet] = max(amount, self._done.get(packet, (-1)))",
+        "an amount is not negative",
+    ),
+    *(
+        Equivalent(
+            "engine/spark/spark_executor.py",
+            "SparkExecutor.run",
+            "raise self._explain(failed[0]) from failed[0]",
+            f"raise self._explain({one}) from {other}",
+            _ONLY_ONE,
+        )
+        for one, other in (("failed[(-1)]", "failed[0]"), ("failed[0]", "failed[(-1)]"))
     ),
     Equivalent(
-        "engine/net/small_file.py",
-        "read_first_line",
-        "data = file.read(MAX_LINE + 1)",
-        "data = file.read(MAX_LINE + 2)",
-        _ONE_MORE,
+        "engine/spark/spark_executor.py", "SparkExecutor.run", "return found[0]", "return found[(-1)]", _ONLY_ONE
+    ),
+    *(
+        Equivalent(
+            "engine/spark/start.py",
+            "_quiet_start",
+            'error.add_note(kept.read(1 << 16).decode(errors="replace"))',
+            f'error.add_note(kept.read({new}).decode(errors="replace"))',
+            "more than Java says",
+        )
+        for new in ("1 << 17", "2 << 16", "1 << 15")
     ),
 )
 
-EQUIVALENT: tuple[Equivalent, ...] = (*_COMPARE, *_FORMATS, *_INSPECT, *_LOG, *_NODE, *_REPAIR, *_SCAN, *_STORAGE)
+EQUIVALENT: tuple[Equivalent, ...] = (*_COMPARE, *_FORMATS, *_INSPECT, *_LOG, *_REPAIR, *_SCAN, *_SPARK, *_STORAGE)
 
 
 _SIZES = "how much is taken at once, or a cost: another number gives the same answers at another speed"
@@ -1072,6 +1096,7 @@ TUNED: dict[str, tuple[str, ...]] = {
     "engine/scan/wire_compiled.py": ("_SHORT",),
     "engine/scan/wire_layout.py": ("WORDS",),
     "engine/scan/wire_loops.py": ("_TWO_PASSES",),
+    "engine/spark/cluster_history.py": ("_AT_ONCE", "_ROWS"),
     "engine/spark/spark_executor.py": ("PACKET", "FLAT", "WAVE"),
     "engine/spark/run_writing.py": ("_FLUSH", "_HELD"),
     "engine/spark/splits.py": ("FLAT",),

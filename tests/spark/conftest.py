@@ -18,17 +18,13 @@ if TYPE_CHECKING:
     from waltzctl.engine.spark.spark_session import Session
 
 
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    if item.get_closest_marker("xdist_group") is not None:  # it starts Java
-        class_archive.use()
-
-
 @pytest.fixture(scope="session")
 def spark_session() -> Iterator[Session]:
     """As the commands open it; a task that fails is tried once more."""
     from waltzctl.engine.spark.spark_session import SparkOptions
     from waltzctl.engine.spark.start import open_session
 
+    class_archive.use()
     with open_session(SparkOptions("local[2,2]", (("spark.sql.shuffle.partitions", "2"),))) as session:
         yield session
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,12 @@ def dumped(storage: Path) -> Iterator[Row]:
             "finding": None if item.data_ok else "data-checksum",
             "missing": None,
         }
+
+
+@cache
+def dump_of(example: Path) -> list[str]:
+    """The rows that an example of the damage corpus must have, in order; nobody changes it."""
+    return in_order(dumped(example))
 
 
 def verified(*paths: Path) -> list[Finding]:

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming import DataStreamWriter
+    from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 
 def sink(spark: SparkSession, query: dict[str, Any]) -> DataStreamWriter:
@@ -45,6 +46,14 @@ def _write(spark: SparkSession, source: str, target: str) -> None:
     rows.mapInArrow(_slowly, rows.schema).write.format("waltz").mode("append").save(target)
 
 
+def _watch(queries: Sequence[StreamingQuery]) -> None:
+    """End the process where a query ends."""
+    while all(query.isActive for query in queries):
+        time.sleep(0.05)
+    print(*(query.exception() for query in queries), flush=True)
+    os._exit(1)
+
+
 def main(job: Path) -> None:
     from waltzctl.engine.spark.data_source import WaltzDataSource
     from waltzctl.engine.spark.spark_session import SparkOptions
@@ -57,12 +66,11 @@ def main(job: Path) -> None:
         # queries that begin at the same instant trip over a map that Spark fills at the first task and sends with every one
         warm = next(one["source"] for one in told["queries"] if "://" not in one["source"])
         spark.read.format("waltz").load(warm).limit(1).collect()
-        if (write := told["write"]) is not None:
-            threading.Thread(target=_write, args=(spark, write["source"], write["target"]), daemon=True).start()
         queries = [sink(spark, one).start() for one in told["queries"]]
-        while not any(query.exception() for query in queries):
-            time.sleep(0.05)
-        raise RuntimeError(str([query.exception() for query in queries]))
+        if (write := told["write"]) is None:
+            _watch(queries)
+        threading.Thread(target=_watch, args=(queries,), daemon=True).start()
+        _write(spark, write["source"], write["target"])
 
 
 if __name__ == "__main__":

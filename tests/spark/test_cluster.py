@@ -17,6 +17,7 @@ import pytest
 
 from tests.cli.running import Answer, invoke
 from tests.interop.processes import free_ports
+from tests.spark import class_archive
 from tests.spark.running_cluster import Cluster, Talking, running_cluster
 from waltzctl.engine.spark.worker_python import write_launcher
 
@@ -71,11 +72,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def environment(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Of a program of somebody's; workers get no path to this checkout from it."""
     python = str(write_launcher(tmp_path_factory.mktemp("python"), daemon=False))
     kept = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    return kept | {"PYSPARK_PYTHON": python, "SPARK_LOCAL_IP": "127.0.0.1"}
+    java = dict.fromkeys(class_archive.VARIABLES, class_archive.java_options())
+    return kept | java | {"PYSPARK_PYTHON": python, "SPARK_LOCAL_IP": "127.0.0.1"}
 
 
 class Program(Talking):

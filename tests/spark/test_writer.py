@@ -8,6 +8,8 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import re
+import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -26,11 +28,13 @@ from tests.builders import make_records
 from tests.spark.writing import KEY, SCHEMA, begin, is_clean, nothing_left, records_of, request_parts, rows, write
 from waltzctl.engine.errors import ChecksumMismatchError, InvalidRequestError, RefusedError, WaltzError
 from waltzctl.engine.log.view import read_control
+from waltzctl.engine.scan.byte_source import FileSource
+from waltzctl.engine.scan.scanner import scan_records
 from waltzctl.engine.spark import run_writing
-from waltzctl.engine.spark.writer import Staged, storage_writer
+from waltzctl.engine.spark.writer import Staged, WriteOptions, storage_writer, write_options
 from waltzctl.engine.storage.append import AppendSession, PendingRecord
 from waltzctl.engine.storage.directory import StorageDirectory
-from waltzctl.formats.control import Layout
+from waltzctl.formats.control import MAX_PARTITIONS, Layout
 
 # ---- what is written ----------------------------------------------------------------------------------------------------
 
@@ -140,7 +144,7 @@ def test_attempts_that_were_not_committed_leave_nothing(tmp_path: Path) -> None:
     assert nothing_left(path, empty=True)
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.data())
 def test_however_rows_are_cut_and_spread_the_records_are_the_same(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
@@ -294,3 +298,144 @@ def test_a_checksum_may_be_a_number_of_either_sign(tmp_path: Path) -> None:
     writer = begin(tmp_path / "new", schema=schema)
     writer.commit([writer.write(iter([batch]))])
     assert records_of(tmp_path / "new") == {0: records}
+
+
+# ---- bounds of what is written -------------------------------------------------------------------------------------------
+
+
+def test_options_are_as_documented(tmp_path: Path) -> None:
+    path = str(tmp_path / "new")
+    usual = write_options({"path": path})
+    assert usual == WriteOptions(tmp_path / "new", usual.cluster_key)
+    assert usual.cluster_key != write_options({"path": path}).cluster_key
+    given = {
+        "PATH": path, "clusterKey": KEY, "numPartitions": f" {MAX_PARTITIONS} ", "layout": " Released", "segmentSize": "2KiB",
+        "assign": "written", "marks": "INITIAL",
+    }  # fmt: skip
+    assert write_options(given) == WriteOptions(
+        tmp_path / "new", uuid.UUID(KEY), MAX_PARTITIONS, Layout.RELEASED, 2048, False, False
+    )
+    with pytest.raises(InvalidRequestError) as refused:
+        write_options({"zeta": "1", "Alpha": "2", "path": path})
+    assert str(refused.value).startswith("format waltz is not written with option alpha, zeta; its options are path, ")
+    for options, said in (
+        ({}, "format waltz writes nothing without a path"),
+        ({"path": ""}, "format waltz writes nothing without a path"),
+        (
+            {"path": path, "numPartitions": f"{MAX_PARTITIONS + 1}"},
+            f"numPartitions '{MAX_PARTITIONS + 1}': must be 1 to ",
+        ),
+        ({"path": path, "numPartitions": "0"}, f"numPartitions '0': must be 1 to {MAX_PARTITIONS}"),
+        ({"path": path, "numPartitions": "x"}, "numPartitions 'x': must be 1 to "),
+        ({"path": path, "assign": "some"}, "assign 'some': must be all or written"),
+    ):
+        with pytest.raises(InvalidRequestError, match=f"^{re.escape(said)}"):
+            write_options(options)
+
+
+def test_a_target_beside_the_current_directory_is_made_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert write_options({"path": "a/../new"}).path == tmp_path / "new"
+
+
+def _plan(partitions: int | None = None) -> run_writing.SegmentPlan:
+    return run_writing.SegmentPlan(uuid.UUID(KEY), 1, partitions, 1 << 20)
+
+
+@pytest.mark.parametrize(
+    ("partitions", "partition", "transaction_id", "refused"),
+    [
+        (None, 2**31 - 1, 2**63 - 2, ""),
+        (None, 0, 0, ""),
+        (None, -1, 0, "partition -1: there are partitions 0 to 2147483647"),
+        (None, 0, -1, "partition 0, transaction -1: its id is not possible"),
+        (None, 0, 2**63 - 1, f"partition 0, transaction {2**63 - 1}: its id is not possible"),
+        (3, 2, 0, ""),
+        (2, 2, 0, "partition 2: there are partitions 0 to 1"),
+    ],
+)
+def test_the_highest_partition_and_the_last_id_are_taken_and_one_more_is_not(
+    tmp_path: Path, partitions: int | None, partition: int, transaction_id: int, refused: str
+) -> None:
+    writer = run_writing.RunWriter(tmp_path / "t", _plan(partitions))
+    batch = rows(0, make_records(1), partition=[partition], transaction_id=[transaction_id])
+    if refused:
+        with pytest.raises(InvalidRequestError, match=f"^{re.escape(refused)}$"):
+            writer.add(batch)
+        return
+    writer.add(batch)
+    (staged,) = writer.finish()
+    assert (staged.partition, staged.first, staged.last, staged.records) == (
+        partition, transaction_id, transaction_id, 1,
+    )  # fmt: skip
+
+
+def test_data_is_bounded_and_a_message_says_by_how_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_writing, "MAX_DATA", 5)
+    writer = run_writing.RunWriter(tmp_path / "t", _plan())
+    writer.add(rows(0, make_records(1, size=5)))
+    with pytest.raises(InvalidRequestError, match="partition 0, transaction 1: 6 bytes of data, 5 are allowed"):
+        writer.add(rows(0, make_records(1, first=1, size=6)))
+
+
+@pytest.mark.parametrize(("field", "value"), [("header", 2**31 - 1), ("header", -(2**31))])
+def test_a_header_is_of_32_bits(tmp_path: Path, field: str, value: int) -> None:
+    batch = rows(0, make_records(2), **{field: [value, 0]})
+    write(tmp_path / "new", [[batch]])
+    assert records_of(tmp_path / "new")[0][0].header == value
+
+
+def test_request_ids_that_are_made_are_the_low_bits_of_the_id(tmp_path: Path) -> None:
+    for number, first in enumerate((2**31 - 2, 2**32 - 2, 2**40)):
+        writer = run_writing.RunWriter(tmp_path / str(number), _plan())
+        batch = rows(1, make_records(4, partition=1), transaction_id=range(first, first + 4))
+        batch = batch.select(["partition", "transaction_id", "data"])
+        writer.add(batch)
+        writer.finish()
+        with FileSource(next((tmp_path / str(number)).rglob("*.seg"))) as source:
+            (scanned,) = scan_records(source, first_transaction_id=first)
+        low = [int(word) & 0xFFFFFFFF for word in scanned.request_id_low]
+        assert low == [(first + n) % 2**32 for n in range(4)]
+
+
+@pytest.mark.parametrize("size", [127, 128, 128 + 59, 128 + 60, 128 + 61, 128 + 120])
+def test_a_segment_is_closed_by_the_record_that_goes_beyond_its_size(tmp_path: Path, size: int) -> None:
+    write(tmp_path / "new", [[rows(0, make_records(9, size=20))]], segmentSize=str(size))
+    found = sorted(int(path.name[:19]) for path in (tmp_path / "new" / "0").glob("*.seg"))
+    each = max(1, (size - 128) // 60 + 1)
+    assert found == list(range(0, 9, each))
+    assert is_clean(tmp_path / "new")
+
+
+@pytest.mark.parametrize("held", [1, 60, 61, 179, 180, 181, 10**6])
+@pytest.mark.parametrize("flush", [1, 60, 61, 10**6])
+def test_what_waits_is_written_whichever_bound_it_reaches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: int, flush: int
+) -> None:
+    monkeypatch.setattr(run_writing, "_HELD", held)
+    monkeypatch.setattr(run_writing, "_FLUSH", flush)
+    sizes: list[int] = []
+    original = run_writing._Run.flush
+
+    def counted(run: Any, *, sync: bool = False) -> None:
+        sizes.append(sum(map(len, run.waiting)))
+        original(run, sync=sync)
+
+    monkeypatch.setattr(run_writing._Run, "flush", counted)
+    writer = run_writing.RunWriter(tmp_path / "t", _plan())
+    records = {number: make_records(8, partition=number, size=20) for number in (0, 1)}
+    waiting: dict[int, int] = {}
+    expected: list[int] = []
+    for turn in range(8):
+        for number in (0, 1):
+            writer.add(rows(number, records[number][turn : turn + 1]))
+            waiting[number] = waiting.get(number, 0) + 60
+            if waiting[number] >= flush:
+                expected.append(waiting[number])
+                waiting[number] = 0
+            elif sum(waiting.values()) >= held:
+                expected += waiting.values()
+                waiting = dict.fromkeys(waiting, 0)
+    assert sizes == expected
+    writer.finish()
+    assert sum(sizes) == 16 * 60

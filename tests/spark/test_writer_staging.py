@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -58,7 +59,7 @@ def test_what_a_running_process_prepares_is_left_alone_and_named(tmp_path: Path)
     path = tmp_path / "new"
     writer = begin(path)
     (left,) = os.listdir(tmp_path)
-    with pytest.raises(RefusedError, match=left) as raised:
+    with pytest.raises(RefusedError, match=f"{left} by process .*, which runs;") as raised:
         begin(path)
     assert str(os.getpid()) in str(raised.value) or "process" in str(raised.value)
     writer.commit([writer.write(iter([rows(0, make_records(3))]))])
@@ -83,13 +84,64 @@ def test_a_process_is_known_by_host_id_and_start(tmp_path: Path, owner: staging.
         staging.clear_left(tmp_path / "new")
         assert nothing_left(tmp_path / "new")
     else:
-        with pytest.raises(RefusedError, match="another-host"):
+        with pytest.raises(RefusedError, match="by process 1 on another-host, which cannot be looked at from here;"):
             staging.clear_left(tmp_path / "new")
         assert left.is_dir()
 
 
 def test_this_process_is_alive() -> None:
     assert staging.driver().alive is True
+
+
+def test_a_process_that_nobody_asked_how_it_ended_is_gone() -> None:
+    """As a driver that is killed in a container whose first process waits for no others."""
+    with subprocess.Popen(["sleep", "60"]) as process:
+        started = int(Path("/proc", str(process.pid), "stat").read_text().rpartition(")")[2].split()[19])
+        owner = staging.Owner(socket.gethostname(), process.pid, started)
+        assert owner.alive is True
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert owner.alive is False
+
+
+def test_the_driver_is_the_java_that_a_process_works_for(tmp_path: Path) -> None:
+    shell = shutil.which("bash")
+    assert shell is not None
+    shutil.copy(shell, tmp_path / "java")
+    script = tmp_path / "driver.py"
+    script.write_text(
+        "from waltzctl.engine.spark.staging import driver\nd = driver()\nprint(d.pid, d.started, d.alive)\n"
+    )
+    command = f"{sys.executable} {script}; cat /proc/$$/stat"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [tmp_path / "java", "-c", command], capture_output=True, text=True, check=True, env=environment
+    )
+    said, stat = done.stdout.splitlines()
+    assert said == f"{stat.split()[0]} {stat.rpartition(')')[2].split()[19]} True"
+
+
+@pytest.mark.parametrize("failures", [0, 1, 99, 100])
+def test_a_directory_to_which_a_task_still_writes_is_removed_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    left, tries = tmp_path / "x-gone", []
+    left.mkdir()
+
+    def remove_tree(path: Path) -> None:
+        tries.append(path)
+        if len(tries) <= failures:
+            raise FileNotFoundError(path)
+
+    monkeypatch.setattr(staging, "_remove_tree", remove_tree)
+    if failures == 100:
+        with pytest.raises(FileNotFoundError):
+            staging.remove(left)
+    else:
+        staging.remove(left)
+    assert tries == [left] * min(failures + 1, 100)
+    staging.remove(tmp_path / "nowhere")
+    assert os.listdir(tmp_path) == ["x-gone"]
 
 
 def test_a_task_that_does_not_see_the_staging_directory_says_so(tmp_path: Path) -> None:
