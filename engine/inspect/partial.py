@@ -9,7 +9,7 @@ from waltzctl.engine.log.index import MOST_HELD, last_proven, prove_at_or_before
 from waltzctl.engine.log.index_comparison import check_rising
 from waltzctl.engine.scan.byte_source import only_zeros
 from waltzctl.engine.scan.columns import Damage, RecordView
-from waltzctl.engine.scan.probe import Probe
+from waltzctl.engine.scan.probe import Probe, SearchBudget
 from waltzctl.engine.scan.scanner import read_record_at
 from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, MAX_DATA_LENGTH
 
@@ -108,7 +108,7 @@ class PartialScan:
 
     def _claimed_end(self, tail: Damage) -> int | None:
         """Where the record that is expected at a tail would end by its own length; None where it cannot be that record."""
-        probe = Probe(self._scan.source, self._size, MAX_DATA_LENGTH, Budget(2**63))
+        probe = Probe(self._scan.source, self._size, MAX_DATA_LENGTH, SearchBudget(2**63))
         header = probe.header(tail.offset)
         if header is None or header.transaction_id != tail.transaction_id:
             return None

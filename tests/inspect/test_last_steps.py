@@ -36,12 +36,12 @@ from waltzctl.engine.inspect.directory_manifest import (
 )
 from waltzctl.engine.inspect.distributed_checks import Checked, CheckTask, Terms
 from waltzctl.engine.inspect.dump import dump_control
-from waltzctl.engine.inspect.dump_chunks import SegmentReader
+from waltzctl.engine.inspect.dump_chunks import ChunkReader
 from waltzctl.engine.inspect.dump_records import dump_records
 from waltzctl.engine.inspect.partition_checks import PartitionContext, placement_findings
 from waltzctl.engine.inspect.partition_runs import PartitionRun, Span, runs
-from waltzctl.engine.inspect.read_limits import CutShort, Limits
-from waltzctl.engine.inspect.record_checks import RangeScan, Unreadable
+from waltzctl.engine.inspect.read_limits import CutShort, ReadLimits
+from waltzctl.engine.inspect.record_checks import RangeScan, UnreadablePlace
 from waltzctl.engine.inspect.segment_checks import SegmentCheck, check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.status import storage_status
@@ -512,7 +512,7 @@ def test_a_part_whose_index_cannot_be_read_to_its_end_is_no_answer(storage: Path
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("waltzctl.engine.inspect.segment_checks.open_source", Failing)
         assert distributed_checks.check(task) == Checked(0)
-        report = check_segment(job(storage), WHOLE, Limits())
+        report = check_segment(job(storage), WHOLE, ReadLimits())
     (found,) = report.findings
     assert (found.code.value, found.path, found.offset) == ("read-error", idx(storage, 0, 20), HEADER_SIZE)
     assert (report.records, report.index_excess) == (10, None)
@@ -602,7 +602,7 @@ def test_how_segments_join_is_not_told_before_all_are_reported(storage: Path) ->
         raise AssertionError(job)
 
     assert list(one.finish(again)) == []
-    reports = [check_segment(each, WHOLE, Limits()) for each in one.jobs]
+    reports = [check_segment(each, WHOLE, ReadLimits()) for each in one.jobs]
     for report in reports[1:]:
         list(one.add(report))
     assert list(one.finish(again)) == []
@@ -667,7 +667,7 @@ def test_time_that_is_over_while_a_manifest_is_written_leaves_it_unwritten(
 
 
 def test_time_that_is_over_while_a_file_is_hashed_leaves_the_segment_unfinished(storage: Path) -> None:
-    one, limits = job(storage, hash_to=at(10)), Limits()
+    one, limits = job(storage, hash_to=at(10)), ReadLimits()
     with SegmentCheck(one, limits) as check:
         report = check.with_digest(SegmentReport(one, 20, records=3))
         assert report.digest == Digest(at(10), hashlib.sha256(one.data_path.read_bytes()).hexdigest())
@@ -702,7 +702,7 @@ def test_an_end_that_cannot_be_read_leaves_open_what_is_in_it(
     idx(storage, 0, 20).unlink()
     age(storage)
     monkeypatch.setattr("waltzctl.engine.inspect.segment_checks.open_source", Failing)
-    with SegmentCheck(job(storage), Limits()) as check:
+    with SegmentCheck(job(storage), ReadLimits()) as check:
         scan = check.whole()
         scan.advance(check.size)
         report = check.finish(scan)
@@ -722,7 +722,7 @@ def test_a_segment_behind_may_begin_earlier_than_its_name_says(storage: Path) ->
 def test_what_is_missing_is_seen_without_reading_data_or_indexes(tmp_path: Path, span: Span) -> None:
     storage = build_directory(tmp_path / "s", {0: 30}, per_segment=10, size=SIZE, local_low_water_mark=45)
     seg(storage, 0, 0).unlink()
-    (scope,), limits = plan([age(storage)], None), Limits()
+    (scope,), limits = plan([age(storage)], None), ReadLimits()
     (one,) = runs(scope, look_around(scope, None), limits, None)
     assert [*one.losses_in_front(span), *one.losses_behind(span)] != []
     assert limits.bytes_read == 0
@@ -770,7 +770,7 @@ def test_a_control_file_is_dumped_of_partitions_that_it_has(storage: Path) -> No
 def test_what_passes_by_is_hashed_once(reads: list[tuple[int, int]], left: int) -> None:
     """The first 100 of 200 bytes."""
     data = bytes(range(200))
-    source, limits = HashingSource(BytesSource(data), 100), Limits()
+    source, limits = HashingSource(BytesSource(data), 100), ReadLimits()
     assert source.size() == 200
     for offset, count in reads:
         buffer = memoryview(bytearray(count))
@@ -783,8 +783,8 @@ def test_what_passes_by_is_hashed_once(reads: list[tuple[int, int]], left: int) 
 
 def test_what_another_scan_could_not_read_is_taken_over() -> None:
     source = BytesSource(bytes(1000))
-    mine, other = (RangeScan(source, 0, HEADER_SIZE, 0, Limits()) for _ in range(2))
-    place = Unreadable(300, DiskReadError(Path("x"), 300, OSError(5, "made up")), None)
+    mine, other = (RangeScan(source, 0, HEADER_SIZE, 0, ReadLimits()) for _ in range(2))
+    place = UnreadablePlace(300, DiskReadError(Path("x"), 300, OSError(5, "made up")), None)
     other.unreadable, other.unlisted = [place], 3
     mine.unlisted = 4
     mine.adopt(other)
@@ -794,7 +794,7 @@ def test_what_another_scan_could_not_read_is_taken_over() -> None:
 @pytest.mark.parametrize("length", [1, 2])
 def test_a_dump_that_stopped_in_front_of_a_torn_end_did_not_see_it(storage: Path, length: int) -> None:
     cut(seg(storage, 0, 20), at(9) + length)
-    with SegmentReader(job(storage), Limits(), data=False) as reader:
+    with ChunkReader(job(storage), ReadLimits(), data=False) as reader:
         list(reader.forwards(None, 28))
         assert reader.next_id is None
 
@@ -816,7 +816,7 @@ def test_parts_between_which_something_stands_are_no_sound_segment(tmp_path: Pat
     path = write_segment(tmp_path, records)
     data = path.read_bytes()
     path.write_bytes(data[: at(5)] + bytes(RECORD) + data[at(5) :])
-    with SegmentCheck(SegmentJob(age(tmp_path), 0, 0, cluster_key=KEY), Limits()) as check:
+    with SegmentCheck(SegmentJob(age(tmp_path), 0, 0, cluster_key=KEY), ReadLimits()) as check:
         scans = [(check.range_scan(at(0), 0), at(5)), (check.range_scan(at(6), 5), at(11))]
         for scan, stop in scans:
             scan.advance(stop)

@@ -15,7 +15,7 @@ from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.errors import InvalidRequestError, RefusedError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.directory_manifest import Manifest, ManifestFile, ManifestPartition, Signature
-from waltzctl.engine.inspect.read_limits import Limits
+from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.targets import Scope
 from waltzctl.engine.inspect.verification import ManifestRequest
@@ -146,7 +146,7 @@ def test_what_is_not_as_the_manifest_says(
 ) -> None:
     one = vouching(tmp_path, files)
     assert (one.writing, one.outcome) == (False, "not-compared")
-    assert [said(found, tmp_path / "s") for found in one.findings(Limits())] == told
+    assert [said(found, tmp_path / "s") for found in one.findings(ReadLimits())] == told
     assert one.outcome == ("differs" if any(severity == "damage" for _, severity, *_ in told) else "matches")
 
 
@@ -173,7 +173,7 @@ def test_as_much_of_a_segment_is_hashed_as_the_manifest_names(
     (tmp_path / "manifest").unlink()
     writing = opened(tmp_path)
     assert (writing.writing, writing.outcome, writing.hash_to(job)) == (True, "not-written", size)
-    assert list(writing.findings(Limits())) == []
+    assert list(writing.findings(ReadLimits())) == []
     assert writing.outcome == "not-written"
 
 
@@ -184,7 +184,7 @@ def test_what_is_written_is_what_is_there(tmp_path: Path) -> None:
         job = SegmentJob(tmp_path / "s" / str(number), first, number)
         one.remember(SegmentReport(job, first, last_id=last))
     one.remember(SegmentReport(SegmentJob(tmp_path / "s" / "0", 20, 0), 20))
-    one.write(Limits())
+    one.write(ReadLimits())
     assert one.outcome == "written"
     text = (tmp_path / "manifest").read_text()
     expected = manifest_of(BEFORE)
@@ -192,11 +192,11 @@ def test_what_is_written_is_what_is_there(tmp_path: Path) -> None:
     assert text == replace(expected, created=created).encode().decode()
     assert text.startswith('{\n "schema": "waltzctl.manifest/1",\n "type": "manifest",\n')
     with pytest.raises(RefusedError, match="somebody made it meanwhile"):
-        one.write(Limits())
+        one.write(ReadLimits())
     (tmp_path / "manifest").unlink()
     (tmp_path / "s" / "b").write_bytes(b"")
     with pytest.raises(RefusedError, match="changed while it was read"):
-        one.write(Limits())
+        one.write(ReadLimits())
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_a_damaged_or_signed_manifest_is_told(tmp_path: Path) -> None:
     one = vouching(tmp_path, BEFORE)
     (tmp_path / "manifest").write_bytes(text.replace(b'"tool": "t"', b'"tool": "u"'))
     damaged = opened(tmp_path)
-    (found,) = damaged.findings(Limits())
+    (found,) = damaged.findings(ReadLimits())
     assert (found.code, found.severity, damaged.outcome) == ("manifest-signature", "damage", "not-believed")
     assert (
         found.message
@@ -248,6 +248,6 @@ def test_a_damaged_or_signed_manifest_is_told(tmp_path: Path) -> None:
     )
     (tmp_path / "manifest").write_bytes(manifest_of(BEFORE, Signature("1" * 64, "2" * 128)).encode())
     signed = opened(tmp_path)
-    (found,) = signed.findings(Limits())
+    (found,) = signed.findings(ReadLimits())
     assert (found.code, found.severity, signed.outcome) == ("manifest-signature", "note", "matches")
-    assert list(one.findings(Limits())) == []
+    assert list(one.findings(ReadLimits())) == []

@@ -22,11 +22,11 @@ from waltzctl.engine.inspect.control_checks import ControlState
 from waltzctl.engine.inspect.directory_manifest import ManifestPartition
 from waltzctl.engine.inspect.partition_checks import PartitionContext, placement_findings
 from waltzctl.engine.inspect.partition_runs import PartitionRun, Span, ledger_findings, runs, storage_findings
-from waltzctl.engine.inspect.read_limits import CutShort, Limits
+from waltzctl.engine.inspect.read_limits import CutShort, ReadLimits
 from waltzctl.engine.inspect.record_checks import RangeScan
 from waltzctl.engine.inspect.segment_checks import SegmentCheck, in_order
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
-from waltzctl.engine.inspect.targets import PartitionScope, Scope, Surroundings
+from waltzctl.engine.inspect.targets import PartitionScope, Scope, ScopeSurroundings
 from waltzctl.engine.inspect.verification import VerifyOptions
 from waltzctl.engine.log.assess import Stretch
 from waltzctl.engine.log.evidence import Evidence
@@ -73,8 +73,8 @@ def control(layout: Layout = Layout.RELEASED, assigned: Sequence[int] = (0, 1), 
 
 def around(
     known: ControlFile | None, *, held: bool = False, key: uuid.UUID | None = KEY, **more: object
-) -> Surroundings:
-    return Surroundings(ControlState(known), held, key, (), **more)  # type: ignore[arg-type]
+) -> ScopeSurroundings:
+    return ScopeSurroundings(ControlState(known), held, key, (), **more)  # type: ignore[arg-type]
 
 
 def scope_of(
@@ -93,7 +93,7 @@ def run_of(segments: Sequence[SegmentView] | None, *, whole: bool = True, **more
     scope = scope_of((0, segments), whole=whole)
     (part,) = scope.partitions.values()
     context = PartitionContext(STORAGE, 0, part.path, **more)  # type: ignore[arg-type]
-    return PartitionRun(scope, part, context, around(control()), Limits())
+    return PartitionRun(scope, part, context, around(control()), ReadLimits())
 
 
 @pytest.mark.parametrize("layout", list(Layout))
@@ -101,7 +101,7 @@ def test_what_is_known_of_each_partition(layout: Layout) -> None:
     """One that is there, one that is not, one that none has, and one without a number."""
     loss = AcceptedLoss(1, 5, 6, 4, "t", "x")
     seen = scope_of((None, [segment(0, number=None)]), (2, [segment(0, number=2)]), (0, SEGMENTS))
-    found = list(runs(seen, around(control(layout), ledger=Ledger((loss,))), Limits(), None))
+    found = list(runs(seen, around(control(layout), ledger=Ledger((loss,))), ReadLimits(), None))
     assert [one.context for one in found] == [
         PartitionContext(STORAGE, 0, STORAGE / "0", 14, True, 3),
         PartitionContext(STORAGE, 1, STORAGE / "1", 14, True, 3, (loss,)),
@@ -111,19 +111,19 @@ def test_what_is_known_of_each_partition(layout: Layout) -> None:
     assert [one.present for one in found] == [True, False, True, True]
     assert [one.beyond for one in found] == [False, False, True, False]
     assert [len(one.jobs) for one in found] == [3, 0, 0, 1]
-    assert [one.context.number for one in runs(seen, around(control(layout)), Limits(), [0])] == [0, 2, None]
-    assert [one.context.number for one in runs(seen, around(None), Limits(), None)] == [0, 2, None]
+    assert [one.context.number for one in runs(seen, around(control(layout)), ReadLimits(), [0])] == [0, 2, None]
+    assert [one.context.number for one in runs(seen, around(None), ReadLimits(), None)] == [0, 2, None]
     seen.whole = False
-    assert [one.context.number for one in runs(seen, around(control(layout)), Limits(), None)] == [0, 2, None]
-    assert [one.beyond for one in runs(seen, around(control(layout)), Limits(), None)] == [False] * 3
+    assert [one.context.number for one in runs(seen, around(control(layout)), ReadLimits(), None)] == [0, 2, None]
+    assert [one.beyond for one in runs(seen, around(control(layout)), ReadLimits(), None)] == [False] * 3
     cut = replace(control(layout), size_fits=False)
     seen.whole = True
-    assert [one.beyond for one in runs(seen, around(cut), Limits(), None)] == [False] * 4
-    assert {one.context.storage for one in runs(seen, around(cut), Limits(), None)} == {STORAGE}
+    assert [one.beyond for one in runs(seen, around(cut), ReadLimits(), None)] == [False] * 4
+    assert {one.context.storage for one in runs(seen, around(cut), ReadLimits(), None)} == {STORAGE}
 
 
 def test_partitions_that_belong_elsewhere_are_not_expected() -> None:
-    found = list(runs(scope_of((0, SEGMENTS)), around(control(assigned=())), Limits(), None))
+    found = list(runs(scope_of((0, SEGMENTS)), around(control(assigned=())), ReadLimits(), None))
     assert [(one.context.number, one.context.assigned) for one in found] == [(0, False)]
 
 
@@ -132,7 +132,7 @@ def test_what_is_to_be_checked_of_a_segment() -> None:
     (one,) = runs(
         scope_of((0, [*SEGMENTS, segment(31, None, 0)]), storage=STORAGE),
         around(control(count=1), held=True),
-        Limits(),
+        ReadLimits(),
         None,
     )
     common = {"partition": 0, "storage": STORAGE, "cluster_key": KEY, "local_low_water_mark": 14, "held": True,
@@ -204,12 +204,14 @@ def test_what_lies_beside_partitions(
     seen.temporary, seen.unknown = (STORAGE / "x.tmp",), (STORAGE / "y",)
     known = around(control(), held=held, ledger=Ledger(fault="torn"))
     expected = ["temporary-file", "unknown-file", "accepted-losses-damaged", *["repair-interrupted"] * told]
-    assert codes(storage_findings(seen, known, Limits(exclusive=exclusive))) == (expected if whole else [])
+    assert codes(storage_findings(seen, known, ReadLimits(exclusive=exclusive))) == (expected if whole else [])
     assert codes(ledger_findings(seen, known)) == ["accepted-losses-damaged"] * whole
     assert codes(ledger_findings(seen, around(control(), held=held))) == []
     seen.storage = None
     assert (
-        codes(storage_findings(seen, known, Limits(exclusive=exclusive))) == codes(ledger_findings(seen, known)) == []
+        codes(storage_findings(seen, known, ReadLimits(exclusive=exclusive)))
+        == codes(ledger_findings(seen, known))
+        == []
     )
 
 
@@ -255,7 +257,7 @@ def test_findings_stand_in_the_order_of_their_places() -> None:
 
 def test_faults_of_the_data_file_s_header() -> None:
     """Neither notes nor what is wrong with the index's."""
-    check = SegmentCheck(SegmentJob(STORAGE / "0", 20), Limits())
+    check = SegmentCheck(SegmentJob(STORAGE / "0", 20), ReadLimits())
     data, index = check.job.data_path, check.job.index_path
     fault = make_finding(Code.SEGMENT_KEY, data, "x")
     check._headers = (
@@ -460,7 +462,7 @@ def test_what_was_told_is_not_told_again_when_segments_are_looked_at_anew(monkey
 def test_records_at_the_end_that_are_out_of_order(
     cause: DamageCause, following: int | None, end: int, found: bool
 ) -> None:
-    scan = RangeScan(BytesSource(bytes(at(12))), 0, at(12), 10, Limits())
+    scan = RangeScan(BytesSource(bytes(at(12))), 0, at(12), 10, ReadLimits())
     assert scan.order_end is None
     damage = Damage(cause, at(10), end - at(10), 10, following, None, None, None, None, proof="end")
     scan.damages.append(damage)
@@ -513,7 +515,7 @@ def test_repairs_that_were_interrupted_are_told(
     entry = SimpleNamespace(path=tmp_path / "q", command="recover", created="then", id="7")
     monkeypatch.setattr("waltzctl.engine.storage.store.interrupted", lambda storage: [entry] * entries)
     seen = Scope(tmp_path, tmp_path / "waltz-storage.ctl", whole=True)
-    found = list(storage_findings(seen, around(control()), Limits()))
+    found = list(storage_findings(seen, around(control()), ReadLimits()))
     said = "recover of then was interrupted half-way; quarantine 7 keeps what it replaced"
     assert [(one.code.value, one.path, one.message) for one in found] == [
         ("repair-interrupted", tmp_path / "q", said)
@@ -522,7 +524,7 @@ def test_repairs_that_were_interrupted_are_told(
 
 def test_partitions_come_by_number() -> None:
     """Whatever the order in which they were named."""
-    found = runs(scope_of((8, ()), (1, ())), around(control(assigned=(16,), count=17)), Limits(), None)
+    found = runs(scope_of((8, ()), (1, ())), around(control(assigned=(16,), count=17)), ReadLimits(), None)
     assert [one.context.number for one in found] == [1, 8, 16]
 
 
@@ -538,7 +540,7 @@ def test_partitions_come_by_number() -> None:
 )
 def test_what_an_end_that_nobody_searched_is_called(length: int | None, cause: DamageCause) -> None:
     """100 bytes; a record takes 40 beside its data."""
-    scan = RangeScan(BytesSource(bytes(400)), 0, 300, 10, Limits())
+    scan = RangeScan(BytesSource(bytes(400)), 0, 300, 10, ReadLimits())
     scan.tail = Damage(DamageCause.TORN_TAIL, 300, 7, 10, None, None, length, None, None, proof="end")
     scan.extend_tail(400, empty=False)
     assert scan.tail is None
@@ -567,7 +569,7 @@ def test_who_listens_hears_what_was_read() -> None:
             self.heard += amount
 
     listener = Listener()
-    limits = Limits(progress=listener)
+    limits = ReadLimits(progress=listener)
     limits.spend(5)
     limits.spend(7)
     assert (listener.heard, limits.bytes_read) == (12, 12)

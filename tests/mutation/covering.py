@@ -24,12 +24,8 @@ _ANSWER = "MUTATION_COVERING"
 _TEST = "MUTATION_TEST"
 _IMPORT = ""
 """Stands for the test where a line ran outside of any."""
-COMPILED = frozenset(
-    {"engine/scan/kernel.py", "engine/scan/native.py", "engine/scan/wire_loops.py", "engine/scan/wire_native.py"}
-)
-"""Files whose functions are compiled."""
-_OF_COMPILED = ("tests/scan/test_kernel.py", "tests/scan/test_frames.py", "tests/scan/test_wire_code.py")
-"""Tests that compare each way to run them with the plain reading."""
+_QUICK = 0.1
+"""Seconds of a test, as recorded, that is tried on a mutant before slower ones that are nearer to it."""
 JAVA = frozenset({"spark", "spark_session", "cluster", "program"})
 """Fixtures that start a Java process, which a mutant would have to wait for."""
 

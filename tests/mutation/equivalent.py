@@ -808,7 +808,7 @@ _INSPECT = (
         "what is not wanted is left out afterwards",
     ),
     *(
-        Equivalent("engine/inspect/dump_chunks.py", "SegmentReader._subdivide", f"if {old}", f"if {new}", _AT_THE_STOP)
+        Equivalent("engine/inspect/dump_chunks.py", "ChunkReader._subdivide", f"if {old}", f"if {new}", _AT_THE_STOP)
         for old, new in (
             ("run.offset >= stop:", "run.offset > stop:"),
             ("run.start >= stop:", "run.start > stop:"),
@@ -822,7 +822,7 @@ _INSPECT = (
     *(
         Equivalent(
             "engine/inspect/dump_chunks.py",
-            "SegmentReader._scan",
+            "ChunkReader._scan",
             _ENOUGH,
             _ENOUGH.replace(old, new),
             "what is read beyond a piece is left to the next one",
@@ -860,7 +860,7 @@ _INSPECT = (
     *(
         Equivalent(
             "engine/inspect/dump_chunks.py",
-            "SegmentReader._subdivide",
+            "ChunkReader._subdivide",
             _FAR_APART,
             _FAR_APART.replace(old, new),
             "pieces of one size or of another hold the same records",
@@ -1057,7 +1057,60 @@ _SPARK = (
     ),
 )
 
-EQUIVALENT: tuple[Equivalent, ...] = (*_COMPARE, *_FORMATS, *_INSPECT, *_LOG, *_REPAIR, *_SCAN, *_SPARK, *_STORAGE)
+_COMMIT, _ANSWERS = "engine/node/commit.py", "engine/node/answers.py"
+_QUICK = "the long way makes the same of the only one; this one is quicker"
+_ENDED = "nothing is left of what was received, so that nobody asks how long the next frame is"
+_ONE_MORE = "however much more is read, it is more than may be there"
+_NODE = (
+    Equivalent(_COMMIT, "_chunks", "if len(runs) == 1:", "if False:", _QUICK),
+    Equivalent(_COMMIT, "GroupCommit._bounds", "if count == 1:", "if False:", _QUICK),
+    Equivalent(_ANSWERS, "failure_frames", "if count == 1:", "if False:", _QUICK),
+    Equivalent(
+        _ANSWERS,
+        "failure_frames",
+        "first = table[0].tolist()",
+        "first = table[(-1)].tolist()",
+        "what differs between the rows is written over",
+    ),
+    *(
+        Equivalent(file, function, "return end, 0", f"return end, {other}", _ENDED, nth)
+        for file, function, count in (
+            ("engine/node/admin_port.py", "AdminConnection._messages", 1),
+            ("engine/node/data_port.py", "DataConnection._messages", 2),
+        )
+        for other in ("1", "(-1)")
+        for nth in range(1, count + 1)
+    ),
+    Equivalent(
+        "engine/node/node_settings.py", "", "NEXT_PORT = -1", "NEXT_PORT = -2", "no port has a negative number either"
+    ),
+    Equivalent(
+        "engine/net/small_file.py",
+        "read_small_file",
+        "data = file.read(most + 1)",
+        "data = file.read(most + 2)",
+        _ONE_MORE,
+    ),
+    Equivalent(
+        "engine/net/small_file.py",
+        "read_first_line",
+        "data = file.read(MAX_LINE + 1)",
+        "data = file.read(MAX_LINE + 2)",
+        _ONE_MORE,
+    ),
+)
+
+EQUIVALENT: tuple[Equivalent, ...] = (
+    *_COMPARE,
+    *_FORMATS,
+    *_INSPECT,
+    *_LOG,
+    *_NODE,
+    *_REPAIR,
+    *_SCAN,
+    *_SPARK,
+    *_STORAGE,
+)
 
 
 _SIZES = "how much is taken at once, or a cost: another number gives the same answers at another speed"

@@ -19,7 +19,7 @@ from waltzctl.engine.errors import MismatchError
 from waltzctl.engine.net.connection import OVERHEAD
 from waltzctl.engine.node.partition_service import Admission
 from waltzctl.engine.node.requests import AppendRun, Request
-from waltzctl.engine.scan.frames import FrameSplitter
+from waltzctl.engine.scan.frames import FrameColumn, FrameSplitter
 from waltzctl.formats.wire import storage
 from waltzctl.formats.wire.failure import PLAIN_EXCEPTION, Failure
 from waltzctl.formats.wire.frame import FRAME_HEADER, FrameReader, Magic, keep_alive

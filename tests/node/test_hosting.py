@@ -21,7 +21,7 @@ from waltzctl.engine.errors import DiskWriteError, MismatchError, NotWaltzError,
 from waltzctl.engine.net.single_flight import OverdueError
 from waltzctl.engine.node import admin_port, cluster_metadata, hosted_storage, node
 from waltzctl.engine.node.cluster_metadata import ClusterMetadata
-from waltzctl.engine.node.node import Node, ReadyInfo
+from waltzctl.engine.node.node import Node, NodeReadyInfo
 from waltzctl.engine.node.node_settings import NodeOptions, ServiceOptions, ZooKeeperOptions
 from waltzctl.engine.node.permissions import NotLoadedError
 from waltzctl.formats.control import MAX_PARTITIONS, Layout
@@ -290,7 +290,7 @@ def test_what_a_node_has_to_say_when_it_has_started(
         with caplog.at_level(logging.INFO, LOG.name):
             async with running(tmp_path, http_port=http) as one:
                 where = one.addresses
-                assert one.ready_info == ReadyInfo(
+                assert one.ready_info == NodeReadyInfo(
                     tmp_path, Layout.RELEASED, one.storage.cluster_key, 3, (0, 2), (), 0, where, tls=False
                 )
                 assert (where.http_port is None) == (http is None)

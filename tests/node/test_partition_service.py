@@ -571,7 +571,7 @@ def test_the_first_outage_counts_and_each_change_is_told_once(alone: Alone, capl
     assert service.outage is not None
     assert service.outage.code == "disk-full"
     assert (service.check(SESSION, False) or closed()).code == "disk-full"
-    assert service.check(SESSION, False, Access.READ) is None
+    assert service.check(SESSION, False, RequiredAccess.READ) is None
     assert (service.check(SESSION - 1, False) or closed()).code == "session-changed", "who may not need not know more"
     alone.room.is_there = True
     assert service.check(SESSION, False) is None

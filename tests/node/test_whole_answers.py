@@ -116,7 +116,7 @@ def test_a_look_tells_the_partitions_that_the_disk_is_well(tmp_path: Path, probl
     report = asyncio.run(health.look())
     monkey.undo()
     assert service.told == ([] if problem else [7.0])
-    assert report == HealthReport(
+    assert report == NodeHealthReport(
         DiskHealth(9, 0.5, problem),
         tuple(PartitionHealth(number, False, False, 0, 0.0, None, None) for number in (2, 5)),
         (PortHealth("b", True), PortHealth("a", False)),
@@ -135,7 +135,7 @@ def test_a_disk_of_which_nothing_can_be_said_is_a_problem(tmp_path: Path) -> Non
 
     health._looking = SingleFlight(no_thread, name="x")
     report = asyncio.run(health.look())
-    assert report == HealthReport(DiskHealth(None, None, "the disk cannot be looked at: no thread"), (), (), False)
+    assert report == NodeHealthReport(DiskHealth(None, None, "the disk cannot be looked at: no thread"), (), (), False)
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,7 @@ def file(tmp_path: Path) -> Path:
 
 def pieces_of(file: Path) -> tuple[Piece, ...]:
     """``X``, ``cde`` of the file, nothing, ``YZ`` in two literals, ``h`` of the file: seven bytes in all."""
-    parts = (FileSpan(file, 2, 5), LiteralBytes(b""), LiteralBytes(b"Y"), LiteralBytes(b"Z"), FileSpan(file, 7, 8))
-    return LiteralBytes(b"X"), *parts
+    return (
         LiteralBytes(b"X"),
         FileSpan(file, 2, 5),
         LiteralBytes(b""),

@@ -14,7 +14,7 @@ from tests.scan.walk_support import expected, run
 from tests.scan.wire_oracle import MAGIC, disk_form, expected_encode, expected_list, expected_split
 from waltzctl.engine.scan import compiled, wire_code, wire_compiled
 from waltzctl.engine.scan import kernel as interpreted
-from waltzctl.engine.scan.frames import FrameSplitter, SplitStatus
+from waltzctl.engine.scan.frames import FrameColumn, FrameSplitter, SplitStatus
 from waltzctl.engine.scan.kernel import STRETCH, Kernel, Status, made_up_record
 from waltzctl.engine.scan.transcode import AppendEncoder, FrameVerdict, list_form
 from waltzctl.engine.scan.wire_loops import INTERPRETED

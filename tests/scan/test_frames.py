@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.scan.wire_oracle import MAGIC, changed, expected_split, mixed_streams
 from tests.scan.wire_support import WAYS, in_every_form, use
-from waltzctl.engine.scan.frames import Column, FrameSplitter, SplitStatus
+from waltzctl.engine.scan.frames import FrameColumn, FrameSplitter, SplitStatus
 from waltzctl.formats.wire.frame import FrameError, FrameReader, keep_alive
 from waltzctl.formats.wire.storage import AppendRequest, MaxTransactionIdRequest, encode
 
@@ -59,7 +59,7 @@ def test_bytes_behind_the_end_are_not_looked_at(data: st.DataObject) -> None:
         for rest in (b"", b"\xff" * 40, raw[end:]):
             among = splitter.split(b"\xff" * 5 + raw[:end] + rest, 5, end + 5, 0)
             table = among.table.copy()
-            table[:, Column.BODY] -= 5
+            table[:, FrameColumn.BODY] -= 5
             assert (table.tolist(), among.consumed - 5, among.status, among.needed) == (
                 alone.table.tolist(),
                 alone.consumed,

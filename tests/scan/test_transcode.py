@@ -19,7 +19,7 @@ from tests.scan.wire_oracle import (
     wire_records,
 )
 from tests.scan.wire_support import WAYS, in_every_form, use
-from waltzctl.engine.scan.frames import Column, FrameSplitter
+from waltzctl.engine.scan.frames import FrameColumn, FrameSplitter
 from waltzctl.engine.scan.transcode import (
     AppendEncoder,
     EncodedAppends,
@@ -70,7 +70,7 @@ def test_right_appends_become_the_records_that_formats_makes(data: st.DataObject
 
     def check() -> None:
         found = AppendEncoder(max_data_length=70000).encode(raw, table, first)
-        assert told(found) == (len(table), Verdict.DONE, -1, [disk_form(record) for record in records])
+        assert told(found) == (len(table), FrameVerdict.DONE, -1, [disk_form(record) for record in records])
         assert found.block.first_transaction_id == first
         assert found.block.next_transaction_id == first + len(records)
 
@@ -106,15 +106,15 @@ def test_malformed_means_what_the_codec_calls_corrupted(data: st.DataObject) -> 
     def check() -> None:
         encoder = AppendEncoder(max_data_length=70000)
         for row in table_of(raw):
-            if row[Column.TYPE] != AppendRequest.TYPE:
+            if row[FrameColumn.TYPE] != AppendRequest.TYPE:
                 continue
-            body = raw[row[Column.BODY] : row[Column.BODY] + row[Column.LENGTH]]
+            body = raw[row[FrameColumn.BODY] : row[FrameColumn.BODY] + row[FrameColumn.LENGTH]]
             try:
                 decode(body, limits=limits)
                 refused = False
             except MessageError:
                 refused = True
-            assert (encoder.encode(raw, row[None, :], 0).verdict is Verdict.MALFORMED) == refused
+            assert (encoder.encode(raw, row[None, :], 0).verdict is FrameVerdict.MALFORMED) == refused
 
     in_every_form(check)
 
@@ -181,7 +181,11 @@ def test_records_on_disk_become_those_of_a_list(data: st.DataObject) -> None:
         assert headers_to_wire(disk, first, len(records)) == headers
         most = data.draw(st.integers(0, len(records)))
         found = list_form(disk, first, most)
-        assert (found.records, bytes(found.data), found.verdict) == (most, pack_records(records[:most]), Verdict.DONE)
+        assert (found.records, bytes(found.data), found.verdict) == (
+            most,
+            pack_records(records[:most]),
+            FrameVerdict.DONE,
+        )
         assert found.disk_bytes == sum(len(disk_form(record)) for record in records[:most])
 
     in_every_form(check)
@@ -203,7 +207,7 @@ def test_no_record_with_a_changed_bit_is_ever_listed(data: st.DataObject) -> Non
         for headers in (False, True):
             found = list_form(disk, 3, len(records), headers=headers)
             assert found.records == bad
-            assert found.verdict is not Verdict.DONE
+            assert found.verdict is not FrameVerdict.DONE
             assert found.disk_bytes == sum(map(len, parts[:bad]))
             if not headers:
                 assert bytes(found.data) == pack_records(records[:bad])

@@ -19,7 +19,7 @@ from tests.scan.wire_support import WAYS, kept_object, loops_of, skip_unless_her
 from waltzctl.engine.scan import code_cache, object_code, wire_code, wire_compiled, wire_loops, wire_trials
 from waltzctl.engine.scan.frames import FrameColumn, FrameSplitter
 from waltzctl.engine.scan.kernels import WAY_VARIABLE
-from waltzctl.engine.scan.transcode import AppendEncoder
+from waltzctl.engine.scan.transcode import AppendEncoder, FrameVerdict
 from waltzctl.engine.scan.wire_layout import BYTES, FOUND, NEEDED, POSITION, RECORDS, TAKEN
 from waltzctl.engine.scan.wire_loops import INTERPRETED
 from waltzctl.formats.segment import Record
@@ -147,7 +147,7 @@ def test_broken_code_in_the_cache_is_compiled_anew(fresh: Path, made: list[str])
 def test_loops_that_answer_wrongly_are_passed_over(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Here it is the interpreted ones that are changed, which shows the same difference."""
     monkeypatch.setattr(wire_loops, "BODY_COLUMN", wire_loops.BODY_COLUMN + 1)
-    with pytest.raises(object_code.UnavailableError, match="table: wrong answers"):
+    with pytest.raises(object_code.CodeUnavailableError, match="table: wrong answers"):
         wire_compiled.load("table")
     monkeypatch.setenv(WAY_VARIABLE, "table")
     assert wire_code.prepare() == "interpreted"

@@ -28,7 +28,7 @@ from waltzctl.engine.spark import cluster_history
 from waltzctl.engine.spark.cluster_history import ClusterAccess, ClusterReader, RangePartition, cluster_stream
 from waltzctl.engine.spark.data_source import WaltzDataSource
 from waltzctl.engine.spark.offsets import BEGINNING, Anchor
-from waltzctl.engine.spark.stream_node import Access, NodeRange, anchor_of
+from waltzctl.engine.spark.stream_node import NodeRange, PeerAccess, anchor_of
 from waltzctl.engine.spark.stream_reader import WaltzStreamReader
 from waltzctl.engine.spark.view_schemas import pick, spark_schema
 
@@ -177,7 +177,7 @@ def test_how_a_cluster_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
         return f"done with {client}"
 
     monkeypatch.setattr(cluster_history, "open_log_client", opened)
-    assert ClusterAccess("m", Access(plaintext=True, timeout=7.0)).run(work) == "done with a client"
+    assert ClusterAccess("m", PeerAccess(plaintext=True, timeout=7.0)).run(work) == "done with a client"
     assert asked == [("m", 7.0, 7.0)]
 
 

@@ -28,7 +28,7 @@ from pyspark.errors import PySparkException
 from tests.spark.local_spark import LocalSpark, local_session
 from waltzctl.engine.errors import ClusterError, DiskReadError, MismatchError
 from waltzctl.engine.spark import handshake, progress_messages, shipping, spark_executor
-from waltzctl.engine.spark.progress_messages import Address, Receiver, Sender
+from waltzctl.engine.spark.progress_messages import MessageAddress, ProgressSender, Receiver
 from waltzctl.engine.spark.spark_errors import first_line, of_spark, said_at_start
 from waltzctl.engine.spark.spark_executor import FLAT, PACKET, SparkExecutor, do_packets, pack
 from waltzctl.engine.spark.spark_session import SparkOptions
@@ -229,7 +229,7 @@ def test_a_worker_tells_bytes_and_a_packet_that_begins_again_does_not_count_twic
         assert address is not None
         assert (address.host, len(address.token)) == ("127.0.0.1", 16)
         assert receiver.done() == 0
-        one = Sender(address, 3)
+        one = ProgressSender(address, 3)
         one.advance(10)
         assert receiver.done() == 10
         one.advance(5)  # too soon to be told
@@ -237,10 +237,10 @@ def test_a_worker_tells_bytes_and_a_packet_that_begins_again_does_not_count_twic
         clock[0] = 0.4
         one.advance(1)
         assert receiver.done() == 16
-        Sender(address, 3).advance(4)  # a second attempt of the same packet
-        Sender(address, 4).advance(7)
-        Sender(Address(address.host, address.port, bytes(16)), 9).advance(50)  # of another job
-        Sender(None, 9).advance(50)
+        ProgressSender(address, 3).advance(4)  # a second attempt of the same packet
+        ProgressSender(address, 4).advance(7)
+        ProgressSender(MessageAddress(address.host, address.port, bytes(16)), 9).advance(50)  # of another job
+        ProgressSender(None, 9).advance(50)
         assert receiver.done() == 23
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as line:
             for length in (27, 29):

@@ -21,7 +21,7 @@ from pyspark.sql.datasource import (
 )
 
 from waltzctl.engine.inspect.segment_job import SegmentJob
-from waltzctl.engine.spark.selection import Bounds, Selection, pushed
+from waltzctl.engine.spark.selection import IdBounds, Selection, pushed
 from waltzctl.engine.spark.splits import FLAT, Notice, SegmentPart, _bytes_of, pack, parts_for, text, total
 
 
@@ -32,36 +32,36 @@ def among(*numbers: int) -> frozenset[int]:
 @pytest.mark.parametrize(
     ("bounds", "inside", "is_open", "empty", "span"),
     [
-        (Bounds(), {1, 2, 3, 4}, True, False, (None, None)),
-        (Bounds(low=2), {2, 3, 4}, False, False, (2, None)),
-        (Bounds(high=2), {1, 2}, False, False, (None, 2)),
-        (Bounds(2, 3), {2, 3}, False, False, (2, 3)),
-        (Bounds(3, 3), {3}, False, False, (3, 3)),
-        (Bounds(4, 3), set(), False, True, (4, 3)),
-        (Bounds(among=among(1, 3, 9)), {1, 3}, False, False, (1, 9)),
-        (Bounds(2, 8, among(1, 3, 9)), {3}, False, False, (3, 3)),
-        (Bounds(4, None, among(1, 3)), set(), False, True, (1, 0)),
-        (Bounds(among=among()), set(), False, True, (1, 0)),
+        (IdBounds(), {1, 2, 3, 4}, True, False, (None, None)),
+        (IdBounds(low=2), {2, 3, 4}, False, False, (2, None)),
+        (IdBounds(high=2), {1, 2}, False, False, (None, 2)),
+        (IdBounds(2, 3), {2, 3}, False, False, (2, 3)),
+        (IdBounds(3, 3), {3}, False, False, (3, 3)),
+        (IdBounds(4, 3), set(), False, True, (4, 3)),
+        (IdBounds(among=among(1, 3, 9)), {1, 3}, False, False, (1, 9)),
+        (IdBounds(2, 8, among(1, 3, 9)), {3}, False, False, (3, 3)),
+        (IdBounds(4, None, among(1, 3)), set(), False, True, (1, 0)),
+        (IdBounds(among=among()), set(), False, True, (1, 0)),
     ],
 )
 def test_bounds(
-    bounds: Bounds, inside: set[int], is_open: bool, empty: bool, span: tuple[int | None, int | None]
+    bounds: IdBounds, inside: set[int], is_open: bool, empty: bool, span: tuple[int | None, int | None]
 ) -> None:
     assert {number for number in (1, 2, 3, 4) if number in bounds} == inside
     assert (bounds.open, bounds.empty, bounds.span()) == (is_open, empty, span)
 
 
 def test_bounds_are_narrowed_by_either_side() -> None:
-    assert Bounds(2, 9).narrowed() == Bounds(2, 9)
-    assert Bounds(2, 9).narrowed(low=1, high=10) == Bounds(2, 9)
-    assert Bounds(2, 9).narrowed(low=3, high=8) == Bounds(3, 8)
-    assert Bounds().narrowed(low=3, high=8, among=among(1, 5)) == Bounds(3, 8, among(1, 5))
-    assert Bounds(among=among(1, 5)).narrowed(among=among(5, 6)) == Bounds(among=among(5))
-    assert Bounds(among=among(1, 5)).narrowed(low=2) == Bounds(2, None, among(1, 5))
+    assert IdBounds(2, 9).narrowed() == IdBounds(2, 9)
+    assert IdBounds(2, 9).narrowed(low=1, high=10) == IdBounds(2, 9)
+    assert IdBounds(2, 9).narrowed(low=3, high=8) == IdBounds(3, 8)
+    assert IdBounds().narrowed(low=3, high=8, among=among(1, 5)) == IdBounds(3, 8, among(1, 5))
+    assert IdBounds(among=among(1, 5)).narrowed(among=among(5, 6)) == IdBounds(among=among(5))
+    assert IdBounds(among=among(1, 5)).narrowed(low=2) == IdBounds(2, None, among(1, 5))
 
 
 def test_a_selection_is_a_collection_of_partitions() -> None:
-    named, bounded = Selection(among(3, 1)), Selection(partitions=Bounds(high=1))
+    named, bounded = Selection(among(3, 1)), Selection(partitions=IdBounds(high=1))
     assert (list(named), len(named), list(bounded), len(bounded)) == ([1, 3], 2, [], 0)
     assert [number for number in (0, 1, 2, 3, "1") if number in named] == [1, 3]
     assert [number for number in (0, 1, 2, None) if number in bounded] == [0, 1]
@@ -69,11 +69,11 @@ def test_a_selection_is_a_collection_of_partitions() -> None:
         False, True, True,
     )  # fmt: skip
     assert [one.empty for one in (Selection(), named, bounded, Selection(among()))] == [False, False, False, True]
-    assert Selection(among(3), Bounds(high=2)).empty
-    assert not Selection(among(2, 3), Bounds(high=2)).empty
-    assert Selection(partitions=Bounds(2, 1)).empty
+    assert Selection(among(3), IdBounds(high=2)).empty
+    assert not Selection(among(2, 3), IdBounds(high=2)).empty
+    assert Selection(partitions=IdBounds(2, 1)).empty
     assert Selection().with_ids(5, 4).empty
-    assert Selection(ids=Bounds(2)).with_ids(1, 7).ids == Bounds(2, 7)
+    assert Selection(ids=IdBounds(2)).with_ids(1, 7).ids == IdBounds(2, 7)
 
 
 ID, PARTITION, MOST = ("transaction_id",), ("Partition",), 2**63 - 1
@@ -82,22 +82,22 @@ ID, PARTITION, MOST = ("transaction_id",), ("Partition",), 2**63 - 1
 @pytest.mark.parametrize(
     ("one", "bounds"),
     [
-        (EqualTo(ID, 5), Bounds(5, 5)),
-        (EqualNullSafe(ID, 5), Bounds(5, 5)),
-        (GreaterThan(ID, 5), Bounds(low=6)),
-        (GreaterThanOrEqual(ID, 5), Bounds(low=5)),
-        (LessThan(ID, 5), Bounds(high=4)),
-        (LessThanOrEqual(ID, 5), Bounds(high=5)),
-        (In(ID, (1, None, 3)), Bounds(among=among(1, 3))),
-        (In(ID, (1, True)), Bounds()),
-        (In(ID, ("1",)), Bounds()),
-        (IsNull(ID), Bounds()),
-        (EqualTo(ID, MOST), Bounds(MOST, MOST)),
-        (EqualTo(ID, MOST + 1), Bounds()),
-        (EqualTo(ID, -MOST), Bounds(-MOST, -MOST)),
+        (EqualTo(ID, 5), IdBounds(5, 5)),
+        (EqualNullSafe(ID, 5), IdBounds(5, 5)),
+        (GreaterThan(ID, 5), IdBounds(low=6)),
+        (GreaterThanOrEqual(ID, 5), IdBounds(low=5)),
+        (LessThan(ID, 5), IdBounds(high=4)),
+        (LessThanOrEqual(ID, 5), IdBounds(high=5)),
+        (In(ID, (1, None, 3)), IdBounds(among=among(1, 3))),
+        (In(ID, (1, True)), IdBounds()),
+        (In(ID, ("1",)), IdBounds()),
+        (IsNull(ID), IdBounds()),
+        (EqualTo(ID, MOST), IdBounds(MOST, MOST)),
+        (EqualTo(ID, MOST + 1), IdBounds()),
+        (EqualTo(ID, -MOST), IdBounds(-MOST, -MOST)),
     ],
 )
-def test_a_filter_bounds_ids_or_partitions(one: Filter, bounds: Bounds) -> None:
+def test_a_filter_bounds_ids_or_partitions(one: Filter, bounds: IdBounds) -> None:
     assert pushed(Selection(), [one]) == Selection(ids=bounds)
     of_partition = type(one)(PARTITION, *([one.value] if hasattr(one, "value") else []))  # type: ignore[call-arg]
     assert pushed(Selection(), [of_partition]) == Selection(partitions=bounds)
@@ -105,7 +105,7 @@ def test_a_filter_bounds_ids_or_partitions(one: Filter, bounds: Bounds) -> None:
 
 def test_filters_that_cannot_be_used_do_not_hide_those_behind_them() -> None:
     filters = [object(), EqualTo(("a", "transaction_id"), 1), EqualTo(("header",), 1), LessThan(ID, 9), EqualTo(ID, 4)]
-    assert pushed(Selection(), filters) == Selection(ids=Bounds(4, 4))  # type: ignore[arg-type]
+    assert pushed(Selection(), filters) == Selection(ids=IdBounds(4, 4))  # type: ignore[arg-type]
 
 
 # ---- how it is cut -------------------------------------------------------------------------------------------------------

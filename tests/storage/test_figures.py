@@ -19,7 +19,8 @@ from waltzctl.engine.storage import batch, belonging, partition_recovery, segmen
 from waltzctl.engine.storage.append import AppendSession, PendingRecord
 from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.engine.storage.partition_recovery import examine_partition, renew_last_index, settle_partition
-from waltzctl.engine.storage.segment_files import Run, whole_extent
+from waltzctl.engine.storage.segment_files import BelievedRun, whole_extent
+from waltzctl.engine.storage.segment_recovery import SegmentPlace
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import HEADER_SIZE, Record, encode_entries
 
@@ -225,9 +226,9 @@ def test_no_more_is_read_ahead_than_allowed_nor_behind_the_run(
 def test_what_is_known_of_a_segment_with_gaps() -> None:
     """Records 12 to 14, and 17 and 18: 15 and 16 cannot be read, and neither can the first ones of the other."""
     directory = PurePath("s/0")
-    first, second = Run(12, 15, 128, 300), Run(17, 19, 400, 500)
+    first, second = BelievedRun(12, 15, 128, 300), BelievedRun(17, 19, 400, 500)
 
-    def known(begins: int, *runs: Run) -> tuple[int, int, int, list[int]]:
+    def known(begins: int, *runs: BelievedRun) -> tuple[int, int, int, list[int]]:
         extent = replace(whole_extent(0, directory, begins, begins, 128), runs=runs)
         found = [number for number in range(10, 22) if extent.run_of(number) is not None]
         return extent.next_transaction_id, extent.end, extent.contiguous_next, found
@@ -237,5 +238,5 @@ def test_what_is_known_of_a_segment_with_gaps() -> None:
     assert known(11, first, second) == (19, 500, 11, [12, 13, 14, 17, 18])
     assert known(12) == (12, 128, 12, [])
     assert whole_extent(0, directory, 12, 12, 128).runs == ()
-    assert whole_extent(0, directory, 12, 13, 171).runs == (Run(12, 13, 128, 171),)
+    assert whole_extent(0, directory, 12, 13, 171).runs == (BelievedRun(12, 13, 128, 171),)
     assert whole_extent(0, directory, 12, 13, 171).grown(15, 300).runs == (first,)

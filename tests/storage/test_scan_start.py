@@ -17,7 +17,7 @@ from tests.storage.support import damage, data_path, index_path, write_at
 from waltzctl.engine.log.assess import Stretch
 from waltzctl.engine.log.view import view_partition
 from waltzctl.engine.scan import scanner
-from waltzctl.engine.storage.segment_recovery import SegmentState, examine_segment
+from waltzctl.engine.storage.segment_recovery import SegmentPlace, SegmentState, examine_segment
 from waltzctl.formats.segment import (
     HEADER_SIZE,
     encode_entries,
