@@ -91,6 +91,13 @@ def test_ids_that_were_not_found_begin_a_segment_and_are_told(tmp_path: Path) ->
     )
 
 
+def test_a_record_that_is_larger_than_a_segment_may_be_has_one_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "source").write_bytes(data_file(RECORDS[:3]))
+    report = salvage([tmp_path / "source"], to=tmp_path / "to", segment_size_threshold=1)
+    assert [one.segments for one in report.partitions] == [3]
+    assert sorted(one.name for one in (tmp_path / "to" / "0").glob("*.seg")) == [segment_name(n) for n in range(3)]
+
+
 @pytest.mark.parametrize("executor", [None, Here()], ids=["here", "executor"])
 def test_places_that_cannot_be_read_are_told_whoever_reads_them(
     tmp_path: Path, executor: Any, monkeypatch: pytest.MonkeyPatch

@@ -12,9 +12,11 @@ import pytest
 from tests.repair.test_replica_rules import RECORDS as HELD
 from tests.repair.test_replica_rules import another, content, opened, raws
 from tests.repair.test_replica_rules import build as build_replica
+from tests.repair.trees import Crash, crashing_at
 from tests.repair.twelve import MARK, RECORDS, SIZE, Twelve, at, planned, told
 from waltzctl.engine.columns.plan_columns import PLAN
 from waltzctl.engine.durable.edits import Cut
+from waltzctl.engine.durable.manifest import quarantine_directory
 from waltzctl.engine.durable.regular import special_kind
 from waltzctl.engine.errors import (
     DiskReadError,
@@ -89,6 +91,30 @@ def test_without_a_control_file_nothing_is_carried_out(d: Twelve) -> None:
         RefusedError, apply, repair, arguments=[]
     )
     assert d.seg(8).stat().st_size == 368
+
+
+def test_what_a_crash_left_of_a_repair_that_had_changed_nothing_is_cleared_away(d: Twelve) -> None:
+    repair = plan_truncate(d.root, partition=0, after=9)
+    with pytest.raises(Crash), crashing_at(9):
+        apply(repair, arguments=[])
+    place = quarantine_directory(d.root)
+    assert (len(list(place.iterdir())), list_entries(d.root)) == (1, ())
+    apply(plan_truncate(d.root, partition=0, after=10), arguments=[])
+    assert [one.name for one in place.iterdir() if one.is_dir()] == [one.id for one in list_entries(d.root)]
+
+
+def test_the_files_of_replicas_that_were_read_are_named_in_order(d: Twelve, tmp_path: Path) -> None:
+    others = [Twelve(tmp_path / name) for name in "zyx"]
+    for first in (0, 4, 8):
+        d.drop(first)
+    found = plan_recover(d.root, replicas=[one.root for one in others])
+    assert found.sources == tuple(others[0].seg(first) for first in (0, 4, 8))
+    whole = Twelve(tmp_path / "whole")
+    for first in (0, 4, 8):
+        whole.put(first, range(first, first + 4), other=range(12))
+        whole.flip(whole.seg(first), 13)
+    every = plan_recover(whole.root, replicas=[one.root for one in others])
+    assert every.sources == tuple(sorted(one.seg(first) for one in others for first in (0, 4, 8)))
 
 
 def test_a_plan_that_is_empty_is_carried_out_without_a_control_file(d: Twelve) -> None:

@@ -307,6 +307,16 @@ def refusal(d: Twelve, entry: QuarantineEntry | None = None) -> str:
     return str(error.value).replace(f"{d.root}/", "")
 
 
+def test_without_what_was_kept_nothing_comes_back(tmp_path: Path) -> None:
+    d = repaired(tmp_path / "d", "cut behind 9")
+    (entry,) = list_entries(d.root)
+    for path in entry.path.iterdir():
+        if not path.name.startswith("manifest"):
+            path.write_bytes(bytes(path.stat().st_size))
+    assert "nothing was modified" in refusal(d) or entry.id in refusal(d)
+    assert d.seg(8).stat().st_size == 248
+
+
 def test_what_an_undo_did(tmp_path: Path) -> None:
     """The entry, its files and directories, what was set aside before, and that nothing was left interrupted."""
     d = repaired(tmp_path / "d", "cut behind 9")
