@@ -48,6 +48,7 @@ REPAIRS: dict[str, tuple[Damage, Callable[[Twelve], Repair]]] = {
     "a torn end cut": (lambda d: d.cut(8, 363), lambda d: plan_recover(d.root)),
     "5 given up": (lambda d: d.spoil(5), lossy),
     "the last segment given up": (lambda d: d.drop(8), lossy),
+    "all given up": (lambda d: [d.drop(first) for first in (0, 4, 8)], lossy),
 }
 SINCE: dict[str, Damage] = {
     "nothing": lambda d: None,
@@ -275,6 +276,15 @@ ANSWERS: dict[tuple[str, str], str] = {
         bytes are in .waltzctl/quarantine/ID
         ; waltz-storage.ctl: the repair ID changed it, and it was changed since, the kept bytes are in
         .waltzctl/quarantine/ID
+        """,
+    ("all given up", "nothing"): """
+        back
+        ; the same
+        """,
+    ("all given up", "a segment at 10"): """
+        the repair ID cannot be taken back: partition 0: nothing would be left in front of 0/10.seg, which came since,
+        since the repair came 0/10.seg, nothing was modified, ADVICE
+        ; back 10.seg 10.idx
         """,
 }
 
