@@ -15,7 +15,7 @@ from tests.repair.test_replica_rules import build as build_replica
 from tests.repair.trees import Crash, crashing_at
 from tests.repair.twelve import MARK, RECORDS, SIZE, Twelve, at, planned, told
 from waltzctl.engine.columns.plan_columns import PLAN
-from waltzctl.engine.durable.edits import Cut
+from waltzctl.engine.durable.edits import Cut, Edit, MoveDirectory, Overwrite, Remove, Replace
 from waltzctl.engine.durable.manifest import quarantine_directory
 from waltzctl.engine.durable.regular import special_kind
 from waltzctl.engine.errors import (
@@ -31,7 +31,7 @@ from waltzctl.engine.repair import survey as surveys
 from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.arguments import Agreed, Arguments
 from waltzctl.engine.repair.content import Content, Literal
-from waltzctl.engine.repair.plan import bind
+from waltzctl.engine.repair.plan import Draft, bind
 from waltzctl.engine.repair.planners import PLANNERS, load_plan, make
 from waltzctl.engine.repair.prune import plan_prune, prune
 from waltzctl.engine.repair.recover import plan_recover
@@ -40,6 +40,7 @@ from waltzctl.engine.repair.replicas import Agreement, open_replicas
 from waltzctl.engine.repair.survey import Loss, Survey, by_places, hint_of, open_hint, survey
 from waltzctl.engine.repair.truncate import plan_truncate
 from waltzctl.engine.scan.columns import Damage, DamageCause
+from waltzctl.engine.storage.assignment import put_aside_path
 from waltzctl.engine.storage.loss_ledger import read_ledger
 from waltzctl.engine.storage.store import list_entries
 from waltzctl.formats.control import Layout
@@ -74,6 +75,33 @@ def test_a_plan_is_bound_to_every_file_and_to_the_bytes_of_those_that_matter(d: 
     assert [one[0] for one in bind(d.root, (1, 0), []).listing[2:]] == [*names[1:], "1"]
     d.control.unlink()
     assert bind(d.root, (), []).digests == (("waltz-storage.ctl", None),)
+
+
+def test_every_edit_has_a_part_in_the_hash_of_its_plan(d: Twelve) -> None:
+    """Whatever its steps say."""
+    aside = put_aside_path(d.root, 0)
+    edits: list[list[Edit]] = [
+        [],
+        [Cut(d.seg(8), 200)],
+        [Cut(d.seg(8), 201)],
+        [Cut(d.seg(4), 200)],
+        [Overwrite(d.seg(8), 200, b"x")],
+        [Overwrite(d.seg(8), 201, b"x")],
+        [Overwrite(d.seg(8), 200, b"y")],
+        [Overwrite(d.seg(4), 200, b"x")],
+        [Replace(d.seg(8), lambda: [b"x"], 1)],
+        [Replace(d.seg(8), lambda: [b"x"], 2)],
+        [Replace(d.seg(4), lambda: [b"x"], 1)],
+        [Remove(d.seg(8))],
+        [Remove(d.seg(4))],
+        [MoveDirectory(d.directory, aside)],
+    ]
+    hashes = set()
+    for one in edits:
+        draft = Draft("truncate", d.root, d.root, Arguments((0,)))
+        draft.edits += one
+        hashes.add(draft.finish().plan.hash)
+    assert len(hashes) == len(edits)
 
 
 def test_a_directory_that_cannot_be_listed_binds_nothing(d: Twelve, monkeypatch: pytest.MonkeyPatch) -> None:
