@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -92,8 +93,11 @@ def test_ids_that_were_not_found_begin_a_segment_and_are_told(tmp_path: Path) ->
 
 
 def test_a_record_that_is_larger_than_a_segment_may_be_has_one_of_its_own(tmp_path: Path) -> None:
+    """And no file of a segment stays open behind it."""
     (tmp_path / "source").write_bytes(data_file(RECORDS[:3]))
+    held = len(os.listdir("/proc/self/fd"))
     report = salvage([tmp_path / "source"], to=tmp_path / "to", segment_size_threshold=1)
+    assert len(os.listdir("/proc/self/fd")) == held
     assert [one.segments for one in report.partitions] == [3]
     assert sorted(one.name for one in (tmp_path / "to" / "0").glob("*.seg")) == [segment_name(n) for n in range(3)]
 
