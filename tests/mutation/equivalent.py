@@ -412,6 +412,13 @@ _REPAIR = (
         for old in ("before is not None", "self.expected is not None")
     ),
     Equivalent(
+        "engine/repair/recover_control.py",
+        "_Mender._was_longer",
+        "if held < stated <= MAX_PARTITIONS and (stated ^ held).bit_count() > 1:",
+        "if held <= stated <= MAX_PARTITIONS and (stated ^ held).bit_count() > 1:",
+        "the same number has no bit that is another",
+    ),
+    Equivalent(
         "engine/repair/rivals.py",
         "Rivals.settle",
         "for part in self.context.segments if loss.disputed and self.replicas else ():",

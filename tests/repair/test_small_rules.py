@@ -390,3 +390,13 @@ def test_replicas_that_agree_with_each_other_and_not_with_what_is_here_restore_i
     for way in ("replica", "loss replica"):
         lines = planned(tmp_path / way, lambda one: one.put(8, range(8, 12), other=[10]), way, agreed=agreed)
         assert lines == ["restore-record 8.seg 10..10 [248+60] loses", "= write 8.seg [248+60]"]
+
+
+def test_of_replicas_those_that_hold_all_of_an_overlap_vote(tmp_path: Path) -> None:
+    d, short, whole = (Twelve(tmp_path / name) for name in "dsw")
+    d.put(4, range(4, 10), other=[8, 9])
+    short.drop(8)
+    for order in ([short.root, whole.root], [whole.root, short.root]):
+        repair = plan_recover(d.root, replicas=order)
+        assert told(repair)[0] == "cut-segment 4.seg 8..9 [368+120]"
+        assert repair.sources == (whole.seg(8),)
