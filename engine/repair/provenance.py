@@ -122,7 +122,7 @@ def judge(view: SegmentView, content: Content, around: SegmentSurroundings) -> P
     twin = index is not None and index == replace(right, created=index.created, reserved=index.reserved)
     apart = index is not None and abs(index.created - data.created) > MOMENT_MS
     said, sources = _testimony(view, content, around)
-    if apart and index is not None and len(wrong) == 1:
+    if apart and len(wrong) == 1:
         said.against.append("it was not created when its index was")
     if Code.UNKNOWN_VERSION in unproven and said.records:  # though the first one is damaged
         unproven.remove(Code.UNKNOWN_VERSION)

@@ -298,8 +298,9 @@ class LossPlanner:
         if limit is not None:
             wanted, required = limit if whole else min(wanted, limit), min(required, limit)
             wanted, required = max(wanted, proven.mark), max(required, proven.mark)
-        why = ""
-        if wanted > first:
+        unread = tail is not None and tail.unread  # it stays, as there may be more behind it
+        why = "it was given up unread" if unread else ""
+        if wanted > first and not unread:
             before = Neighbours(self.witnesses.before(part, first), None)
             listed = proven.listed if limit is None and proven.with_data > first else 0
             here = 0 if limit is not None or part is None or tail is None else self._stood_here(part, tail)

@@ -127,8 +127,6 @@ def _last(data: list[SegmentView]) -> int:
             found = survey(content, begins, hint, ceiling=ceiling)
         if found.records:
             return found.next_id - 1
-        if found.begins == 0:
-            return -1
     return data[0].first_transaction_id - 1 if data else -1
 
 

@@ -49,7 +49,7 @@ def undo(storage: Path, entry_id: str | None = None, *, allow_data_loss: bool = 
         return undo_locked(storage, entry_id, allow_data_loss=allow_data_loss)
 
 
-def undo_locked(storage: Path, entry_id: str | None = None, *, allow_data_loss: bool = False) -> UndoResult:
+def undo_locked(storage: Path, entry_id: str | None, *, allow_data_loss: bool) -> UndoResult:
     """Take a repair back: bytes and times of every file it touched.  Without an id the latest; an interrupted one first.
 
     What was written since and would not join what comes back (`engine.repair.since`) is a reason to refuse.  With

@@ -1,4 +1,4 @@
-"""RangeReading a range of one replica: every range of a small one, with damage of each kind, by a plain account of its ids."""
+"""Reading a range of one replica: every range of a small one, with damage of each kind, by a plain account of its ids."""
 
 from __future__ import annotations
 

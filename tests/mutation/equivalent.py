@@ -563,6 +563,27 @@ _REPAIR = (
         for old in ("before is not None", "self.expected is not None")
     ),
     Equivalent(
+        "engine/repair/recover_control.py",
+        "_Mender._was_longer",
+        "if held < stated <= MAX_PARTITIONS and (stated ^ held).bit_count() > 1:",
+        "if held <= stated <= MAX_PARTITIONS and (stated ^ held).bit_count() > 1:",
+        "the same number has no bit that is another",
+    ),
+    Equivalent(
+        "engine/repair/rivals.py",
+        "Rivals.settle",
+        "for part in self.context.segments if loss.disputed and self.replicas else ():",
+        "for part in self.context.segments if loss.disputed and True else ():",
+        "without a replica nothing is proven, so that nothing is settled",
+    ),
+    Equivalent(
+        "engine/repair/salvage_attribution.py",
+        "_Joiner.best",
+        "if at is None or weights[at] < 0:",
+        "if at is None or weights[at] <= 0:",
+        "a run has a record at least, and weighs more than 0 with it",
+    ),
+    Equivalent(
         "engine/repair/salvage_sources.py",
         "SalvageSource.read_into",
         "while done < wanted:",

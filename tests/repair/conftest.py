@@ -13,9 +13,9 @@ from waltzctl.formats.control import Layout
 
 
 @pytest.fixture
-def tmp_path(tmp_path: Path) -> Iterator[Path]:
-    with in_memory(tmp_path) as path:
-        yield path
+def tmp_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with in_memory(Path()) as path:
+        yield tmp_path_factory.mktemp("repair") if path == Path() else path
 
 
 @pytest.fixture(params=list(Layout))

@@ -318,6 +318,8 @@ def test_where_records_begin_or_would(tmp_path: Path) -> None:
     part = part_of(tmp_path, file_of(broken=[4, 5]))
     assert offsets(part, range(-1, 14)) == {n: at(n) for n in range(13) if n != 5}
     assert offsets(part, ()) == {}
+    first = part_of(tmp_path, file_of(broken=[0, 1]))
+    assert offsets(first, (0, 1, 2)) == {0: at(0), 2: at(2)}
     torn = part_of(tmp_path, file_of(cut=1))
     assert offsets(torn, (10, 11, 12)) == {10: at(10), 11: at(11)}
     gap = part_of(tmp_path, file_of([0, 1, 2, 9, 10]))

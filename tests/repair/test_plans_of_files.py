@@ -121,6 +121,13 @@ CASES: dict[str, tuple[Damage, str]] = {
           of 160
         """,
     ),
+    "other records twice and further, of which segments behind tell": (
+        lambda d: d.put(0, range(10), other=range(4, 10)),
+        """
+        unasked, loss, replica: cut-segment 0.seg 4..9 [368+360]; rebuild-index 0.idx; = cut 0.seg to 368; = make
+          0.idx of 160
+        """,
+    ),
     "other records twice in whole segments": (
         lambda d: d.put(0, range(8), other=[4, 5, 6, 7]),
         """

@@ -79,6 +79,15 @@ CASES: dict[str, tuple[Damage, str]] = {
         replica: restore-record 4.seg 4..7 [128+240]; = write 4.seg [128+240]
         """,
     ),
+    "all of the first segment": (
+        lambda d: d.spoil(0, 1, 2, 3),
+        """
+        unasked: ? torn-tail 0 x4 in 0 [128+240]
+        loss: cut-torn-tail 0.seg 0..0 [128+240] loses; rebuild-index 0.idx; accept-loss ledger 0..3 loses; = cut
+          0.seg to 128; = make 0.idx of 128; = make ledger; ? segment-gap 0 x4 in 4
+        replica: restore-record 0.seg 0..3 [128+240]; = write 0.seg [128+240]
+        """,
+    ),
     "the last of one and the first of the next": (
         lambda d: d.spoil(3, 4),
         """

@@ -19,6 +19,7 @@ from waltzctl.engine.repair.convert import plan_convert
 from waltzctl.engine.repair.plan import Repair
 from waltzctl.engine.repair.set_partition import plan_set_partition
 from waltzctl.engine.storage.assignment import put_aside_path
+from waltzctl.engine.storage.availability_marks import Availability, availability_path, encode_marks
 from waltzctl.formats.control import Layout, decode_control
 
 
@@ -297,6 +298,13 @@ def flagged(d: Twelve) -> None:
         d.control.write_bytes(replace(control, partitions=(replace(info, structs=(pair[0], pair[1])),)).encode())
 
 
+def another(d: Twelve) -> None:
+    """Let a partition that there is not be switched off."""
+    path = availability_path(d.root)
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(encode_marks({1: Availability(False, False)}))
+
+
 def higher(d: Twelve) -> None:
     """Let the older struct have the higher marks, which a released file may."""
     settled(d, low_water_mark=5, local_low_water_mark=5)
@@ -383,6 +391,17 @@ CONVERSIONS: dict[str, tuple[Damage, str]] = {
           layout has none
         d: convert-control-file control [128+60]; = write control [128+76]; documented layout to released layout: 1
           partitions, 1 of them assigned, 1 switched off, sessions and marks stay as they are, sequence numbers begin
+          at 0
+        """,
+    ),
+    "another one switched off": (
+        another,
+        """
+        r: convert-control-file control [128+76]; = make availability.json of 39; = cut control to 188; = write control
+          [128+60]; released layout to documented layout: 1 partitions, 1 of them assigned, 0 switched off, sessions
+          and marks stay as they are, sequence numbers go, the documented layout has none
+        d: convert-control-file control [128+60]; = write control [128+76]; documented layout to released layout: 1
+          partitions, 1 of them assigned, 0 switched off, sessions and marks stay as they are, sequence numbers begin
           at 0
         """,
     ),

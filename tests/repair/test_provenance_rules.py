@@ -372,6 +372,8 @@ def test_every_replica_that_was_asked_is_named(tmp_path: Path) -> None:
     assert judged(d, around(d)).sources == frozenset()
     header(d, partition=3)
     assert judged(d, around(d, other)).sources == {other.seg(first) for first in (0, 4, 8)}
+    assert judged(d, around(d, other)).own
+    assert not judged(d, around(d, other, sound)).own, "the one that contradicts counts"
 
 
 def test_a_file_that_is_not_there_or_holds_no_header_is_nobodys(tmp_path: Path) -> None:

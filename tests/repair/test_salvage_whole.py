@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,14 @@ import pytest
 from tests.builders import KEY, make_records
 from tests.repair.salvage_cases import data_file, records_in
 from waltzctl.engine.durable import disk
-from waltzctl.engine.errors import DamageError, InvalidRequestError
+from waltzctl.engine.errors import DamageError, DiskReadError, InvalidRequestError
 from waltzctl.engine.repair import salvage_output
 from waltzctl.engine.repair.salvage import salvage
 from waltzctl.engine.repair.salvage_report import IdRange, SalvagedPartition
 from waltzctl.engine.repair.salvage_sources import SECTOR, SalvageSource, UnreadableRange
 from waltzctl.engine.scan.byte_source import FileSource
 from waltzctl.formats.checksums import crc32
+from waltzctl.formats.control import MAX_PARTITIONS
 from waltzctl.formats.segment import HEADER_SIZE, Record, segment_name
 
 RECORDS = make_records(12, size=20)
@@ -81,6 +83,7 @@ def test_ids_that_were_not_found_begin_a_segment_and_are_told(tmp_path: Path) ->
         SalvagedPartition(0, 2, 11, 6, 3, 3 * HEADER_SIZE + 6 * SIZE, missing, (-1, -1, -1), {"header": 6}, 0),
     )
     assert sorted(one.name for one in (tmp_path / "to" / "0").glob("*.seg")) == [segment_name(n) for n in (2, 5, 11)]
+    assert (report.num_partitions, report.num_partitions_from) == (1, "records")
     assert (report.sources, report.bytes, report.headers, report.found) == (4, 4 * HEADER_SIZE + 6 * SIZE, 4, 6)
     assert (report.written, report.duplicates, report.superseded, report.doubtful_records, report.elsewhere) == (
         6,
@@ -89,6 +92,16 @@ def test_ids_that_were_not_found_begin_a_segment_and_are_told(tmp_path: Path) ->
         0,
         0,
     )
+
+
+def test_a_record_that_is_larger_than_a_segment_may_be_has_one_of_its_own(tmp_path: Path) -> None:
+    """And no file of a segment stays open behind it."""
+    (tmp_path / "source").write_bytes(data_file(RECORDS[:3]))
+    held = len(os.listdir("/proc/self/fd"))
+    report = salvage([tmp_path / "source"], to=tmp_path / "to", segment_size_threshold=1)
+    assert len(os.listdir("/proc/self/fd")) == held
+    assert [one.segments for one in report.partitions] == [3]
+    assert sorted(one.name for one in (tmp_path / "to" / "0").glob("*.seg")) == [segment_name(n) for n in range(3)]
 
 
 @pytest.mark.parametrize("executor", [None, Here()], ids=["here", "executor"])
@@ -102,8 +115,6 @@ def test_places_that_cannot_be_read_are_told_whoever_reads_them(
     real = FileSource.read_into
 
     def failing(self: FileSource, offset: int, buffer: memoryview) -> int:
-        from waltzctl.engine.errors import DiskReadError
-
         if isinstance(self, SalvageSource) and offset < 2 * SECTOR <= offset + len(buffer) - 1:
             real(self, offset, buffer[: 2 * SECTOR - offset])
             raise DiskReadError(self.path, 2 * SECTOR, OSError(5, "Input/output error"))
@@ -180,7 +191,7 @@ def test_a_target_is_new_or_empty(tmp_path: Path, name: str, said: str) -> None:
     [
         (None, 0, "must be 1 to"),
         (None, -1, "must be 1 to"),
-        (-1, None, "there are partitions 0 to"),
+        (-1, None, f"there are partitions 0 to {MAX_PARTITIONS - 1}"),
         (3, 3, "there are partitions 0 to 2"),
         (2**20, None, "there are partitions 0 to"),
     ],
@@ -193,3 +204,22 @@ def test_numbers_of_partitions_that_cannot_be(
         salvage([tmp_path / "source"], to=tmp_path / "to", partition=partition, num_partitions=partitions)
     report = salvage([tmp_path / "source"], to=tmp_path / "to", partition=0, num_partitions=1)
     assert (report.num_partitions, report.num_partitions_from) == (1, "given")
+
+
+def test_records_without_any_header_are_of_a_cluster_that_is_named(tmp_path: Path) -> None:
+    (tmp_path / "source").write_bytes(data_file(RECORDS)[HEADER_SIZE:])
+    with pytest.raises(InvalidRequestError, match="no header that tells their cluster"):
+        salvage([tmp_path / "source"], to=tmp_path / "to", partition=0)
+    report = salvage([tmp_path / "source"], to=tmp_path / "to", partition=0, cluster_key=KEY)
+    assert (report.cluster_key, report.written, report.headers) == (KEY, 12, 0)
+
+
+def test_a_directory_that_cannot_be_listed_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def walk(path: Path, onerror: Callable[[OSError], None]) -> Iterator[Any]:
+        onerror(PermissionError(13, "Permission denied", str(path)))
+        return iter(())
+
+    monkeypatch.setattr("waltzctl.engine.repair.salvage_sources.os.walk", walk)
+    (tmp_path / "d").mkdir()
+    with pytest.raises(DiskReadError, match="Permission denied"):
+        salvage([tmp_path / "d"], to=tmp_path / "to")

@@ -12,9 +12,11 @@ import pytest
 from tests.repair.test_replica_rules import RECORDS as HELD
 from tests.repair.test_replica_rules import another, content, opened, raws
 from tests.repair.test_replica_rules import build as build_replica
+from tests.repair.trees import Crash, crashing_at
 from tests.repair.twelve import MARK, RECORDS, SIZE, Twelve, at, planned, told
 from waltzctl.engine.columns.plan_columns import PLAN
-from waltzctl.engine.durable.edits import Cut
+from waltzctl.engine.durable.edits import Cut, Edit, MoveDirectory, Overwrite, Remove, Replace
+from waltzctl.engine.durable.manifest import quarantine_directory
 from waltzctl.engine.durable.regular import special_kind
 from waltzctl.engine.errors import (
     DiskReadError,
@@ -29,7 +31,7 @@ from waltzctl.engine.repair import survey as surveys
 from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.arguments import Agreed, Arguments
 from waltzctl.engine.repair.content import Content, LiteralBytes
-from waltzctl.engine.repair.plan import bind
+from waltzctl.engine.repair.plan import PlanDraft, bind
 from waltzctl.engine.repair.planners import PLANNERS, load_plan, make
 from waltzctl.engine.repair.prune import plan_prune, prune
 from waltzctl.engine.repair.recover import plan_recover
@@ -38,6 +40,7 @@ from waltzctl.engine.repair.replicas import Agreement, open_replicas
 from waltzctl.engine.repair.survey import Loss, Survey, by_places, hint_of, open_hint, survey
 from waltzctl.engine.repair.truncate import plan_truncate
 from waltzctl.engine.scan.columns import Damage, DamageCause
+from waltzctl.engine.storage.assignment import put_aside_path
 from waltzctl.engine.storage.loss_ledger import read_ledger
 from waltzctl.engine.storage.store import list_entries
 from waltzctl.formats.control import Layout
@@ -74,6 +77,33 @@ def test_a_plan_is_bound_to_every_file_and_to_the_bytes_of_those_that_matter(d: 
     assert bind(d.root, (), []).digests == (("waltz-storage.ctl", None),)
 
 
+def test_every_edit_has_a_part_in_the_hash_of_its_plan(d: Twelve) -> None:
+    """Whatever its steps say."""
+    aside = put_aside_path(d.root, 0)
+    edits: list[list[Edit]] = [
+        [],
+        [Cut(d.seg(8), 200)],
+        [Cut(d.seg(8), 201)],
+        [Cut(d.seg(4), 200)],
+        [Overwrite(d.seg(8), 200, b"x")],
+        [Overwrite(d.seg(8), 201, b"x")],
+        [Overwrite(d.seg(8), 200, b"y")],
+        [Overwrite(d.seg(4), 200, b"x")],
+        [Replace(d.seg(8), lambda: [b"x"], 1)],
+        [Replace(d.seg(8), lambda: [b"x"], 2)],
+        [Replace(d.seg(4), lambda: [b"x"], 1)],
+        [Remove(d.seg(8))],
+        [Remove(d.seg(4))],
+        [MoveDirectory(d.directory, aside)],
+    ]
+    hashes = set()
+    for one in edits:
+        draft = PlanDraft("truncate", d.root, d.root, Arguments((0,)))
+        draft.edits += one
+        hashes.add(draft.finish().plan.hash)
+    assert len(hashes) == len(edits)
+
+
 def test_a_directory_that_cannot_be_listed_binds_nothing(d: Twelve, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(path: object) -> list[str]:
         raise PermissionError(13, "Permission denied")
@@ -89,6 +119,30 @@ def test_without_a_control_file_nothing_is_carried_out(d: Twelve) -> None:
         RefusedError, apply, repair, arguments=[]
     )
     assert d.seg(8).stat().st_size == 368
+
+
+def test_what_a_crash_left_of_a_repair_that_had_changed_nothing_is_cleared_away(d: Twelve) -> None:
+    repair = plan_truncate(d.root, partition=0, after=9)
+    with pytest.raises(Crash), crashing_at(9):
+        apply(repair, arguments=[])
+    place = quarantine_directory(d.root)
+    assert (len(list(place.iterdir())), list_entries(d.root)) == (1, ())
+    apply(plan_truncate(d.root, partition=0, after=10), arguments=[])
+    assert [one.name for one in place.iterdir() if one.is_dir()] == [one.id for one in list_entries(d.root)]
+
+
+def test_the_files_of_replicas_that_were_read_are_named_in_order(d: Twelve, tmp_path: Path) -> None:
+    others = [Twelve(tmp_path / name) for name in "zyx"]
+    for first in (0, 4, 8):
+        d.drop(first)
+    found = plan_recover(d.root, replicas=[one.root for one in others])
+    assert found.sources == tuple(others[0].seg(first) for first in (0, 4, 8))
+    whole = Twelve(tmp_path / "whole")
+    for first in (0, 4, 8):
+        whole.put(first, range(first, first + 4), other=range(12))
+        whole.flip(whole.seg(first), 13)
+    every = plan_recover(whole.root, replicas=[one.root for one in others])
+    assert every.sources == tuple(sorted(one.seg(first) for one in others for first in (0, 4, 8)))
 
 
 def test_a_plan_that_is_empty_is_carried_out_without_a_control_file(d: Twelve) -> None:
@@ -336,3 +390,13 @@ def test_replicas_that_agree_with_each_other_and_not_with_what_is_here_restore_i
     for way in ("replica", "loss replica"):
         lines = planned(tmp_path / way, lambda one: one.put(8, range(8, 12), other=[10]), way, agreed=agreed)
         assert lines == ["restore-record 8.seg 10..10 [248+60] loses", "= write 8.seg [248+60]"]
+
+
+def test_of_replicas_those_that_hold_all_of_an_overlap_vote(tmp_path: Path) -> None:
+    d, short, whole = (Twelve(tmp_path / name) for name in "dsw")
+    d.put(4, range(4, 10), other=[8, 9])
+    short.drop(8)
+    for order in ([short.root, whole.root], [whole.root, short.root]):
+        repair = plan_recover(d.root, replicas=order)
+        assert told(repair)[0] == "cut-segment 4.seg 8..9 [368+120]"
+        assert repair.sources == (whole.seg(8),)

@@ -17,7 +17,7 @@ from waltzctl.engine.errors import InvalidRequestError, RefusedError, StalePlanE
 from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.plan import Repair
 from waltzctl.engine.repair.recover import plan_recover
-from waltzctl.engine.repair.since import ADVICE, falling_marks, obstacles
+from waltzctl.engine.repair.since import ADVICE, content_before, falling_marks, obstacles
 from waltzctl.engine.repair.truncate import plan_truncate
 from waltzctl.engine.repair.undoing import check_undo, check_ways_back, undo
 from waltzctl.engine.storage.assignment import put_aside_path
@@ -48,6 +48,7 @@ REPAIRS: dict[str, tuple[Damage, Callable[[Twelve], Repair]]] = {
     "a torn end cut": (lambda d: d.cut(8, 363), lambda d: plan_recover(d.root)),
     "5 given up": (lambda d: d.spoil(5), lossy),
     "the last segment given up": (lambda d: d.drop(8), lossy),
+    "all given up": (lambda d: [d.drop(first) for first in (0, 4, 8)], lossy),
 }
 SINCE: dict[str, Damage] = {
     "nothing": lambda d: None,
@@ -60,6 +61,7 @@ SINCE: dict[str, Damage] = {
     "records in 4": lambda d: grow(d.seg(4)),
     "records in 8": lambda d: grow(d.seg(8)),
     "entries in 4": lambda d: grow(d.idx(4), bytes(8)),
+    "entries in 4, and a flipped bit": lambda d: (grow(d.idx(4), bytes(8)), d.flip(d.seg(4), 140)),
     "a flipped bit in 4": lambda d: d.flip(d.seg(4), 140),
     "a byte and a flipped bit in 8": lambda d: (d.flip(d.seg(8), 140), grow(d.seg(8))),
     "0 shorter": lambda d: d.cut(0, 200),
@@ -276,6 +278,21 @@ ANSWERS: dict[tuple[str, str], str] = {
         ; waltz-storage.ctl: the repair ID changed it, and it was changed since, the kept bytes are in
         .waltzctl/quarantine/ID
         """,
+    ("all given up", "nothing"): """
+        back
+        ; the same
+        """,
+    ("all given up", "a segment at 10"): """
+        the repair ID cannot be taken back: partition 0: nothing would be left in front of 0/10.seg, which came since,
+        since the repair came 0/10.seg, nothing was modified, ADVICE
+        ; back 10.seg 10.idx
+        """,
+    ("cut behind 5", "entries in 4, and a flipped bit"): """
+        0/04.seg: the file is not as the repair ID left it, what was written since would be lost, the kept bytes are in
+        .waltzctl/quarantine/ID, ADVICE
+        ; 0/04.seg: the file is not as the repair ID left it, what was written since would be lost, the kept bytes are in
+        .waltzctl/quarantine/ID, ADVICE
+        """,
 }
 
 
@@ -285,6 +302,21 @@ def test_whether_a_repair_can_be_taken_back(tmp_path: Path, repair: str, since: 
     if wanted[1] == "the same":
         wanted[1] = wanted[0]
     assert answers(tmp_path / "d", repair, since) == wanted
+
+
+@pytest.mark.parametrize("name", REPAIRS)
+def test_what_a_file_will_hold_once_it_was_put_back(tmp_path: Path, name: str) -> None:
+    """Every file that a repair touched, by the bytes that it had; those that it made, none."""
+    damage, planner = REPAIRS[name]
+    d = Twelve(tmp_path / "d")
+    damage(d)
+    before = {path: path.read_bytes() for path in d.root.rglob("*") if path.is_file()}
+    apply(planner(d), arguments=[])
+    (entry,) = list_entries(d.root)
+    assert entry.files
+    for file in entry.files:
+        made = content_before(entry, file)
+        assert made.read(0, made.size()) == before.get(entry.storage / file.path, b"")
 
 
 def test_more_than_eight_files_that_came_since_are_told_as_a_few(tmp_path: Path) -> None:
@@ -305,6 +337,16 @@ def refusal(d: Twelve, entry: QuarantineEntry | None = None) -> str:
     with pytest.raises(StalePlanError) as error:
         check_ways_back(entry or entries[-1], entries)
     return str(error.value).replace(f"{d.root}/", "")
+
+
+def test_without_what_was_kept_nothing_comes_back(tmp_path: Path) -> None:
+    d = repaired(tmp_path / "d", "cut behind 9")
+    (entry,) = list_entries(d.root)
+    for path in entry.path.iterdir():
+        if not path.name.startswith("manifest"):
+            path.write_bytes(bytes(path.stat().st_size))
+    assert "nothing was modified" in refusal(d) or entry.id in refusal(d)
+    assert d.seg(8).stat().st_size == 248
 
 
 def test_what_an_undo_did(tmp_path: Path) -> None:

@@ -130,12 +130,21 @@ class Twelve:
 
 
 def planned(
-    place: Path, damage: Damage, way: str = "", *, layout: Layout = Layout.RELEASED, agreed: Sequence[Agreed] = ()
+    place: Path,
+    damage: Damage,
+    way: str = "",
+    *,
+    replica: Damage = lambda _: None,
+    layout: Layout = Layout.RELEASED,
+    agreed: Sequence[Agreed] = (),
 ) -> list[str]:
-    """What the recovery of the damaged partition says; `way`: with ``loss`` allowed, or from a ``replica``, which is whole."""
+    """What the recovery of the damaged partition says; `way`: with ``loss`` allowed, or from a ``replica``, damaged as well."""
     damaged = Twelve(place / "d", layout=layout)
     damage(damaged)
-    replicas = [Twelve(place / "r", layout=layout).root] if "replica" in way else []
+    others = [Twelve(place / "r", layout=layout)] if "replica" in way else []
+    for one in others:
+        replica(one)
+    replicas = [one.root for one in others]
     return told(plan_recover(damaged.root, replicas=replicas, allow_data_loss="loss" in way, agreed=agreed))
 
 
