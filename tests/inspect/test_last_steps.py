@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from tests.inspect.test_distributed_checks import Workers
 from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError
 from waltzctl.engine.findings import Finding
-from waltzctl.engine.inspect import control_checks, distributed_checks, dump_index, vouching
+from waltzctl.engine.inspect import control_checks, distributed_checks, dump_index, split_segments, vouching
 from waltzctl.engine.inspect import verify as verify_module
 from waltzctl.engine.inspect.control_checks import inspect_control
 from waltzctl.engine.inspect.digests import Digest, HashingSource
@@ -837,3 +838,41 @@ def test_a_control_file_alone_is_held_by_nobody(tmp_path: Path) -> None:
         (scope,) = plan([path.rename(tmp_path / "other.ctl")], None)
         around = look_around(scope, None)
     assert (around.held, around.cluster_key, around.findings) == (False, KEY, ())
+
+
+def test_segments_are_checked_once_where_a_stray_lies_beside_them(
+    storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for suffix in (".seg", ".idx"):
+        shutil.copy(seg(storage, 0, 10).with_suffix(suffix), storage / "0" / f"copy{suffix}")
+    seen: list[tuple[int, str | None]] = []
+
+    def check(job: SegmentJob, options: VerifyOptions, limits: Limits) -> SegmentReport:
+        seen.append((job.first, job.name))
+        return check_segment(job, options, limits)
+
+    monkeypatch.setattr(verify_module, "check_segment", check)
+    assert codes(run(age(storage))[0]) == ["segment-stray"]
+    assert seen == [(0, None), (10, None), (20, None), (10, "copy.seg")]
+
+
+@pytest.mark.parametrize("unread", [0, 2, 4])
+def test_a_segment_of_which_a_part_was_not_read_is_not_finished(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, unread: int
+) -> None:
+    monkeypatch.setattr(split_segments, "PART", 3 * RECORD)
+    asked: list[RangeScan] = []
+
+    def advance(scan: RangeScan, stop: int) -> bool:
+        asked.append(scan)
+        if len(asked) == unread + 1:
+            return False
+        scan.advance(stop)
+        return True
+
+    monkeypatch.setattr(split_segments, "_advance", advance)
+    with ThreadPoolExecutor(1) as pool:
+        report = split_segments.SplitSegment(job(storage), WHOLE, Limits(), pool).result()
+    assert len(asked) == 5
+    assert (report.finished, report.uncertain) == (False, True)
+    assert report.records == sum(one.records for one in asked) > 0

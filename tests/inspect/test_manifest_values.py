@@ -251,3 +251,12 @@ def test_a_damaged_or_signed_manifest_is_told(tmp_path: Path) -> None:
     (found,) = signed.findings(Limits())
     assert (found.code, found.severity, signed.outcome) == ("manifest-signature", "note", "matches")
     assert list(one.findings(Limits())) == []
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_the_order_of_names_in_a_manifest_does_not_matter(tmp_path: Path, backwards: bool) -> None:
+    lay(tmp_path / "s", changed(**{LAST: b"data!"}))
+    made = manifest_of(BEFORE)
+    files = made.files[::-1] if backwards else made.files
+    (tmp_path / "manifest").write_bytes(replace(made, files=files).encode())
+    assert [said(found, tmp_path / "s") for found in opened(tmp_path).findings(Limits())] == [GROWN]

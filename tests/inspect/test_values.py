@@ -15,8 +15,9 @@ from tests.inspect.helpers import codes
 from tests.inspect.test_distributed_checks import Workers
 from tests.inspect.test_while_written import NOW, Clock
 from waltzctl.engine.durable import disk
+from waltzctl.engine.errors import DiskReadError, NotWaltzError
 from waltzctl.engine.findings import Code, Finding, make_finding
-from waltzctl.engine.inspect import dump, partition_runs, read_limits
+from waltzctl.engine.inspect import dump, partition_runs, read_limits, targets
 from waltzctl.engine.inspect import verify as verify_module
 from waltzctl.engine.inspect.control_checks import ControlState
 from waltzctl.engine.inspect.directory_manifest import ManifestPartition
@@ -571,3 +572,29 @@ def test_who_listens_hears_what_was_read() -> None:
     limits.spend(5)
     limits.spend(7)
     assert (listener.heard, limits.bytes_read) == (12, 12)
+
+
+def test_indexes_alone_are_told_of_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PartitionRun, "_settle_orphan", lambda self, segment: segment)
+    one = run_of([segment(0), segment(10, None, 0), segment(20, None, 0)])
+    assert [found.segment for found in one.orphans([])] == [10, 20]
+    one._partition.whole, one._partition.files = False, [STORAGE / "0" / index_name(20)]
+    assert [found.segment for found in one.orphans([])] == [20]
+
+
+def test_a_partition_that_went_away_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    def look(path: Path, number: int | None) -> PartitionView:
+        if number == 0:
+            raise NotWaltzError("gone")
+        if number == 1:
+            raise DiskReadError(path, None, OSError(5, "made up"))
+        return PartitionView(number, path, ())
+
+    monkeypatch.setattr(targets, "view_partition", look)
+    seen = scope_of((0, None), (1, None), (2, None), whole=False)
+    targets._look(seen, None)
+    assert [(one.view is not None, one.error is not None) for one in seen.partitions.values()] == [
+        (False, False),
+        (False, True),
+        (True, False),
+    ]
