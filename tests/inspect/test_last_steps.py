@@ -22,7 +22,14 @@ from tests.inspect.test_distributed_checks import Workers
 from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError
 from waltzctl.engine.findings import Finding
-from waltzctl.engine.inspect import control_checks, distributed_checks, dump_index, split_segments, vouching
+from waltzctl.engine.inspect import (
+    control_checks,
+    distributed_checks,
+    dump_chunks,
+    dump_index,
+    split_segments,
+    vouching,
+)
 from waltzctl.engine.inspect import verify as verify_module
 from waltzctl.engine.inspect.control_checks import inspect_control
 from waltzctl.engine.inspect.digests import Digest, HashingSource
@@ -48,9 +55,11 @@ from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.status import storage_status
 from waltzctl.engine.inspect.targets import look_around, plan
 from waltzctl.engine.inspect.verification import ManifestRequest, VerifyOptions
+from waltzctl.engine.log.assess import Stretch
 from waltzctl.engine.log.parts import Part
 from waltzctl.engine.log.view import PartitionView, read_control
 from waltzctl.engine.scan.byte_source import BytesSource, FileSource
+from waltzctl.engine.scan.columns import Damage
 from waltzctl.formats.control import ControlHeader, Layout, initial_control
 from waltzctl.formats.segment import HEADER_SIZE, Record, encode_entries, encode_records
 
@@ -876,3 +885,40 @@ def test_a_segment_of_which_a_part_was_not_read_is_not_finished(
     assert len(asked) == 5
     assert (report.finished, report.uncertain) == (False, True)
     assert report.records == sum(one.records for one in asked) > 0
+
+
+@pytest.mark.parametrize("kind", [seg, idx])
+def test_the_file_that_cannot_be_opened_is_named(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, kind: Callable[[Path, int, int], Path]
+) -> None:
+    unreadable(monkeypatch, kind(storage, 0, 20))
+    report = check_segment(job(storage), WHOLE, Limits())
+    (found,) = report.findings
+    assert (found.code.value, found.path) == ("read-error", kind(storage, 0, 20))
+    assert report.records == (0 if kind is seg else 10)
+
+
+@pytest.mark.parametrize("entries", [10, 11])
+def test_what_a_dump_knows_of_a_segment(storage: Path, entries: int) -> None:
+    with idx(storage, 0, 20).open("ab") as file:
+        file.write(encode_entries([at(10)] * (entries - 10)))
+    with SegmentReader(job(storage), Limits(), data=False) as reader:
+        assert reader.stretch == Stretch(20, 20, None, 19, listed=20 + entries, known=False)
+        list(reader.forwards(None, None))
+        assert reader.stretch == Stretch(20, 20, 30, 29, listed=20 + entries, excess=entries > 10)
+
+
+@pytest.mark.parametrize("chunk", [1, RECORD, 3 * RECORD])
+@pytest.mark.parametrize("places", [(3,), (2, 3), (0, 9), (4, 6, 8)])
+def test_damage_comes_once_whatever_the_pieces(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, chunk: int, places: tuple[int, ...]
+) -> None:
+    for place in places:
+        flip(seg(storage, 0, 20), at(place) + 45)
+    monkeypatch.setattr(dump_chunks, "CHUNK", chunk)
+    with SegmentReader(job(storage), Limits(), data=False) as reader:
+        there = [one for one in reader.forwards(None, None) if isinstance(one, Damage)]
+        back = [one for one in reader.backwards(None, None) if isinstance(one, Damage)]
+    assert [(one.offset, one.transaction_id) for one in back[::-1]] == [
+        (one.offset, one.transaction_id) for one in there
+    ]

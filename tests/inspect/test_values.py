@@ -598,3 +598,31 @@ def test_a_partition_that_went_away_hides_no_other(monkeypatch: pytest.MonkeyPat
         (False, True),
         (True, False),
     ]
+
+
+def test_a_ledger_that_cannot_be_read_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = DiskReadError(STORAGE, 5, OSError(5, "made up"))
+
+    def failing(storage: Path) -> Ledger:
+        raise error
+
+    monkeypatch.setattr(targets, "read_ledger", failing)
+    assert targets._ledger(STORAGE) == Ledger(fault=str(error))
+    assert targets._ledger(None) == Ledger()
+
+
+def test_an_end_that_can_be_read_again_is_no_longer_open() -> None:
+    source = BytesSource(bytes(400))
+    scan = RangeScan(source, 0, 400, 10, Limits())
+    scan.open_end = True
+    scan.advance(400)
+    assert not scan.open_end
+
+
+@pytest.mark.parametrize(("name", "last"), [(None, False), ("x.seg", True)])
+def test_behind_a_file_under_another_name_there_is_no_other(tmp_path: Path, name: str | None, last: bool) -> None:
+    (tmp_path / segment_name(30)).write_bytes(b"")
+    check = SegmentCheck(SegmentJob(tmp_path, 20, name=name), Limits())
+    assert check.look_behind() is not last
+    assert check.job.last is last
+    assert not check.look_behind()
