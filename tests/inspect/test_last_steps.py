@@ -50,7 +50,7 @@ from waltzctl.engine.inspect.partition_checks import PartitionContext, placement
 from waltzctl.engine.inspect.partition_runs import PartitionRun, Span, runs
 from waltzctl.engine.inspect.read_limits import CutShort, Limits
 from waltzctl.engine.inspect.record_checks import RangeScan, Unreadable
-from waltzctl.engine.inspect.segment_checks import SegmentCheck, check_segment
+from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentCheck, check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.status import storage_status
 from waltzctl.engine.inspect.targets import look_around, plan
@@ -922,3 +922,32 @@ def test_damage_comes_once_whatever_the_pieces(
     assert [(one.offset, one.transaction_id) for one in back[::-1]] == [
         (one.offset, one.transaction_id) for one in there
     ]
+
+
+def test_a_stray_is_no_part_of_a_file_beside_it(storage: Path) -> None:
+    (storage / "0" / "x.seg").write_bytes(b"")
+    assert codes(run(age(storage))[0]) == ["segment-stray"]
+    assert run(seg(storage, 0, 0))[0] == []
+
+
+def test_a_partition_that_a_cut_control_file_lost_may_be_asked_for(tmp_path: Path) -> None:
+    storage = build_directory(tmp_path / "s", {0: 1, 2: 1}, num_partitions=3)
+    with pytest.raises(InvalidRequestError):
+        plan([storage], [3])
+    cut(storage / CONTROL, 128 + 76)
+    (scope,) = plan([storage], [2])
+    assert [one.number for one in scope.partitions.values()] == [2]
+
+
+def test_a_segment_that_changed_while_parts_of_it_were_read_is_read_as_a_whole(
+    storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def changed(self: SegmentCheck, scans: object) -> SegmentReport:
+        raise FilesChangedError
+
+    monkeypatch.setattr(SegmentCheck, "finish_parts", changed)
+    monkeypatch.setattr(split_segments, "PART", 3 * RECORD)
+    with ThreadPoolExecutor(1) as pool:
+        report = split_segments.SplitSegment(job(storage), WHOLE, Limits(), pool).result()
+    assert report == check_segment(job(storage), WHOLE, Limits())
+    assert report.records == 10

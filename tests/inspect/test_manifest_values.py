@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -156,6 +157,9 @@ def test_links_are_followed_to_a_partition_and_no_deeper(tmp_path: Path) -> None
     lay(tmp_path / "there", {"c": b"333"})
     (tmp_path / "s" / "1").symlink_to(tmp_path / "there")
     (tmp_path / "s" / "0" / "deep").symlink_to(tmp_path / "there")
+    os.mkfifo(tmp_path / "s" / "0" / "pipe")
+    os.mkfifo(tmp_path / "s" / "pipe")
+    (tmp_path / "s" / "nowhere").symlink_to(tmp_path / "none")
     assert [(name, one.size) for name, one in listing(tmp_path / "s").items()] == [("0/a", 1), ("1/c", 3), ("b", 2)]
 
 

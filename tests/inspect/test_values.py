@@ -626,3 +626,17 @@ def test_behind_a_file_under_another_name_there_is_no_other(tmp_path: Path, name
     assert check.look_behind() is not last
     assert check.job.last is last
     assert not check.look_behind()
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("asked", [True, False])
+def test_which_faults_of_the_control_file_are_told(monkeypatch: pytest.MonkeyPatch, known: bool, asked: bool) -> None:
+    """Whoever asked for a partition is told of its structs, and where there is nothing to compare with, why."""
+    path = STORAGE / "waltz-storage.ctl"
+    whole = make_finding(Code.UNKNOWN_VERSION, path, "x")
+    part = make_finding(Code.CONTROL_STRUCT_CHECKSUM, path, "x", partition=0)
+    state = ControlState(control() if known else None, (whole, part))
+    monkeypatch.setattr(targets, "inspect_control", lambda *more, **options: state)
+    seen = scope_of(whole=False)
+    seen.check_control = asked
+    assert targets.look_around(seen, None).findings == ((part,) if known and not asked else (whole, part))
