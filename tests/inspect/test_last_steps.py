@@ -934,6 +934,8 @@ def test_a_partition_that_a_cut_control_file_lost_may_be_asked_for(tmp_path: Pat
     storage = build_directory(tmp_path / "s", {0: 1, 2: 1}, num_partitions=3)
     with pytest.raises(InvalidRequestError):
         plan([storage], [3])
+    with pytest.raises(InvalidRequestError):
+        plan([storage / "0"], [2])
     cut(storage / CONTROL, 128 + 76)
     (scope,) = plan([storage], [2])
     assert [one.number for one in scope.partitions.values()] == [2]

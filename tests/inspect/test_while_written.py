@@ -455,6 +455,15 @@ def test_a_header_that_may_be_written_just_now_is_no_finding(
     assert (report.uncertain, report.finished, report.gone) == (uncertain, True, False)
 
 
+def test_a_header_that_ends_in_front_of_another_segment_is_never_written_again(storage: Path, clock: Clock) -> None:
+    cut(seg(storage, 0, 0), HEADER_SIZE - 1)
+    touched(seg(storage, 0, 0), 0)
+    with SegmentCheck(job(storage), limits_on(clock)) as check:
+        seg(storage, 0, 30).write_bytes(b"")
+        (found,) = check.run(VerifyOptions()).findings
+    assert (found.code, found.severity, clock.waited) == ("segment-header-short", "damage", [])
+
+
 @pytest.mark.parametrize(("looks", "last"), [(1, True), (1, False)])
 def test_what_passes_is_waited_for_in_the_last_segment_only(
     storage: Path, clock: Clock, looks: int, last: bool
