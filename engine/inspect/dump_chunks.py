@@ -75,12 +75,9 @@ class ChunkReader(SegmentCheck):
     def _piece(self, place: RecordPlace, stop: int) -> Iterator[Item]:
         """Items that begin in front of the offset `stop`."""
         for item in self._scan(place, stop, None):
-            if isinstance(item, Damage):
-                if item.offset < stop or item.offset == stop == self.size:
-                    yield item
-            elif item.end <= stop:
+            if isinstance(item, Damage) or item.end <= stop:
                 yield item
-            elif int(item.offset[0]) < stop:
+            else:
                 yield item.first(int(item.offset.searchsorted(stop)))
 
     def _scan(self, place: RecordPlace, stop: int, last: int | None) -> Generator[Item, None, bool]:

@@ -166,8 +166,8 @@ def _look(scope: Scope, partitions: Collection[int] | None) -> None:
             partition.view = view_partition(partition.path, partition.number)
         except DiskReadError as error:
             partition.error = error
-        except NotWaltzError:  # it went away while we looked
-            partition.view = None
+        except NotWaltzError:
+            continue  # it went away while we looked
 
 
 def _look_at_storage(scope: Scope, storage: PurePath, partitions: Collection[int] | None) -> None:

@@ -239,6 +239,7 @@ def test_a_part_in_which_something_is_wrong_is_no_answer(storage: Path) -> None:
     assert check(task) == Checked(5 * RECORD, sound=wanted)
     assert check(replace(task, part=Part(5, at(5), at(10) - 1))) == Checked(0)
     assert check(replace(task, part=Part(6, at(5), at(10)))) == Checked(0)
+    assert check(replace(task, part=Part(5, at(5), at(20) + 1))) == Checked(0)
     assert check(replace(task, terms=Terms(WHOLE, 0.0, None))) == Checked(0)
     idx(storage, 0, 0).unlink()
     assert check(task) == Checked(0)

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,14 @@ from tests.inspect.test_distributed_checks import Workers
 from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError
 from waltzctl.engine.findings import Finding
-from waltzctl.engine.inspect import control_checks, distributed_checks, dump_index, vouching
+from waltzctl.engine.inspect import (
+    control_checks,
+    distributed_checks,
+    dump_chunks,
+    dump_index,
+    split_segments,
+    vouching,
+)
 from waltzctl.engine.inspect import verify as verify_module
 from waltzctl.engine.inspect.control_checks import inspect_control
 from waltzctl.engine.inspect.digests import Digest, HashingSource
@@ -42,14 +50,16 @@ from waltzctl.engine.inspect.partition_checks import PartitionContext, placement
 from waltzctl.engine.inspect.partition_runs import PartitionRun, Span, runs
 from waltzctl.engine.inspect.read_limits import CutShort, ReadLimits
 from waltzctl.engine.inspect.record_checks import RangeScan, UnreadablePlace
-from waltzctl.engine.inspect.segment_checks import SegmentCheck, check_segment
+from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentCheck, check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.status import storage_status
 from waltzctl.engine.inspect.targets import look_around, plan
 from waltzctl.engine.inspect.verification import ManifestRequest, VerifyOptions
+from waltzctl.engine.log.assess import Stretch
 from waltzctl.engine.log.parts import Part
 from waltzctl.engine.log.view import PartitionView, read_control
 from waltzctl.engine.scan.byte_source import BytesSource, FileSource
+from waltzctl.engine.scan.columns import Damage
 from waltzctl.formats.control import ControlHeader, Layout, initial_control
 from waltzctl.formats.segment import HEADER_SIZE, Record, encode_entries, encode_records
 
@@ -838,3 +848,109 @@ def test_a_control_file_alone_is_held_by_nobody(tmp_path: Path) -> None:
         (scope,) = plan([path.rename(tmp_path / "other.ctl")], None)
         around = look_around(scope, None)
     assert (around.held, around.cluster_key, around.findings) == (False, KEY, ())
+
+
+def test_segments_are_checked_once_where_a_stray_lies_beside_them(
+    storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for suffix in (".seg", ".idx"):
+        shutil.copy(seg(storage, 0, 10).with_suffix(suffix), storage / "0" / f"copy{suffix}")
+    seen: list[tuple[int, str | None]] = []
+
+    def check(job: SegmentJob, options: VerifyOptions, limits: ReadLimits) -> SegmentReport:
+        seen.append((job.first, job.name))
+        return check_segment(job, options, limits)
+
+    monkeypatch.setattr(verify_module, "check_segment", check)
+    assert codes(run(age(storage))[0]) == ["segment-stray"]
+    assert seen == [(0, None), (10, None), (20, None), (10, "copy.seg")]
+
+
+@pytest.mark.parametrize("unread", [0, 2, 4])
+def test_a_segment_of_which_a_part_was_not_read_is_not_finished(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, unread: int
+) -> None:
+    monkeypatch.setattr(split_segments, "PART", 3 * RECORD)
+    asked: list[RangeScan] = []
+
+    def advance(scan: RangeScan, stop: int) -> bool:
+        asked.append(scan)
+        if len(asked) == unread + 1:
+            return False
+        scan.advance(stop)
+        return True
+
+    monkeypatch.setattr(split_segments, "_advance", advance)
+    with ThreadPoolExecutor(1) as pool:
+        report = split_segments.SplitSegment(job(storage), WHOLE, ReadLimits(), pool).result()
+    assert len(asked) == 5
+    assert (report.finished, report.uncertain) == (False, True)
+    assert report.records == sum(one.records for one in asked) > 0
+
+
+@pytest.mark.parametrize("kind", [seg, idx])
+def test_the_file_that_cannot_be_opened_is_named(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, kind: Callable[[Path, int, int], Path]
+) -> None:
+    unreadable(monkeypatch, kind(storage, 0, 20))
+    report = check_segment(job(storage), WHOLE, ReadLimits())
+    (found,) = report.findings
+    assert (found.code.value, found.path) == ("read-error", kind(storage, 0, 20))
+    assert report.records == (0 if kind is seg else 10)
+
+
+@pytest.mark.parametrize("entries", [10, 11])
+def test_what_a_dump_knows_of_a_segment(storage: Path, entries: int) -> None:
+    with idx(storage, 0, 20).open("ab") as file:
+        file.write(encode_entries([at(10)] * (entries - 10)))
+    with ChunkReader(job(storage), ReadLimits(), data=False) as reader:
+        assert reader.stretch == Stretch(20, 20, None, 19, listed=20 + entries, known=False)
+        list(reader.forwards(None, None))
+        assert reader.stretch == Stretch(20, 20, 30, 29, listed=20 + entries, excess=entries > 10)
+
+
+@pytest.mark.parametrize("chunk", [1, RECORD, 3 * RECORD])
+@pytest.mark.parametrize("places", [(3,), (2, 3), (0, 9), (4, 6, 8)])
+def test_damage_comes_once_whatever_the_pieces(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, chunk: int, places: tuple[int, ...]
+) -> None:
+    for place in places:
+        flip(seg(storage, 0, 20), at(place) + 45)
+    monkeypatch.setattr(dump_chunks, "CHUNK", chunk)
+    with ChunkReader(job(storage), ReadLimits(), data=False) as reader:
+        there = [one for one in reader.forwards(None, None) if isinstance(one, Damage)]
+        back = [one for one in reader.backwards(None, None) if isinstance(one, Damage)]
+    assert [(one.offset, one.transaction_id) for one in back[::-1]] == [
+        (one.offset, one.transaction_id) for one in there
+    ]
+
+
+def test_a_stray_is_no_part_of_a_file_beside_it(storage: Path) -> None:
+    (storage / "0" / "x.seg").write_bytes(b"")
+    assert codes(run(age(storage))[0]) == ["segment-stray"]
+    assert run(seg(storage, 0, 0))[0] == []
+
+
+def test_a_partition_that_a_cut_control_file_lost_may_be_asked_for(tmp_path: Path) -> None:
+    storage = build_directory(tmp_path / "s", {0: 1, 2: 1}, num_partitions=3)
+    with pytest.raises(InvalidRequestError):
+        plan([storage], [3])
+    with pytest.raises(InvalidRequestError):
+        plan([storage / "0"], [2])
+    cut(storage / CONTROL, 128 + 76)
+    (scope,) = plan([storage], [2])
+    assert [one.number for one in scope.partitions.values()] == [2]
+
+
+def test_a_segment_that_changed_while_parts_of_it_were_read_is_read_as_a_whole(
+    storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def changed(self: SegmentCheck, scans: object) -> SegmentReport:
+        raise FilesChangedError
+
+    monkeypatch.setattr(SegmentCheck, "finish_parts", changed)
+    monkeypatch.setattr(split_segments, "PART", 3 * RECORD)
+    with ThreadPoolExecutor(1) as pool:
+        report = split_segments.SplitSegment(job(storage), WHOLE, ReadLimits(), pool).result()
+    assert report == check_segment(job(storage), WHOLE, ReadLimits())
+    assert report.records == 10

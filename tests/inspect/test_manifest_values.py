@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -156,6 +157,9 @@ def test_links_are_followed_to_a_partition_and_no_deeper(tmp_path: Path) -> None
     lay(tmp_path / "there", {"c": b"333"})
     (tmp_path / "s" / "1").symlink_to(tmp_path / "there")
     (tmp_path / "s" / "0" / "deep").symlink_to(tmp_path / "there")
+    os.mkfifo(tmp_path / "s" / "0" / "pipe")
+    os.mkfifo(tmp_path / "s" / "pipe")
+    (tmp_path / "s" / "nowhere").symlink_to(tmp_path / "none")
     assert [(name, one.size) for name, one in listing(tmp_path / "s").items()] == [("0/a", 1), ("1/c", 3), ("b", 2)]
 
 
@@ -251,3 +255,12 @@ def test_a_damaged_or_signed_manifest_is_told(tmp_path: Path) -> None:
     (found,) = signed.findings(ReadLimits())
     assert (found.code, found.severity, signed.outcome) == ("manifest-signature", "note", "matches")
     assert list(one.findings(ReadLimits())) == []
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_the_order_of_names_in_a_manifest_does_not_matter(tmp_path: Path, backwards: bool) -> None:
+    lay(tmp_path / "s", changed(**{LAST: b"data!"}))
+    made = manifest_of(BEFORE)
+    files = made.files[::-1] if backwards else made.files
+    (tmp_path / "manifest").write_bytes(replace(made, files=files).encode())
+    assert [said(found, tmp_path / "s") for found in opened(tmp_path).findings(ReadLimits())] == [GROWN]

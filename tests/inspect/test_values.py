@@ -15,8 +15,9 @@ from tests.inspect.helpers import codes
 from tests.inspect.test_distributed_checks import Workers
 from tests.inspect.test_while_written import NOW, Clock
 from waltzctl.engine.durable import disk
+from waltzctl.engine.errors import DiskReadError, NotWaltzError
 from waltzctl.engine.findings import Code, Finding, make_finding
-from waltzctl.engine.inspect import dump, partition_runs, read_limits
+from waltzctl.engine.inspect import dump, partition_runs, read_limits, targets
 from waltzctl.engine.inspect import verify as verify_module
 from waltzctl.engine.inspect.control_checks import ControlState
 from waltzctl.engine.inspect.directory_manifest import ManifestPartition
@@ -573,3 +574,71 @@ def test_who_listens_hears_what_was_read() -> None:
     limits.spend(5)
     limits.spend(7)
     assert (listener.heard, limits.bytes_read) == (12, 12)
+
+
+def test_indexes_alone_are_told_of_what_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PartitionRun, "_settle_orphan", lambda self, segment: segment)
+    one = run_of([segment(0), segment(10, None, 0), segment(20, None, 0)])
+    assert [found.segment for found in one.orphans([])] == [10, 20]
+    one._partition.whole, one._partition.files = False, [STORAGE / "0" / index_name(20)]
+    assert [found.segment for found in one.orphans([])] == [20]
+
+
+def test_a_partition_that_went_away_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    def look(path: Path, number: int | None) -> PartitionView:
+        if number == 0:
+            raise NotWaltzError("gone")
+        if number == 1:
+            raise DiskReadError(path, None, OSError(5, "made up"))
+        return PartitionView(number, path, ())
+
+    monkeypatch.setattr(targets, "view_partition", look)
+    seen = scope_of((0, None), (1, None), (2, None), whole=False)
+    targets._look(seen, None)
+    assert [(one.view is not None, one.error is not None) for one in seen.partitions.values()] == [
+        (False, False),
+        (False, True),
+        (True, False),
+    ]
+
+
+def test_a_ledger_that_cannot_be_read_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = DiskReadError(STORAGE, 5, OSError(5, "made up"))
+
+    def failing(storage: Path) -> Ledger:
+        raise error
+
+    monkeypatch.setattr(targets, "read_ledger", failing)
+    assert targets._ledger(STORAGE) == Ledger(fault=str(error))
+    assert targets._ledger(None) == Ledger()
+
+
+def test_an_end_that_can_be_read_again_is_no_longer_open() -> None:
+    source = BytesSource(bytes(400))
+    scan = RangeScan(source, 0, 400, 10, ReadLimits())
+    scan.open_end = True
+    scan.advance(400)
+    assert not scan.open_end
+
+
+@pytest.mark.parametrize(("name", "last"), [(None, False), ("x.seg", True)])
+def test_behind_a_file_under_another_name_there_is_no_other(tmp_path: Path, name: str | None, last: bool) -> None:
+    (tmp_path / segment_name(30)).write_bytes(b"")
+    check = SegmentCheck(SegmentJob(tmp_path, 20, name=name), ReadLimits())
+    assert check.look_behind() is not last
+    assert check.job.last is last
+    assert not check.look_behind()
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("asked", [True, False])
+def test_which_faults_of_the_control_file_are_told(monkeypatch: pytest.MonkeyPatch, known: bool, asked: bool) -> None:
+    """Whoever asked for a partition is told of its structs, and where there is nothing to compare with, why."""
+    path = STORAGE / "waltz-storage.ctl"
+    whole = make_finding(Code.UNKNOWN_VERSION, path, "x")
+    part = make_finding(Code.CONTROL_STRUCT_CHECKSUM, path, "x", partition=0)
+    state = ControlState(control() if known else None, (whole, part))
+    monkeypatch.setattr(targets, "inspect_control", lambda *more, **options: state)
+    seen = scope_of(whole=False)
+    seen.check_control = asked
+    assert targets.look_around(seen, None).findings == ((part,) if known and not asked else (whole, part))

@@ -438,6 +438,32 @@ def test_a_file_that_ends_within_its_header(
             check.finish_short()
 
 
+@pytest.mark.parametrize(("entries_there", "accounted", "uncertain"), [(None, -1, True), (0, -1, True), (3, 2, False)])
+def test_a_header_that_may_be_written_just_now_is_no_finding(
+    storage: Path, clock: Clock, entries_there: int | None, accounted: int, uncertain: bool
+) -> None:
+    cut(seg(storage, 0, 0), HEADER_SIZE - 1)
+    if entries_there is None:
+        idx(storage, 0, 0).unlink()
+    else:
+        cut(idx(storage, 0, 0), HEADER_SIZE + 8 * entries_there)
+    touched(seg(storage, 0, 0), 0)
+    touched(storage / "0", 0)
+    with SegmentCheck(job(storage, held=True), limits_on(clock)) as check:
+        report = check.run(VerifyOptions())
+    assert (seen(report), report.next_id, report.accounted) == ([], 0, accounted)
+    assert (report.uncertain, report.finished, report.gone) == (uncertain, True, False)
+
+
+def test_a_header_that_ends_in_front_of_another_segment_is_never_written_again(storage: Path, clock: Clock) -> None:
+    cut(seg(storage, 0, 0), HEADER_SIZE - 1)
+    touched(seg(storage, 0, 0), 0)
+    with SegmentCheck(job(storage), limits_on(clock)) as check:
+        seg(storage, 0, 30).write_bytes(b"")
+        (found,) = check.run(VerifyOptions()).findings
+    assert (found.code, found.severity, clock.waited) == ("segment-header-short", "damage", [])
+
+
 @pytest.mark.parametrize(("looks", "last"), [(1, True), (1, False)])
 def test_what_passes_is_waited_for_in_the_last_segment_only(
     storage: Path, clock: Clock, looks: int, last: bool

@@ -773,6 +773,8 @@ _NO_CRASH = "a round number far above what a crash tears, and as round a little 
 _LAST_NAME = "ends[segment[0]] = max(segment[1], ends.get(segment[0], -1))"
 _ENOUGH = "if end >= stop < self.size or (last is not None and next_id is not None and next_id > last):"
 _FURTHER_CLAIM = "if claimed is not None and claimed > stop:"
+_REACHES = "return expected is not None and expected != stop and self._wanted.overlaps(*sorted((expected, stop - 1)))"
+_SAME_ID = 'if int.from_bytes(raw, signed=True) == number and len(raw) == RECORD_HEADER.size_of("transaction_id"):'
 _THREADS = "self._threads = threads if self._total >= _WORTH_THREADS and executor is None else 1"
 _CLAIMED = "probe = Probe(self._scan.source, self._size, MAX_DATA_LENGTH, SearchBudget(2**63))"
 _IN_ORDER = (
@@ -839,6 +841,30 @@ _INSPECT = (
         Equivalent("engine/inspect/partial.py", "", f"{name} = {size} << 20", f"{name} = {other}", _NO_CRASH)
         for name, size in (("TAIL", 8), ("SEARCH", 64), ("ZEROS", 256))
         for other in (f"{size + 1} << 20", f"{size - 1} << 20", f"{size} << 21", f"{size} << 19")
+    ),
+    Equivalent(
+        "engine/inspect/dump_records.py",
+        "_Segment.reaches",
+        _REACHES,
+        _REACHES.replace("self._wanted.overlaps(*sorted((expected, stop - 1)))", "True"),
+        "what is not wanted is left out afterwards",
+    ),
+    *(
+        Equivalent(
+            "engine/inspect/partition_runs.py",
+            "PartitionRun.losses_behind",
+            f"first = finding.{name} or 0",
+            f"first = finding.{name} or False",
+            "False counts as 0",
+        )
+        for name in ("segment", "transaction_id")
+    ),
+    Equivalent(
+        "engine/inspect/dump_index.py",
+        "entry_findings",
+        _SAME_ID,
+        _SAME_ID.replace("signed=True", "signed=False"),
+        "no id that is looked for is negative",
     ),
     *(
         Equivalent(
