@@ -220,6 +220,20 @@ _STORAGE = (
         "no record has room there, which reading it tells as well",
     ),
     Equivalent(
+        "engine/storage/partition_log.py",
+        "PartitionLog.read",
+        "return found[0] if found else None",
+        "return found[(-1)] if found else None",
+        "there is one at most",
+    ),
+    Equivalent(
+        "engine/storage/batch.py",
+        "parts_of",
+        "if size > threshold and size > HEADER_SIZE:",
+        "if size > threshold and size > (HEADER_SIZE) + 1:",
+        "a segment has its header alone, or a record of 40 bytes behind it",
+    ),
+    Equivalent(
         "engine/storage/segment_recovery.py",
         "_Examination._may_be_cut",
         "return torn.end == self.size and self.tail.harmless(torn.transaction_id)",

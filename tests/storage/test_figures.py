@@ -13,14 +13,20 @@ from tests.builders import KEY, build_directory, make_records, segment_header, w
 from tests.repair.trees import recording
 from tests.storage.support import built, damage, data_path, index_path, offset_of, write_at
 from waltzctl.engine.errors import InvalidRequestError
-from waltzctl.engine.log.view import view_partition
+from waltzctl.engine.log.evidence import Evidence
+from waltzctl.engine.log.view import PartitionView, SegmentView, view_partition
 from waltzctl.engine.scan.byte_source import FileSource
-from waltzctl.engine.storage import batch, belonging, partition_recovery, segment_reader
+from waltzctl.engine.storage import batch, belonging, segment_reader
 from waltzctl.engine.storage.append import AppendSession, PendingRecord
 from waltzctl.engine.storage.directory import StorageDirectory
-from waltzctl.engine.storage.partition_recovery import examine_partition, renew_last_index, settle_partition
+from waltzctl.engine.storage.partition_recovery import (
+    Examination,
+    examine_partition,
+    renew_last_index,
+    settle_partition,
+)
 from waltzctl.engine.storage.segment_files import Run, whole_extent
-from waltzctl.engine.storage.segment_recovery import Place
+from waltzctl.engine.storage.segment_recovery import Place, SegmentState
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import HEADER_SIZE, Record, encode_entries
 
@@ -28,7 +34,18 @@ from waltzctl.formats.segment import HEADER_SIZE, Record, encode_entries
 def test_figures_that_decide() -> None:
     assert (belonging._SAMPLE, belonging._MAX_SAMPLED, belonging._CONFIRMED) == (4, 1 << 20, 16 << 20)
     assert belonging.NEIGHBOURS == 8
-    assert partition_recovery.UNKNOWN_END == 2**63
+    assert belonging.beside((), 0, 0, None) == (0, 0)
+
+
+def test_of_a_segment_that_cannot_be_read_nobody_knows_the_end() -> None:
+    place, view = Place(Path("s"), 0, KEY, 1 << 20), PartitionView(0, Path("s/0"), ())
+    segment = SegmentView(0, 0, None, None)
+    extent = whole_extent(0, PurePath("s/0"), 0, 5, 500)
+    for extents, below in (((extent, None), 2**63), ((None,), 2**63), ((extent,), 7), ((), 7)):
+        states = tuple(SegmentState(segment, one) for one in extents)
+        found = Examination(PurePath("s/0"), place, view, states, None, (), True, Evidence(mark=7))
+        assert found.lost_below == below
+        assert found.extents == tuple(one for one in extents if one is not None)
 
 
 # --- whose records ------------------------------------------------------------------------------------------------

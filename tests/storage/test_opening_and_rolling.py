@@ -268,7 +268,7 @@ def test_a_pair_that_is_damaged_takes_no_assignment_and_no_switch(tmp_path: Path
 
 @LAYOUTS
 @pytest.mark.parametrize("delete", [True, False])
-def test_a_partition_whose_place_names_another_one_is_not_taken_away(
+def test_a_partition_whose_place_names_another_one_is_neither_taken_away_nor_switched(
     tmp_path: Path, layout: Layout, delete: bool
 ) -> None:
     """Its info would be written anew in the other one's name."""
@@ -280,6 +280,9 @@ def test_a_partition_whose_place_names_another_one_is_not_taken_away(
         before = digest(tmp_path / "s")
         with pytest.raises(PartitionQuarantinedError, match="partition 1: its info in the control file is damaged"):
             storage.unassign(1, delete_files=delete)
+        if layout is Layout.RELEASED:
+            with pytest.raises(PartitionQuarantinedError, match="partition 1: its info in the control file is damaged"):
+                storage.set_availability(1, readable=False)
         assert 1 in storage.partitions
         assert digest(tmp_path / "s") == before
 
