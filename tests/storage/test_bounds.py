@@ -11,10 +11,17 @@ import pytest
 from tests.builders import build_directory, make_records, segment_header
 from tests.repair.trees import recording
 from tests.storage.support import LAYOUTS, SMALL, built, damage, data_path, index_path, opened
-from waltzctl.engine.errors import CorruptRecordError, DiskReadError, NotAssignedError, PartitionQuarantinedError
+from waltzctl.engine.errors import (
+    CorruptRecordError,
+    DiskReadError,
+    InvalidRequestError,
+    NotAssignedError,
+    PartitionQuarantinedError,
+)
 from waltzctl.engine.scan.byte_source import FileSource
 from waltzctl.engine.storage import partition_log, partition_recovery, segment_reader
 from waltzctl.engine.storage.creation import create_cluster
+from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.engine.storage.partition_log import PartitionLog
 from waltzctl.engine.storage.segment_files import ActiveSegment, whole_extent
 from waltzctl.engine.storage.store import list_entries
@@ -317,3 +324,37 @@ def test_the_control_file_of_a_new_directory_comes_when_everything_else_is_durab
         ("rename", temporary[2]),
         ("sync-directory", "s"),
     ]
+
+
+def test_nobody_reads_fewer_records_than_none(tmp_path: Path) -> None:
+    built(tmp_path, 5)
+    with opened(tmp_path) as storage:
+        partition = storage.partition(0)
+        for read in (partition.read_range, partition.read_headers, partition.read_wire, partition.read_wire_headers):
+            for count in (-1, -2):
+                with pytest.raises(InvalidRequestError, match=f"cannot read {count} records"):
+                    read(0, count)
+        assert (partition.read_range(0, 0), partition.read_headers(0, 0)) == ([], [])
+        assert (partition.read_wire(0, 0).count, partition.read_wire_headers(0, 0).count) == (0, 0)
+
+
+@pytest.mark.parametrize("looked", [True, False])
+def test_a_partition_is_opened_when_it_is_asked_for(tmp_path: Path, looked: bool) -> None:
+    records = built(tmp_path, 5)
+    with StorageDirectory.open(tmp_path, partitions=()) as storage:
+        assert list(storage.partitions) == []
+        if looked:
+            assert storage.look(0).last_transaction_id == 4
+        assert storage.partition(0).read_range(0, 5) == records
+        assert list(storage.partitions) == [0]
+        assert storage.partition(0) is storage.partition(0)
+
+
+def test_behind_a_data_file_that_lost_its_header_everything_is_read(tmp_path: Path) -> None:
+    records = built(tmp_path, 40)
+    os.truncate(data_path(tmp_path, 10), 100)
+    with opened(tmp_path) as storage:
+        partition = storage.partition(0)
+        assert [extent.first_transaction_id for extent in partition.segments] == [0, 20, 30]
+        assert partition.read_range(20, 20) == records[20:]
+        assert partition.next_transaction_id == 10
