@@ -25,7 +25,7 @@ from waltzctl.engine.storage.partition_recovery import (
     renew_last_index,
     settle_partition,
 )
-from waltzctl.engine.storage.segment_files import Run, whole_extent
+from waltzctl.engine.storage.segment_files import Run, SegmentExtent, whole_extent
 from waltzctl.engine.storage.segment_recovery import Place, SegmentState
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import HEADER_SIZE, Record, encode_entries
@@ -38,14 +38,42 @@ def test_figures_that_decide() -> None:
 
 
 def test_of_a_segment_that_cannot_be_read_nobody_knows_the_end() -> None:
-    place, view = Place(Path("s"), 0, KEY, 1 << 20), PartitionView(0, Path("s/0"), ())
-    segment = SegmentView(0, 0, None, None)
-    extent = whole_extent(0, PurePath("s/0"), 0, 5, 500)
-    for extents, below in (((extent, None), 2**63), ((None,), 2**63), ((extent,), 7), ((), 7)):
-        states = tuple(SegmentState(segment, one) for one in extents)
-        found = Examination(PurePath("s/0"), place, view, states, None, (), True, Evidence(mark=7))
+    for extents, below in (((extent(0, (0, 5)), None), 2**63), ((None,), 2**63), ((extent(0, (0, 5)),), 7), ((), 7)):
+        found = examined(*extents)
         assert found.lost_below == below
         assert found.extents == tuple(one for one in extents if one is not None)
+
+
+def extent(first: int, *runs: tuple[int, int]) -> SegmentExtent:
+    """By ids alone."""
+    return replace(whole_extent(0, PurePath("s/0"), first, first, 0), runs=tuple(Run(*run, 0, 0) for run in runs))
+
+
+def examined(*extents: SegmentExtent | None) -> Examination:
+    place, view = Place(Path("s"), 0, KEY, 1 << 20), PartitionView(0, Path("s/0"), ())
+    states = tuple(SegmentState(SegmentView(0, 0, None, None), one) for one in extents)
+    return Examination(PurePath("s/0"), place, view, states, None, (), True, Evidence(mark=7))
+
+
+@pytest.mark.parametrize(
+    ("extents", "following"),
+    [
+        ((), 0),
+        ((extent(0),), 0),
+        ((extent(0, (0, 5)),), 5),
+        ((extent(1, (1, 5)),), 0),
+        ((None, extent(5, (5, 9))), 0),
+        ((extent(0, (0, 5)), extent(5, (5, 9)), extent(9)), 9),
+        ((extent(0, (0, 5)), None, extent(5, (5, 9))), 5),
+        ((extent(0, (0, 5)), extent(6, (6, 9))), 5),
+        ((extent(0, (0, 5)), extent(4, (4, 6)), extent(5, (5, 9))), 5),
+        ((extent(0, (0, 3), (4, 5)), extent(5, (5, 9))), 3),
+        ((extent(0, (0, 3), (4, 5)), extent(3, (3, 9))), 3),
+        ((extent(0, (1, 5)), extent(5, (5, 9))), 0),
+    ],
+)
+def test_the_first_transaction_that_is_not_there(extents: Sequence[SegmentExtent | None], following: int) -> None:
+    assert examined(*extents).contiguous_next == following
 
 
 # --- whose records ------------------------------------------------------------------------------------------------
