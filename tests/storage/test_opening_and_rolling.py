@@ -8,6 +8,7 @@ import struct
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path, PurePath
 
 import pytest
@@ -56,7 +57,16 @@ from waltzctl.engine.storage.segment_recovery import Place, SegmentState, examin
 from waltzctl.formats.control import FLAG_AVAILABLE, Layout, decode_control
 from waltzctl.formats.fence import fence_file_size
 from waltzctl.formats.request_id import RequestId
-from waltzctl.formats.segment import HEADER_SIZE, Record, SegmentHeader, entry_position, index_name, segment_name
+from waltzctl.formats.segment import (
+    HEADER_SIZE,
+    Record,
+    SegmentHeader,
+    encode_entries,
+    encode_records,
+    entry_position,
+    index_name,
+    segment_name,
+)
 
 LARGE = StorageOptions(segment_size_threshold=10**6)
 
@@ -94,6 +104,19 @@ def test_without_its_index_the_last_segment_is_made_durable_all_the_same(tmp_pat
     assert index_path(tmp_path).read_bytes() == index
 
 
+def built_alike(path: Path, count: int) -> None:
+    """A partition with one segment of records that are all as long."""
+    build_directory(path, {0: 0})
+    header = segment_header(0, 0).encode()
+    data_path(path).write_bytes(header + many()[: 43 * count])
+    index_path(path).write_bytes(header + encode_entries(range(HEADER_SIZE, HEADER_SIZE + 43 * count, 43)))
+
+
+@cache
+def many() -> bytes:
+    return encode_records(make_records(2005, size=3))[0]
+
+
 @pytest.mark.parametrize("rows", [70, 500, 16384])
 @pytest.mark.parametrize(("count", "whole"), [(1999, False), (2000, False), (2001, True), (2005, True)])
 def test_an_index_is_written_anew_where_the_data_goes_beyond_another_checkpoint(
@@ -104,7 +127,7 @@ def test_an_index_is_written_anew_where_the_data_goes_beyond_another_checkpoint(
     However many records are looked at together.
     """
     monkeypatch.setattr(scanner, "RUN_ROWS", rows)
-    built(tmp_path, count, per_segment=5000)
+    built_alike(tmp_path, count)
     raw = index_path(tmp_path).read_bytes()
     os.truncate(index_path(tmp_path), entry_position(1500, 0))
     with recording() as changes, opened(tmp_path, LARGE) as storage:
