@@ -92,6 +92,7 @@ def test_what_is_read_is_made_durable_first(tmp_path: Path, layout: Layout) -> N
     assert [one for one in seen if one in wanted] == wanted
     assert [one for one in seen if one[1].endswith((".seg", ".idx"))] == [one for one in wanted if one[0] == "sync"][1:]
     assert {kind for kind, _ in seen} <= {"sync", "sync-directory"}
+    assert steps(changes) == seen, "nothing is left to do when it is closed"
 
 
 def test_without_its_index_the_last_segment_is_made_durable_all_the_same(tmp_path: Path) -> None:
@@ -476,6 +477,17 @@ def test_rolling_over_and_truncating_keep_no_file_open(tmp_path: Path) -> None:
         for after in (50, 10, -1):
             partition.truncate(after)
             assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_after_a_truncation_nothing_is_left_to_make_durable(tmp_path: Path) -> None:
+    built(tmp_path, 25)
+    with opened(tmp_path) as storage:
+        partition = storage.partition(0)
+        partition.append(make_records(1, first=25))
+        partition.truncate(22)
+        with recording() as changes:
+            partition.close()
+        assert not changes
 
 
 def test_a_segment_that_cannot_be_opened_goes_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
