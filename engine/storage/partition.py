@@ -63,7 +63,7 @@ class Partition:
         examination: Examination | None,
         findings: Sequence[Finding],
         *,
-        quarantine: bool = False,
+        quarantine: bool,
     ) -> None:
         """Mend and open an examined partition; on request, without an examination or after a bad one, it is quarantined.
 
