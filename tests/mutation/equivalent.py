@@ -233,6 +233,16 @@ _STORAGE = (
         "if size > threshold and size > (HEADER_SIZE) + 1:",
         "a segment has its header alone, or a record of 40 bytes behind it",
     ),
+    *(
+        Equivalent(
+            "engine/storage/segment_recovery.py",
+            "_Examination.__init__",
+            "self.index_size = index.size() if index is not None else 0",
+            f"self.index_size = index.size() if index is not None else {size}",
+            "any size is as good that no whole index has; without one it is compared with nothing else",
+        )
+        for size in ("(-1)", "1")
+    ),
     Equivalent(
         "engine/storage/segment_recovery.py",
         "_Examination._may_be_cut",
