@@ -212,12 +212,18 @@ _STORAGE = (
         "if transaction_id < 0 or (not self._gaps and transaction_id > self._next):",
         "readers ask in front of the next one; whoever a truncation overtakes asks for a later one",
     ),
-    Equivalent(
-        "engine/storage/segment_recovery.py",
-        "_Examination._entry",
-        "return offset if HEADER_SIZE <= offset <= self.size - RECORD_OVERHEAD else None",
-        "return offset if HEADER_SIZE <= offset <= (self.size - RECORD_OVERHEAD) + 1 else None",
-        "no record has room there, which reading it tells as well",
+    *(
+        Equivalent(
+            "engine/storage/segment_recovery.py",
+            "_Examination._entry",
+            "return offset if HEADER_SIZE <= offset <= self.size - RECORD_OVERHEAD else None",
+            new,
+            "no record stands there, which reading it tells as well",
+        )
+        for new in (
+            "return offset if HEADER_SIZE <= offset <= (self.size - RECORD_OVERHEAD) + 1 else None",
+            "return offset if HEADER_SIZE <= (offset) + 1 <= self.size - RECORD_OVERHEAD else None",
+        )
     ),
     Equivalent(
         "engine/storage/partition_log.py",
