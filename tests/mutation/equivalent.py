@@ -195,6 +195,13 @@ _STORAGE = (
         "if start < run.first_transaction_id:",
         "the first record's entry leads to the beginning of the run, or is wrong, and then the beginning is gone from",
     ),
+    Equivalent(
+        "engine/storage/segment_reader.py",
+        "SegmentReader._entries",
+        "if offsets[0] < run.start or offsets[-1] > run.end or (np.diff(offsets) < RECORD_OVERHEAD).any():",
+        "if offsets[0] < (run.start) - 1 or offsets[-1] > run.end or (np.diff(offsets) < RECORD_OVERHEAD).any():",
+        "no record begins one byte in front of the run, which the careful way tells",
+    ),
     *(
         Equivalent(
             "engine/storage/orphans.py",
