@@ -196,6 +196,20 @@ _STORAGE = (
         "the first record's entry leads to the beginning of the run, or is wrong, and then the beginning is gone from",
     ),
     Equivalent(
+        "engine/storage/segment_files.py",
+        "ActiveSegment.cut_back",
+        "if self.index.size() > checkpoint:",
+        "if self.index.size() > (checkpoint) + 1:",
+        "part of an entry proves nothing",
+    ),
+    Equivalent(
+        "engine/storage/belonging.py",
+        "_stands_in",
+        "found = _record(source, offset, number) if offset >= HEADER_SIZE else None",
+        "found = _record(source, offset, number) if offset >= (HEADER_SIZE) - 1 else None",
+        "no record begins one byte in front of where records begin",
+    ),
+    Equivalent(
         "engine/storage/segment_reader.py",
         "SegmentReader._entries",
         "if offsets[0] < run.start or offsets[-1] > run.end or (np.diff(offsets) < RECORD_OVERHEAD).any():",
