@@ -23,7 +23,6 @@ from waltzctl.engine.storage.batch import batch_of_records
 from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
 from waltzctl.engine.storage.loss_ledger import ledger_path, of_partition, read_ledger, still_lost
 from waltzctl.engine.storage.partition import Partition
-from waltzctl.formats.control import PartitionStruct
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import RECORD_OVERHEAD, Record
 
@@ -77,9 +76,10 @@ class AppendSession:
                 f"{found.path}: partition {partition} is not available for writing",
                 advice="switch it on first",
             )
-        current = storage.info(partition).current_struct or PartitionStruct()
+        current = storage.info(partition).current_struct
+        assert current is not None, "otherwise it is quarantined"
         last, mark = found.last_transaction_id, current.low_water_mark
-        _check_losses(storage, partition, last)
+        _check_losses(storage, partition, last, current.local_low_water_mark)
         if last < mark:
             raise RefusedError(
                 f"{found.path}: partition {partition} ends with transaction {last}, below its low-water mark {mark}:"
@@ -167,7 +167,7 @@ def storage_to_append_to(path: Path, partition: int) -> Path:
     return local(target.storage) if target.kind is TargetKind.PARTITION and target.storage is not None else path
 
 
-def _check_losses(storage: StorageDirectory, partition: int, last: int) -> None:
+def _check_losses(storage: StorageDirectory, partition: int, last: int, mark: int) -> None:
     """Refuse to give ids away that others had: transactions behind the last one that were lost, and the loss accepted."""
     ledger = read_ledger(storage.path)
     if ledger.fault is not None:
@@ -176,7 +176,6 @@ def _check_losses(storage: StorageDirectory, partition: int, last: int) -> None:
             " might get the ids of lost ones",
             advice="set it aside with recover --forget-losses",
         )
-    mark = (storage.info(partition).current_struct or PartitionStruct()).local_low_water_mark
     for loss in of_partition(ledger.losses, partition):
         if loss.last > last and still_lost(loss, (), mark):
             raise RefusedError(
@@ -213,8 +212,10 @@ def append_lines(
         session = AppendSession(storage, partition)
         for group in grouped(records, batch):
             session.append(group)
-            if on_durable is not None and session.last_transaction_id is not None:
-                on_durable(session.last_transaction_id)
+            last = session.last_transaction_id
+            assert last is not None
+            if on_durable is not None:
+                on_durable(last)
         return session.result
 
 

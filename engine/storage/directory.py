@@ -418,7 +418,7 @@ class StorageDirectory:
                 clear_unfinished(self.path / str(number), number)
             return Partition(*parts, examined.examination, findings, quarantine=examined.quarantine)
         except _IN_THE_WAY as error:
-            return Partition(*parts, None, [*findings, self._in_the_way(number, error)])
+            return Partition(*parts, None, [*findings, self._in_the_way(number, error)], quarantine=True)
 
     def _in_the_way(self, number: int, error: Exception) -> Finding:
         where = self.path / str(number)

@@ -63,9 +63,9 @@ class Partition:
         examination: Examination | None,
         findings: Sequence[Finding],
         *,
-        quarantine: bool = False,
+        quarantine: bool,
     ) -> None:
-        """Mend and open an examined partition; on request, without an examination or after a bad one, it is quarantined.
+        """Mend and open an examined partition, or quarantine it: without an examination, after a bad one, or for other reasons.
 
         Raises DiskWriteError, DiskReadError.
         """
@@ -80,12 +80,12 @@ class Partition:
         self._failed: DiskWriteError | None = None
         self._closed = False
         self._undo_ids: list[str] = []
-        self._quarantined = quarantine or examination is None or examination.quarantined
+        self._quarantined = quarantine
         segments: tuple[SegmentExtent, ...] = ()
         following, lost_below = 0, None
         if examination is None:
             lost_below = UNKNOWN_END
-        elif self._quarantined:
+        elif quarantine:
             segments, following = examination.extents, examination.contiguous_next
             lost_below = examination.lost_below
         else:

@@ -174,7 +174,7 @@ class SegmentReader:
         while expected < run.next_transaction_id:
             buffer = memoryview(read_bytes(self._data, position, min(READ_AHEAD, run.end - position)))
             consumed = 0
-            while expected < run.next_transaction_id:
+            while True:  # the buffer ends with the run, if not before
                 record, size = _parse(buffer, consumed, expected)
                 if record is None:
                     break

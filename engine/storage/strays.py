@@ -50,11 +50,13 @@ def judge_stray(stray: StraySegment, cluster_key: uuid.UUID | None, partition: i
         refusal = f"there is no index {stray.index_path.name}"
     if refusal is None:
         refusal = _refusal(f"its index {stray.index_path.name}", index, cluster_key, partition)
-    own = header is not None and _refusal("it", header, cluster_key, partition) is None
-    if own and header is not None:
-        own = header.version == FORMAT_VERSION and header.first_transaction_id >= 0
-    if own and header is not None and index is not None:
-        own = _same(header, index)
+    own = (
+        header is not None
+        and _refusal("it", header, cluster_key, partition) is None
+        and header.version == FORMAT_VERSION
+        and header.first_transaction_id >= 0
+        and (index is None or _same(header, index))
+    )
     return StrayVerdict(stray, header, refusal, own)
 
 

@@ -195,6 +195,27 @@ _STORAGE = (
         "if start < run.first_transaction_id:",
         "the first record's entry leads to the beginning of the run, or is wrong, and then the beginning is gone from",
     ),
+    Equivalent(
+        "engine/storage/segment_files.py",
+        "ActiveSegment.cut_back",
+        "if self.index.size() > checkpoint:",
+        "if self.index.size() > (checkpoint) + 1:",
+        "part of an entry proves nothing",
+    ),
+    Equivalent(
+        "engine/storage/belonging.py",
+        "_stands_in",
+        "found = _record(source, offset, number) if offset >= HEADER_SIZE else None",
+        "found = _record(source, offset, number) if offset >= (HEADER_SIZE) - 1 else None",
+        "no record begins one byte in front of where records begin",
+    ),
+    Equivalent(
+        "engine/storage/segment_reader.py",
+        "SegmentReader._entries",
+        "if offsets[0] < run.start or offsets[-1] > run.end or (np.diff(offsets) < RECORD_OVERHEAD).any():",
+        "if offsets[0] < (run.start) - 1 or offsets[-1] > run.end or (np.diff(offsets) < RECORD_OVERHEAD).any():",
+        "no record begins one byte in front of the run, which the careful way tells",
+    ),
     *(
         Equivalent(
             "engine/storage/orphans.py",
@@ -212,12 +233,42 @@ _STORAGE = (
         "if transaction_id < 0 or (not self._gaps and transaction_id > self._next):",
         "readers ask in front of the next one; whoever a truncation overtakes asks for a later one",
     ),
+    *(
+        Equivalent(
+            "engine/storage/segment_recovery.py",
+            "_Examination._entry",
+            "return offset if HEADER_SIZE <= offset <= self.size - RECORD_OVERHEAD else None",
+            new,
+            "no record stands there, which reading it tells as well",
+        )
+        for new in (
+            "return offset if HEADER_SIZE <= offset <= (self.size - RECORD_OVERHEAD) + 1 else None",
+            "return offset if HEADER_SIZE <= (offset) + 1 <= self.size - RECORD_OVERHEAD else None",
+        )
+    ),
     Equivalent(
-        "engine/storage/segment_recovery.py",
-        "_Examination._entry",
-        "return offset if HEADER_SIZE <= offset <= self.size - RECORD_OVERHEAD else None",
-        "return offset if HEADER_SIZE <= offset <= (self.size - RECORD_OVERHEAD) + 1 else None",
-        "no record has room there, which reading it tells as well",
+        "engine/storage/partition_log.py",
+        "PartitionLog.read",
+        "return found[0] if found else None",
+        "return found[(-1)] if found else None",
+        "there is one at most",
+    ),
+    Equivalent(
+        "engine/storage/batch.py",
+        "parts_of",
+        "if size > threshold and size > HEADER_SIZE:",
+        "if size > threshold and size > (HEADER_SIZE) + 1:",
+        "a segment has its header alone, or a record of 40 bytes behind it",
+    ),
+    *(
+        Equivalent(
+            "engine/storage/segment_recovery.py",
+            "_Examination.__init__",
+            "self.index_size = index.size() if index is not None else 0",
+            f"self.index_size = index.size() if index is not None else {size}",
+            "any size is as good that no whole index has; without one it is compared with nothing else",
+        )
+        for size in ("(-1)", "1")
     ),
     Equivalent(
         "engine/storage/segment_recovery.py",

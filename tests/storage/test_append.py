@@ -45,6 +45,14 @@ def test_records_become_durable_batch_by_batch_in_a_new_session(tmp_path: Path, 
         assert (partition.session_id, partition.low_water_mark, partition.local_low_water_mark) == (1, 9, 9)
 
 
+@pytest.mark.parametrize(("batch", "durable"), [(1, [5, 6, 7]), (2, [6, 7]), (3, [7]), (4, [7])])
+def test_a_batch_may_be_a_single_record(tmp_path: Path, batch: int, durable: list[int]) -> None:
+    build_directory(tmp_path, {0: 5})
+    told: list[int] = []
+    append_lines(tmp_path, partition=0, records=[PendingRecord(b"x")] * 3, batch=batch, on_durable=told.append)
+    assert told == durable
+
+
 @LAYOUTS
 def test_no_input_begins_no_session(tmp_path: Path, layout: Layout) -> None:
     build_directory(tmp_path, {0: 5}, layout=layout)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,17 +11,25 @@ import pytest
 
 from tests.builders import build_directory, make_records, segment_header
 from tests.repair.trees import recording
-from tests.storage.support import LAYOUTS, SMALL, built, damage, data_path, index_path, opened
-from waltzctl.engine.errors import CorruptRecordError, DiskReadError, NotAssignedError, PartitionQuarantinedError
+from tests.storage.support import LAYOUTS, SMALL, built, damage, data_path, index_path, opened, write_at
+from waltzctl.engine.errors import (
+    CorruptRecordError,
+    DiskReadError,
+    InvalidRequestError,
+    NotAssignedError,
+    PartitionQuarantinedError,
+)
 from waltzctl.engine.scan.byte_source import FileSource
 from waltzctl.engine.storage import partition_log, partition_recovery, segment_reader
 from waltzctl.engine.storage.creation import create_cluster
+from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.engine.storage.partition_log import PartitionLog
 from waltzctl.engine.storage.segment_files import ActiveSegment, whole_extent
 from waltzctl.engine.storage.store import list_entries
+from waltzctl.engine.storage.wire_records import WireRecords, packed
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.control import Layout
-from waltzctl.formats.segment import HEADER_SIZE, Record
+from waltzctl.formats.segment import HEADER_SIZE, Record, entry_position
 
 # --- a record in a buffer -----------------------------------------------------------------------------------------
 
@@ -317,3 +326,58 @@ def test_the_control_file_of_a_new_directory_comes_when_everything_else_is_durab
         ("rename", temporary[2]),
         ("sync-directory", "s"),
     ]
+
+
+def test_nobody_reads_fewer_records_than_none(tmp_path: Path) -> None:
+    built(tmp_path, 5)
+    with opened(tmp_path) as storage:
+        partition = storage.partition(0)
+        for read in (partition.read_range, partition.read_headers, partition.read_wire, partition.read_wire_headers):
+            for count in (-1, -2):
+                with pytest.raises(InvalidRequestError, match=f"cannot read {count} records"):
+                    read(0, count)
+        assert (partition.read_range(0, 0), partition.read_headers(0, 0)) == ([], [])
+        assert (partition.read_wire(0, 0).count, partition.read_wire_headers(0, 0).count) == (0, 0)
+
+
+@pytest.mark.parametrize("looked", [True, False])
+def test_a_partition_is_opened_when_it_is_asked_for(tmp_path: Path, looked: bool) -> None:
+    records = built(tmp_path, 5)
+    with StorageDirectory.open(tmp_path, partitions=()) as storage:
+        assert list(storage.partitions) == []
+        if looked:
+            assert storage.look(0).last_transaction_id == 4
+        assert storage.partition(0).read_range(0, 5) == records
+        assert list(storage.partitions) == [0]
+        assert storage.partition(0) is storage.partition(0)
+
+
+@pytest.mark.parametrize(
+    ("listed", "said"),
+    [
+        (10, "the file has 100 bytes, a header has 128; its index has 10 entries, so that records were in it"),
+        (0, "the file has 100 bytes, a header has 128; it is not the last segment, so that records were in it"),
+    ],
+)
+def test_behind_a_data_file_that_lost_its_header_everything_is_read(tmp_path: Path, listed: int, said: str) -> None:
+    records = built(tmp_path, 40)
+    os.truncate(data_path(tmp_path, 10), 100)
+    os.truncate(index_path(tmp_path, 10), entry_position(listed, 0))
+    with opened(tmp_path) as storage:
+        partition = storage.partition(0)
+        assert [extent.first_transaction_id for extent in partition.segments] == [0, 20, 30]
+        assert partition.read_range(20, 20) == records[20:]
+        assert partition.next_transaction_id == 10
+        (short,) = [one for one in partition.findings if one.code == "segment-header-short"]
+        assert short.message == said
+
+
+@pytest.mark.parametrize("number", [0, 1, 9])
+@pytest.mark.parametrize("offset", [-(2**63), -1, 0, HEADER_SIZE - 1, HEADER_SIZE + 1, 10**6, 2**63 - 1])
+def test_a_list_is_whole_wherever_an_entry_leads(tmp_path: Path, number: int, offset: int) -> None:
+    records = built(tmp_path, 10)
+    with opened(tmp_path) as storage:
+        write_at(index_path(tmp_path), entry_position(number, 0), struct.pack(">q", offset))
+        partition = storage.partition(0)
+        assert partition.read_wire(0, 100).count == 10
+        assert partition.read_wire(number, 1) == WireRecords(1, packed(records[number : number + 1], headers=False))

@@ -15,6 +15,7 @@ import pytest
 
 from tests.blocks import encoded_block, wire_record
 from tests.builders import build_directory, make_records
+from tests.repair.trees import recording
 from tests.storage.faulty_disks import everything_is_there
 from tests.storage.support import LAYOUTS, SMALL, opened
 from waltzctl.engine.durable import disk
@@ -241,7 +242,9 @@ def test_whatever_part_of_a_write_arrived_is_cut_off_again(
         partition = storage.partition(0)
         with monkeypatch.context() as patch:
             patch.setattr(os, "pwrite", some)
-            with pytest.raises(DiskFullError):
+            with recording() as changes, pytest.raises(DiskFullError):
                 partition.append(make_records(1, first=3))
+        written = [".seg"] * (arrived > 0) if suffix == ".seg" else [".seg"] + [".idx"] * (arrived > 0)
+        assert [one.path.suffix for one in changes if one.kind == "truncate"] == written, "only what was written"
         assert {path: path.read_bytes() for path in (tmp_path / "0").iterdir()} == before
         partition.append(make_records(1, first=3))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
-import subprocess
-import sys
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,30 +15,25 @@ from hypothesis import strategies as st
 
 from tests.builders import build_directory, digest, make_records
 from tests.storage.support import LAYOUTS, built, data_path, kept_bytes, offset_of, opened
-from waltzctl.engine.errors import CorruptRecordError, WaltzError
+from waltzctl.engine.errors import CorruptRecordError, DiskWriteError, WaltzError
+from waltzctl.engine.storage.storage_options import StorageOptions
 from waltzctl.formats.control import Layout
 from waltzctl.formats.segment import HEADER_SIZE, RECORD_OVERHEAD, Record
 
-FILL = """
-import resource, sys
-from pathlib import Path
-from waltzctl.engine.errors import DiskWriteError
-from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
-from tests.builders import make_records
 
-path, limit, threshold = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-with StorageDirectory.open(path, options=StorageOptions(threshold)) as storage:
-    partition = storage.partition(0)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+@contextmanager
+def files_limited_to(size: int) -> Iterator[None]:
+    """What the system lets this process write into one file."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
-        while True:
-            partition.append(make_records(7, first=partition.next_transaction_id, size=30 + partition.next_transaction_id))
-    except DiskWriteError as error:
-        print(partition.next_transaction_id, error.errno, partition.failed is None)
-    assert partition.read_range(0, 10**6) == [
-        record for first in range(0, partition.next_transaction_id, 7) for record in make_records(7, first=first, size=30 + first)
-    ]
-"""
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def a_batch(first: int) -> list[Record]:
+    return make_records(7, first=first, size=30 + first)
 
 
 @LAYOUTS
@@ -46,21 +43,25 @@ def test_a_file_that_cannot_grow_costs_only_the_batch(
 ) -> None:
     """A real limit of the system on the size of files: within a batch, in the index, at a roll-over."""
     build_directory(tmp_path, {0: 0}, layout=layout)
-    result = subprocess.run(
-        [sys.executable, "-c", FILL, str(tmp_path), str(limit), str(threshold)],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=Path(__file__).resolve().parents[2],
-    )
-    count, _, usable = result.stdout.split()
-    assert usable == "True", "the partition itself did not fail"
+    with opened(tmp_path, StorageOptions(threshold)) as storage:
+        partition = storage.partition(0)
+        failed = None
+        with files_limited_to(limit):
+            while failed is None:
+                try:
+                    partition.append(a_batch(partition.next_transaction_id))
+                except DiskWriteError as error:
+                    failed = error
+        count = partition.next_transaction_id
+        assert failed.errno == errno.EFBIG
+        assert partition.failed is None, "the partition itself did not fail"
+        assert partition.read_range(0, 10**6) == [one for first in range(0, count, 7) for one in a_batch(first)]
     with opened(tmp_path) as storage:
         partition = storage.partition(0)
         assert not partition.quarantined
-        assert partition.next_transaction_id == int(count)
+        assert partition.next_transaction_id == count
         assert storage.findings == (), "nothing of the batch that failed was left"
-        partition.append(make_records(7, first=int(count), size=30))
+        partition.append(a_batch(count))
 
 
 def test_an_interrupt_inside_an_append_leaves_nothing_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,14 +13,20 @@ from tests.builders import KEY, build_directory, make_records, segment_header, w
 from tests.repair.trees import recording
 from tests.storage.support import built, damage, data_path, index_path, offset_of, write_at
 from waltzctl.engine.errors import InvalidRequestError
-from waltzctl.engine.log.view import view_partition
+from waltzctl.engine.log.evidence import Evidence
+from waltzctl.engine.log.view import PartitionView, SegmentView, view_partition
 from waltzctl.engine.scan.byte_source import FileSource
-from waltzctl.engine.storage import batch, belonging, partition_recovery, segment_reader
+from waltzctl.engine.storage import batch, belonging, segment_reader
 from waltzctl.engine.storage.append import AppendSession, PendingRecord
 from waltzctl.engine.storage.directory import StorageDirectory
-from waltzctl.engine.storage.partition_recovery import examine_partition, renew_last_index, settle_partition
-from waltzctl.engine.storage.segment_files import BelievedRun, whole_extent
-from waltzctl.engine.storage.segment_recovery import SegmentPlace
+from waltzctl.engine.storage.partition_recovery import (
+    Examination,
+    examine_partition,
+    renew_last_index,
+    settle_partition,
+)
+from waltzctl.engine.storage.segment_files import BelievedRun, SegmentExtent, whole_extent
+from waltzctl.engine.storage.segment_recovery import SegmentPlace, SegmentState
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import HEADER_SIZE, Record, encode_entries
 
@@ -28,7 +34,48 @@ from waltzctl.formats.segment import HEADER_SIZE, Record, encode_entries
 def test_figures_that_decide() -> None:
     assert (belonging._SAMPLE, belonging._MAX_SAMPLED, belonging._CONFIRMED) == (4, 1 << 20, 16 << 20)
     assert belonging.NEIGHBOURS == 8
-    assert partition_recovery.UNKNOWN_END == 2**63
+    assert belonging.beside((), 0, 0, None) == (0, 0)
+
+
+def test_of_a_segment_that_cannot_be_read_nobody_knows_the_end() -> None:
+    for extents, below in (((extent(0, (0, 5)), None), 2**63), ((None,), 2**63), ((extent(0, (0, 5)),), 7), ((), 7)):
+        found = examined(*extents)
+        assert found.lost_below == below
+        assert found.extents == tuple(one for one in extents if one is not None)
+
+
+def extent(first: int, *runs: tuple[int, int]) -> SegmentExtent:
+    """By ids alone."""
+    return replace(
+        whole_extent(0, PurePath("s/0"), first, first, 0), runs=tuple(BelievedRun(*run, 0, 0) for run in runs)
+    )
+
+
+def examined(*extents: SegmentExtent | None) -> Examination:
+    place, view = SegmentPlace(Path("s"), 0, KEY, 1 << 20), PartitionView(0, Path("s/0"), ())
+    states = tuple(SegmentState(SegmentView(0, 0, None, None), one) for one in extents)
+    return Examination(PurePath("s/0"), place, view, states, None, (), True, Evidence(mark=7))
+
+
+@pytest.mark.parametrize(
+    ("extents", "following"),
+    [
+        ((), 0),
+        ((extent(0),), 0),
+        ((extent(0, (0, 5)),), 5),
+        ((extent(1, (1, 5)),), 0),
+        ((None, extent(5, (5, 9))), 0),
+        ((extent(0, (0, 5)), extent(5, (5, 9)), extent(9)), 9),
+        ((extent(0, (0, 5)), None, extent(5, (5, 9))), 5),
+        ((extent(0, (0, 5)), extent(6, (6, 9))), 5),
+        ((extent(0, (0, 5)), extent(4, (4, 6)), extent(5, (5, 9))), 5),
+        ((extent(0, (0, 3), (4, 5)), extent(5, (5, 9))), 3),
+        ((extent(0, (0, 3), (4, 5)), extent(3, (3, 9))), 3),
+        ((extent(0, (1, 5)), extent(5, (5, 9))), 0),
+    ],
+)
+def test_the_first_transaction_that_is_not_there(extents: Sequence[SegmentExtent | None], following: int) -> None:
+    assert examined(*extents).contiguous_next == following
 
 
 # --- whose records ------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import struct
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path, PurePath
 
 import pytest
@@ -56,7 +57,16 @@ from waltzctl.engine.storage.segment_recovery import SegmentPlace, SegmentState,
 from waltzctl.formats.control import FLAG_AVAILABLE, Layout, decode_control
 from waltzctl.formats.fence import fence_file_size
 from waltzctl.formats.request_id import RequestId
-from waltzctl.formats.segment import HEADER_SIZE, Record, SegmentHeader, entry_position, index_name, segment_name
+from waltzctl.formats.segment import (
+    HEADER_SIZE,
+    Record,
+    SegmentHeader,
+    encode_entries,
+    encode_records,
+    entry_position,
+    index_name,
+    segment_name,
+)
 
 LARGE = StorageOptions(segment_size_threshold=10**6)
 
@@ -82,6 +92,7 @@ def test_what_is_read_is_made_durable_first(tmp_path: Path, layout: Layout) -> N
     assert [one for one in seen if one in wanted] == wanted
     assert [one for one in seen if one[1].endswith((".seg", ".idx"))] == [one for one in wanted if one[0] == "sync"][1:]
     assert {kind for kind, _ in seen} <= {"sync", "sync-directory"}
+    assert steps(changes) == seen, "nothing is left to do when it is closed"
 
 
 def test_without_its_index_the_last_segment_is_made_durable_all_the_same(tmp_path: Path) -> None:
@@ -94,6 +105,19 @@ def test_without_its_index_the_last_segment_is_made_durable_all_the_same(tmp_pat
     assert index_path(tmp_path).read_bytes() == index
 
 
+def built_alike(path: Path, count: int) -> None:
+    """A partition with one segment of records that are all as long."""
+    build_directory(path, {0: 0})
+    header = segment_header(0, 0).encode()
+    data_path(path).write_bytes(header + many()[: 43 * count])
+    index_path(path).write_bytes(header + encode_entries(range(HEADER_SIZE, HEADER_SIZE + 43 * count, 43)))
+
+
+@cache
+def many() -> bytes:
+    return encode_records(make_records(2005, size=3))[0]
+
+
 @pytest.mark.parametrize("rows", [70, 500, 16384])
 @pytest.mark.parametrize(("count", "whole"), [(1999, False), (2000, False), (2001, True), (2005, True)])
 def test_an_index_is_written_anew_where_the_data_goes_beyond_another_checkpoint(
@@ -104,7 +128,7 @@ def test_an_index_is_written_anew_where_the_data_goes_beyond_another_checkpoint(
     However many records are looked at together.
     """
     monkeypatch.setattr(scanner, "RUN_ROWS", rows)
-    built(tmp_path, count, per_segment=5000)
+    built_alike(tmp_path, count)
     raw = index_path(tmp_path).read_bytes()
     os.truncate(index_path(tmp_path), entry_position(1500, 0))
     with recording() as changes, opened(tmp_path, LARGE) as storage:
@@ -268,7 +292,7 @@ def test_a_pair_that_is_damaged_takes_no_assignment_and_no_switch(tmp_path: Path
 
 @LAYOUTS
 @pytest.mark.parametrize("delete", [True, False])
-def test_a_partition_whose_place_names_another_one_is_not_taken_away(
+def test_a_partition_whose_place_names_another_one_is_neither_taken_away_nor_switched(
     tmp_path: Path, layout: Layout, delete: bool
 ) -> None:
     """Its info would be written anew in the other one's name."""
@@ -280,6 +304,9 @@ def test_a_partition_whose_place_names_another_one_is_not_taken_away(
         before = digest(tmp_path / "s")
         with pytest.raises(PartitionQuarantinedError, match="partition 1: its info in the control file is damaged"):
             storage.unassign(1, delete_files=delete)
+        if layout is Layout.RELEASED:
+            with pytest.raises(PartitionQuarantinedError, match="partition 1: its info in the control file is damaged"):
+                storage.set_availability(1, readable=False)
         assert 1 in storage.partitions
         assert digest(tmp_path / "s") == before
 
@@ -450,6 +477,17 @@ def test_rolling_over_and_truncating_keep_no_file_open(tmp_path: Path) -> None:
         for after in (50, 10, -1):
             partition.truncate(after)
             assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_after_a_truncation_nothing_is_left_to_make_durable(tmp_path: Path) -> None:
+    built(tmp_path, 25)
+    with opened(tmp_path) as storage:
+        partition = storage.partition(0)
+        partition.append(make_records(1, first=25))
+        partition.truncate(22)
+        with recording() as changes:
+            partition.close()
+        assert not changes
 
 
 def test_a_segment_that_cannot_be_opened_goes_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,6 +83,7 @@ def test_w1_data_that_disagrees_with_its_own_checksum_is_never_served(tmp_path: 
         partition = storage.partition(0)
         assert not partition.quarantined, "the log itself is sound"
         assert codes(partition.findings) == ["data-checksum"]
+        assert partition.mended == (), "nobody can mend it"
         with pytest.raises(CorruptRecordError) as caught:
             partition.read(4)
         assert codes(caught.value.findings) == ["data-checksum"]
