@@ -797,6 +797,7 @@ TUNED: dict[str, tuple[str, ...]] = {
     "engine/repair/salvage_runs.py": ("WINDOW",),
     "engine/repair/salvage_selection.py": ("BLOCK", "CHUNK"),
     "engine/scan/carve.py": ("BATCH_ROWS",),
+    "engine/scan/code_cache.py": ("_LIMIT",),
     "engine/scan/kernels.py": ("LOAD_FROM", "COMPILE_FROM"),
     "engine/scan/native.py": ("TWO_PASSES",),
     "engine/scan/kernel.py": ("_TWO_PASSES", "SLOTS"),
