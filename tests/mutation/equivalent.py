@@ -282,6 +282,7 @@ _ENOUGH = "if records < 0 or records > length or records * WIRE_OVERHEAD > lengt
 _FITS = "keep = (lengths >= 0) & (lengths <= self._probe.max_record) & (at + places + OVERHEAD + lengths <= self._stop)"
 _CELLS = "cells = [0] * (state[ROWS] * COLUMNS)"
 _WHOLE_STEPS = "what is left is gone through byte by byte"
+_HELD_LOCK = "call = (self._held if state[FILLED] - state[POSITION] <= _SHORT else self._free)[name]"
 _TWICE = "whether data is passed over twice, or two checksums are joined: the checksum is the same"
 _PASSES = (
     ("engine/scan/kernel.py", "note", "if length < _TWO_PASSES:"),
@@ -290,6 +291,21 @@ _PASSES = (
     ("engine/scan/wire_native.py", "joined", "if length < TWO_PASSES or length >= JOINED:"),
 )
 _SCAN = (
+    *(
+        Equivalent(
+            "engine/scan/wire_compiled.py",
+            "CompiledLoops._run",
+            _HELD_LOCK,
+            _HELD_LOCK.replace(old, new),
+            "whether the interpreter lock is held meanwhile",
+        )
+        for old, new in (
+            ("] - state", "] + state"),
+            ("<=", "<"),
+            ("_SHORT", "(_SHORT) + 1"),
+            ("state[FILLED] - state[POSITION] <= _SHORT", "False"),
+        )
+    ),
     *(
         Equivalent(file, function, line, line.replace(*change), _TWICE)
         for file, function, line in _PASSES
@@ -304,6 +320,13 @@ _SCAN = (
     *(
         Equivalent(file, "", "_TWO_PASSES = 16 << 10", "_TWO_PASSES = 16 >> 10", _TWICE)
         for file in ("engine/scan/kernel.py", "engine/scan/wire_loops.py")
+    ),
+    Equivalent(
+        _ORDER,
+        "OrderJudge._shifted",
+        "most = lower + ORDER_WINDOW if lower > 0 else None",
+        "most = lower + ORDER_WINDOW if lower >= 0 else None",
+        "the id that is expected is not out of order",
     ),
     Equivalent(
         _ORDER,
@@ -798,6 +821,7 @@ TUNED: dict[str, tuple[str, ...]] = {
     "engine/repair/salvage_selection.py": ("BLOCK", "CHUNK"),
     "engine/scan/carve.py": ("BATCH_ROWS",),
     "engine/scan/code_cache.py": ("_LIMIT",),
+    "engine/scan/crc_kernel.py": ("BLOCKS",),
     "engine/scan/kernels.py": ("LOAD_FROM", "COMPILE_FROM"),
     "engine/scan/native.py": ("TWO_PASSES",),
     "engine/scan/kernel.py": ("_TWO_PASSES", "SLOTS"),
