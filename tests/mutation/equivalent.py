@@ -282,6 +282,7 @@ _ENOUGH = "if records < 0 or records > length or records * WIRE_OVERHEAD > lengt
 _FITS = "keep = (lengths >= 0) & (lengths <= self._probe.max_record) & (at + places + OVERHEAD + lengths <= self._stop)"
 _CELLS = "cells = [0] * (state[ROWS] * COLUMNS)"
 _WHOLE_STEPS = "what is left is gone through byte by byte"
+_IN_GROUP = "if place + lane < count:"
 _HELD_LOCK = "call = (self._held if state[FILLED] - state[POSITION] <= _SHORT else self._free)[name]"
 _TWICE = "whether data is passed over twice, or two checksums are joined: the checksum is the same"
 _PASSES = (
@@ -291,6 +292,17 @@ _PASSES = (
     ("engine/scan/wire_native.py", "joined", "if length < TWO_PASSES or length >= JOINED:"),
 )
 _SCAN = (
+    *(
+        Equivalent(
+            "engine/scan/native.py",
+            "settle_vectors",
+            _IN_GROUP,
+            new,
+            "behind the last record of a stretch: what is handed back then is no less than their number, and what is stored "
+            "there nobody takes",
+        )
+        for new in ("if place - lane < count:", "if place + lane <= count:")
+    ),
     *(
         Equivalent(
             "engine/scan/wire_compiled.py",
