@@ -78,6 +78,7 @@ def test_bounds() -> None:
     assert carve_all(far) == []
     assert carve_all(far, max_id=2**62) == [(0, 2**60, 1)]
     assert carve_all(made_up_record(carve.DEFAULT_MAX_ID, 3)) == [(0, carve.DEFAULT_MAX_ID, 1)]
+    assert carve_all(made_up_record(carve.DEFAULT_MAX_ID + 1, 3)) == []
 
 
 def test_records_inside_records() -> None:
