@@ -292,6 +292,13 @@ _PASSES = (
     ("engine/scan/wire_native.py", "joined", "if length < TWO_PASSES or length >= JOINED:"),
 )
 _SCAN = (
+    Equivalent(
+        _PROBE,
+        "Candidates._search",
+        "count = min(CACHE // 2, self._stop - OVERHEAD + 1 - at)",
+        "count = min(CACHE // 3, self._stop - OVERHEAD + 1 - at)",
+        "how much is looked at at once",
+    ),
     *(
         Equivalent(
             "engine/scan/native.py",
