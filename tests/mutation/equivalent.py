@@ -291,7 +291,32 @@ _PASSES = (
     ("engine/scan/native.py", "note_calls", "if length < TWO_PASSES:"),
     ("engine/scan/wire_native.py", "joined", "if length < TWO_PASSES or length >= JOINED:"),
 )
+_ANSWER = "return [status, place, *([name, column.tolist()] for name, column in sorted(lane.take(copy=True).items()))]"
+_NOTED_DATA = "store(notes + AT_DATA + place_in_stretch * 64, xor(data, rest))"
+_WITHIN_BUFFER = "if body < 0 or length < APPEND_LEAST or length > filled or body > filled - length:"
 _SCAN = (
+    Equivalent(
+        "engine/scan/kernel.py",
+        "answers",
+        _ANSWER,
+        _ANSWER.replace("sorted(", "list("),
+        "either kernel hands out its columns in the order of their types",
+    ),
+    Equivalent("engine/scan/kernel.py", "Slot", "RESULT = 12", "RESULT = 13", "any word that is free"),
+    Equivalent(
+        "engine/scan/native.py",
+        "note_vectors",
+        _NOTED_DATA,
+        _NOTED_DATA.replace("notes + AT", "notes - AT"),
+        "it is 0, the first place in the notes",
+    ),
+    Equivalent(
+        "engine/scan/wire_loops.py",
+        "encode",
+        _WITHIN_BUFFER,
+        _WITHIN_BUFFER.replace("length < APPEND_LEAST", "False"),
+        "in fewer bytes there is room for less than no record, which the next line asks",
+    ),
     Equivalent(
         _PROBE,
         "Candidates._search",
@@ -882,7 +907,7 @@ MADE_UP: dict[str, tuple[str, ...]] = {
 }
 """Functions (empty: outside of any) that make up input for one way of computing to be compared with another: of a mutant that
 is another number there nothing follows but other input, for both."""
-_NUMBER = re.compile(r"[0-9]+")
+_NUMBER = re.compile(r"\(-1\)|[0-9]+")
 
 
 def why_equivalent(mutant: Mutant) -> str:
