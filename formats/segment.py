@@ -206,14 +206,14 @@ def encode_entries(offsets: Sequence[int]) -> bytes:
 
 def encode_offsets(offsets: npt.NDArray[np.int64]) -> bytes:
     """As `encode_entries`, of an array."""
-    return offsets.astype(INDEX_ENTRY.dtype[0]).tobytes()
+    return offsets.astype(INDEX_ENTRY.dtype["offset"]).tobytes()
 
 
 def decode_entries(raw: Buffer) -> npt.NDArray[np.int64]:
     """Byte offsets in the data file, of the whole index entries in `raw`; an odd rest is left out."""
     import numpy as np
 
-    return np.frombuffer(raw, INDEX_ENTRY.dtype[0], len(raw) // ENTRY_SIZE).astype(np.int64)
+    return np.frombuffer(raw, INDEX_ENTRY.dtype["offset"], len(raw) // ENTRY_SIZE).astype(np.int64)
 
 
 def entry_position(transaction_id: int, first_transaction_id: int) -> int:

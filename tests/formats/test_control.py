@@ -345,6 +345,18 @@ class TestExtendedByARelease:
         assert [info.current is None for info in read.partitions] == [False, True, False]
         assert read.partitions[0] == file.partitions[0]
 
+    def test_a_struct_that_is_right_as_a_released_one_speaks_against_it(self) -> None:
+        """Also where another one is right as a documented one, and nothing but zeros stands behind the documented infos."""
+        raw = bytearray(ControlHeader(0, 1, KEY, 3).encode().ljust(Layout.RELEASED.file_size(3), b"\0"))
+        last = Layout.DOCUMENTED.struct_offset(2, 2)
+        raw[last : last + 28] = documented(9, 8, 7).encode()
+        assert decode_control(bytes(raw)).extended
+        first = Layout.RELEASED.struct_offset(0, 1)
+        raw[first : first + 36] = PartitionStruct(3, 2, 1, 5, 6).encode()
+        found = decode_control(bytes(raw))
+        assert (found.extended, found.layout, found.size_fits) == (False, Layout.RELEASED, True)
+        assert found.partitions[0].structs[0] == PartitionStruct(3, 2, 1, 5, 6).sealed()
+
     def test_without_a_single_valid_struct_nothing_tells(self) -> None:
         raw = extended(filled(Layout.DOCUMENTED, 1))
         invalidate(raw, Layout.DOCUMENTED, 0, 1)

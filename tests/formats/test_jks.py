@@ -56,6 +56,13 @@ def test_a_store_comes_back_whole(entries: list[JksEntry], password: str, versio
         store.check_password(password + "x")
 
 
+def test_the_first_version_says_no_type_of_a_certificate() -> None:
+    entries = [JksKey("k", 7, b"protected", (b"one", b"two")), JksCertificate("c", 8, b"three")]
+    raw = encode_store(entries, "pw", version=1)
+    assert b"X.509" not in raw
+    assert JksStore.decode(raw).entries == tuple(entries)
+
+
 @properties
 @given(st.binary(max_size=300), passwords)
 def test_a_key_comes_back_only_with_its_password(key: bytes, password: str) -> None:

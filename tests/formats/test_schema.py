@@ -106,9 +106,18 @@ def test_offsets_of_nested_members() -> None:
 
 
 def test_a_single_byte_has_no_byte_order() -> None:
-    schema = compile_schema(construct.Struct("a" / construct.Int8ub, "b" / construct.Int16ul, "c" / construct.Bytes(3)))
-    assert schema.fields == (Field("a", 0, "B", 1, ""), Field("b", 1, "H", 2, "<"), Field("c", 3, "3s", 3, ""))
-    assert (schema.order, schema.size, compile_schema(construct.Struct("a" / construct.Int8sb)).order) == ("<", 6, ">")
+    schema = compile_schema(
+        construct.Struct(
+            "a" / construct.Int8ub, "b" / construct.Int16ul, "c" / construct.Bytes(3), "d" / construct.Int8un
+        )
+    )
+    assert schema.fields == (
+        Field("a", 0, "B", 1, ""),
+        Field("b", 1, "H", 2, "<"),
+        Field("c", 3, "3s", 3, ""),
+        Field("d", 6, "B", 1, ""),
+    )
+    assert (schema.order, schema.size, compile_schema(construct.Struct("a" / construct.Int8sb)).order) == ("<", 7, ">")
 
 
 _NAMES = st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=5, unique=True)

@@ -386,6 +386,8 @@ _ENOUGH = "if records < 0 or records > length or records * WIRE_OVERHEAD > lengt
 _FITS = "keep = (lengths >= 0) & (lengths <= self._probe.max_record) & (at + places + OVERHEAD + lengths <= self._stop)"
 _CELLS = "cells = [0] * (state[ROWS] * COLUMNS)"
 _WHOLE_STEPS = "what is left is gone through byte by byte"
+_IN_GROUP = "if place + lane < count:"
+_HELD_LOCK = "call = (self._held if state[FILLED] - state[POSITION] <= _SHORT else self._free)[name]"
 _TWICE = "whether data is passed over twice, or two checksums are joined: the checksum is the same"
 _PASSES = (
     ("engine/scan/kernel.py", "note", "if length < _TWO_PASSES:"),
@@ -393,7 +395,65 @@ _PASSES = (
     ("engine/scan/native.py", "note_calls", "if length < TWO_PASSES:"),
     ("engine/scan/wire_native.py", "joined", "if length < TWO_PASSES or length >= JOINED:"),
 )
+_ANSWER = "return [status, place, *([name, column.tolist()] for name, column in sorted(lane.take(copy=True).items()))]"
+_NOTED_DATA = "store(notes + AT_DATA + place_in_stretch * 64, xor(data, rest))"
+_WITHIN_BUFFER = "if body < 0 or length < APPEND_LEAST or length > filled or body > filled - length:"
 _SCAN = (
+    Equivalent(
+        "engine/scan/kernel.py",
+        "answers",
+        _ANSWER,
+        _ANSWER.replace("sorted(", "list("),
+        "either kernel hands out its columns in the order of their types",
+    ),
+    Equivalent("engine/scan/kernel.py", "Slot", "RESULT = 12", "RESULT = 13", "any word that is free"),
+    Equivalent(
+        "engine/scan/native.py",
+        "note_vectors",
+        _NOTED_DATA,
+        _NOTED_DATA.replace("notes + AT", "notes - AT"),
+        "it is 0, the first place in the notes",
+    ),
+    Equivalent(
+        "engine/scan/wire_loops.py",
+        "encode",
+        _WITHIN_BUFFER,
+        _WITHIN_BUFFER.replace("length < APPEND_LEAST", "False"),
+        "in fewer bytes there is room for less than no record, which the next line asks",
+    ),
+    Equivalent(
+        _PROBE,
+        "Candidates._search",
+        "count = min(CACHE // 2, self._stop - OVERHEAD + 1 - at)",
+        "count = min(CACHE // 3, self._stop - OVERHEAD + 1 - at)",
+        "how much is looked at at once",
+    ),
+    *(
+        Equivalent(
+            "engine/scan/native.py",
+            "settle_vectors",
+            _IN_GROUP,
+            new,
+            "behind the last record of a stretch: what is handed back then is no less than their number, and what is stored "
+            "there nobody takes",
+        )
+        for new in ("if place - lane < count:", "if place + lane <= count:")
+    ),
+    *(
+        Equivalent(
+            "engine/scan/wire_compiled.py",
+            "CompiledLoops._run",
+            _HELD_LOCK,
+            _HELD_LOCK.replace(old, new),
+            "whether the interpreter lock is held meanwhile",
+        )
+        for old, new in (
+            ("] - state", "] + state"),
+            ("<=", "<"),
+            ("_SHORT", "(_SHORT) + 1"),
+            ("state[FILLED] - state[POSITION] <= _SHORT", "False"),
+        )
+    ),
     *(
         Equivalent(file, function, line, line.replace(*change), _TWICE)
         for file, function, line in _PASSES
@@ -408,6 +468,13 @@ _SCAN = (
     *(
         Equivalent(file, "", "_TWO_PASSES = 16 << 10", "_TWO_PASSES = 16 >> 10", _TWICE)
         for file in ("engine/scan/kernel.py", "engine/scan/wire_loops.py")
+    ),
+    Equivalent(
+        _ORDER,
+        "OrderJudge._shifted",
+        "most = lower + ORDER_WINDOW if lower > 0 else None",
+        "most = lower + ORDER_WINDOW if lower >= 0 else None",
+        "the id that is expected is not out of order",
     ),
     Equivalent(
         _ORDER,
@@ -1235,6 +1302,8 @@ TUNED: dict[str, tuple[str, ...]] = {
     "engine/repair/salvage_runs.py": ("WINDOW",),
     "engine/repair/salvage_selection.py": ("BLOCK", "CHUNK"),
     "engine/scan/carve.py": ("BATCH_ROWS",),
+    "engine/scan/code_cache.py": ("_LIMIT",),
+    "engine/scan/crc_kernel.py": ("BLOCKS",),
     "engine/scan/kernels.py": ("LOAD_FROM", "COMPILE_FROM"),
     "engine/scan/native.py": ("TWO_PASSES",),
     "engine/scan/kernel.py": ("_TWO_PASSES", "SLOTS"),
@@ -1277,7 +1346,7 @@ MADE_UP: dict[str, tuple[str, ...]] = {
 }
 """Functions (empty: outside of any) that make up input for one way of computing to be compared with another: of a mutant that
 is another number there nothing follows but other input, for both."""
-_NUMBER = re.compile(r"[0-9]+")
+_NUMBER = re.compile(r"\(-1\)|[0-9]+")
 
 
 def why_equivalent(mutant: Mutant) -> str:

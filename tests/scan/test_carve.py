@@ -69,6 +69,7 @@ def test_bounds() -> None:
     image = encode_records(make_records(50, size=10))[0]
     assert sum(count for *_, count in carve_all(image, min_id=10, max_id=19)) == 10
     assert carve_all(image, min_id=10, max_id=19)[0][1] == 10
+    assert carve_all(image, min_id=10, max_id=10) == [(500, 10, 1)]
     assert carve_all(image, start=51, stop=50 * 20 + 5) == [(100, 2, 18)]
     assert carve_all(image, max_record=9) == []
     assert carve_all(image, start=10**6) == []
@@ -77,6 +78,7 @@ def test_bounds() -> None:
     assert carve_all(far) == []
     assert carve_all(far, max_id=2**62) == [(0, 2**60, 1)]
     assert carve_all(made_up_record(carve.DEFAULT_MAX_ID, 3)) == [(0, carve.DEFAULT_MAX_ID, 1)]
+    assert carve_all(made_up_record(carve.DEFAULT_MAX_ID + 1, 3)) == []
 
 
 def test_records_inside_records() -> None:

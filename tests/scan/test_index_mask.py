@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.builders import make_records
 from waltzctl.engine.scan.byte_source import BytesSource
 from waltzctl.engine.scan.carve import carve_records
-from waltzctl.engine.scan.index_mask import LEAST_ENTRIES, inside_index
+from waltzctl.engine.scan.index_mask import LARGEST_OFFSET, LARGEST_STEP, LEAST_ENTRIES, inside_index
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import Record, encode_entries, encode_records
 
@@ -51,6 +51,7 @@ def test_records_in_which_every_field_rises_are_not_taken_for_an_index() -> None
 
 
 def test_what_does_not_rise_like_offsets_is_no_index() -> None:
+    assert (LEAST_ENTRIES, LARGEST_STEP, LARGEST_OFFSET) == (32, 2**31, 2**48)
     for offsets in (
         [200] * 99,
         [200 - n for n in range(99)],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import zlib
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -22,6 +23,7 @@ from waltzctl.engine.scan.kernel import (
     ROOM,
     STRETCH,
     Kernel,
+    Lane,
     Status,
     answers,
     made_up_record,
@@ -135,6 +137,38 @@ def test_answers_tell_kernels_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     right = answers(INTERPRETED, data)
     monkeypatch.setattr("waltzctl.engine.scan.kernel.crc32", lambda *_: 1)
     assert answers(INTERPRETED, data) != right
+
+
+class _WrongOnce:
+    """The interpreted kernel, whose walk number `wrong` ends with another status."""
+
+    name = "wrong"
+
+    def __init__(self, wrong: int) -> None:
+        self._wrong, self._made = wrong, 0
+
+    def lane(self, buffer_size: int, rows: int, *, wide: bool, max_length: int) -> Lane:
+        lane: Any = INTERPRETED.lane(buffer_size, rows, wide=wide, max_length=max_length)
+        if self._made == self._wrong:
+            walk = lane.walk
+            lane.walk = lambda: walk() + 1
+        self._made += 1
+        return lane  # type: ignore[no-any-return]
+
+
+def test_a_kernel_must_be_right_about_what_is_whole_and_about_each_damage() -> None:
+    assert [compiled._answers_rightly(_WrongOnce(wrong)) for wrong in range(8)] == [False] * 7 + [True]
+
+
+def test_damage_of_the_trial_is_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the first answer tells of records that are all right."""
+    told = []
+    monkeypatch.setattr(compiled, "answers", lambda kernel, data: told.append(answers(kernel, data)) or told[-1])
+    assert compiled._answers_rightly(INTERPRETED)
+    assert told[::2] == told[1::2]
+    whole, *damaged = told[::2]
+    assert whole[:2] == [Status.MORE, (whole[1][0], 21, 21)]
+    assert [one[0] in (Status.CHECKSUM, Status.LENGTH) for one in damaged] == [True] * 6
 
 
 def test_a_wrong_kernel_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,13 +38,12 @@ def scalars(source, out):
     store_8(out + 72, load_64(at))
     store_be32(out + 80, load_be32u(at))
     copy_bytes(out + 89, at + 1, 13)
-    store_64(out + 112, multiply_words(load_64(at), load_64(at + 8)))
     store_64(out + 120, call_crc(load_64(source), load_be32u(at), at + 3, 21))
     return 7
 
 
 def vectors(source, out):
-    """Everything that works on vectors of one width."""
+    """Everything that works on vectors of one width, or belongs to what does."""
     a, b = load(source + 8), load_constant(source + 72)
     store(out, xor(a, b))
     store(out + 64, both(a, b))
@@ -61,6 +60,7 @@ def vectors(source, out):
     store_64(out + 712, undivided(a))
     store_64(out + 720, undivided(both(a, b)))
     store_verdicts(out + 728, load_64(source + 8))
+    store_64(out + 736, multiply_words(load_64(source + 8), load_64(source + 16)))
     return LANES * 1000 + BLOCK
 
 

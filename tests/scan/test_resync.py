@@ -169,6 +169,14 @@ def test_fakes_in_a_last_record_whose_length_is_damaged(fake: str, length: int) 
     assert [(d.cause, d.offset, d.length) for d in damages] == [(DamageCause.TORN_TAIL, start, end - start)]
 
 
+def test_where_one_record_is_damaged_the_index_is_asked_before_anything_is_searched() -> None:
+    made = outer(b"x" * 33)
+    data = bytearray(made.data)
+    flip(data, made.offsets[5] + 40)
+    proofs = [[damage.proof for damage in scan(bytes(data), index)[1]] for index in (None, made.index)]
+    assert proofs == [["length"], ["index"]]
+
+
 def test_index_finds_what_nothing_else_proves() -> None:
     """Record 5 is damaged beyond proof, and so is record 8: its own chain is shorter than the one inside the data."""
     made = outer(b"x" * 33 + fake_chain(6, 9) + b"y" * 50)

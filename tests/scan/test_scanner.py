@@ -11,9 +11,10 @@ import pytest
 from tests.builders import make_records, segment_header
 from tests.scan.oracle import Segment, assert_tiles, rows_of, segment_of, split
 from waltzctl.engine.errors import DiskReadError, SpecialFileError
-from waltzctl.engine.scan import scanner, walk
+from waltzctl.engine.scan import kernels, scanner, walk
 from waltzctl.engine.scan.byte_source import BytesSource, FileSource
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordBatch, RecordRun, RecordView
+from waltzctl.engine.scan.kernel import Status
 from waltzctl.engine.scan.scanner import read_record_at, scan_records, summarise_records
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import HEADER_SIZE, Record, encode_records
@@ -304,6 +305,34 @@ def test_ids_at_the_edges(first: int, compiled: bool) -> None:
         bad = bytearray(data)
         bad[place] ^= 2
         assert len(split(scan(bytes(bad), first, compiled=compiled))[0]) == 4
+
+
+class _Shrinking(BytesSource):
+    """A file that ends at `end` from the second read on."""
+
+    def __init__(self, data: bytes, end: int) -> None:
+        super().__init__(data)
+        self._end, self._reads = end, 0
+
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        self._reads += 1
+        room = len(buffer) if self._reads == 1 else max(0, self._end - offset)
+        return super().read_into(offset, buffer[:room])
+
+
+@KERNELS
+@pytest.mark.parametrize("end", [20_000, 99_000, 100_075, 100_079])
+def test_a_file_that_ends_inside_a_record_that_is_read_in_pieces(compiled: bool, end: int) -> None:
+    """The walk ends in front of the record, and knows where the file ends now."""
+    records = [Record.make(n, RequestId(1, 2, 3, n), n, bytes(size)) for n, size in enumerate((0, 100_000, 5))]
+    data = b"".join(record.encode() for record in records)
+    source = _Shrinking(data, end)
+    kernel = kernels.choose(len(data), compiled)
+    found = walk.RecordWalk(
+        source, kernel, start=0, stop=len(data), expected=0, max_record=1 << 20, wide=True, rows=9, block=16 << 10
+    )
+    assert found.advance() is Status.LENGTH
+    assert (found.offset, found.pending, found.stop) == (40, 1, end)
 
 
 @KERNELS

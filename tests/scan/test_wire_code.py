@@ -135,6 +135,22 @@ def test_the_environment_names_the_only_way(
     assert (wire_code.prepare(), made) == (runs, compiles)
 
 
+def test_the_best_loops_are_the_fastest_that_can_be_had(fresh: Path, made: list[str]) -> None:
+    skip_unless_here("isal")
+    assert wire_compiled.best(None, compile_now=False) is None
+    table, isal = (wire_compiled.best(way, compile_now=True) for way in ("table", "clmul512"))
+    assert (table and table.name, isal and isal.name) == ("compiled, table", "compiled, isal"), "no name of a way: any"
+    assert made == ["table", "isal"]
+    assert wire_compiled.best(None, compile_now=False) is isal
+    assert wire_compiled.best("table", compile_now=False) is table
+
+
+def test_of_the_cache_the_fastest_is_taken_that_is_there(fresh: Path, made: list[str]) -> None:
+    wire_compiled.load("table")
+    found = wire_compiled.best(None, compile_now=False)
+    assert (found and found.name, made) == ("compiled, table", ["table"])
+
+
 def test_broken_code_in_the_cache_is_compiled_anew(fresh: Path, made: list[str]) -> None:
     code_cache.put("other", b"")
     (fresh / "waltzctl" / "code" / wire_compiled._name("table")).write_bytes(b"rubbish")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from tests.scan.oracle import Row, parse
 from waltzctl.engine.scan.kernel import BASE, EXPECTED, FILLED, POSITION, ROOM, ROW, Kernel, Status
 
@@ -19,6 +21,7 @@ def run(kernel: Kernel, data: bytes, *, filled: int | None = None, rows: int = 4
     status = lane.walk()
     count = lane.state[ROW]
     columns = lane.take(copy=True)
+    assert {*columns["data_ok"].view(np.uint8).tolist()} <= {0, 1}, "no other byte is a truth value"
     found = list(zip(*(column.tolist() for column in columns.values()), strict=True))
     assert len(found) == count
     return Status(status), lane.state[POSITION] - BEFORE, lane.state[EXPECTED], found

@@ -1,0 +1,25 @@
+"""The numbers by which the loops speak."""
+
+from __future__ import annotations
+
+import enum
+
+import pytest
+
+from waltzctl.engine.scan.kernel import SLOTS, Slot, Status
+from waltzctl.engine.scan.wire_layout import COLUMNS, WORDS, Column, SplitStatus, Verdict, Word
+
+
+@pytest.mark.parametrize("names", [Slot, Status, Word, Column, SplitStatus, Verdict])
+def test_every_name_has_a_number_of_its_own(names: type[enum.IntEnum]) -> None:
+    assert [one.name for one in names] == [*names.__members__]
+    assert min(names) == 0
+
+
+def test_every_number_has_its_place() -> None:
+    assert [*Column] == [*range(COLUMNS)]
+    assert (max(Slot) < SLOTS, max(Word) < WORDS) == (True, True)
+
+
+def test_words_that_only_compiled_loops_use_are_the_same_in_both_states() -> None:
+    assert (Word.TABLES, Word.FUNCTION, Word.RESULT) == (Slot.TABLES, Slot.FUNCTION, Slot.RESULT)
