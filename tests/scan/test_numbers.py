@@ -7,17 +7,17 @@ import enum
 import pytest
 
 from waltzctl.engine.scan.kernel import SLOTS, Slot, Status
-from waltzctl.engine.scan.wire_layout import COLUMNS, WORDS, Column, SplitStatus, Verdict, Word
+from waltzctl.engine.scan.wire_layout import COLUMNS, WORDS, FrameColumn, FrameVerdict, SplitStatus, Word
 
 
-@pytest.mark.parametrize("names", [Slot, Status, Word, Column, SplitStatus, Verdict])
+@pytest.mark.parametrize("names", [Slot, Status, Word, FrameColumn, SplitStatus, FrameVerdict])
 def test_every_name_has_a_number_of_its_own(names: type[enum.IntEnum]) -> None:
     assert [one.name for one in names] == [*names.__members__]
     assert min(names) == 0
 
 
 def test_every_number_has_its_place() -> None:
-    assert [*Column] == [*range(COLUMNS)]
+    assert [*FrameColumn] == [*range(COLUMNS)]
     assert (max(Slot) < SLOTS, max(Word) < WORDS) == (True, True)
 
 

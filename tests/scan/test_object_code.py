@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from waltzctl.engine.scan import compiled, object_code, wire_compiled
-from waltzctl.engine.scan.object_code import LoadedCode, UnavailableError, code_name, compile_object, load_object
+from waltzctl.engine.scan.object_code import CodeUnavailableError, LoadedCode, code_name, compile_object, load_object
 from waltzctl.engine.scan.wire_loops import new_state
 
 llvmlite = pytest.importorskip("llvmlite", exc_type=ImportError)
@@ -67,7 +67,7 @@ CALLING = "define i64 @any(i64 %a) {\n  %b = call i64 @outside(i64 %a)\n  ret i6
 
 
 def test_what_needs_something_from_outside_is_refused() -> None:
-    with pytest.raises(UnavailableError, match=r"^it calls something outside$"):
+    with pytest.raises(CodeUnavailableError, match=r"^it calls something outside$"):
         compile_object({"it": _text(CALLING)})
 
 
@@ -77,7 +77,7 @@ def test_a_function_that_is_not_there_is_refused() -> None:
     assert len({*loaded.addresses.values()}) == 2
     assert set(loaded.addresses) == {"one", "two"}
     for names in (["one", "three"], ["three", "one"]):
-        with pytest.raises(UnavailableError, match="does not hold what it should"):
+        with pytest.raises(CodeUnavailableError, match="does not hold what it should"):
             load_object(code, names)
 
 
@@ -95,7 +95,7 @@ def ways(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[set[str], set[st
     def found(features: set[str], libraries: set[str]) -> list[str]:
         def address(way: str) -> int:
             if way not in libraries:
-                raise UnavailableError(way)
+                raise CodeUnavailableError(way)
             return 1
 
         monkeypatch.setattr(llvm, "get_host_cpu_features", lambda: dict.fromkeys(features, True) | {"mmx": False})
@@ -121,7 +121,7 @@ def test_a_machine_has_the_ways_for_which_it_can_do_everything(ways: Callable[..
 @pytest.mark.parametrize("function", [("no_such_module", "f"), ("_struct", "no_such_function"), ("sys", "f")])
 def test_a_library_that_is_not_there_is_no_way(function: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(compiled._FUNCTIONS, "isal", function)
-    with pytest.raises(UnavailableError, match=r"^isal: "):
+    with pytest.raises(CodeUnavailableError, match=r"^isal: "):
         compiled._function_address.__wrapped__("isal")
 
 
