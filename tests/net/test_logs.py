@@ -91,7 +91,7 @@ def test_an_exception_brings_its_trace() -> None:
             assert all(line.startswith("    ") for line in trace)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(st.text(max_size=80))
 def test_no_message_breaks_a_line_or_drives_a_terminal(message: str) -> None:
     line = Line(0, logging.INFO, LOGGER, message, {"peer": message})

@@ -17,13 +17,21 @@ from kazoo.handlers.threading import KazooTimeoutError
 
 from tests.node.running import Peer, append, node_options, run, running
 from tests.node.service_support import LOG, created, serving
-from waltzctl.engine.errors import DiskWriteError, MismatchError, NotWaltzError, RefusedError, WaltzError
+from waltzctl.engine.errors import (
+    DiskWriteError,
+    InvalidRequestError,
+    MismatchError,
+    NotWaltzError,
+    RefusedError,
+    WaltzError,
+)
 from waltzctl.engine.net.single_flight import OverdueError
 from waltzctl.engine.node import admin_port, cluster_metadata, hosted_storage, node
 from waltzctl.engine.node.cluster_metadata import ClusterMetadata
 from waltzctl.engine.node.node import Node, ReadyInfo
 from waltzctl.engine.node.node_settings import NodeOptions, ServiceOptions, ZooKeeperOptions
 from waltzctl.engine.node.permissions import NotLoadedError
+from waltzctl.engine.storage.assignment import put_aside_path
 from waltzctl.formats.control import MAX_PARTITIONS, Layout
 from waltzctl.formats.wire.storage import SuccessResponse
 from waltzctl.formats.znodes import StoreParameters
@@ -64,6 +72,10 @@ def test_files_that_a_partition_left_behind_are_deleted_and_nothing_else_is_give
         assert not (tmp_path / "0").exists()
         with pytest.raises(NotLoadedError):
             served.hosted.unassign([0], delete_files=True)
+        aside = put_aside_path(tmp_path, 1)
+        aside.mkdir(parents=True)
+        served.hosted.unassign([1], delete_files=True)
+        assert not aside.exists()
 
 
 def test_a_node_of_a_cluster_takes_its_key_from_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,6 +99,13 @@ def test_a_node_of_a_cluster_takes_its_key_from_there(tmp_path: Path, monkeypatc
 
     run(work())
     assert asked == [options] * 2
+
+
+def test_options_that_cannot_be_meant_are_told_before_anybody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(cluster_metadata, "connected")
+    for ask in (cluster_metadata.read_cluster_metadata, lambda options: cluster_metadata.read_znodes(options, ["a"])):
+        with pytest.raises(InvalidRequestError):
+            ask(ZooKeeperOptions("zk:2181", "no path"))
 
 
 WHERE = "ZooKeeper at zk:2181"
@@ -225,10 +244,19 @@ def test_partitions_that_do_not_end_are_told_and_the_node_is_closed_all_the_same
                 raise OverdueError("closing", 65.0)
             return False
 
+        waited: list[float | None] = []
+        real_result = node.SingleFlight.result
+
+        async def result(flight: Any, deadline: float | None, **words: Any) -> Any:
+            waited.append(deadline)
+            return await real_result(flight, deadline, **words)
+
+        monkeypatch.setattr(node.SingleFlight, "result", result)
         monkeypatch.setattr(one.hosted, "close", late)
         with pytest.raises(DiskWriteError) as caught:
             await one.stop(1.0)
         await one.wait_closed()
+        assert waited == [10.0, 65.0], "the admin port's threads, and the partitions"
         what = {
             "late": "partitions did not come to an end within 60 s",
             "overdue": "closing has not come back for 65.0 s",

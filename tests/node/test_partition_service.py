@@ -362,6 +362,23 @@ def test_whoever_holds_it_waits_for_what_is_under_way_only(alone: Alone) -> None
     assert [answer.sequence for answer in alone.peer.answers] == [1, 2]
 
 
+def test_whoever_holds_it_waits_for_an_answer_at_once_as_well(alone: Alone) -> None:
+    held: list[bool] = []
+    alone.partition.cached = SimpleNamespace(count=0, data=b"")
+    alone.service._idle = waited = Waited(alone.service._lock)
+    holding = threading.Thread(target=lambda: held.append(alone.service.hold(PATIENCE)))
+
+    def meanwhile() -> None:
+        holding.start()
+        assert waited.begun.wait(PATIENCE)
+        assert held == []
+
+    alone.partition.meanwhile = meanwhile
+    assert alone.service.answer_now(request_of(alone.peer, few()), 1000)
+    holding.join()
+    assert held == [True]
+
+
 def test_a_worker_that_finds_it_held_leaves_the_queue_alone(alone: Alone) -> None:
     alone.submit()
 

@@ -219,6 +219,7 @@ def test_water_marks_follow_the_number_of_connections_in_steps() -> None:
     half = (1 << 19, 1 << 17)
     fifth = (1 << 18, 1 << 16)
     assert marks == [full, half, half, fifth, fifth]
+    assert [one.wire.marks for one in peers] == [fifth] * 5
     for one in peers[1:]:
         one.connection.connection_lost(None)
     assert peer.wire.marks == fifth
