@@ -28,10 +28,13 @@ from waltzctl.engine.errors import (
 from waltzctl.engine.net.single_flight import OverdueError
 from waltzctl.engine.node import admin_port, cluster_metadata, hosted_storage, node
 from waltzctl.engine.node.cluster_metadata import ClusterMetadata
+from waltzctl.engine.node.hosted_storage import HostedStorage
 from waltzctl.engine.node.node import Node, ReadyInfo
+from waltzctl.engine.node.node_metrics import NodeMetrics
 from waltzctl.engine.node.node_settings import NodeOptions, ServiceOptions, ZooKeeperOptions
 from waltzctl.engine.node.permissions import NotLoadedError
 from waltzctl.engine.storage.assignment import put_aside_path
+from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.formats.control import MAX_PARTITIONS, Layout
 from waltzctl.formats.wire.storage import SuccessResponse
 from waltzctl.formats.znodes import StoreParameters
@@ -178,6 +181,23 @@ def test_a_node_serves_so_many_partitions(monkeypatch: pytest.MonkeyPatch, count
     else:
         with pytest.raises(MismatchError, match=f"{count} partitions; a node can serve 1 to {MAX_PARTITIONS}"):
             cluster_metadata.read_cluster_metadata(options)
+
+
+def test_a_partition_that_cannot_be_served_ends_the_opening_and_lets_go_of_the_fences(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise DiskWriteError(tmp_path, 0, OSError(5, "no"))
+
+    closed: list[int] = []
+    created(tmp_path)
+    monkeypatch.setattr(hosted_storage, "PartitionService", fails)
+    monkeypatch.setattr(hosted_storage.SessionFences, "close", lambda _: closed.append(1))
+    metrics = NodeMetrics()
+    with StorageDirectory.open(tmp_path) as storage, pytest.raises(DiskWriteError):
+        HostedStorage(storage, options=ServiceOptions(), metrics=metrics, log=LOG)
+    assert closed == [1]
+    assert metrics.partitions() == {}, "nor are there metrics of it"
 
 
 def test_closing_a_second_time_does_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -607,11 +607,15 @@ def test_the_first_outage_counts_and_each_change_is_told_once(alone: Alone, capl
 
 
 @pytest.mark.parametrize(("age", "free"), [(9.0, True), (10.0, True), (11.0, False)])
-def test_a_look_that_began_behind_the_outage_ends_it(alone: Alone, age: float, free: bool) -> None:
+def test_a_look_that_began_behind_the_outage_ends_it(
+    alone: Alone, age: float, free: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     alone.service.note_failure(FULL)
+    told(caplog)
     alone.now += 10
     alone.service.note_space(age)
     assert (alone.service.outage is None) == free
+    assert told(caplog) == [(logging.WARNING, "partition 3 takes part in sessions again")] * free
 
 
 def test_space_ends_no_other_outage(alone: Alone) -> None:
