@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from waltzctl.engine.net import logs
 from waltzctl.engine.net.logs import (
     BURST,
     LOGGER,
@@ -215,7 +216,8 @@ def test_whoever_logs_never_waits_for_the_reader() -> None:
     assert len(lines) == 1 + QUEUED + 1
 
 
-def test_closing_does_not_wait_for_ever_for_a_reader_that_stands_still() -> None:
+def test_closing_does_not_wait_for_ever_for_a_reader_that_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "CLOSING", 0.05)
     stream = Stuck()
     with NodeLog(stream) as log:
         log.logger.info("never read")

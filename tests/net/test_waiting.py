@@ -41,6 +41,9 @@ def test_a_pool_that_is_closed_does_what_stands_in_line_and_ends() -> None:
     assert first.begun.wait(PATIENCE)
     pool.schedule(second)
     assert pool.others_wait
+    assert {one.daemon for one in threading.enumerate() if one.name == "w-0"} == {True}, (
+        "it keeps no process from ending"
+    )
     closing = threading.Thread(target=pool.close, daemon=True)
     closing.start()
     first.go.set()
@@ -133,6 +136,7 @@ def test_the_deadline_counts_from_the_beginning_of_the_work(monkeypatch: pytest.
     async def work() -> None:
         first = asyncio.ensure_future(flight.result(None))
         await asyncio.sleep(0)
+        assert [one.daemon for one in threading.enumerate() if one.name == "the look"] == [True]
         now[0] += 7.04
         with pytest.raises(OverdueError, match=r"^the look has not come back for 7\.0 s$") as caught:
             await flight.result(7.0)
