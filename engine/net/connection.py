@@ -307,11 +307,7 @@ class Connection(asyncio.BufferedProtocol):
         self._port.budget.give(size + OVERHEAD * requests)
         if self._pauses is Pause.NOTHING:  # as nearly always; flags are slow
             return
-        if (
-            self._pauses & Pause.UNDER_WAY
-            and self.requests <= self._most_requests // 2
-            and self.size <= self._most_bytes // 2
-        ):
+        if self.requests <= self._most_requests // 2 and self.size <= self._most_bytes // 2:
             self._resume(Pause.UNDER_WAY)
         if self._pauses & Pause.DRAINING and not self.requests:
             self.send()
