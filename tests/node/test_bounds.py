@@ -215,6 +215,18 @@ def test_no_promise_is_longer_than_the_budget() -> None:
     assert third.promise() == 0
 
 
+def test_what_was_sent_counts_no_longer_against_its_peer() -> None:
+    room = OutputBudget(1000, 100)
+    one = Share(room)
+    for _ in range(3):
+        assert one.promise() == 100
+        one.make(100, 40)
+        assert one.promise() == 60
+        one.make(60, 0)
+        one.send(40)
+    assert (room.promised, room.made, room.queued) == (0, 0, 0)
+
+
 def test_each_peer_s_share_of_the_answers_and_of_the_reads() -> None:
     peer = Peer(output=10 << 20, connection_output=1 << 20)
     assert peer.port.output_each == 1 << 20
