@@ -222,6 +222,22 @@ def test_closing_a_second_time_does_nothing(tmp_path: Path, monkeypatch: pytest.
         assert len(closed) == 3
 
 
+@pytest.mark.parametrize("seconds", [None, 50.0])
+def test_all_partitions_together_have_the_time_that_closing_may_take(tmp_path: Path, seconds: float | None) -> None:
+    created(tmp_path, 3)
+    left: list[float | None] = []
+    with serving(tmp_path) as served:
+        for service in served.hosted.services:
+            service.drain = lambda _, seconds=None: bool(left.append(seconds)) or True  # type: ignore[method-assign,misc]
+        assert served.hosted.close(seconds)
+    if seconds is None:
+        assert left == [None] * 3
+    else:
+        assert left == sorted(left, reverse=True)  # type: ignore[type-var]
+        assert len(left) == 3
+        assert all(0 < one <= seconds for one in left if one is not None)
+
+
 def test_a_change_that_does_not_end_keeps_the_directory_open(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     created(tmp_path)
     with serving(tmp_path) as served:
