@@ -310,7 +310,8 @@ def test_while_it_is_held_everything_waits(alone: Alone) -> None:
     assert alone.submit() is Admission.ACCEPTED
     assert alone.pool.line == []
     assert alone.service.stalled_seconds == 0.0, "it begins to wait now"
-    assert not alone.service.answer_now(alone.item(), 100)
+    alone.partition.cached = SimpleNamespace(count=0, data=b"")
+    assert not alone.service.answer_now(request_of(alone.peer, few()), 100)
     alone.service.resume()
     assert alone.pool.line == [alone.service]
     alone.service.resume()
@@ -409,7 +410,8 @@ def test_what_comes_after_the_end_is_refused_and_what_was_queued_as_well(alone: 
     assert alone.submit() is Admission.ACCEPTED
     assert alone.codes() == ["not-assigned"]
     assert alone.pool.line == []
-    assert not alone.service.answer_now(alone.item(), 100)
+    alone.partition.cached = SimpleNamespace(count=0, data=b"")
+    assert not alone.service.answer_now(request_of(alone.peer, few()), 100)
     assert alone.peer.requests == 4
 
 
