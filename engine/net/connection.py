@@ -197,9 +197,10 @@ class Connection(asyncio.BufferedProtocol):
     def _handle(self, received: Received, end: int) -> None:
         start = 0
         if self.version is None:
-            start = self._greet(received, end)
-            if self.version is None:
+            greeted = self._greet(received, end)
+            if greeted is None:
                 return
+            start = greeted
         start, needed = self._messages(received, start, end)
         if start == end or self._closing:
             return
@@ -214,8 +215,8 @@ class Connection(asyncio.BufferedProtocol):
                 f"{needed - HEADER} bytes of a message of type {kind}, which is never so long", received[start:end]
             )
 
-    def _greet(self, received: Received, end: int) -> int:
-        """Take the peer's Hello, and choose the version; returns what it took, and keeps an unfinished one."""
+    def _greet(self, received: Received, end: int) -> int | None:
+        """Take the peer's Hello, and choose the version; where it ends.  None while there is none: an unfinished one is kept."""
         start = 0
         length: int
         while end - start >= HEADER:
@@ -224,20 +225,20 @@ class Connection(asyncio.BufferedProtocol):
                 self._refuse(
                     f"a Hello was expected, not magic 0x{magic:02x} and version {version}", received[start:end]
                 )
-                return end
+                return None
             if not 0 <= length <= _LONGEST_HELLO:
                 self._refuse(f"a Hello of {length} bytes; {_LONGEST_HELLO} are the longest here", received[start:end])
-                return end
+                return None
             if end - start < HEADER + length:
                 break
             body = bytes(received[start + HEADER : start + HEADER + length])
             start += HEADER + length
             if length and not self._agree(body):
-                return end
+                return None
             if length:
                 return start
         self._tail = bytes(received[start:end])
-        return end
+        return None
 
     def _agree(self, body: bytes) -> bool:
         try:
@@ -306,11 +307,7 @@ class Connection(asyncio.BufferedProtocol):
         self._port.budget.give(size + OVERHEAD * requests)
         if self._pauses is Pause.NOTHING:  # as nearly always; flags are slow
             return
-        if (
-            self._pauses & Pause.UNDER_WAY
-            and self.requests <= self._most_requests // 2
-            and self.size <= self._most_bytes // 2
-        ):
+        if self.requests <= self._most_requests // 2 and self.size <= self._most_bytes // 2:
             self._resume(Pause.UNDER_WAY)
         if self._pauses & Pause.DRAINING and not self.requests:
             self.send()

@@ -1238,6 +1238,16 @@ _NODE = (
         "what differs between the rows is written over",
     ),
     *(
+        Equivalent(
+            "engine/node/data_port.py",
+            "DataConnection._dispatch",
+            "first = int(partitions[0])",
+            f"first = int(partitions[{other}])",
+            "it only counts where all are the same",
+        )
+        for other in ("1", "(-1)")
+    ),
+    *(
         Equivalent(file, function, "return end, 0", f"return end, {other}", _ENDED, nth)
         for file, function, count in (
             ("engine/node/admin_port.py", "AdminConnection._messages", 1),

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from waltzctl.engine.net import logs
 from waltzctl.engine.net.logs import (
     BURST,
     LOGGER,
@@ -91,7 +92,7 @@ def test_an_exception_brings_its_trace() -> None:
             assert all(line.startswith("    ") for line in trace)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(st.text(max_size=80))
 def test_no_message_breaks_a_line_or_drives_a_terminal(message: str) -> None:
     line = Line(0, logging.INFO, LOGGER, message, {"peer": message})
@@ -215,7 +216,8 @@ def test_whoever_logs_never_waits_for_the_reader() -> None:
     assert len(lines) == 1 + QUEUED + 1
 
 
-def test_closing_does_not_wait_for_ever_for_a_reader_that_stands_still() -> None:
+def test_closing_does_not_wait_for_ever_for_a_reader_that_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "CLOSING", 0.05)
     stream = Stuck()
     with NodeLog(stream) as log:
         log.logger.info("never read")

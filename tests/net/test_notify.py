@@ -68,9 +68,8 @@ def test_a_manager_that_is_gone_or_does_not_read_is_no_error(tmp_path: Path) -> 
     assert not gone.ready("x")
     manager = Manager(str(tmp_path / "notify"))
     deaf = Notifier.from_environment(manager.environment)
-    answers = [deaf.alive() for _ in range(100_000)]  # returns, though nobody reads
-    assert answers[0]
-    assert not answers[-1]
+    assert deaf.alive()
+    assert any(not deaf.alive() for _ in range(100_000)), "it returns, though nobody reads"
     manager.socket.close()
 
 

@@ -9,17 +9,21 @@ import ssl
 import subprocess
 import tempfile
 import threading
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption
 from cryptography.hazmat.primitives.serialization.pkcs12 import serialize_key_and_certificates
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from tests.net.certificates import PASSWORD, Authority, Leaf, self_made
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError
+from waltzctl.engine.net import tls
 from waltzctl.engine.net.keystore import MAX_STORE_SIZE, _ordered_chain, read_key_store, read_trust_store
 from waltzctl.engine.net.tls import client_context, load_material, self_signed, server_context
 from waltzctl.engine.net.tls_options import StoreType, TlsOptions, store_type_of
@@ -103,6 +107,72 @@ def test_without_anything_configured_a_certificate_is_made_that_any_client_accep
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert "localhost" in names.get_values_for_type(x509.DNSName)
     assert version == "TLSv1.3"
+
+
+def test_the_certificate_that_a_node_makes_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names of this machine and of the loopback, each once; a leaf for both sides, of a day ago and for ten years."""
+    monkeypatch.setattr(socket, "gethostname", lambda: "here")
+    begun = datetime.now(UTC)
+    made = self_signed(("more.example", "10.0.0.7", "localhost", "ünicode", ""))
+    [certificate] = made.chain
+    extensions = certificate.extensions
+    names = extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    assert [str(one.value) for one in names.value] == [
+        "more.example",
+        "10.0.0.7",
+        "localhost",
+        "here",
+        "127.0.0.1",
+        "::1",
+    ]
+    assert not names.critical
+    leaf = extensions.get_extension_for_class(x509.BasicConstraints)
+    assert (leaf.critical, leaf.value.ca, leaf.value.path_length) == (True, False, None)
+    usage = extensions.get_extension_for_class(x509.ExtendedKeyUsage)
+    assert [*usage.value] == [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+    assert not usage.critical
+    assert certificate.subject == certificate.issuer
+    assert abs(begun - timedelta(days=1) - certificate.not_valid_before_utc) < timedelta(minutes=5)
+    assert abs(begun + timedelta(days=3650) - certificate.not_valid_after_utc) < timedelta(minutes=5)
+    assert made.fingerprint == certificate.fingerprint(SHA256()).hex()
+    assert made.to_pem("secret").startswith(b"-----BEGIN ENCRYPTED PRIVATE KEY-----\n")
+    assert made.to_pem("secret").endswith(certificate.public_bytes(Encoding.PEM))
+
+
+@pytest.mark.parametrize(
+    ("options", "more", "found"),
+    [
+        (TlsOptions(), {}, (ssl.CERT_REQUIRED, True)),
+        (TlsOptions(), {"trust_all": True}, (ssl.CERT_NONE, False)),
+        (TlsOptions(trust_store=Path("/t")), {}, (ssl.CERT_REQUIRED, True)),
+        (TlsOptions(trust_store=Path("/t")), {"trust_all": True}, (ssl.CERT_REQUIRED, True)),
+        (TlsOptions(trust_store=Path("/t"), verify_names=False), {}, (ssl.CERT_REQUIRED, False)),
+    ],
+)
+def test_what_a_client_checks(
+    monkeypatch: pytest.MonkeyPatch, options: TlsOptions, more: dict[str, bool], found: tuple[ssl.VerifyMode, bool]
+) -> None:
+    trusted: list[object] = []
+    monkeypatch.setattr(tls, "_load_trusted", lambda _, given: trusted.append(given.trust_store))
+    monkeypatch.setattr(tls, "_load_own", lambda _, given, *, make_one: trusted.append(make_one))
+    context = client_context(options, **more)
+    assert (context.verify_mode, context.check_hostname) == found
+    assert trusted == [False, *([options.trust_store] if options.trust_store else [])]
+    assert context.minimum_version == ssl.TLSVersion.TLSv1_2
+    assert context.options & ssl.OP_NO_RENEGOTIATION
+    assert context.options & ssl.OP_NO_COMPRESSION
+    assert bool(context.get_ca_certs()) == (options.trust_store is None and not more)
+
+
+@pytest.mark.parametrize("trust", [None, Path("/t")])
+def test_what_a_server_checks(monkeypatch: pytest.MonkeyPatch, trust: Path | None) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(tls, "_load_trusted", lambda _, given: asked.append(given.trust_store))
+    monkeypatch.setattr(tls, "_load_own", lambda _, given, *, make_one: asked.append(make_one))
+    context = server_context(TlsOptions(trust_store=trust))
+    assert context.verify_mode == (ssl.CERT_NONE if trust is None else ssl.CERT_REQUIRED)
+    assert asked == [True, *([trust] if trust else [])]
+    assert context.options & ssl.OP_NO_RENEGOTIATION
 
 
 def test_each_start_makes_another_certificate() -> None:
@@ -387,8 +457,13 @@ def test_a_jks_trust_store_can_be_read_without_its_password(tmp_path: Path) -> N
 
 
 @needs_java
-@pytest.mark.parametrize("algorithm", ["RSA", "EC"])
-@pytest.mark.parametrize("kind", ["JKS", "PKCS12"])
+@pytest.mark.parametrize(
+    ("kind", "algorithm"),
+    [
+        ("JKS", "EC"), pytest.param("JKS", "RSA", marks=pytest.mark.long), pytest.param("PKCS12", "EC", marks=pytest.mark.long),
+        ("PKCS12", "RSA"),
+    ],
+)  # fmt: skip
 def test_stores_that_keytool_made_work_on_both_sides(tmp_path: Path, kind: str, algorithm: str) -> None:
     def keytool(*arguments: object) -> None:
         assert KEYTOOL is not None

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from waltzctl.engine.errors import InvalidOptionsError
 from waltzctl.engine.net import logs
 from waltzctl.engine.net import metrics as metrics_module
 from waltzctl.engine.net.graphite import report_lines
@@ -40,7 +42,17 @@ from waltzctl.engine.net.setting_kinds import (
     SWITCH,
     SettingKind,
 )
-from waltzctl.engine.net.settings import camel_case
+from waltzctl.engine.net.settings import (
+    Reloaded,
+    Settings,
+    camel_case,
+    check_bounds,
+    group,
+    needed,
+    reload_fields,
+    reloadable_fields,
+    setting,
+)
 
 # ---- samples ------------------------------------------------------------------------------------------------------------
 
@@ -340,6 +352,65 @@ def test_how_values_are_written_and_shown(kind: SettingKind, value: Any, written
 )
 def test_keys_follow_from_names(name: str, key: str) -> None:
     assert camel_case(name) == key
+
+
+@dataclass(frozen=True)
+class Inner:
+    needed: str = setting("a text", FILLED_TEXT, key="waltzctl.needed")
+    some_name: int = setting("a number", COUNT, default=3)
+
+
+@dataclass(frozen=True)
+class Outer:
+    plain: int = 7
+    inner: Inner | None = group(Inner, key="front.", name="in-", wanted_by=("needed",))
+    other: Inner = group(Inner, key="other.", name="other-", reloadable=True)
+    alone: str | None = setting("a word", FILLED_TEXT, default=None, name="single", unless="another")
+
+
+def test_what_follows_from_a_declaration_alone() -> None:
+    declared = Settings("a-command", Outer, {"old": "gone"})
+    assert (declared.prefix, declared.file_variable) == ("WALTZCTL_A_COMMAND_", "WALTZCTL_A_COMMAND_CONFIG")
+    found = {
+        one.path: (one.key, one.name, one.variable, one.default, one.reloadable, one.secret, one.declared.required)
+        for one in declared.listed
+    }
+    front = "WALTZCTL_A_COMMAND_"
+    assert found == {
+        ("inner", "some_name"): ("front.someName", "in-some-name", f"{front}IN_SOME_NAME", 3, False, False, False),
+        ("inner", "needed"): ("waltzctl.needed", "in-needed", f"{front}IN_NEEDED", None, False, False, False),
+        ("other", "some_name"): ("other.someName", "other-some-name", f"{front}OTHER_SOME_NAME", 3, True, False, False),
+        ("other", "needed"): ("waltzctl.needed", "other-needed", f"{front}OTHER_NEEDED", None, True, False, False),
+        ("alone",): ("alone", "single", f"{front}SINGLE", None, False, False, False),
+    }
+    one = declared.by_name["in-some-name"]
+    assert (one.option, one.on_command_line, one.is_argument, one.left_out, one.in_file) == (
+        "--in-some-name", (), False, (), (),
+    )  # fmt: skip
+    assert (one.unless, one.help) == ("3", "A number; 3 unless given.")
+    assert (declared.by_name["single"].unless, declared.by_name["single"].help) == (
+        "another",
+        "A word; another unless given.",
+    )
+    assert [*declared.optional_groups] == [("inner",)]
+    assert needed(Inner) == ("needed",)
+    made = declared.build({("other", "needed"): "x", ("alone",): "y"})
+    assert made == Outer(7, None, Inner("x", 3), "y")
+    made = declared.build({("other", "needed"): "x", ("inner", "needed"): "z", ("inner", "some_name"): 5})
+    assert made == Outer(7, Inner("z", 5), Inner("x", 3), None)
+    assert reloadable_fields(Outer) == {"other"}
+    old, new = Outer(7, None, Inner("x", 3), "y"), Outer(8, None, Inner("x", 4), "y")
+    assert reload_fields(old, new, frozenset({"other"})) == (
+        Outer(7, None, Inner("x", 4), "y"), Reloaded(("other",), ("plain",)),
+    )  # fmt: skip
+    check_bounds(Inner("x", 1))
+    for wrong, field, message in (
+        (Inner("x", 0), "some_name", "some_name must be a whole number, at least 1, not 0"),
+        (Inner(" ", 1), "needed", "waltzctl.needed must not be empty"),
+    ):
+        with pytest.raises(InvalidOptionsError) as caught:
+            check_bounds(wrong)
+        assert (caught.value.message, caught.value.owner, caught.value.fields) == (message, wrong, (field,))
 
 
 # ---- lines of the log ---------------------------------------------------------------------------------------------------

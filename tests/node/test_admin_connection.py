@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import uuid
 from typing import Any
 
 import pytest
 
+from tests.node.serving import LOG
 from tests.node.unplugged import Peer
 from waltzctl.engine.errors import RefusedError
 from waltzctl.engine.net.connection import OVERHEAD, Pause
+from waltzctl.engine.net.peer_limits import PortLimits
+from waltzctl.engine.node.admin_port import AdminPort
 from waltzctl.engine.storage.wire_records import WireRecords
 from waltzctl.formats.wire import admin
 from waltzctl.formats.wire.failure import Failure
@@ -177,6 +181,25 @@ def test_an_exit_ends_the_thread_and_leaves_nothing_counted(peer: Peer, leave: t
         peer.port.pool.work()
     peer.outbox.flush()
     assert (answers(peer), peer.connection.requests, peer.port.output_budget.promised) == ([], 0, 0)
+
+
+def test_the_port_closes_its_threads_once() -> None:
+    closed: list[int] = []
+    port = AdminPort(Hosted(), metrics=str, limits=PortLimits(), log=LOG)  # type: ignore[arg-type]
+    real = port.pool.close
+
+    def close() -> None:
+        closed.append(1)
+        real()
+
+    port.pool.close = close  # type: ignore[method-assign]
+
+    async def work() -> None:
+        await port.close()
+        await port.close()
+
+    asyncio.run(work())
+    assert closed == [1]
 
 
 # ---- one after the other ------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import pytest
 from tests.mutation.trial import ROOT
 from tests.node.unplugged import Peer
 from waltzctl.engine.errors import InvalidRequestError
-from waltzctl.engine.net import connection, port
+from waltzctl.engine.net import configuration_file, connection, port
 from waltzctl.engine.net.budget import Budget
 from waltzctl.engine.net.configuration_file import MAX_DEPTH, MAX_SIZE, read_entries
 from waltzctl.engine.net.connection import OVERHEAD, Pause
@@ -213,6 +213,18 @@ def test_no_promise_is_longer_than_the_budget() -> None:
     third.make(1, 0)
     other.queue(3 * moderate)
     assert third.promise() == 0
+
+
+def test_what_was_sent_counts_no_longer_against_its_peer() -> None:
+    room = OutputBudget(1000, 100)
+    one = Share(room)
+    for _ in range(3):
+        assert one.promise() == 100
+        one.make(100, 40)
+        assert one.promise() == 60
+        one.make(60, 0)
+        one.send(40)
+    assert (room.promised, room.made, room.queued) == (0, 0, 0)
 
 
 def test_each_peer_s_share_of_the_answers_and_of_the_reads() -> None:
@@ -416,9 +428,10 @@ def test_the_smallest_and_the_largest_that_can_be_meant(options: Any, meant: boo
 
 
 @pytest.mark.parametrize("beyond", [0, 1])
-def test_the_longest_configuration_file(tmp_path: Path, beyond: int) -> None:
+def test_the_longest_configuration_file(tmp_path: Path, beyond: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(configuration_file, "MAX_SIZE", 1000)  # the reader of YAML is slow
     file = tmp_path / "f.yml"
-    file.write_bytes(b"a: 1\n#" + b"x" * (MAX_SIZE - 6 + beyond))
+    file.write_bytes(b"a: 1\n#" + b"x" * (1000 - 6 + beyond))
     if beyond:
         with pytest.raises(InvalidRequestError, match="more than"):
             read_entries(file)

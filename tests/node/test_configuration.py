@@ -271,7 +271,7 @@ def test_an_empty_file_lacks_everything(tmp_path: Path) -> None:
         load(tmp_path / "a", "")
 
 
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text(max_size=60))
 def test_any_text_is_a_configuration_or_this_error(tmp_path: Path, text: str) -> None:
     path = tmp_path / "a"
@@ -347,6 +347,124 @@ def test_the_page_of_the_settings_tells_what_holds_here() -> None:
         )
     assert found == rows
     NodeOptions(directory=Path("/d"), graphite=GraphiteOptions("g"), zookeeper=ZooKeeperOptions("zk:1", "/w")).check()
+
+
+@pytest.mark.parametrize(
+    ("name", "help_text"),
+    [
+        ("port", "Data port, 0 takes a free one; 55280 unless given."),
+        ("admin-port", "Admin port; data port + 1 unless given."),
+        ("plaintext", "No TLS on the data and admin port."),
+        ("key", "PEM file: private key of the certificate; the same file unless given."),
+        ("trust-store", "Who may connect: certificates that vouch for peers."),
+    ],
+)
+def test_a_sentence_for_help(name: str, help_text: str) -> None:
+    assert SERVE.by_name[name].help == help_text
+
+
+@pytest.mark.parametrize(
+    ("text", "more", "notes"),
+    [
+        (
+            "waltzctl.plaintext: true\nwaltzctl.certificate: /c",
+            {},
+            ["{file}:3: waltzctl.certificate has no effect: plaintext is on"],
+        ),
+        ("waltzctl.plaintext: false\nwaltzctl.certificate: /c", {}, []),
+        ("waltzctl.insecure: true", {}, ["{file}:2: insecure has no effect without plaintext"]),
+        ("waltzctl: {insecure: true, plaintext: true}", {}, []),
+        (
+            "storage.ssl.keyStore.location: /s",
+            {"certificate": "/c", "key": "/k"},
+            [
+                "{file}:2: storage.ssl.keyStore.location has no effect: waltzctl.certificate takes its place (--certificate)"
+            ],
+        ),
+        (
+            "waltzctl: {certificate: /c, key: /k}",
+            {"key-store": "/s"},
+            [
+                "{file}:2: waltzctl.certificate has no effect: storage.ssl.keyStore.location takes its place (--key-store)",
+                "{file}:2: waltzctl.key has no effect: storage.ssl.keyStore.location takes its place (--key-store)",
+            ],
+        ),
+    ],
+)
+def test_what_has_no_effect_is_said(tmp_path: Path, text: str, more: dict[str, str], notes: list[str]) -> None:
+    found = load(tmp_path / "a", REQUIRED + text, given=[Given(name, value) for name, value in more.items()])
+    assert list(found.notes) == [note.format(file=tmp_path / "a") for note in notes]
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "advice"),
+    [
+        (
+            "storage.port: 1",
+            "{file}: storage.directory, storage.admin.port are missing",
+            "add storage.directory, or give PATH or WALTZCTL_SERVE_DIRECTORY",
+        ),
+        (
+            "storage: {port: 1, directory: /d}",
+            "{file}: storage.admin.port is missing",
+            "add storage.admin.port, or give --admin-port or WALTZCTL_SERVE_ADMIN_PORT",
+        ),
+        (
+            REQUIRED + "zookeeper.sessionTimeout: 5",
+            "{file}:2: zookeeper.sessionTimeout is set, and zookeeper.connectString is missing",
+            "add zookeeper.connectString, or leave zookeeper.sessionTimeout out as well",
+        ),
+        (
+            REQUIRED + "cluster.root: /w",
+            "{file}:2: cluster.root is set, and zookeeper.connectString is missing",
+            "add zookeeper.connectString, or leave cluster.root out as well",
+        ),
+        (
+            REQUIRED + "zookeeper: {connectString: 'a:1', sessionTimeout: 5}",
+            "{file}:2: zookeeper.connectString is set, and cluster.root is missing",
+            "add cluster.root, or leave zookeeper.connectString out as well",
+        ),
+    ],
+)
+def test_what_is_missing_is_said_with_what_to_do(tmp_path: Path, text: str, message: str, advice: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        load(tmp_path / "a", text)
+    assert (caught.value.message, caught.value.advice) == (message.format(file=tmp_path / "a"), advice)
+
+
+def test_where_a_value_comes_from_is_said_of_every_setting(tmp_path: Path) -> None:
+    found = load(tmp_path / "a", REQUIRED, environment={"WALTZCTL_SERVE_DRAIN": "5s"}, given=[Given("host", "::1")])
+    places = {one.setting.name: (one.place, one.shown, one.level) for one in found.settings}
+    assert places["port"] == (f"storage.port: {tmp_path / 'a'}:1", 1001, Level.FILE)
+    assert places["drain"] == ("WALTZCTL_SERVE_DRAIN", 5.0, Level.ENVIRONMENT)
+    assert places["host"] == ("--host", "::1", Level.COMMAND_LINE)
+    assert places["plaintext"] == ("waltzctl.plaintext: default", False, Level.DEFAULT)
+    assert places["http-port"] == (
+        "storage.jetty.port: default: off, because the file has no storage.jetty.port", None, Level.DEFAULT,
+    )  # fmt: skip
+    without = load_configuration(SERVE)
+    sources = {name: without.effective(name).source for name in ("http-port", "admin-port", "key", "service-workers")}
+    assert sources == {
+        "http-port": "default: data port + 2",
+        "admin-port": "default: data port + 1",
+        "key": "default",
+        "service-workers": "default",
+    }
+    assert (without.value("admin-port"), without.value("http-port")) == (55281, 55282)
+    with pytest.raises(KeyError):
+        without.effective("nothing")
+
+
+def test_what_contradicts_is_told_with_its_places(tmp_path: Path) -> None:
+    found = load(tmp_path / "a", REQUIRED + "waltzctl.certificate: /c", environment={"WALTZCTL_SERVE_KEY_STORE": "/s"})
+    found.check()
+    same = load(tmp_path / "a", "storage: {port: 7, admin.port: 7, directory: /d}")
+    with pytest.raises(InvalidRequestError) as caught:
+        same.check()
+    assert caught.value.message == (
+        f"the data and the admin port are both 7 (storage.port: {tmp_path / 'a'}:1; storage.admin.port: {tmp_path / 'a'}:1)"
+    )
+    assert caught.value.advice == "the ports must differ"
 
 
 def test_every_bound_has_a_setting_that_reaches_it() -> None:

@@ -292,6 +292,21 @@ def test_a_partition_that_stands_still_is_answered_as_busy_and_nothing_is_counte
     assert hosted.partitions[0].waiters == []
 
 
+def test_what_waits_in_a_connection_that_is_to_end_is_not_begun_any_more(hosted: Hosted) -> None:
+    peer = connected(hosted)
+    full = hosted.partitions[0]
+    full.admission = Admission.FULL
+    peer.send(b"".join([*appends(0, 1), storage.encode(read(1))]))
+    peer.connection.close()
+    full.admission = Admission.ACCEPTED
+    for waiter in full.waiters:
+        waiter()
+    peer.outbox.flush()
+    peer.connection._go_on()
+    assert full.taken == []
+    assert peer.port.reads.used == 0
+
+
 def test_who_is_gone_gives_back_what_waited(hosted: Hosted) -> None:
     peer = connected(hosted)
     full = hosted.partitions[0]

@@ -17,13 +17,24 @@ from kazoo.handlers.threading import KazooTimeoutError
 
 from tests.node.running import Peer, append, node_options, run, running
 from tests.node.service_support import LOG, created, serving
-from waltzctl.engine.errors import DiskWriteError, MismatchError, NotWaltzError, RefusedError, WaltzError
+from waltzctl.engine.errors import (
+    DiskWriteError,
+    InvalidRequestError,
+    MismatchError,
+    NotWaltzError,
+    RefusedError,
+    WaltzError,
+)
 from waltzctl.engine.net.single_flight import OverdueError
 from waltzctl.engine.node import admin_port, cluster_metadata, hosted_storage, node
 from waltzctl.engine.node.cluster_metadata import ClusterMetadata
+from waltzctl.engine.node.hosted_storage import HostedStorage
 from waltzctl.engine.node.node import Node, NodeReadyInfo
+from waltzctl.engine.node.node_metrics import NodeMetrics
 from waltzctl.engine.node.node_settings import NodeOptions, ServiceOptions, ZooKeeperOptions
 from waltzctl.engine.node.permissions import NotLoadedError
+from waltzctl.engine.storage.assignment import put_aside_path
+from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.formats.control import MAX_PARTITIONS, Layout
 from waltzctl.formats.wire.storage import SuccessResponse
 from waltzctl.formats.znodes import StoreParameters
@@ -64,6 +75,10 @@ def test_files_that_a_partition_left_behind_are_deleted_and_nothing_else_is_give
         assert not (tmp_path / "0").exists()
         with pytest.raises(NotLoadedError):
             served.hosted.unassign([0], delete_files=True)
+        aside = put_aside_path(tmp_path, 1)
+        aside.mkdir(parents=True)
+        served.hosted.unassign([1], delete_files=True)
+        assert not aside.exists()
 
 
 def test_a_node_of_a_cluster_takes_its_key_from_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,6 +102,13 @@ def test_a_node_of_a_cluster_takes_its_key_from_there(tmp_path: Path, monkeypatc
 
     run(work())
     assert asked == [options] * 2
+
+
+def test_options_that_cannot_be_meant_are_told_before_anybody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(cluster_metadata, "connected")
+    for ask in (cluster_metadata.read_cluster_metadata, lambda options: cluster_metadata.read_znodes(options, ["a"])):
+        with pytest.raises(InvalidRequestError):
+            ask(ZooKeeperOptions("zk:2181", "no path"))
 
 
 WHERE = "ZooKeeper at zk:2181"
@@ -161,6 +183,23 @@ def test_a_node_serves_so_many_partitions(monkeypatch: pytest.MonkeyPatch, count
             cluster_metadata.read_cluster_metadata(options)
 
 
+def test_a_partition_that_cannot_be_served_ends_the_opening_and_lets_go_of_the_fences(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise DiskWriteError(tmp_path, 0, OSError(5, "no"))
+
+    closed: list[int] = []
+    created(tmp_path)
+    monkeypatch.setattr(hosted_storage, "PartitionService", fails)
+    monkeypatch.setattr(hosted_storage.SessionFences, "close", lambda _: closed.append(1))
+    metrics = NodeMetrics()
+    with StorageDirectory.open(tmp_path) as storage, pytest.raises(DiskWriteError):
+        HostedStorage(storage, options=ServiceOptions(), metrics=metrics, log=LOG)
+    assert closed == [1]
+    assert metrics.partitions() == {}, "nor are there metrics of it"
+
+
 def test_closing_a_second_time_does_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[str] = []
     created(tmp_path)
@@ -181,6 +220,22 @@ def test_closing_a_second_time_does_nothing(tmp_path: Path, monkeypatch: pytest.
         assert served.hosted.close()
         assert served.hosted.close(0.0)
         assert len(closed) == 3
+
+
+@pytest.mark.parametrize("seconds", [None, 50.0])
+def test_all_partitions_together_have_the_time_that_closing_may_take(tmp_path: Path, seconds: float | None) -> None:
+    created(tmp_path, 3)
+    left: list[float | None] = []
+    with serving(tmp_path) as served:
+        for service in served.hosted.services:
+            service.drain = lambda _, seconds=None: bool(left.append(seconds)) or True  # type: ignore[method-assign,misc]
+        assert served.hosted.close(seconds)
+    if seconds is None:
+        assert left == [None] * 3
+    else:
+        assert left == sorted(left, reverse=True)  # type: ignore[type-var]
+        assert len(left) == 3
+        assert all(0 < one <= seconds for one in left if one is not None)
 
 
 def test_a_change_that_does_not_end_keeps_the_directory_open(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -225,10 +280,19 @@ def test_partitions_that_do_not_end_are_told_and_the_node_is_closed_all_the_same
                 raise OverdueError("closing", 65.0)
             return False
 
+        waited: list[float | None] = []
+        real_result = node.SingleFlight.result
+
+        async def result(flight: Any, deadline: float | None, **words: Any) -> Any:
+            waited.append(deadline)
+            return await real_result(flight, deadline, **words)
+
+        monkeypatch.setattr(node.SingleFlight, "result", result)
         monkeypatch.setattr(one.hosted, "close", late)
         with pytest.raises(DiskWriteError) as caught:
             await one.stop(1.0)
         await one.wait_closed()
+        assert waited == [10.0, 65.0], "the admin port's threads, and the partitions"
         what = {
             "late": "partitions did not come to an end within 60 s",
             "overdue": "closing has not come back for 65.0 s",

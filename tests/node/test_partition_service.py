@@ -310,7 +310,8 @@ def test_while_it_is_held_everything_waits(alone: Alone) -> None:
     assert alone.submit() is Admission.ACCEPTED
     assert alone.pool.line == []
     assert alone.service.stalled_seconds == 0.0, "it begins to wait now"
-    assert not alone.service.answer_now(alone.item(), 100)
+    alone.partition.cached = SimpleNamespace(count=0, data=b"")
+    assert not alone.service.answer_now(request_of(alone.peer, few()), 100)
     alone.service.resume()
     assert alone.pool.line == [alone.service]
     alone.service.resume()
@@ -362,6 +363,23 @@ def test_whoever_holds_it_waits_for_what_is_under_way_only(alone: Alone) -> None
     assert [answer.sequence for answer in alone.peer.answers] == [1, 2]
 
 
+def test_whoever_holds_it_waits_for_an_answer_at_once_as_well(alone: Alone) -> None:
+    held: list[bool] = []
+    alone.partition.cached = SimpleNamespace(count=0, data=b"")
+    alone.service._idle = waited = Waited(alone.service._lock)
+    holding = threading.Thread(target=lambda: held.append(alone.service.hold(PATIENCE)))
+
+    def meanwhile() -> None:
+        holding.start()
+        assert waited.begun.wait(PATIENCE)
+        assert held == []
+
+    alone.partition.meanwhile = meanwhile
+    assert alone.service.answer_now(request_of(alone.peer, few()), 1000)
+    holding.join()
+    assert held == [True]
+
+
 def test_a_worker_that_finds_it_held_leaves_the_queue_alone(alone: Alone) -> None:
     alone.submit()
 
@@ -392,7 +410,8 @@ def test_what_comes_after_the_end_is_refused_and_what_was_queued_as_well(alone: 
     assert alone.submit() is Admission.ACCEPTED
     assert alone.codes() == ["not-assigned"]
     assert alone.pool.line == []
-    assert not alone.service.answer_now(alone.item(), 100)
+    alone.partition.cached = SimpleNamespace(count=0, data=b"")
+    assert not alone.service.answer_now(request_of(alone.peer, few()), 100)
     assert alone.peer.requests == 4
 
 
@@ -590,11 +609,15 @@ def test_the_first_outage_counts_and_each_change_is_told_once(alone: Alone, capl
 
 
 @pytest.mark.parametrize(("age", "free"), [(9.0, True), (10.0, True), (11.0, False)])
-def test_a_look_that_began_behind_the_outage_ends_it(alone: Alone, age: float, free: bool) -> None:
+def test_a_look_that_began_behind_the_outage_ends_it(
+    alone: Alone, age: float, free: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     alone.service.note_failure(FULL)
+    told(caplog)
     alone.now += 10
     alone.service.note_space(age)
     assert (alone.service.outage is None) == free
+    assert told(caplog) == [(logging.WARNING, "partition 3 takes part in sessions again")] * free
 
 
 def test_space_ends_no_other_outage(alone: Alone) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 import os
+import socket
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -152,6 +154,38 @@ def test_a_spare_descriptor_that_is_not_there_is_done_without(port: Any, monkeyp
     port.give_up_spare()
 
 
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (TimeoutError(), "no connection came about: TimeoutError"),
+        (OSError("no certificate"), "no connection came about: no certificate"),
+        (ConnectionResetError("gone"), None),
+        (EOFError(), None),
+    ],
+)
+def test_a_peer_of_which_no_connection_comes_is_let_go_and_counts_no_longer(
+    port: Any, error: Exception, told: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever went away without a word is no reason to complain."""
+    accepted = SimpleNamespace(closed=0, options=[], family=socket.AF_UNIX, setblocking=lambda _: None)
+
+    def close() -> None:
+        accepted.closed += 1
+
+    async def refused(make: Callable[[], Any], given: Any, **words: Any) -> None:
+        assert (given, make().made) == (accepted, False)
+        assert words == {"ssl": "context", "ssl_handshake_timeout": 30.0, "ssl_shutdown_timeout": 2.0}
+        raise error
+
+    accepted.close = close
+    port.loop.connect_accepted_socket = refused
+    port._ssl = "context"
+    port._expected = 1
+    asyncio.run(port._welcome(accepted, "peer"))
+    assert (accepted.closed, port._expected) == (1, 0)
+    assert lines(caplog) == ([] if told is None else [f"data port: peer: {told}"])
+
+
 def test_many_newcomers_are_let_in_in_portions(port: Any) -> None:
     port._limits = SimpleNamespace(max_connections=1000)
     listener = Listener(*(("h", number) for number in range(100)))
@@ -219,6 +253,7 @@ def test_water_marks_follow_the_number_of_connections_in_steps() -> None:
     half = (1 << 19, 1 << 17)
     fifth = (1 << 18, 1 << 16)
     assert marks == [full, half, half, fifth, fifth]
+    assert [one.wire.marks for one in peers] == [fifth] * 5
     for one in peers[1:]:
         one.connection.connection_lost(None)
     assert peer.wire.marks == fifth

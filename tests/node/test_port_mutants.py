@@ -19,7 +19,7 @@ from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.formats.wire import admin, storage
 from waltzctl.formats.wire.frame import Magic, keep_alive
 
-DEFAULT, THOROUGH = 5_000, 1_000_000
+DEFAULT, THOROUGH = 3_000, 1_000_000
 ABREAST = 10
 """Connections that mutants are sent over at the same time."""
 LAST_SESSION = 2**63 - 1

@@ -1,0 +1,143 @@
+"""Key stores, case by case: what is read from which bytes, and word for word why nothing is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+)
+from cryptography.hazmat.primitives.serialization.pkcs12 import serialize_key_and_certificates
+
+from tests.net.certificates import PASSWORD, Authority
+from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.net.keystore import read_certificate_and_key, read_key_store, read_trust_store
+
+AUTHORITY = Authority()
+NODE = AUTHORITY.issue("node", "node.example")
+CHAIN = NODE.certificate_pem()
+KEY = NODE.key_pem()
+OTHER = ec.generate_private_key(ec.SECP256R1()).private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+LOCKED = ec.generate_private_key(ec.SECP256R1()).private_bytes(
+    Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"other")
+)
+
+
+def why(tmp_path: Path, data: bytes, *, kind: str = "PEM", password: str | None = PASSWORD, trust: bool = False) -> str:
+    """Why a store cannot be read, without its path; empty where it can."""
+    path = tmp_path / "store"
+    path.write_bytes(data)
+    try:
+        (read_trust_store if trust else read_key_store)(path, password, kind)
+    except InvalidRequestError as error:
+        return error.message.removeprefix(f"{path}: ")
+    return ""
+
+
+WHOLE = "holds no whole private key in PEM form"
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (CHAIN + KEY, ""),
+        (KEY + CHAIN, ""),
+        (b"words in front\n" + CHAIN + KEY + OTHER, ""),
+        (CHAIN, WHOLE),
+        (CHAIN + b"PRIVATE KEY-----", WHOLE),
+        (b"PRIVATE KEY-----\nPRIVATE KEY-----" + CHAIN, WHOLE),
+        (CHAIN + OTHER + KEY, "the private key does not belong to the first certificate"),
+        (KEY, "no certificate in PEM form can be read from it"),
+        (CHAIN[:-30], "a block of PEM is cut off"),
+        (CHAIN + KEY[:-30], "a block of PEM is cut off"),
+        (CHAIN + LOCKED, "the private key cannot be read: wrong password, or damaged"),
+        (CHAIN + KEY.replace(b"MI", b"AA", 1), "the private key cannot be read: damaged, or of an unknown kind"),
+        (b"", "the file is empty"),
+        (b"words", "not PEM"),
+    ],
+)
+def test_pem(tmp_path: Path, data: bytes, message: str) -> None:
+    assert why(tmp_path, data) == message
+
+
+def test_an_encrypted_key_needs_a_password(tmp_path: Path) -> None:
+    message = "the private key is encrypted and no password is given"
+    assert why(tmp_path, CHAIN + LOCKED, password=None) == message
+    assert why(tmp_path, CHAIN + KEY, password=None) == ""
+    assert why(tmp_path, CHAIN + KEY, password="") == ""
+
+
+def test_certificate_and_key_may_stand_in_one_file_or_in_two(tmp_path: Path) -> None:
+    chain, key, both = (tmp_path / name for name in ("chain", "key", "both"))
+    chain.write_bytes(CHAIN)
+    key.write_bytes(KEY)
+    both.write_bytes(CHAIN + KEY)
+    assert read_certificate_and_key(both, None, None).chain == read_certificate_and_key(chain, key, None).chain
+    for first, second, path, message in (
+        (chain, None, chain, WHOLE),
+        (key, None, key, "no certificate in PEM form can be read from it"),
+        (chain, chain, chain, WHOLE),
+        (key, key, key, "no certificate in PEM form can be read from it"),
+    ):
+        with pytest.raises(InvalidRequestError) as caught:
+            read_certificate_and_key(first, second, None)
+        assert caught.value.message == f"{path}: {message}"
+
+
+JKS, P12 = bytes.fromhex("feedfeed"), b"\x30\x82"
+
+
+@pytest.mark.parametrize(
+    ("data", "kind", "message", "advice"),
+    [
+        (CHAIN, "JKS", "PEM, not JKS", "set the store's type to PEM"),
+        (CHAIN, "PKCS12", "PEM, not PKCS12", "set the store's type to PEM"),
+        (b"\x31words", "JKS", "neither JKS nor PKCS12; it begins with 31776f72", None),
+        (b"words", "PEM", "not PEM", "name the store's type, JKS or PKCS12"),
+        (P12, "JKS", "a damaged or unknown PKCS12 store", None),
+        (P12, "PKCS12", "a damaged or unknown PKCS12 store", None),
+    ],
+)
+def test_a_store_is_what_its_first_bytes_say(
+    tmp_path: Path, data: bytes, kind: str, message: str, advice: str | None
+) -> None:
+    for trust in (False, True):
+        path = tmp_path / "store"
+        path.write_bytes(data)
+        with pytest.raises(InvalidRequestError) as caught:
+            (read_trust_store if trust else read_key_store)(path, PASSWORD, kind)
+        assert caught.value.message == f"{path}: {message}"
+        assert caught.value.advice == advice or advice is None
+
+
+@pytest.mark.parametrize("kind", ["JKS", "PKCS12"])
+def test_passwords_of_stores(tmp_path: Path, kind: str) -> None:
+    data = NODE.write(tmp_path, kind).read_bytes()
+    assert why(tmp_path, data, kind=kind) == ""
+    assert why(tmp_path, data, kind=kind, password=None) == "a private key cannot be read without the store's password"
+    assert "password" in why(tmp_path, data, kind=kind, password="wrong")
+    assert "password" in why(tmp_path, data, kind=kind, password="wrong", trust=True)
+    assert why(tmp_path, AUTHORITY.write(tmp_path, kind).read_bytes(), kind=kind) == (
+        "the key store holds no private key with its certificate"
+    )
+
+
+def test_a_store_with_a_key_alone_is_none(tmp_path: Path) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    data = serialize_key_and_certificates(b"x", key, None, None, NoEncryption())
+    assert why(tmp_path, data, kind="PKCS12", password="") == "the key store holds no private key with its certificate"
+
+
+@pytest.mark.parametrize("kind", ["JKS", "PKCS12", "PEM"])
+def test_a_store_of_a_node_vouches_for_its_own_certificate(tmp_path: Path, kind: str) -> None:
+    """And a chain for those above it, where the store holds them as certificates of their own."""
+    path = NODE.write(tmp_path, kind)
+    found = read_trust_store(path, PASSWORD, kind)
+    own = NODE.chain[0].public_bytes(Encoding.DER)
+    assert found[0] == own
+    assert len(found) == (1 if kind == "JKS" else len(NODE.chain))
