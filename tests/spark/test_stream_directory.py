@@ -232,6 +232,13 @@ def test_up_to_the_low_water_mark_nothing_above_it_is_read(tmp_path: Path) -> No
     assert ids(query.rows) == list(range(90))  # a new session began at 89; what it appended is not behind its mark
 
 
+def test_without_a_control_file_nothing_is_beyond_recovery(tmp_path: Path) -> None:
+    path = build_directory(tmp_path / "d", {0: 9}, local_low_water_mark=5)
+    (path / "waltz-storage.ctl").unlink()
+    assert Query(path, upTo="low-water-mark").run() == []
+    assert ids(Query(path).run()) == list(range(9))
+
+
 @pytest.mark.parametrize(("low", "local", "read"), [(41, 60, 42), (60, 41, 42), (41, 41, 42), (41, -1, 0), (-1, 41, 0)])
 def test_only_what_both_marks_promise_is_beyond_recovery(tmp_path: Path, low: int, local: int, read: int) -> None:
     """Either mark may be the higher one: of a replica that is behind, or that was ahead when the session began."""
