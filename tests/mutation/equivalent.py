@@ -728,6 +728,20 @@ _SPARK = (
     Equivalent(
         "engine/spark/spark_executor.py", "SparkExecutor.run", "return found[0]", "return found[(-1)]", _ONLY_ONE
     ),
+    Equivalent(
+        "engine/spark/stream_places.py",
+        "_look",
+        "if anchor.offset is None or anchor.offset < HEADER_SIZE or anchor.size is None:",
+        "if anchor.offset is None or anchor.offset <= HEADER_SIZE or anchor.size is None:",
+        "where a record stood is a hint; without it the index or a scan leads to it",
+    ),
+    Equivalent(
+        "engine/spark/stream_reader.py",
+        "WaltzStreamReader._check_present",
+        "if behind and anchor.identified and self._options.up_to != INTACT and last is not None:",
+        "if True and anchor.identified and self._options.up_to != INTACT and last is not None:",
+        "the record is looked at before the batch is planned, and says the same there",
+    ),
     *(
         Equivalent(
             "engine/spark/start.py",
