@@ -729,6 +729,13 @@ _SPARK = (
         "engine/spark/spark_executor.py", "SparkExecutor.run", "return found[0]", "return found[(-1)]", _ONLY_ONE
     ),
     Equivalent(
+        "engine/spark/spark_executor.py",
+        "SparkExecutor.run",
+        "thread.join(_LOOK)",
+        "pass",
+        "it looks more often",
+    ),
+    Equivalent(
         "engine/spark/stream_places.py",
         "_look",
         "if anchor.offset is None or anchor.offset < HEADER_SIZE or anchor.size is None:",
@@ -794,6 +801,7 @@ TUNED: dict[str, tuple[str, ...]] = {
     "engine/spark/cluster_history.py": ("_AT_ONCE", "_ROWS"),
     "engine/spark/spark_executor.py": ("PACKET", "FLAT", "WAVE"),
     "engine/spark/run_writing.py": ("_FLUSH", "_HELD"),
+    "engine/spark/segment_parts.py": ("_TRIES",),
     "engine/spark/splits.py": ("FLAT",),
     "engine/spark/stream_node.py": ("_ABOUT", "_ROWS", "_BYTES"),
     "engine/spark/stream_places.py": ("SPLIT_BYTES",),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.datasource import CaseInsensitiveDict, InputPartition
 
 from tests.builders import build_directory
 from tests.inspect.helpers import age, flip, seg
@@ -269,6 +269,7 @@ def test_what_is_made_for_a_query_follows_from_its_options(storage: Path, tmp_pa
     made = source(path=str(storage), pushdown="false").reader(schema)
     assert type(made) is WaltzReader
     assert len(made.partitions()) == 1
+    assert list(made.read(InputPartition(None))) == []
     assert type(source(path=str(storage), pushdown="true").reader(schema)) is PushingReader
     streams = {
         "directory": source(path=str(storage)), "node": source(path="Waltz://127.0.0.1:1"),

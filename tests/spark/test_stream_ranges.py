@@ -144,6 +144,14 @@ def test_damage_is_told_by_the_range_that_has_the_first_id_that_it_cost(
     assert _read(_range(segment, first, last)) == rows
 
 
+def test_damage_up_to_the_end_says_why_the_records_end(segment: Path) -> None:
+    flip(segment, _at(138) + 50)
+    flip(segment, _at(139) + 50)
+    first, *others = _read(_range(segment, 130, 139))
+    assert (first, others[:7]) == (130, [131, 132, 133, 134, 135, 136, 137])
+    assert others[7:] == ["torn-tail 138 1"]
+
+
 def test_a_torn_tail_is_told_only_where_nobody_writes_any_more(segment: Path) -> None:
     cut(segment, _at(139) + 30)
     assert _read(_range(segment, last=138, following=None)) == [*range(100, 139)]
