@@ -186,7 +186,8 @@ def share(available: Mapping[int, int], limit: int) -> dict[int, int]:
     Every partition gets the same share, and what one does not need goes to the others; when there are fewer than one for each,
     the longest queues come first.  The sum is `limit`, or everything.
     """
-    left, shares = max(limit, 0), dict.fromkeys(available, 0)
+    left = max(limit, 0)
+    shares: dict[int, int] = {}
     shortest_first = sorted(available, key=lambda number: (available[number], number))
     for place, number in enumerate(shortest_first):
         shares[number] = min(available[number], left // (len(shortest_first) - place))

@@ -49,9 +49,8 @@ _TRIES = 8
 
 def directory_stream(options: Mapping[str, str], schema: StructType) -> WaltzStreamReader:
     """The stream of a storage directory; `schema` says which columns.  Raises InvalidRequestError for the options."""
-    wanted = stream_options(options)
     path = places.place(path_of(options), storage_options(options))
-    return WaltzStreamReader(DirectoryHistory(path, RowMaker(schema)), wanted)
+    return WaltzStreamReader(DirectoryHistory(path, RowMaker(schema)), stream_options(options))
 
 
 @dataclass(frozen=True, slots=True)

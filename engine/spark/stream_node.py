@@ -113,8 +113,8 @@ def _switch(options: Mapping[str, str], name: str) -> bool:
 
 def node_stream(options: Mapping[str, str], schema: StructType) -> WaltzStreamReader:
     """The stream of a node; `schema` says which columns.  Raises InvalidRequestError for the options."""
-    wanted = stream_options(options, KNOWN)
-    return WaltzStreamReader(NodeHistory(node_access(path_of(options), options), RowMaker(schema)), wanted)
+    access = node_access(path_of(options), options)
+    return WaltzStreamReader(NodeHistory(access, RowMaker(schema)), stream_options(options, KNOWN))
 
 
 @dataclass(frozen=True, slots=True)

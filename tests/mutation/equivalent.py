@@ -1210,6 +1210,27 @@ _SPARK = (
     Equivalent(
         "engine/spark/spark_executor.py", "SparkExecutor.run", "return found[0]", "return found[(-1)]", _ONLY_ONE
     ),
+    Equivalent(
+        "engine/spark/spark_executor.py",
+        "SparkExecutor.run",
+        "thread.join(_LOOK)",
+        "pass",
+        "it looks more often",
+    ),
+    Equivalent(
+        "engine/spark/stream_places.py",
+        "_look",
+        "if anchor.offset is None or anchor.offset < HEADER_SIZE or anchor.size is None:",
+        "if anchor.offset is None or anchor.offset <= HEADER_SIZE or anchor.size is None:",
+        "where a record stood is a hint; without it the index or a scan leads to it",
+    ),
+    Equivalent(
+        "engine/spark/stream_reader.py",
+        "WaltzStreamReader._check_present",
+        "if behind and anchor.identified and self._options.up_to != INTACT and last is not None:",
+        "if True and anchor.identified and self._options.up_to != INTACT and last is not None:",
+        "the record is looked at before the batch is planned, and says the same there",
+    ),
     *(
         Equivalent(
             "engine/spark/start.py",
@@ -1329,6 +1350,7 @@ TUNED: dict[str, tuple[str, ...]] = {
     "engine/spark/cluster_history.py": ("_AT_ONCE", "_ROWS"),
     "engine/spark/spark_executor.py": ("PACKET", "FLAT", "WAVE"),
     "engine/spark/run_writing.py": ("_FLUSH", "_HELD"),
+    "engine/spark/segment_parts.py": ("_TRIES",),
     "engine/spark/splits.py": ("FLAT",),
     "engine/spark/stream_node.py": ("_ABOUT", "_ROWS", "_BYTES"),
     "engine/spark/stream_places.py": ("SPLIT_BYTES",),

@@ -12,9 +12,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyspark.sql.types import StructType
 
 from tests.spark.class_archive import SHORT_LIVED
-from waltzctl.engine.spark.view_schemas import pick
+from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.spark.view_schemas import columns_of, pick
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = ("sh", "bash", "env", "dirname", "readlink", "cat", "sed", "uname", "ls", "nice", "ps")
@@ -105,5 +107,9 @@ def test_commands_in_the_same_process_answer_and_say_in_one_line_why_spark_does_
     assert advice.strip()
 
 
-def test_columns_are_named_in_any_case() -> None:
+def test_columns_are_named_in_any_case_and_once() -> None:
     assert [one.name for one in pick("records", ["Partition", "TRANSACTION_ID"])] == ["partition", "transaction_id"]
+    with pytest.raises(InvalidRequestError, match="view records: a column is named twice: partition, partition"):
+        pick("records", ["Partition", "partition"])
+    with pytest.raises(InvalidRequestError, match="the schema names no column of view records"):
+        columns_of("records", StructType([]))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.datasource import CaseInsensitiveDict, InputPartition
 
 from tests.builders import build_directory
 from tests.inspect.helpers import age, flip, seg
@@ -251,3 +251,35 @@ def test_flipping_a_bit_turns_one_record_into_a_finding(tmp_path: Path) -> None:
     rows = read(age(path), columns="transaction_id,finding,data_length")
     assert [(row["transaction_id"], row["finding"]) for row in rows if row["finding"]] == [(5, "record-checksum")]
     assert len([row for row in rows if row["data_length"] is not None]) == 19
+
+
+def test_what_is_made_for_a_query_follows_from_its_options(storage: Path, tmp_path: Path) -> None:
+    from waltzctl.engine.spark.batch_read import PushingReader, WaltzReader
+    from waltzctl.engine.spark.stream_directory import DirectoryHistory
+    from waltzctl.engine.spark.stream_node import NodeHistory
+
+    def source(**options: str) -> WaltzDataSource:
+        return WaltzDataSource(CaseInsensitiveDict(options))
+
+    assert source().name() == "waltz"
+    assert source(columns="segment,data").schema().names == ["segment", "data"]
+    assert source(data="true").schema() == spark_schema(RECORD_COLUMNS)
+    assert source(view="index").schema() == spark_schema(VIEWS["index"])
+    schema = spark_schema(pick("records", ["partition"]))
+    made = source(path=str(storage), pushdown="false").reader(schema)
+    assert type(made) is WaltzReader
+    assert len(made.partitions()) == 1
+    assert list(made.read(InputPartition(None))) == []
+    assert type(source(path=str(storage), pushdown="true").reader(schema)) is PushingReader
+    streams = {
+        "directory": source(path=str(storage)), "node": source(path="Waltz://127.0.0.1:1"),
+    }  # fmt: skip
+    kinds = {name: type(one.streamReader(schema)._history) for name, one in streams.items()}  # type: ignore[attr-defined]
+    assert kinds == {"directory": DirectoryHistory, "node": NodeHistory}
+    with pytest.raises(InvalidRequestError, match="a stream of format waltz reads one storage"):
+        source(paths='["waltz://127.0.0.1:1"]').streamReader(schema)
+    with pytest.raises(InvalidRequestError, match="a stream of format waltz reads one storage"):
+        source().streamReader(schema)
+    writer = source(path=str(tmp_path / "new")).writer(spark_schema(RECORD_COLUMNS), False)
+    writer.abort([])
+    assert list(tmp_path.iterdir()) == []

@@ -335,3 +335,10 @@ def test_a_read_has_no_more_tasks_than_a_driver_can_hold(tmp_path: Path, monkeyp
     ) as refused:
         packets(storage, splitSize=100)
     assert "raise splitSize" in str(refused.value)
+
+
+def test_records_that_are_larger_than_a_look_back_are_divided_by_their_index(short_sight: None, tmp_path: Path) -> None:
+    """The one in front leads up to each place, however far away it begins."""
+    storage = age(build_directory(tmp_path / "s", {0: [make_records(40, size=900)]}))
+    tasks = packets(storage, splitSize=4700, columns="transaction_id")
+    assert [len(task) for task in tasks] == [5] * 8

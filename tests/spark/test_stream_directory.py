@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 from dataclasses import replace
@@ -230,6 +231,40 @@ def test_up_to_the_low_water_mark_nothing_above_it_is_read(tmp_path: Path) -> No
         AppendSession(storage, 0).append([PendingRecord(b"new")])
     query.run()
     assert ids(query.rows) == list(range(90))  # a new session began at 89; what it appended is not behind its mark
+
+
+@pytest.mark.parametrize("limit", ["1000", "7"])
+def test_what_is_lost_behind_the_last_record_is_one_row_once(tmp_path: Path, limit: str) -> None:
+    path = build_directory(tmp_path / "d", {0: 40}, per_segment=10, local_low_water_mark=39)
+    segment_path(path, 30).unlink()
+    (path / "0" / index_name(30)).unlink()
+    query = Query(path, maxRecordsPerTrigger=limit)
+    query.run()
+    query.restart()
+    assert query.step() is None
+    assert ids(query.rows) == list(range(30))
+    assert [(row["transaction_id"], row["finding"], row["missing"]) for row in query.rows if row["finding"]] == [
+        (30, "acknowledged-missing", 10)
+    ]
+
+
+def test_of_a_directory_at_rest_only_the_last_segment_is_looked_at_again(tmp_path: Path) -> None:
+    path = build_directory(tmp_path / "d", {0: 30}, per_segment=10, size=20)
+    os.utime(path / "0", ns=(10**18, 10**18))
+    query = Query(path, maxRecordsPerTrigger="4")
+    query.step()
+    with segment_path(path, 20).open("ab") as file:
+        file.write(b"".join(one.encode() for one in make_records(3, first=30, size=20)))
+    query.run()
+    assert ids(query.rows) == list(range(33))
+    assert not findings(query.rows)
+
+
+def test_without_a_control_file_nothing_is_beyond_recovery(tmp_path: Path) -> None:
+    path = build_directory(tmp_path / "d", {0: 9}, local_low_water_mark=5)
+    (path / "waltz-storage.ctl").unlink()
+    assert Query(path, upTo="low-water-mark").run() == []
+    assert ids(Query(path).run()) == list(range(9))
 
 
 @pytest.mark.parametrize(("low", "local", "read"), [(41, 60, 42), (60, 41, 42), (41, 41, 42), (41, -1, 0), (-1, 41, 0)])

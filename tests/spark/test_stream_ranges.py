@@ -15,10 +15,11 @@ from tests.builders import build_directory, make_records
 from tests.inspect.helpers import cut, flip
 from waltzctl.engine.errors import StalePlanError
 from waltzctl.engine.findings import Finding
+from waltzctl.engine.log.view import view_partition
 from waltzctl.engine.scan.columns import RecordBatch
 from waltzctl.engine.spark.offsets import Anchor
 from waltzctl.engine.spark.stream_directory import read_range
-from waltzctl.engine.spark.stream_places import SegmentRange
+from waltzctl.engine.spark.stream_places import PartitionPlaces, SegmentRange
 from waltzctl.formats.segment import Record, segment_name
 
 SIZE = 60
@@ -144,6 +145,14 @@ def test_damage_is_told_by_the_range_that_has_the_first_id_that_it_cost(
     assert _read(_range(segment, first, last)) == rows
 
 
+def test_damage_up_to_the_end_says_why_the_records_end(segment: Path) -> None:
+    flip(segment, _at(138) + 50)
+    flip(segment, _at(139) + 50)
+    first, *others = _read(_range(segment, 130, 139))
+    assert (first, others[:7]) == (130, [131, 132, 133, 134, 135, 136, 137])
+    assert others[7:] == ["torn-tail 138 1"]
+
+
 def test_a_torn_tail_is_told_only_where_nobody_writes_any_more(segment: Path) -> None:
     cut(segment, _at(139) + 30)
     assert _read(_range(segment, last=138, following=None)) == [*range(100, 139)]
@@ -158,3 +167,20 @@ def test_a_wrong_header_is_told_by_the_range_that_begins_with_the_segment(segmen
     assert str(first).startswith("segment-")
     assert others == [*range(100, 111)]
     assert _read(_range(segment, first=101, last=110)) == [*range(101, 111)]
+
+
+def test_ranges_begin_behind_what_was_read_and_end_with_their_record(segment: Path) -> None:
+    """By the place of the last record, or by the index."""
+    template = _range(segment, 0, -1)
+    places = PartitionPlaces(view_partition(segment.parent, 0))
+    expected = replace(
+        template, first=105, last=109, start=_at(105), start_id=105, stop=_at(110), ends_at=_anchor(109), bytes=300
+    )
+    assert list(places.ranges(_anchor(104), _anchor(109), template)) == [expected]
+    (by_index,) = places.ranges(Anchor(104), _anchor(109), template)
+    assert by_index == expected
+    whole, part = places.ranges(Anchor(-1), _anchor(100), template)
+    assert (whole.segment, whole.first, whole.last, whole.start, whole.start_id, whole.stop, whole.following) == (
+        0, 0, 99, 128, 0, None, 100,
+    )  # fmt: skip
+    assert (whole.ends_at, whole.before, part.segment, part.first, part.last) == (None, False, 100, 100, 100)

@@ -259,8 +259,12 @@ def test_a_mark_below_what_was_read_is_no_loss_while_the_record_is_there() -> No
 )
 def test_a_query_begins_behind_the_transaction_in_front(starting: str, place: Anchor) -> None:
     options = stream_options({"startingtransactions": starting})
-    reader = WaltzStreamReader(told([*range(7), 8, 9]), options)  # type: ignore[arg-type]
+    history: Any = told([*range(7), 8, 9])
+    reader = WaltzStreamReader(history, options)
     assert reader.initialOffset() == offset(place)
+    assert len(history.asked) == (
+        0 <= place.transaction_id < 10 and "latest" not in starting
+    )  # nothing lies behind the end
     assert reader._reached == StreamOffset({0: place}, KEY)
 
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import base64
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.errors import PySparkException
 
 from tests.cli.running import invoke
+from tests.spark.local_spark import LocalSpark, local_session
 from waltzctl.engine.errors import ClusterError, InvalidRequestError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.dump import DumpedRecord, dump_records
 from waltzctl.engine.spark.spark_executor import SparkExecutor
-from waltzctl.engine.spark.table_files import TableRequest, write_table
+from waltzctl.engine.spark.table_files import TableRequest, TableResult, write_table
 from waltzctl.engine.task_executor import LocalExecutor, TaskExecutor
 
 if TYPE_CHECKING:
@@ -131,3 +134,101 @@ def test_the_command_says_what_is_missing_and_what_it_found(tmp_path: Path) -> N
         done = invoke("dump", damaged, *arguments)
         assert done.status == 2
         assert why in done.err
+
+
+class Frame:
+    """What Spark reads or has written: rows as pairs of a finding and an id."""
+
+    def __init__(self, said: list[Any], schema: str = "") -> None:
+        self.said, self.schema = said, schema
+
+    def where(self, condition: str) -> Frame:
+        self.said.append(("where", condition))
+        return self
+
+    def select(self, *names: str) -> Frame:
+        self.said.append(("select", *names))
+        return self
+
+    def limit(self, most: int) -> Frame:
+        self.said.append(("limit", most))
+        return self
+
+    def count(self) -> int:
+        return 7
+
+    def collect(self) -> list[tuple[Any, ...]]:
+        return []
+
+
+class Spark(LocalSpark):
+    """Keeps what it was asked to read and write."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Of readers and writers, each step is noted and gives the same one back."""
+        if name in ("read", "write", "format", "options", "mode", "schema"):
+            return (
+                self
+                if name in ("read", "write")
+                else lambda *given, **more: (self.said.append((name, *given, more)), self)[1]
+            )
+        raise AttributeError(name)
+
+    dataSource = SimpleNamespace(register=lambda kind: None)  # noqa: N815
+
+    def load(self, *path: str) -> Any:
+        self.said.append(("load", *path))
+        frame: Any = Frame(self.said, "its schema")
+        frame.write = self
+        return frame
+
+    def save(self, path: str) -> None:
+        self.said.append(("save", path))
+        Path(path).mkdir()
+        if self.fails is not None:
+            raise self.fails
+
+
+@pytest.mark.parametrize(
+    ("format_", "view", "read_back"), [("json", "records", True), ("delta", "records", False), ("csv", "index", True)]
+)
+def test_what_spark_is_asked_for(tmp_path: Path, format_: str, view: str, read_back: bool) -> None:
+    spark = Spark()
+    request = TableRequest(Path("fixtures/clean-released/storage"), tmp_path / "table", format_, view)
+    assert write_table(request, SparkExecutor(local_session(spark))) == TableResult(7, ())
+    job, *said = spark.said
+    target = str(tmp_path / "table")
+    assert job[0] == "group"
+    expected = [
+        ("format", "waltz", {}), ("options", request.options()), ("load",),
+        ("format", format_, {}), ("mode", "error", {}), ("save", target), ("format", format_, {}),
+        *([("schema", "its schema", {})] if read_back else []), ("load", target),
+    ]  # fmt: skip
+    if view == "records":
+        expected += [
+            ("where", "finding is null or finding = 'data-checksum'"),
+            ("where", "finding is not null"),
+            ("select", "finding", "partition", "segment", "offset"),
+            ("limit", 10_000),
+        ]
+    assert said == expected
+
+
+def test_what_spark_leaves_of_a_table_that_failed_is_taken_away(tmp_path: Path) -> None:
+    spark = Spark(fails=PySparkException("full"))
+    request = TableRequest(Path("fixtures/clean-released/storage"), tmp_path / "table", "json")
+    with pytest.raises(ClusterError, match="the job was given up: full"):
+        write_table(request, SparkExecutor(local_session(spark)))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_request_as_options_of_the_data_source() -> None:
+    request = TableRequest(Path("/s"), Path("/t"), "orc", "records", {7, 0}, 5, 9)
+    assert request.options() == {
+        "path": "/s", "view": "records", "partitions": "0,7", "minTransactionId": "5", "maxTransactionId": "9",
+        "data": "true",
+    }  # fmt: skip
+    assert TableRequest(Path("/s"), Path("/t"), "orc", "index", first=0, last=0).options() == {
+        "path": "/s", "view": "index", "minTransactionId": "0", "maxTransactionId": "0",
+    }  # fmt: skip
+    assert TableRequest(Path("/s"), Path("/t"), "orc", data=False).options() == {"path": "/s", "view": "records"}
