@@ -32,10 +32,10 @@ from waltzctl.engine.spark.data_loss import Losses
 from waltzctl.engine.spark.offsets import BEGINNING, Anchor
 from waltzctl.engine.spark.stream_losses import LostRange
 from waltzctl.engine.spark.stream_node import (
-    Access,
     NodeAccess,
     NodeHistory,
     NodeRange,
+    PeerAccess,
     access_of,
     anchor_of,
     node_access,
@@ -315,12 +315,12 @@ def test_losses_are_noted_where_the_query_is_to_fail(read: Read) -> None:
 
 
 def test_how_a_node_is_reached_is_as_said() -> None:
-    assert access_of({}) == Access(False, False, stream_node.DEFAULT_TIMEOUT, {})
-    assert access_of({"plaintext": " True ", "timeout": "7s"}) == Access(True, False, 7.0, {})
-    assert access_of({"insecure": "true", "plaintext": "false"}) == Access(insecure=True)
-    assert access_of({"truststore": "/t", "other": "x"}) == Access(files={"trustStore": "/t"})
-    assert node_access(URL, {"insecure": "true"}) == NodeAccess(parse_url(URL), Access(insecure=True))
-    factory = Access(True, True, 7.0).reach()
+    assert access_of({}) == PeerAccess(False, False, stream_node.DEFAULT_TIMEOUT, {})
+    assert access_of({"plaintext": " True ", "timeout": "7s"}) == PeerAccess(True, False, 7.0, {})
+    assert access_of({"insecure": "true", "plaintext": "false"}) == PeerAccess(insecure=True)
+    assert access_of({"truststore": "/t", "other": "x"}) == PeerAccess(files={"trustStore": "/t"})
+    assert node_access(URL, {"insecure": "true"}) == NodeAccess(parse_url(URL), PeerAccess(insecure=True))
+    factory = PeerAccess(True, True, 7.0).reach()
     assert factory.timeout == 7.0
     for options, said in (
         ({"plaintext": "true", "keystore": "/k"}, "keyStore: there are no certificates with plaintext"),

@@ -10,8 +10,8 @@ pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
 
 from tests.builders import build_directory, make_records
 from tests.inspect.helpers import cut, flip, idx, seg
-from waltzctl.engine.inspect.dump_chunks import SegmentReader
-from waltzctl.engine.inspect.read_limits import Limits
+from waltzctl.engine.inspect.dump_chunks import ChunkReader
+from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.log.index import RecordPlace
 from waltzctl.engine.spark import segment_parts
@@ -46,7 +46,7 @@ def ranges(
     job = SegmentJob(storage / "0", 100, 0, bytes=END)
     found = []
     for number in range(count):
-        with SegmentReader(job, Limits(), data=False) as reader:
+        with ChunkReader(job, ReadLimits(), data=False) as reader:
             found.append(range_of(reader, SegmentPart("n", job, entries, number, count, first, last)))
     return found
 
