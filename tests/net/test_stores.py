@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,7 @@ WHOLE = "holds no whole private key in PEM form"
         (b"", "the file is empty"),
         (b"words", "not PEM"),
     ],
+    ids=map(str, itertools.count()),  # keys are made at each start
 )
 def test_pem(tmp_path: Path, data: bytes, message: str) -> None:
     assert why(tmp_path, data) == message
@@ -102,6 +104,7 @@ JKS, P12 = bytes.fromhex("feedfeed"), b"\x30\x82"
         (P12, "JKS", "a damaged or unknown PKCS12 store", None),
         (P12, "PKCS12", "a damaged or unknown PKCS12 store", None),
     ],
+    ids=map(str, itertools.count()),
 )
 def test_a_store_is_what_its_first_bytes_say(
     tmp_path: Path, data: bytes, kind: str, message: str, advice: str | None

@@ -298,7 +298,7 @@ def test_how_documents_are_laid_out(value: Any, text: str) -> None:
         (FILLED_TEXT, "  ", "must not be empty"),
         (FILLED_TEXT, {"a": 1}, "must be a text, not a group of keys; put it in quotation marks"),
     ],
-    ids=str,
+    ids=lambda one: one.expected if isinstance(one, SettingKind) else ascii(one)[:40],
 )
 def test_what_a_setting_takes(kind: SettingKind, given: Any, value: Any) -> None:
     """The value, or why there is none."""
