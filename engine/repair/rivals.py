@@ -17,15 +17,18 @@ from itertools import islice
 from waltzctl.engine.findings import Code
 from waltzctl.engine.repair.content import Content
 from waltzctl.engine.repair.repaired_segments import RepairContext, RepairedSegment, offsets
-from waltzctl.engine.repair.replicas import Neighbours, Proven, ReplicaSegments, find_proven
+from waltzctl.engine.repair.replicas import Neighbours, Proven, ReplicaSegments, find_proven, same_record
 from waltzctl.engine.repair.survey import Loss
 from waltzctl.engine.repair.witnesses import record_at, records_in_a_row
 from waltzctl.engine.scan.columns import RecordView
+from waltzctl.engine.scan.scanner import read_record_at
 from waltzctl.formats.accepted_losses import AcceptedLoss
-from waltzctl.formats.segment import Record
+from waltzctl.formats.segment import CHECKSUM, MAX_DATA_LENGTH, RECORD_HEADER, Record
 
 MOST_COMPARED = 10_000
 """Records in one place that are compared one by one; of more nothing is told."""
+_OWN = slice(RECORD_HEADER.offset_of("request_id"), -CHECKSUM.size)
+"""What of a record's bytes does not change with its id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +109,36 @@ class Rivals:
             ):
                 number = pair.transaction_id
                 self.context.dispute(number, number + 1, f"two records bore this id in {part.data_path.name}")
+
+    def only_here(self, part: RepairedSegment, loss: Loss, found: Proven) -> int | None:
+        """The id of an intact record out of order that would be gone if a replica's records took the place of a loss.
+
+        Not one that the replica has in the same place under the id that belongs there, nor one that some replica has under the
+        same id, and that is or will be here.  None where no such record stands there.
+        """
+        if not loss.out_of_order or part.original is None:
+            return None
+        theirs = Content("", tuple(run.span for run in found.runs))
+        ends = (loss.offset + one.end for one in records_in_a_row(theirs, 0, len(found)))
+        place = loss.offset
+        while place < loss.end:
+            here = read_record_at(part.original, place, expected_id=None, max_record=MAX_DATA_LENGTH)
+            if not isinstance(here, RecordView) or here.end > loss.end:
+                place = next((end for end in ends if end > place), loss.end)
+                continue
+            there = theirs.read(place - loss.offset, len(here.record))
+            moved = there[_OWN] == here.record[_OWN]
+            if here.data_ok and not moved and not self._kept(here, found.runs[-1].stop):
+                return here.transaction_id
+            place = here.end
+        return None
+
+    def _kept(self, here: RecordView, stop: int) -> bool:
+        """Whether a replica has a record under its id, in front of `stop`."""
+        number = here.transaction_id
+        return number < stop and any(
+            same_record(bytes(here.record), one.record(self.context.partition, number)) for one in self.replicas
+        )
 
     def _pairs(self, part: RepairedSegment, loss: Loss) -> list[_Pair] | None:
         """The records that stand out of order in a place where no id is missing; None where there is anything else."""
