@@ -10,9 +10,11 @@ import pytest
 
 from tests.repair.twelve import SIZE, Damage, Twelve, at, told
 from waltzctl.engine.durable.edits import Replace
+from waltzctl.engine.errors import DiskReadError
+from waltzctl.engine.log.view import FileState
 from waltzctl.engine.repair import rebuild_index
 from waltzctl.engine.repair.rebuild_index import plan_rebuild_index
-from waltzctl.formats.segment import HEADER_SIZE, decode_entries
+from waltzctl.formats.segment import HEADER_SIZE, SegmentHeader, decode_entries
 
 
 def grown(path: Path, more: bytes) -> None:
@@ -255,3 +257,22 @@ def test_an_end_that_is_lost_in_front_of_a_segment_keeps_its_entries(
     for chunk in (1, 2, 3, 16384):
         monkeypatch.setattr(rebuild_index, "_CHUNK", chunk)
         assert indexes(d) == [f"0: 1 entries from transaction 0 on are wrong: {WHOLE[:8]}"]
+
+
+@pytest.mark.parametrize(("first", "others"), [(0, (4, 8)), (4, (0, 8)), (8, (0, 4))])
+def test_a_segment_that_cannot_be_read_keeps_its_index_and_the_others_are_made(
+    tmp_path: Path, first: int, others: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    d = Twelve(tmp_path / "d")
+    for one in (0, 4, 8):
+        d.list(one, 3)
+    real = rebuild_index.read_segment_header
+
+    def failing(state: FileState | None) -> SegmentHeader | None:
+        if state is not None and state.path == d.seg(first):
+            raise DiskReadError(state.path, 0, OSError(5, "Input/output error"))
+        return real(state)
+
+    monkeypatch.setattr(rebuild_index, "read_segment_header", failing)
+    made = [f"{one}: 1 entries are missing: [128, 188, 248, 308]" for one in others]
+    assert indexes(d) == [*made, f"? read-error in {first}"]

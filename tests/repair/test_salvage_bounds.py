@@ -11,13 +11,14 @@ from tests.builders import CREATED, KEY, make_records
 from tests.repair.salvage_cases import OTHER, data_file
 from tests.repair.test_salvage_control import made
 from waltzctl.engine.durable import disk
-from waltzctl.engine.errors import DiskFullError, DiskReadError
+from waltzctl.engine.errors import DamageError, DiskFullError, DiskReadError
 from waltzctl.engine.progress import SILENT
+from waltzctl.engine.repair import salvage_sources
 from waltzctl.engine.repair.salvage import salvage
 from waltzctl.engine.repair.salvage_control import carve_control, proven
 from waltzctl.engine.repair.salvage_fragments import BLOCK, join
 from waltzctl.engine.repair.salvage_report import IdRange
-from waltzctl.engine.repair.salvage_sources import SECTOR, OpenFiles, SalvageSource
+from waltzctl.engine.repair.salvage_sources import SECTOR, OpenFiles, SalvageSource, list_sources
 from waltzctl.engine.scan.byte_source import BytesSource, FileSource
 from waltzctl.formats.control import Layout
 from waltzctl.formats.request_id import RequestId
@@ -243,3 +244,29 @@ def test_every_record_that_was_found_is_accounted_for(tmp_path: Path) -> None:
     (written,) = report.partitions
     assert (written.missing, written.by_witness, written.contradicted) == ((), {"header": 9}, 0)
     assert IdRange(0, 5) == IdRange(written.first_transaction_id, written.last_transaction_id)
+
+
+def test_a_segment_that_holds_fewer_records_than_were_written_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "source").write_bytes(data_file(RECORDS))
+    real = disk.WritableFile.write_at
+
+    def shorter(self: disk.WritableFile, offset: int, data: bytes | memoryview) -> None:
+        real(self, offset, data[:-60] if len(data) == 12 * 60 else data)
+
+    monkeypatch.setattr(disk.WritableFile, "write_at", shorter)
+    with pytest.raises(DamageError, match=r"\.seg: holds 11 records, 12 were written"):
+        salvage([tmp_path / "source"], to=tmp_path / "to")
+    assert [one.name for one in tmp_path.iterdir()] == ["source"]
+
+
+def test_a_device_is_as_long_as_its_end_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its state has no length, and it may be named as a source."""
+    (tmp_path / "f").write_bytes(data_file(RECORDS))
+    monkeypatch.setattr(salvage_sources.stat, "S_ISREG", lambda mode: False)
+    monkeypatch.setattr(salvage_sources.stat, "S_ISBLK", lambda mode: True)
+    source = SalvageSource(tmp_path / "f", OpenFiles(), SILENT)
+    assert source.size() == HEADER_SIZE + 12 * 60
+    assert list_sources([tmp_path / "f"], tmp_path / "to") == [tmp_path / "f"]
+    source.close()
