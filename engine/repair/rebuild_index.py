@@ -128,7 +128,7 @@ class IndexPlan:
             following, span = item.first_transaction_id + len(item), None
         if self.keeps_end and hint is not None:
             yield from self._lost_end(hint, following, span)
-        if span is not None and span.cause is DamageCause.RECORD_ORDER and span.length:
+        if span is not None and span.cause is DamageCause.RECORD_ORDER:  # a gap of ids has a record behind it
             raise DamageError(
                 f"{name}: records with other ids stand where transaction {span.transaction_id} is expected, up to the end; the"
                 " present index may tell which they are, so it stays"

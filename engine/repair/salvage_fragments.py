@@ -54,7 +54,6 @@ def join(source: ByteSource, transaction_id: int, end: int, start: int) -> bytes
             size = len(front) + start - rest
             if RECORD_OVERHEAD <= size <= LARGEST and _is_record(front + tail[rest - floor :], transaction_id):
                 return front + tail[rest - floor :]
-        first_seam += BLOCK
     if len(head) < RECORD_HEADER.size:
         return None
     number, *_, length, _ = RECORD_HEADER.struct.unpack_from(head)

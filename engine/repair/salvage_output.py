@@ -122,7 +122,7 @@ class _SegmentWriter:
 
 def _cut(pieces: Iterable[RecordPiece], threshold: int) -> Iterable[tuple[bool, RecordPiece]]:
     """The pieces, cut where a segment is full; with each, whether it begins a segment.  A gap always begins one."""
-    size, expected = 0, None
+    size, expected = HEADER_SIZE, None
     for piece in pieces:
         rest: RecordPiece | None = piece
         fresh = piece.first != expected
@@ -135,7 +135,6 @@ def _cut(pieces: Iterable[RecordPiece], threshold: int) -> Iterable[tuple[bool, 
             last = min(rest.first + count - 1, rest.last)
             taken = replace(rest, last=last)
             yield fresh, taken
-            fresh = False
             size = int(reach[last - rest.first + 1])
             rest = replace(rest, first=last + 1) if last < rest.last else None
         expected = piece.last + 1

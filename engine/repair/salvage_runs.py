@@ -161,7 +161,7 @@ def _right_in_front(header: SegmentHeader, run: SalvageRun) -> bool:
 def _candidates(source: ByteSource, start: int, stop: int) -> Iterator[int]:
     """Offsets in ``[start, stop - 128]`` where version, time and reserved bytes are those of a header."""
     base = start
-    while base + HEADER_SIZE <= stop:
+    while True:
         window = bytes(read_bytes(source, base, min(WINDOW, stop - base)))
         if len(window) < HEADER_SIZE:
             return

@@ -146,7 +146,8 @@ class _Planner:
         session, now = self._setting.session_id, self._current.session_id
         if session is None or session == now:
             return
-        if session < now and not self._allowed:
+        older = session < now
+        if older and not self._allowed:
             raise ConcurrentUpdateError(
                 f"{self._where()}: session {session} is older than session {now}, which is in force; a server that was"
                 " replaced would be let in again",
@@ -154,9 +155,7 @@ class _Planner:
             )
         self._changes["session_id"] = session
         why = f"session {now} becomes {session}"
-        self._said.append(
-            ("set-session", why + (": older servers are let in again" if session < now else ""), session < now)
-        )
+        self._said.append(("set-session", why + (": older servers are let in again" if older else ""), older))
 
     def _fence(self) -> None:
         session = self._setting.session_id

@@ -209,8 +209,8 @@ REPAIR: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/repair/set_partition.py",
-        "if session < now and not self._allowed:",
-        "if session < now - 1 and not self._allowed:",
+        "older = session < now",
+        "older = session < now - 1",
         _SET,
         "a server that was replaced is let in again without permission",
     ),

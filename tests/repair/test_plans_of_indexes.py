@@ -10,8 +10,11 @@ import pytest
 
 from tests.repair.twelve import SIZE, Damage, Twelve, at, told
 from waltzctl.engine.durable.edits import Replace
+from waltzctl.engine.errors import DiskReadError
+from waltzctl.engine.log.view import FileState
+from waltzctl.engine.repair import rebuild_index
 from waltzctl.engine.repair.rebuild_index import plan_rebuild_index
-from waltzctl.formats.segment import HEADER_SIZE, decode_entries
+from waltzctl.formats.segment import HEADER_SIZE, SegmentHeader, decode_entries
 
 
 def grown(path: Path, more: bytes) -> None:
@@ -178,3 +181,98 @@ def test_every_index_or_a_single_one(tmp_path: Path) -> None:
         assert [one.path for one in plan_rebuild_index(path, everything=True).plan.steps] == [d.idx(4)]
     assert [one.path for one in plan_rebuild_index(d.directory).plan.steps] == [d.idx(4), d.idx(8)]
     assert plan_rebuild_index(d.directory).partitions == plan_rebuild_index(d.root).partitions == (0,)
+
+
+WHOLE = [128, 188, 248, 308, 368, 428, 488, 548, 608, 668, 728, 788]
+"""Entries of twelve records in one segment."""
+
+
+def with_entries(**entries: int) -> Damage:
+    """An index that says otherwise for some transactions, ``_3`` for transaction 3."""
+    return lambda d: [entry(d, 0, int(name[1:]), value) for name, value in entries.items()]
+
+
+def skipping(d: Twelve) -> None:
+    """Transactions 2 to 6 are not there, and the index is that of all."""
+    kept = d.idx(0).read_bytes()
+    d.put(0, [0, 1, *range(7, 12)], of=[0, 1, *range(7, 12)])
+    d.idx(0).write_bytes(kept)
+
+
+def zeroed(d: Twelve) -> None:
+    """Zeros stand where transactions 2 to 6 were."""
+    data = d.seg(0).read_bytes()
+    d.seg(0).write_bytes(data[: WHOLE[2]] + bytes(5 * SIZE) + data[WHOLE[7] :])
+
+
+def torn(d: Twelve) -> None:
+    """Transactions 8 to 11, the last ones, are damaged."""
+    d.flip(d.seg(0), *(WHOLE[number] + 9 for number in range(8, 12)))
+
+
+@pytest.mark.parametrize(
+    ("damage", "entries"),
+    [
+        (lambda d: (zeroed(d), d.idx(0).unlink()), [128, 188, 248, 547, 547, 547, 547, *WHOLE[7:]]),
+        (lambda d: (zeroed(d), d.list(0, 2)), [128, 188, 248, 547, 547, 547, 547, *WHOLE[7:]]),
+        (lambda d: (zeroed(d), d.list(0, 3)), [128, 188, 248, 547, 547, 547, 547, *WHOLE[7:]]),
+        (lambda d: (zeroed(d), d.list(0, 4)), [128, 188, 248, 308, 547, 547, 547, *WHOLE[7:]]),
+        (lambda d: (zeroed(d), d.list(0, 6)), [128, 188, 248, 308, 368, 428, 547, *WHOLE[7:]]),
+        (lambda d: (zeroed(d), d.list(0, 11)), WHOLE),
+        (lambda d: (zeroed(d), with_entries(_0=1, _2=247)(d)), WHOLE),
+        (lambda d: (zeroed(d), with_entries(_3=248)(d)), [128, 188, 248, 547, 547, 547, 547, *WHOLE[7:]]),
+        (lambda d: (zeroed(d), with_entries(_0=1, _3=249)(d)), [128, 188, 248, 249, *WHOLE[4:]]),
+        (lambda d: (zeroed(d), with_entries(_4=308)(d)), [128, 188, 248, 308, 547, 547, 547, *WHOLE[7:]]),
+        (lambda d: (zeroed(d), with_entries(_0=1, _4=309)(d)), [128, 188, 248, 308, 309, *WHOLE[5:]]),
+        (lambda d: (zeroed(d), with_entries(_6=548)(d)), [128, 188, 248, 308, 368, 428, 547, *WHOLE[7:]]),
+        (lambda d: (zeroed(d), with_entries(_0=1, _6=547)(d)), [128, 188, 248, 308, 368, 428, 547, *WHOLE[7:]]),
+        (skipping, [128, 188, 248, 248, 248, 248, 248, 248, 308, 368, 428, 488]),
+        # an end that is lost, of which the index has the entries
+        (lambda d: (torn(d), with_entries(_0=1)(d)), WHOLE),
+        (lambda d: (torn(d), with_entries(_0=1)(d), d.list(0, 10)), WHOLE[:10]),
+        (lambda d: (d.cut(0, WHOLE[11] + 1), with_entries(_0=1)(d)), WHOLE),
+        (lambda d: (d.cut(0, WHOLE[11] + 1), with_entries(_0=1)(d), grown(d.idx(0), bytes(8))), WHOLE),
+    ],
+)
+def test_entries_of_lost_records_however_many_are_made_at_once(
+    tmp_path: Path, damage: Damage, entries: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one stands where the damage begins; the others where the index has them, if they rise and lie inside."""
+    d = Twelve(tmp_path / "d", firsts=(0,))
+    damage(d)
+    (edit,) = plan_rebuild_index(d.root).edits
+    assert isinstance(edit, Replace)
+    for chunk in (1, 2, 3, 4, 16384):
+        monkeypatch.setattr(rebuild_index, "_CHUNK", chunk)
+        header, *parts = edit.parts()
+        assert (len(header), decode_entries(b"".join(parts)).tolist()) == (HEADER_SIZE, entries)
+
+
+def test_an_end_that_is_lost_in_front_of_a_segment_keeps_its_entries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    d = Twelve(tmp_path / "d", firsts=(0, 8))
+    d.cut(0, WHOLE[4])
+    entry(d, 0, 0, 7)
+    for chunk in (1, 2, 3, 16384):
+        monkeypatch.setattr(rebuild_index, "_CHUNK", chunk)
+        assert indexes(d) == [f"0: 1 entries from transaction 0 on are wrong: {WHOLE[:8]}"]
+
+
+@pytest.mark.parametrize(("first", "others"), [(0, (4, 8)), (4, (0, 8)), (8, (0, 4))])
+def test_a_segment_that_cannot_be_read_keeps_its_index_and_the_others_are_made(
+    tmp_path: Path, first: int, others: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    d = Twelve(tmp_path / "d")
+    for one in (0, 4, 8):
+        d.list(one, 3)
+    real = rebuild_index.read_segment_header
+
+    def failing(state: FileState | None) -> SegmentHeader | None:
+        if state is not None and state.path == d.seg(first):
+            raise DiskReadError(state.path, 0, OSError(5, "Input/output error"))
+        return real(state)
+
+    monkeypatch.setattr(rebuild_index, "read_segment_header", failing)
+    made = [f"{one}: 1 entries are missing: [128, 188, 248, 308]" for one in others]
+    assert indexes(d) == [*made, f"? read-error in {first}"]

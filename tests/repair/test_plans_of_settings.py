@@ -60,6 +60,7 @@ def answer(place: Path, layout: Layout, damage: Damage, planner: Callable[[Twelv
     except WaltzError as error:
         said = error.message.replace(f"{d.root}/", "").replace(str(d.root), "it")
         return [f"{type(error).__name__} {said}".replace(";", ",")]
+    assert (repair.partitions, repair.storage, repair.roll_back) == ((0,), d.root, False)
     return told(repair)
 
 

@@ -19,7 +19,9 @@ def plan(place: Path, damage: Damage, way: str) -> list[str]:
     damage(damaged)
     after = int(way.removesuffix("!").removeprefix("doc "))
     try:
-        return told(plan_truncate(damaged.root, partition=0, after=after, allow_data_loss=way.endswith("!")))
+        repair = plan_truncate(damaged.root, partition=0, after=after, allow_data_loss=way.endswith("!"))
+        assert (repair.partitions, repair.storage, repair.sources) == ((0,), damaged.root, ())
+        return told(repair)
     except WaltzError as error:
         return [
             f"{type(error).__name__} {str(error).split(':', 1)[1].strip()}".replace(str(place), "").replace(";", ",")
@@ -177,6 +179,13 @@ CASES: dict[str, tuple[Damage, str]] = {
         lambda d: (d.flip(d.seg(8), 13), d.drop(8, data=False)),
         """
         7!, 9, 11: RefusedError not the partition's own (segment-key), so that it is neither cut nor removed, recover
+          restores its header if that is only damaged, otherwise move the file away by hand
+        """,
+    ),
+    "a foreign segment in front of an index alone": (
+        lambda d: (d.flip(d.seg(0), 13), d.drop(0, data=False), d.drop(4, index=False)),
+        """
+        5!: RefusedError not the partition's own (segment-key), so that it is neither cut nor removed, recover
           restores its header if that is only damaged, otherwise move the file away by hand
         """,
     ),

@@ -359,6 +359,18 @@ def test_of_two_clusters_only_a_continuation_tells() -> None:
     assert whose([LEADING, both, Chain(None, [run(7, 1, 0)])], keys=(KEY, OTHER))[1] == [(7, "header")]
 
 
+def test_what_nothing_speaks_for_is_told_in_order_and_keeps_nothing_from_the_others() -> None:
+    chains = [
+        Chain(None, [run(80, 1, 900, says=6)]),
+        Chain(None, [run(50, 2, 500)]),
+        Chain(None, [run(30, 2, 0), run(70, 1, 300)]),
+        Chain(None, [run(40, 2, 400, says=6)]),
+    ]
+    settled, doubts = whose([LEADING, *chains], trusted=True)
+    assert [(one[0], one[2], one[3]) for one in settled[2:]] == [(40, 6, "request-id"), (80, 6, "request-id")]
+    assert [first for first, _ in doubts] == [30, 70, 50]
+
+
 def test_continuations_follow_one_another_and_two_that_could_do_tell_nothing() -> None:
     settled, _ = whose([LEADING, Chain(None, [run(9, 2, 0)]), Chain(None, [run(7, 2, 500)])])
     assert [(one[0], one[3]) for one in settled[2:]] == [(7, "continuation"), (9, "continuation")]

@@ -214,12 +214,17 @@ def test_records_without_any_header_are_of_a_cluster_that_is_named(tmp_path: Pat
     assert (report.cluster_key, report.written, report.headers) == (KEY, 12, 0)
 
 
-def test_a_directory_that_cannot_be_listed_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("named", "told"), [(["d/e"], "d/e"), ([], "d")])
+def test_a_directory_that_cannot_be_listed_ends_it(
+    tmp_path: Path, named: list[str], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is named as the system does, or else it is the one that was asked for."""
+
     def walk(path: Path, onerror: Callable[[OSError], None]) -> Iterator[Any]:
-        onerror(PermissionError(13, "Permission denied", str(path)))
+        onerror(PermissionError(13, "Permission denied", *(str(tmp_path / one) for one in named)))
         return iter(())
 
     monkeypatch.setattr("waltzctl.engine.repair.salvage_sources.os.walk", walk)
     (tmp_path / "d").mkdir()
-    with pytest.raises(DiskReadError, match="Permission denied"):
+    with pytest.raises(DiskReadError, match=f"{tmp_path / told}: .*Permission denied"):
         salvage([tmp_path / "d"], to=tmp_path / "to")
