@@ -180,6 +180,16 @@ class WaltzStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._reached: StreamOffset | None = None
         """As far as this reader knows what was read: Spark 4.1 does not tell it where a batch begins."""
 
+    @property
+    def history(self) -> History:
+        """What is read."""
+        return self._history
+
+    @property
+    def options(self) -> StreamOptions:
+        """How it is read."""
+        return self._options
+
     # ---- where to begin, and how far one could go ------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
