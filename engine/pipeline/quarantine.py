@@ -26,6 +26,7 @@ BAD_BYTES = frozenset(
     {Code.RECORD_CHECKSUM, Code.DATA_CHECKSUM, Code.RECORD_ORDER, Code.RECORD_LENGTH, Code.TORN_TAIL, Code.READ_ERROR}
 )
 """Codes of records that stand there and cannot be believed; those of all others are about records that are not there."""
+_CODES = frozenset(one.value for one in Code)
 OF_FINDINGS = ("node", "partition", "segment", "transaction_id", "offset", "size", "finding", "missing")
 OF_REFUSED = ("partition", "transaction_id", "refused")
 """Columns that a row of quarantine is made of: of `records`, of `transactions`."""
@@ -35,7 +36,7 @@ Row = dict[str, Any]
 def finding_row(row: Mapping[str, Any], sources: Sequence[str]) -> Row:
     """Of a row of `records` that has a finding."""
     node, partition, code = row["node"], row["partition"], row["finding"]
-    kind = CATALOGUE.get(Code(code)) if code in Code else None
+    kind = CATALOGUE[Code(code)] if code in _CODES else None
     meaning = code if kind is None else kind.meaning
     return {
         "node": node,

@@ -129,6 +129,9 @@ def _settings(project: Project, given: SparkOptions) -> tuple[tuple[str, str], .
         "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": "0",
+        # The sessions of other commands have the largest number there is; for a batch of so many rows Spark's columns for Arrow
+        # functions find no room (4.3: NegativeArraySizeException).  This is Spark's own.
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
         "spark.sql.artifact.isolation.enabled": "true",
         "spark.sql.artifact.isolation.alwaysApplyClassloader": "true",
     }
@@ -256,13 +259,24 @@ def failure(project: Project, lines: list[str]) -> WaltzError:
             status=status,
             advice=f"mend what is named{again or ' and run it again: it goes on where it was'}",
         )
-    said = [
-        line.strip() for line in lines if line.startswith(("pyspark.errors", "Error: ", "Caused by")) and len(line) > 8
-    ]
-    text = said[-1] if said else next((line for line in reversed(lines) if line.strip()), "it ended without a word")
+    text = _said(lines)
     return PipelineError(
         f"{where}: {text[:2000]}", status=ClusterError.status, advice="waltzctl pipeline run -v shows what Spark said"
     )
+
+
+def _said(lines: list[str]) -> str:
+    """Spark's own reason: that of the first flow that failed, else what its program ended with, with the lines that belong to it."""
+    for begins in ("Error: ", "pyspark.errors"):
+        at = next((place for place, line in enumerate(lines) if line.startswith(begins)), None)
+        if at is not None:
+            told = [
+                line.strip()
+                for line in lines[at : at + 12]
+                if line.strip() and not line.startswith(("\tat ", "  File "))
+            ]
+            return " ".join(told)
+    return next((line for line in reversed(lines) if line.strip()), "it ended without a word")
 
 
 def _gaps(spark: SparkSession, project: Project) -> tuple[Gap, ...]:

@@ -178,7 +178,7 @@ class Tables:
         )
         there = self._replicas(spark).selectExpr(*_PLACE, "0L", "0L", "0L", "0L", "mark")
         sums = (
-            there.union(read)
+            read.union(there)
             .groupBy("node", "partition")
             .agg(
                 *(functions.sum(name).alias(name) for name in ("records", "missing", "damaged")),
