@@ -127,14 +127,14 @@ def _of_run(run: Run, seen: Sequence[Seen], *, new: bool) -> Iterator[Outcome]:
         if new:
             yield Nowhere(run.first, run.stop)
         return
-    version = _vote(run)
-    if version is None:
+    agreed = _vote(run)
+    if agreed is None:
         most = max(map(held.count, held))
         yield from _differing(run, fresh, None, most, of, quorum)
         return
-    votes = held.count(version)
-    yield Agreed(run.first, run.stop, version, votes)
-    yield from _differing(run, fresh, version, votes, of, quorum)
+    votes = held.count(agreed)
+    yield Agreed(run.first, run.stop, agreed, votes)
+    yield from _differing(run, fresh, agreed, votes, of, quorum)
 
 
 def _vote(run: Run) -> int | None:

@@ -75,7 +75,7 @@ def _module(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except Exception as error:
         raise InvalidRequestError(f"{path}: {type(error).__name__}: {error}", advice="mend the decoder") from error
-    cloudpickle.register_pickle_by_value(module)
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     return module
 
 

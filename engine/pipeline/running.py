@@ -97,29 +97,35 @@ def run_pipeline(project: Project, options: RunOptions, say: Callable[[str], Non
     Raises InvalidRequestError, DirectoryLockedError while another run has the catalog, PipelineError for a table that failed, with
     the exit status of what stopped it, and what opening a session raises.
     """
-    begun = time.monotonic()
     check_tables(options)
     project.format, project.options, project.buckets, project.decoder  # noqa: B018  # what is wrong is said before Java starts
+    with serving(project, options.spark) as server:
+        return run_at(server, project, options, say)
+
+
+def run_at(server: Server, project: Project, options: RunOptions, say: Callable[[str], None]) -> RunReport:
+    """The same, at a server that runs already."""
+    begun = time.monotonic()
+    check_tables(options)
     full = with_following(options.full_refresh)
-    with _server(project, options.spark) as (session, environment):
-        known = _known(session.spark, project)
-        if session.options.connect:
-            lost = ()
-        else:
-            lost = tuple(one for one in TABLES if _left_behind(project, one, known)) if not options.dry_run else ()
-        for one in lost:
-            shutil.rmtree(project.directory / one)
-        anew = with_following(tuple(one for one in lost if one not in VIEWS))
-        if anew:
-            say(f"{', '.join(anew)}: not whole in the catalog; read anew")
-        full = tuple(dict.fromkeys((*full, *anew)))
-        if (options.full_refresh_all or "state" in full) and not options.dry_run:
+    if not options.dry_run:
+        lost = _remove_leftovers(server, project)
+        if lost:
+            say(f"{', '.join(lost)}: not whole since the run before; read anew")
+        full = with_following(tuple(dict.fromkeys((*full, *lost))))
+        if options.full_refresh_all or "state" in full:
             _forget_state(project)
-        _hand_over(project, replace(options, full_refresh=full), environment, say)
-        found = None
-        if options.complete and not options.dry_run:
-            found = _gaps(session.spark, project)
+    _hand_over(project, replace(options, full_refresh=full), server.environment, say)
+    found = _gaps(server.session.spark, project) if options.complete and not options.dry_run else None
     return RunReport(project.directory, full, found, time.monotonic() - begun)
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Where Spark's program runs: a session there, and the environment by which the program finds it."""
+
+    session: Session
+    environment: dict[str, str]
 
 
 def _settings(project: Project, given: SparkOptions) -> tuple[tuple[str, str], ...]:
@@ -139,24 +145,25 @@ def _settings(project: Project, given: SparkOptions) -> tuple[tuple[str, str], .
 
 
 @contextlib.contextmanager
-def _server(project: Project, given: SparkOptions) -> Iterator[tuple[Session, dict[str, str]]]:
-    """A session with a Spark Connect server, and the environment by which Spark's program finds it."""
+def serving(project: Project, given: SparkOptions) -> Iterator[Server]:
+    """A server for runs of a project, until the block ends: one that is there (``sc://...``), or one of our own.
+
+    Raises DirectoryLockedError while another process has the catalog, and what opening a session raises.
+    """
     from waltzctl.engine.spark.start import open_session
 
-    environment = dict(os.environ)
     if given.connect:
         with open_session(given) as session:
-            yield session, environment | {"SPARK_REMOTE": given.where}
+            yield Server(session, dict(os.environ) | {"SPARK_REMOTE": given.where})
         return
-    token = str(uuid.uuid4())
-    os.environ["SPARK_CONNECT_AUTHENTICATE_TOKEN"] = token  # the server takes it from here
+    os.environ["SPARK_CONNECT_AUTHENTICATE_TOKEN"] = str(
+        uuid.uuid4()
+    )  # the server takes it from here, and so does the program
     try:
-        options = SparkOptions(given.where, _settings(project, given))
-        with open_session(options) as session:
-            port = getattr(getattr(session.spark._jvm, _SERVER), "MODULE$").localPort()  # type: ignore[attr-defined]
-            environment = dict(os.environ) | {"SPARK_REMOTE": f"sc://localhost:{port}"}  # with Java and interpreter
+        with open_session(SparkOptions(given.where, _settings(project, given))) as session:
+            port = getattr(getattr(session.spark._jvm, _SERVER), "MODULE$").localPort()
             _wait_for_catalog(session.spark, project)
-            yield session, environment
+            yield Server(session, dict(os.environ) | {"SPARK_REMOTE": f"sc://localhost:{port}"})
     finally:
         os.environ.pop("SPARK_CONNECT_AUTHENTICATE_TOKEN", None)
 
@@ -175,20 +182,23 @@ def _wait_for_catalog(spark: SparkSession, project: Project) -> None:
     raise DirectoryLockedError(project.directory, None)
 
 
-def _known(spark: SparkSession, project: Project) -> frozenset[str]:
-    """Names of the project's tables that the catalog has."""
-    place = project.namespace.rstrip(".")
-    rows = spark.sql(f"SHOW TABLES{f' IN {place}' if place else ''}").collect()
-    return frozenset(row["tableName"] for row in rows)
+def _remove_leftovers(server: Server, project: Project) -> tuple[str, ...]:
+    """Remove what lies where a table belongs and is in no catalog; gives the streaming tables among those.
 
-
-def _left_behind(project: Project, table: str, known: frozenset[str]) -> bool:
-    """Whether something lies where a table belongs, and the catalog does not know it."""
-    if table in known or project.catalog or project.database or (table == "state" and project.format == "parquet"):
-        return False
-    with contextlib.suppress(OSError):
-        return bool(os.listdir(project.directory / table))
-    return False
+    Nothing of a project with a catalog of its own, or at somebody else's server.
+    """
+    if server.session.options.connect or project.catalog or project.database:
+        return ()
+    known = {row["tableName"] for row in server.session.spark.sql("SHOW TABLES").collect()}
+    if project.format == "parquet":
+        known.add("state")  # a sink, of which the catalog does not know
+    found = []
+    for one in TABLES:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            if one not in known and os.listdir(project.directory / one):
+                shutil.rmtree(project.directory / one)
+                found.append(one)
+    return tuple(one for one in found if one not in VIEWS)
 
 
 def _forget_state(project: Project) -> None:

@@ -7,6 +7,10 @@ Functions of a pipeline's tables must not ask the server anything (4.3: ``ATTEMP
 may the files around them.  `mapInArrow` does, for the columns of what it is applied to; so does every schema that is given as text.
 So Python works here as Arrow functions of columns, with types that are values.  One that makes fewer rows than it gets, counting,
 puts them into an array in the first row of a batch.
+
+`withColumn` and joins are looked at by the server where they are written: while a table of the pipeline is not there yet they fail,
+and once it is there they are bound to it as it is, so that Spark no longer sees that one table needs the other, and does not wait.
+So there are only `select`, `where`, `groupBy` and `union`.
 """
 
 from __future__ import annotations
@@ -76,7 +80,8 @@ class Tables:
 
     def transactions(self, spark: SparkSession) -> DataFrame:
         """What the replicas agree on, up to the mark that is known as committed, with what the decoder makes of it."""
-        from pyspark.sql.functions import arrow_udf, col
+        from pyspark.sql.functions import col
+        from pyspark.sql.pandas.functions import arrow_udf
         from pyspark.sql.pandas.types import to_arrow_type
         from pyspark.sql.types import StringType, StructField, StructType
 
@@ -89,13 +94,14 @@ class Tables:
             return decoded(header, data, decode, arrow)
 
         both = arrow_udf(of_batch, made)(col("header"), col("data"))
-        return agreed.withColumn("made", both).selectExpr(
+        return agreed.select("*", both.alias("made")).selectExpr(
             *AGREED.names[:-1], "made.decoded AS decoded", "replicas", "made.refused AS refused"
         )
 
     def quarantine(self, spark: SparkSession) -> DataFrame:
         """Every row with a finding, every copy that differs, every transaction that the decoder refused: with what to do."""
-        from pyspark.sql.functions import arrow_udf, struct
+        from pyspark.sql.functions import struct
+        from pyspark.sql.pandas.functions import arrow_udf
 
         sources, columns = self._project.sources, _columns(DIFFERENCES)
 
@@ -125,7 +131,8 @@ class Tables:
 
     def tallies(self, spark: SparkSession) -> DataFrame:
         """The records of each batch counted: what `completeness` and `activity` add up."""
-        from pyspark.sql.functions import arrow_udf, explode, struct
+        from pyspark.sql.functions import explode, struct
+        from pyspark.sql.pandas.functions import arrow_udf
         from pyspark.sql.types import ArrayType
 
         def of_batch(rows: pa.Array) -> pa.Array:
@@ -163,7 +170,7 @@ class Tables:
         buckets = self._project.buckets
         by = [functions.col(f"`{one}`") for one in (*self._project.decoder.key, "partition")]
         bucket = functions.pmod(functions.xxhash64(*by), functions.lit(buckets)).cast("int")
-        return self.changes(spark).withColumn(BUCKET, bucket).repartition(buckets, BUCKET)
+        return self.changes(spark).select("*", bucket.alias(BUCKET)).repartition(buckets, BUCKET)
 
     def completeness(self, spark: SparkSession) -> DataFrame:
         """Of each replica and partition how many transactions are expected, and what became of them.
@@ -224,8 +231,8 @@ class Tables:
         lasted = functions.when(functions.col("dimension") == "segment", following - at).otherwise(
             functions.max("at").over(whole) - functions.min("at").over(whole)
         )
-        timed = sums.withColumn("seconds", functions.nullif(lasted, functions.lit(0.0))).where("records > 0")
-        return timed.selectExpr(
+        seconds = functions.nullif(lasted, functions.lit(0.0)).alias("seconds")
+        return sums.select("*", seconds).where("records > 0").selectExpr(
             *keys, *amounts, "first_transaction_id", "last_transaction_id", "seconds",
             "records / seconds AS records_per_second", "bytes / seconds AS bytes_per_second",
         )  # fmt: skip

@@ -45,6 +45,10 @@ except ImportError:  # Spark 4.1 takes what `latestOffset` says
         """Stands in for Spark's class of the same name."""
 
 
+__all__ = [
+    "ADMISSION", "INTACT", "KNOWN", "LOW_WATER_MARK", "TASK_WEIGHT", "UP_TO", "History", "StreamOptions", "StreamPart",
+    "SupportsTriggerAvailableNow", "TaskParts", "WaltzStreamReader", "path_of", "stream_options",
+]  # fmt: skip
 TASK_WEIGHT = 64 << 20
 """Bytes, about, that ranges are packed together to, for one task."""
 

@@ -113,15 +113,35 @@ def complete_row(node: str, **values: int) -> dict[str, object]:
 def test_a_gap_that_another_replica_fills_is_no_loss() -> None:
     rows = [complete_row("a"), complete_row("b", behind=3, present=7)]
     (gap,) = gaps(rows, [])
-    assert (gap.node, gap.kind, gap.first_transaction_id, gap.last_transaction_id, gap.elsewhere) == ("b", "behind", 7, 9, True)
-    damaged = {"node": "a", "partition": 0, "transaction_id": 2, "missing": 1, "finding": "record-checksum", "remedy": "x"}
+    assert (gap.node, gap.kind, gap.first_transaction_id, gap.last_transaction_id, gap.elsewhere) == (
+        "b",
+        "behind",
+        7,
+        9,
+        True,
+    )
+    damaged = {
+        "node": "a",
+        "partition": 0,
+        "transaction_id": 2,
+        "missing": 1,
+        "finding": "record-checksum",
+        "remedy": "x",
+    }
     first, _ = gaps(rows, [damaged])
     assert (first.node, first.kind, first.last_transaction_id, first.elsewhere) == ("a", "damaged", 2, True)
 
 
 def test_a_gap_that_nobody_fills_is_one() -> None:
     rows = [complete_row("a"), complete_row("b", behind=3, present=7)]
-    damaged = {"node": "a", "partition": 0, "transaction_id": 8, "missing": 1, "finding": "record-checksum", "remedy": "x"}
+    damaged = {
+        "node": "a",
+        "partition": 0,
+        "transaction_id": 8,
+        "missing": 1,
+        "finding": "record-checksum",
+        "remedy": "x",
+    }
     assert [one.elsewhere for one in gaps(rows, [damaged])] == [False, False]
     unknown = damaged | {"missing": None, "transaction_id": 2}
     assert gaps(rows, [unknown])[0].elsewhere is False
@@ -143,7 +163,10 @@ def test_state_takes_a_batch_twice_and_late_ones_without_a_change(tmp_path: Path
     writer = StateWriter(tmp_path, ["key"])
 
     def batch(*rows: tuple[str, int, str]) -> pa.RecordBatch:
-        made = [{"key": key, "partition": 0, "transaction_id": at, "v": value, BUCKET: len(key) % 2} for key, at, value in rows]
+        made = [
+            {"key": key, "partition": 0, "transaction_id": at, "v": value, BUCKET: len(key) % 2}
+            for key, at, value in rows
+        ]
         return pa.RecordBatch.from_pylist(made)
 
     def held() -> list[tuple[str, int]]:
