@@ -152,8 +152,13 @@ def test_a_gap_that_nobody_fills_is_one() -> None:
 
 def test_the_last_value_of_each_key_is_that_of_the_highest_id_in_its_partition() -> None:
     rows = pa.table(
-        {"key": ["a", "b", "a", None, None, "a"], "partition": [0, 0, 0, 0, 0, 1], "transaction_id": [1, 2, 3, 4, 5, 0], "v": list("uvwxyz")}
-    )  # fmt: skip
+        {
+            "key": ["a", "b", "a", None, None, "a"],
+            "partition": [0, 0, 0, 0, 0, 1],
+            "transaction_id": [1, 2, 3, 4, 5, 0],
+            "v": list("uvwxyz"),
+        }
+    )
     assert last_values(rows, ["key"])["v"].to_pylist() == ["w", "z", "v", "y"]
     assert last_values(last_values(rows, ["key"]), ["key"]) == last_values(rows, ["key"])
     assert last_values(rows.slice(0, 0), ["key"]).num_rows == 0
