@@ -1,9 +1,10 @@
 """What the replicas of a partition agree on, transaction by transaction.  Values in, values out; the vote is `engine.quorum`'s.
 
-A transaction is agreed upon once, at the first batch in which an intact copy of it is seen at or below the mark that is known as
-committed.  There every transaction was acknowledged, so the vote chooses the version that a quorum holds, or the only one that is
-there.  Copies that come later (a replica that was behind, one that was added) change nothing: the same bytes are passed over,
-others are told of.  That makes a batch a function of what lies between two offsets, and nothing is agreed upon twice.
+A transaction is agreed upon once, at the first batch in which an intact copy of it is seen at or below the mark that is known
+as committed.  There every transaction was acknowledged, so the vote chooses the version that a quorum holds, or the only one
+that is there.  Copies that come later (a replica that was behind, one that was added) change nothing: the same bytes are
+passed over, others are told of.  That makes a batch a function of what lies between two offsets, and nothing is agreed upon
+twice.
 
 ===========================================  ========================================================================
 what the copies that were seen say           what comes of it
@@ -84,9 +85,9 @@ def versions_of(
 ) -> NDArray[np.int64]:
     """For each replica (rows) and id from `first` on (columns) the version, as `Run.versions` has it.
 
-    `ids`: what each replica has intact, rising.  ``same[i][j]``, for j < i: whether replica i holds the same bytes as j, for each
-    of the ids that both have, in order.  `damaged`: ids (first, behind the last) that a replica held and that are not to be
-    believed.
+    `ids`: what each replica has intact, rising.  ``same[i][j]``, for j < i: whether replica i holds the same bytes as j, for
+    each of the ids that both have, in order.  `damaged`: ids (first, behind the last) that a replica held and that are not to
+    be believed.
     """
     found = np.full((len(ids), stop - first), ABSENT, dtype=np.int64)
     for row, spans in enumerate(damaged):

@@ -1,14 +1,15 @@
 """The stream of what replicas agree on, straight from their logs: transactions, or the copies that differ.
 
-The logs are compared where they lie, in the columns that the scan makes of them, up to the highest low-water mark that a replica
-knows (of each, the lower of its two marks): no recovery takes back what is at or below it.  An operator with state would have to
-keep every transaction above the mark with its data; here the state is the offset, which says for each partition
+The logs are compared where they lie, in the columns that the scan makes of them, up to the highest low-water mark that a
+replica knows (of each, the lower of its two marks): no recovery takes back what is at or below it.  An operator with state
+would have to keep every transaction above the mark with its data; here the state is the offset, which says for each partition
 
 - up to which id transactions were decided, and
 - of each replica up to which record its copies were looked at, by the anchor that tells whether it is still the same record.
 
 So a batch is a function of two offsets, Spark may ask for it again, and a killed run goes on where it was.  A task has one
-partition and `CHUNK` ids at most; replicas that were behind are compared again from where they were, with the others beside them.
+partition and `CHUNK` ids at most; replicas that were behind are compared again from where they were, with the others beside
+them.
 
 As JSON: ``{"version": 1, "partitions": {"0": {"decided": 41, "seen": {"/data/node-1": ANCHOR}}}, "keys": {...}}``.
 """

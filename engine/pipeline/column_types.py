@@ -1,7 +1,7 @@
 """A schema as Spark writes it, read without Spark: what defines a pipeline must not ask the server to read one.
 
-``key STRING, at TIMESTAMP, tags ARRAY<STRING>, place STRUCT<x: DOUBLE, y: DOUBLE>``: names and types, separated by commas.  A name of
-other signs than letters, digits and underscores stands in backticks.  Constraints and comments are not read.
+``key STRING, at TIMESTAMP, tags ARRAY<STRING>, place STRUCT<x: DOUBLE, y: DOUBLE>``: names and types, separated by commas.  A
+name of other signs than letters, digits and underscores stands in backticks.  Constraints and comments are not read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Whether everything is there: the gaps of replicas, from the rows of `completeness` and `quarantine`.  Values in, values out."""
+"""Whether everything is there: the gaps of replicas, from the rows of `completeness` and `quarantine`.  Values in, values
+out.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,9 @@ MISSING, DAMAGED, BEHIND, UNDECIDED, NOWHERE = "missing", "damaged", "behind", "
 class Gap:
     """Transactions that a replica lacks.
 
-    `node` None: of no replica that was read.  `kind`: missing, damaged, behind (the end of the partition), undecided (the replicas do
-    not agree) or nowhere.  `last_transaction_id` None: nobody knows how many there are.  `elsewhere`: another replica has all of them.
+    `node` None: of no replica that was read.  `kind`: missing, damaged, behind (the end of the partition), undecided (the
+    replicas do not agree) or nowhere.  `last_transaction_id` None: nobody knows how many there are.  `elsewhere`: another
+    replica has all of them.
     """
 
     node: str | None

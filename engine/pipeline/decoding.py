@@ -1,10 +1,10 @@
 """The project's own decoder: one function, ``decode(header, data) -> dict``, applied to every transaction.
 
 ``decoder.py`` has three names: `SCHEMA`, the columns that it makes, as Spark writes a schema; `KEY`, those of them by which
-``state`` knows what is changed; and `decode`, which gets the header (int) and the data (bytes) and returns a dict by those names.
-It may return None: the transaction says nothing, and is no row of ``state``.  Whatever it raises, and a value that is none of its
-schema, makes the transaction one that was refused: ``decoded`` is null, ``refused`` says why, and quarantine has a row.  Spark itself
-would end the run, or make null of it without a word.
+``state`` knows what is changed; and `decode`, which gets the header (int) and the data (bytes) and returns a dict by those
+names. It may return None: the transaction says nothing, and is no row of ``state``.  Whatever it raises, and a value that is
+none of its schema, makes the transaction one that was refused: ``decoded`` is null, ``refused`` says why, and quarantine has
+a row.  Spark itself would end the run, or make null of it without a word.
 
 The function travels to Spark's workers as bytes, not by the name of its module: they need not have the project.
 """

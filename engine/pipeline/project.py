@@ -1,7 +1,7 @@
 """A pipeline's project directory: what ``spark-pipeline.yml`` says, and where things lie.
 
-The specification is Spark's own file.  Under ``configuration``, which Spark takes as settings of the session, stand ours as well,
-by names that begin with ``waltz.``: Spark keeps settings that it does not know, and so one file says everything.
+The specification is Spark's own file.  Under ``configuration``, which Spark takes as settings of the session, stand ours as
+well, by names that begin with ``waltz.``: Spark keeps settings that it does not know, and so one file says everything.
 """
 
 from __future__ import annotations

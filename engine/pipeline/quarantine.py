@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from waltzctl.engine.pipeline.agreement import Differs, Nowhere
 
 DECODER = "decoder-refused"
-"""The finding of a transaction that the project's own decoder does not take; it is not about a storage, so not in the catalogue."""
+"""The finding of a transaction that the project's own decoder does not take; it is not about a storage, so not in the
+catalogue."""
 BAD_BYTES = frozenset(
     {Code.RECORD_CHECKSUM, Code.DATA_CHECKSUM, Code.RECORD_ORDER, Code.RECORD_LENGTH, Code.TORN_TAIL, Code.READ_ERROR}
 )

@@ -1,10 +1,10 @@
 """One stream of the records of several storages, so that one streaming query fills one table.
 
-Spark keeps the batches that a table of files holds in one log (``_spark_metadata``), by their number.  Several flows into such a
-table count their batches each from 0, and the batches of the second one are taken for those of the first and dropped: with
-Parquet a table has one flow.  And a query that has as many sources as there are replicas cannot go on when one is added: its
-checkpoint counts the sources.  So here the replicas are one source, and the offset says how far each of them was read, by its
-name; one that is new begins at its beginning, and one that is not named any more keeps its place.
+Spark keeps the batches that a table of files holds in one log (``_spark_metadata``), by their number.  Several flows into
+such a table count their batches each from 0, and the batches of the second one are taken for those of the first and dropped:
+with Parquet a table has one flow.  And a query that has as many sources as there are replicas cannot go on when one is added:
+its checkpoint counts the sources.  So here the replicas are one source, and the offset says how far each of them was read, by
+its name; one that is new begins at its beginning, and one that is not named any more keeps its place.
 
 As JSON: ``{"version": 1, "replicas": {"/data/node-1": OFFSET, ...}}``, each offset that of `engine.spark.offsets`.
 """

@@ -1,16 +1,17 @@
 """A run of a pipeline: Spark Declarative Pipelines, started with the right interpreter, Java, settings and catalog.
 
-A session is opened as for every other command, with the plugin by which it also is a Spark Connect server on a port of its own, and
-Spark's own program (``python -m pyspark.pipelines.cli``, what ``spark-pipelines`` starts) is told to use it.  That way
+A session is opened as for every other command, with the plugin by which it also is a Spark Connect server on a port of its
+own, and Spark's own program (``python -m pyspark.pipelines.cli``, what ``spark-pipelines`` starts) is told to use it.  That
+way
 
 - there is one Java process instead of two, and no fixed port (15002) that a second run on the machine would find taken;
 - every setting reaches Spark: ``spark-pipelines --conf`` hands settings over in pieces of which only the last one counts (4.3);
 - this process can look at the catalog before the run, and at the tables after it.
 
-What a kill leaves behind.  Spark keeps the batches of a streaming table, and goes on.  A table that is made anew (a materialized view,
-a full refresh) is removed from the catalog first and from the disk afterwards; a kill between the two leaves a directory that Spark
-refuses to put a table into.  So what lies where a table belongs and is in no catalog is removed before the run, and where that was a
-streaming table it begins anew, with those that are made of it.
+What a kill leaves behind.  Spark keeps the batches of a streaming table, and goes on.  A table that is made anew (a
+materialized view, a full refresh) is removed from the catalog first and from the disk afterwards; a kill between the two
+leaves a directory that Spark refuses to put a table into.  So what lies where a table belongs and is in no catalog is removed
+before the run, and where that was a streaming table it begins anew, with those that are made of it.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ VIEWS = ("completeness", "activity")
 _SERVER = "org.apache.spark.sql.connect.service.SparkConnectService$"
 _KEPT = 400
 """Last lines of Spark's that are searched for what went wrong."""
+_HELD = ("Another instance of Derby", "XSDB6", "SessionHiveMetaStoreClient", "Failed to start database")
+"""What is said where another process has it."""
 _TRIES, _PAUSE = 30, 1.0
 """How often the catalog is asked for while another process holds it: one that was killed needs seconds to end."""
 _OURS = re.compile(r"waltzctl\.engine\.errors\.(\w+): (.+)")
@@ -94,8 +97,8 @@ def check_tables(options: RunOptions) -> None:
 def run_pipeline(project: Project, options: RunOptions, say: Callable[[str], None]) -> RunReport:
     """Run it to its end.  `say` gets Spark's progress, a line at a time.
 
-    Raises InvalidRequestError, DirectoryLockedError while another run has the catalog, PipelineError for a table that failed, with
-    the exit status of what stopped it, and what opening a session raises.
+    Raises InvalidRequestError, DirectoryLockedError while another run has the catalog, PipelineError for a table that failed,
+    with the exit status of what stopped it, and what opening a session raises.
     """
     check_tables(options)
     project.format, project.options, project.buckets, project.decoder  # noqa: B018  # what is wrong is said before Java starts
@@ -170,11 +173,11 @@ def serving(project: Project, given: SparkOptions) -> Iterator[Server]:
 
 def _wait_for_catalog(spark: SparkSession, project: Project) -> None:
     """Raises DirectoryLockedError where another process does not let go of the catalog."""
-    for attempt in range(_TRIES):
+    for _ in range(_TRIES):
         try:
             spark.sql("SHOW TABLES").collect()
         except Exception as error:
-            if "Another instance of Derby" not in str(error) and "XSDB6" not in str(error) and attempt == 0:
+            if not any(words in f"{error}" for words in _HELD):
                 raise
             time.sleep(_PAUSE)
         else:
@@ -276,7 +279,9 @@ def failure(project: Project, lines: list[str]) -> WaltzError:
 
 
 def _said(lines: list[str]) -> str:
-    """Spark's own reason: that of the first flow that failed, else what its program ended with, with the lines that belong to it."""
+    """Spark's own reason: that of the first flow that failed, else what its program ended with, with the lines that belong to
+    it.
+    """
     for begins in ("Error: ", "pyspark.errors"):
         at = next((place for place, line in enumerate(lines) if line.startswith(begins)), None)
         if at is not None:

@@ -1,15 +1,15 @@
 """``state`` as a directory of Parquet files that is kept up to date by a streaming query: the last value for each key.
 
-Spark 4.3 maintains such a table by itself (``create_auto_cdc_flow``) where the table's format can be merged into: it executes a MERGE,
-which needs row-level operations of the catalog (Delta, Iceberg).  Tables of Parquet have none, a streaming table of Parquet can only
-be appended to, and a materialized view over the changes would read all of them at every run.  So with Parquet ``state`` is a sink of
-the pipeline, and this is its format.
+Spark 4.3 maintains such a table by itself (``create_auto_cdc_flow``) where the table's format can be merged into: it executes
+a MERGE, which needs row-level operations of the catalog (Delta, Iceberg).  Tables of Parquet have none, a streaming table of
+Parquet can only be appended to, and a materialized view over the changes would read all of them at every run.  So with
+Parquet ``state`` is a sink of the pipeline, and this is its format.
 
-The rows of a key are those of one *bucket* (by the hash of key and partition), and a bucket is one file.  A task reads the file
-of its bucket, joins what is new (of each key the row of the highest transaction id stays) and writes the file anew beside it; the
-driver gives the new files their names when all tasks are done.  Taking the highest id makes the order of rows, rows that come
-again, and rows that come late all the same: after a kill Spark hands the batch over once more, and the same files come of it.
-A reader sees each file as it was or as it is.
+The rows of a key are those of one *bucket* (by the hash of key and partition), and a bucket is one file.  A task reads the
+file of its bucket, joins what is new (of each key the row of the highest transaction id stays) and writes the file anew
+beside it; the driver gives the new files their names when all tasks are done.  Taking the highest id makes the order of rows,
+rows that come again, and rows that come late all the same: after a kill Spark hands the batch over once more, and the same
+files come of it. A reader sees each file as it was or as it is.
 
 ::
 

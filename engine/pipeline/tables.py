@@ -1,16 +1,16 @@
 """The tables of a pipeline as Spark's data frames; the project's transformations give them names and formats.
 
-``project(__file__)`` in a file of ``transformations/`` reads the project around it.  Each table is a method of the same name that gets
-the session.  Nothing is read before Spark runs the table.
+``project(__file__)`` in a file of ``transformations/`` reads the project around it.  Each table is a method of the same name
+that gets the session.  Nothing is read before Spark runs the table.
 
-Functions of a pipeline's tables must not ask the server anything (4.3: ``ATTEMPT_ANALYSIS_IN_PIPELINE_QUERY_FUNCTION``), and neither
-may the files around them.  `mapInArrow` does, for the columns of what it is applied to; so does every schema that is given as text.
-So Python works here as Arrow functions of columns, with types that are values.  One that makes fewer rows than it gets, counting,
-puts them into an array in the first row of a batch.
+Functions of a pipeline's tables must not ask the server anything (4.3: ``ATTEMPT_ANALYSIS_IN_PIPELINE_QUERY_FUNCTION``), and
+neither may the files around them.  `mapInArrow` does, for the columns of what it is applied to; so does every schema that is
+given as text. So Python works here as Arrow functions of columns, with types that are values.  One that makes fewer rows than
+it gets, counting, puts them into an array in the first row of a batch.
 
-`withColumn` and joins are looked at by the server where they are written: while a table of the pipeline is not there yet they fail,
-and once it is there they are bound to it as it is, so that Spark no longer sees that one table needs the other, and does not wait.
-So there are only `select`, `where`, `groupBy` and `union`.
+`withColumn` and joins are looked at by the server where they are written: while a table of the pipeline is not there yet they
+fail, and once it is there they are bound to it as it is, so that Spark no longer sees that one table needs the other, and
+does not wait. So there are only `select`, `where`, `groupBy` and `union`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa  # by its types Spark tells what a function of batches takes
 
@@ -33,8 +33,10 @@ from waltzctl.engine.pipeline.state_files import BUCKET
 from waltzctl.engine.pipeline.tallies import COUNTED, tally
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
+    from collections.abc import Callable
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import DataType, StructType
 
 _PLACE = ("node", "partition")
 
@@ -81,7 +83,6 @@ class Tables:
     def transactions(self, spark: SparkSession) -> DataFrame:
         """What the replicas agree on, up to the mark that is known as committed, with what the decoder makes of it."""
         from pyspark.sql.functions import col
-        from pyspark.sql.pandas.functions import arrow_udf
         from pyspark.sql.pandas.types import to_arrow_type
         from pyspark.sql.types import StringType, StructField, StructType
 
@@ -93,7 +94,7 @@ class Tables:
         def of_batch(header: pa.Array, data: pa.Array) -> pa.Array:
             return decoded(header, data, decode, arrow)
 
-        both = arrow_udf(of_batch, made)(col("header"), col("data"))
+        both = _by_batch(of_batch, made)(col("header"), col("data"))
         return agreed.select("*", both.alias("made")).selectExpr(
             *AGREED.names[:-1], "made.decoded AS decoded", "replicas", "made.refused AS refused"
         )
@@ -101,7 +102,6 @@ class Tables:
     def quarantine(self, spark: SparkSession) -> DataFrame:
         """Every row with a finding, every copy that differs, every transaction that the decoder refused: with what to do."""
         from pyspark.sql.functions import struct
-        from pyspark.sql.pandas.functions import arrow_udf
 
         sources, columns = self._project.sources, _columns(DIFFERENCES)
 
@@ -114,10 +114,10 @@ class Tables:
         bad = spark.readStream.table("records").where("finding IS NOT NULL")
         refused = spark.readStream.table("transactions").where("refused IS NOT NULL")
         return (
-            bad.select(arrow_udf(of_findings, columns)(struct(*OF_FINDINGS)).alias("row"))
+            bad.select(_by_batch(of_findings, columns)(struct(*OF_FINDINGS)).alias("row"))
             .selectExpr("row.*")
             .union(self._stream(spark, data_source.DIFFERENCES))
-            .union(refused.select(arrow_udf(of_refused, columns)(struct(*OF_REFUSED)).alias("row")).selectExpr("row.*"))
+            .union(refused.select(_by_batch(of_refused, columns)(struct(*OF_REFUSED)).alias("row")).selectExpr("row.*"))
         )
 
     def changes(self, spark: SparkSession) -> DataFrame:
@@ -132,13 +132,12 @@ class Tables:
     def tallies(self, spark: SparkSession) -> DataFrame:
         """The records of each batch counted: what `completeness` and `activity` add up."""
         from pyspark.sql.functions import explode, struct
-        from pyspark.sql.pandas.functions import arrow_udf
         from pyspark.sql.types import ArrayType
 
         def of_batch(rows: pa.Array) -> pa.Array:
             return tally(rows)
 
-        counted = arrow_udf(of_batch, ArrayType(_columns(TALLY)))(struct(*COUNTED))
+        counted = _by_batch(of_batch, ArrayType(_columns(TALLY)))(struct(*COUNTED))
         return spark.readStream.table("records").select(explode(counted).alias("row")).selectExpr("row.*")
 
     def define_state(self, spark: SparkSession) -> None:
@@ -250,6 +249,15 @@ class Tables:
         reader = spark.read.format("waltz").options(**options).option("view", "segments")
         rows = reader.option("columns", "node,partition,segment,created").option("paths", json.dumps(files)).load()
         return rows.selectExpr("node", "partition", "segment", "unix_micros(to_timestamp(created)) / 1e6 AS at")
+
+
+def _by_batch(work: Callable[..., pa.Array], kind: DataType) -> Callable[..., Column]:
+    """`work`, of whole batches of columns, as a function of columns."""
+    from pyspark.sql.pandas.functions import arrow_udf
+
+    made: Any = arrow_udf  # its types know no structs
+    found: Callable[..., Column] = made(work, kind)
+    return found
 
 
 def _columns(schema: pa.Schema) -> StructType:

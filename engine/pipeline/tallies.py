@@ -1,8 +1,8 @@
 """Counting: what `completeness` and `activity` are made of, so that neither reads the whole of `records` at every run.
 
-A materialized view is computed anew at every run.  Over `records` that would be a walk over everything that was ever read.  So the
-records of a batch are counted as they come, each task for itself, into `tallies`, a streaming table of a few rows for each batch;
-the views add those up.  How the records are cut into batches makes no difference to the sums.
+A materialized view is computed anew at every run.  Over `records` that would be a walk over everything that was ever read.
+So the records of a batch are counted as they come, each task for itself, into `tallies`, a streaming table of a few rows for
+each batch; the views add those up.  How the records are cut into batches makes no difference to the sums.
 """
 
 from __future__ import annotations

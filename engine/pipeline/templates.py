@@ -172,9 +172,10 @@ or, in this directory, with the Python that has waltzctl:
 Each lies in a directory of its own name; checkpoints and the catalog lie in `storage/`. Read a table with
 `spark.read.parquet("{directory}/records")`: files that a killed run left behind are in no table, and Spark passes them over.
 
-`spark-pipeline.yml` names the replicas and the format. One that is added is read from its beginning at the next run. What a table
-holds is not changed by a later run; to begin anew, `--full-refresh TABLE` (what is made of it follows) or `--full-refresh-all`.
-Paths in `spark-pipeline.yml` and `conf/` are absolute: a project that is moved needs them changed, and a full refresh.
+`spark-pipeline.yml` names the replicas and the format. One that is added is read from its beginning at the next run. What a
+table holds is not changed by a later run; to begin anew, `--full-refresh TABLE` (what is made of it follows) or
+`--full-refresh-all`. Paths in `spark-pipeline.yml` and `conf/` are absolute: a project that is moved needs them changed, and
+a full refresh.
 
 `python -m pytest tests` tries the decoder.
 """

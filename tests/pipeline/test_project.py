@@ -109,9 +109,13 @@ def edited(tmp_path: Path, **changes: str) -> Path:
 )
 def test_settings_that_cannot_be_meant_name_the_file(tmp_path: Path, name: str, value: str, words: str) -> None:
     directory = edited(tmp_path, **{name: value})
-    with pytest.raises(InvalidRequestError) as caught:
+
+    def read() -> None:
         project = open_project(directory)
         project.format, project.options, project.buckets  # noqa: B018
+
+    with pytest.raises(InvalidRequestError) as caught:
+        read()
     assert words in str(caught.value)
     assert str(directory / "spark-pipeline.yml") in str(caught.value)
 
