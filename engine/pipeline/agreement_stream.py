@@ -189,6 +189,7 @@ class AgreementReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                         history.place, number, known, None, -1 if last is None else last.transaction_id
                     )
                 continue
+            seen[place] = known  # it is to have the partition, and so has a vote
             wanted = min(goal, last.transaction_id)
             if wanted > known.transaction_id:
                 seen[place] = last if wanted == last.transaction_id else self._at(place, number, wanted, known)
@@ -233,7 +234,7 @@ class AgreementReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         low = min([*behind, before.decided]) if behind or after.decided > before.decided else after.decided
         for first in range(low + 1, after.decided + 1, CHUNK):
             last = min(first + CHUNK - 1, after.decided)
-            copies = [self._chunk(place, number, first, last, before, after) for place in self._histories]
+            copies = [self._chunk(place, number, first, last, before, after) for place in places]
             yield AgreementTask(number, first, last + 1, before.decided, copies)
 
     def _confirm(self, place: str, number: int, anchor: Anchor) -> None:
