@@ -295,6 +295,8 @@ def _said(lines: list[str]) -> str:
 
 
 def _gaps(spark: SparkSession, project: Project) -> tuple[Gap, ...]:
+    for name in ("completeness", "quarantine"):
+        spark.sql(f"REFRESH TABLE {project.namespace}{name}")  # what this session knows may be of the run before
     rows = spark.table(f"{project.namespace}completeness").collect()
     bad = spark.table(f"{project.namespace}quarantine").where("missing > 0 OR missing IS NULL").collect()
     return tuple(gaps([row.asDict() for row in rows], [row.asDict() for row in bad]))

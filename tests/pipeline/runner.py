@@ -40,6 +40,7 @@ def main(directory: Path) -> None:
                 found |= {"status": error.status, "error": str(error)}
             tables = {}
             for name in TABLES if "error" not in found and not options.dry_run else ():
+                spark.sql(f"REFRESH TABLE {name}")
                 tables[name] = [row.asDict(recursive=True) for row in spark.table(name).collect()]
             if "error" not in found and not options.dry_run:
                 tables["state"] = [row.asDict() for row in spark.read.parquet(str(directory / "state")).collect()]
