@@ -34,6 +34,7 @@ from waltzctl.engine import errors
 from waltzctl.engine.errors import ClusterError, DirectoryLockedError, InvalidRequestError, PipelineError, WaltzError
 from waltzctl.engine.pipeline.completeness import Gap, gaps
 from waltzctl.engine.pipeline.project import TABLES, Project, defaults_of, with_following
+from waltzctl.engine.spark import shipping
 from waltzctl.engine.spark.spark_session import Session, SparkOptions
 
 if TYPE_CHECKING:
@@ -231,6 +232,8 @@ def _hand_over(project: Project, options: RunOptions, environment: dict[str, str
             if tables:
                 command += [name, ",".join(tables)]
     last: deque[str] = deque(maxlen=_KEPT)
+    paths = dict.fromkeys([str(shipping.root()), *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))])
+    environment = environment | {"PYTHONPATH": os.pathsep.join(paths)}  # the project imports waltzctl, installed or not
     process = subprocess.Popen(
         command, env=environment, cwd=project.directory, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pickle
 import shutil
@@ -17,45 +18,58 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from tests.builders import build_directory, make_records
+from tests.spark.nodes import served
 from tests.spark.streaming import SCHEMA, damage
 from waltzctl.engine.errors import InvalidRequestError, MismatchError, StalePlanError
 from waltzctl.engine.pipeline.agreement_stream import agreement_stream
+from waltzctl.engine.pipeline.data_source import ReplicasReader
 from waltzctl.engine.pipeline.replica_stream import replica_set_stream
 from waltzctl.engine.pipeline.schemas import COPY
 
 Row = dict[str, Any]
 
 
+class Stopping:
+    """A reader that is stopped as Spark does it."""
+
+    def __init__(self, reader: Any) -> None:
+        self.reader = reader
+
+    def close(self) -> None:
+        self.reader.stop()
+
+
 class Query:
     """A query over several storages; `kind`: records, transactions or differences."""
 
-    def __init__(self, kind: str, *sources: Path) -> None:
-        self.kind, self.sources = kind, sources
-        self.offset: dict[str, Any] = self.reader().initialOffset()
+    def __init__(self, kind: str, *sources: Path | str, **options: str) -> None:
+        self.kind, self.sources, self.options = kind, sources, options
+        with contextlib.closing(Stopping(self.reader())) as made:
+            self.offset: dict[str, Any] = made.reader.initialOffset()
 
     def reader(self) -> Any:
         named = [str(one) for one in self.sources]
         if self.kind == "records":
-            return replica_set_stream(named, {}, SCHEMA)
-        return agreement_stream(named, {}, from_arrow_schema(COPY), differences=self.kind == "differences")
+            return replica_set_stream(named, self.options, SCHEMA)
+        return agreement_stream(named, self.options, from_arrow_schema(COPY), differences=self.kind == "differences")
 
     def run(self, limit: int | None = None) -> list[Row]:
         """Everything that is there, in batches of `limit`, each by a reader of its own, as after a kill."""
         found: list[Row] = []
         while True:
-            reader = self.reader()
-            end = json.loads(
-                json.dumps(
-                    reader.latestOffset(self.offset, ReadMaxRows(limit) if limit else reader.getDefaultReadLimit())
-                )
-            )
-            if end == self.offset:
-                return found
-            rows = self._batch(reader, end)
-            assert self._batch(self.reader(), end) == rows, "a batch that is read again is another one"
+            with (
+                contextlib.closing(Stopping(self.reader())) as first,
+                contextlib.closing(Stopping(self.reader())) as second,
+            ):
+                reader = first.reader
+                wanted = ReadMaxRows(limit) if limit else reader.getDefaultReadLimit()
+                end = json.loads(json.dumps(reader.latestOffset(self.offset, wanted)))
+                if end == self.offset:
+                    return found
+                rows = self._batch(reader, end)
+                assert self._batch(second.reader, end) == rows, "a batch that is read again is another one"
             found += rows
             self.offset = end
-            reader.stop()
 
     def _batch(self, reader: Any, end: dict[str, Any]) -> list[Row]:
         return [
@@ -150,7 +164,24 @@ def test_replicas_of_two_clusters_are_no_pipeline(tmp_path: Path) -> None:
             Query(kind, one, two).run()
     with pytest.raises(InvalidRequestError, match="named twice"):
         Query("records", one, one)
+    query = Query("records", one)
+    query.offset = {"version": 9}
     with pytest.raises(InvalidRequestError, match="none of this table"):
-        query = Query("records", one)
-        query.offset = {"version": 9}
         query.run()
+
+
+def test_a_directory_a_node_and_objects_are_replicas_alike(tmp_path: Path) -> None:
+    one, two, three = (replica(tmp_path / name, 60, mark=39) for name in ("1", "2", "3"))
+    with served(two) as node:
+        sources = (one, node.url, f"file://{three}")
+        rows = Query("records", *sources, plaintext="true").run()
+        counted = {name: sum(row["node"] == name for row in rows) for name in {row["node"] for row in rows}}
+        assert sorted(counted.values()) == [60, 60, 60]
+        assert {str(one), node.url} < counted.keys()
+        agreed = Query("transactions", *sources, plaintext="true").run()
+        assert [row["replicas"] for row in agreed] == [3] * 40
+        assert Query("differences", *sources, plaintext="true").run() == []
+        given = {"plaintext": "true", "maxrecordspertrigger": "5"}
+        reader = ReplicasReader(tuple(map(str, sources)), given)
+        there = [row for task in reader.partitions() for batch in reader.read(task) for row in batch.to_pylist()]
+        assert [(row["partition"], row["last_transaction_id"], row["mark"]) for row in there] == [(0, 59, 39)] * 3
