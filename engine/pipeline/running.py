@@ -45,6 +45,8 @@ VIEWS = ("completeness", "activity")
 _SERVER = "org.apache.spark.sql.connect.service.SparkConnectService$"
 _KEPT = 400
 """Last lines of Spark's that are searched for what went wrong."""
+_REFRESHING = "storage/refreshing"
+"""A file with the names of tables that begin anew, while they do."""
 _HELD = ("Another instance of Derby", "XSDB6", "SessionHiveMetaStoreClient", "Failed to start database")
 """What is said where another process has it."""
 _TRIES, _PAUSE = 30, 1.0
@@ -113,13 +115,21 @@ def run_at(server: Server, project: Project, options: RunOptions, say: Callable[
     check_tables(options)
     full = with_following(options.full_refresh)
     if not options.dry_run:
-        lost = _remove_leftovers(server, project)
+        left = _leftovers(server, project)
+        lost = tuple(one for one in left if one not in VIEWS)
         if lost:
             say(f"{', '.join(lost)}: not whole since the run before; read anew")
-        full = with_following(tuple(dict.fromkeys((*full, *lost))))
-        if options.full_refresh_all or "state" in full:
+        full = with_following(tuple(dict.fromkeys((*full, *lost, *_begun(project)))))
+        if options.full_refresh_all:
+            full = TABLES
+        _begin(project, full)
+        for one in left:
+            shutil.rmtree(project.directory / one)
+        if "state" in full:
             _forget_state(project)
     _hand_over(project, replace(options, full_refresh=full), server.environment, say)
+    if not options.dry_run:
+        _begin(project, ())
     found = _gaps(server.session.spark, project) if options.complete and not options.dry_run else None
     return RunReport(project.directory, full, found, time.monotonic() - begun)
 
@@ -186,10 +196,10 @@ def _wait_for_catalog(spark: SparkSession, project: Project) -> None:
     raise DirectoryLockedError(project.directory, None)
 
 
-def _remove_leftovers(server: Server, project: Project) -> tuple[str, ...]:
-    """Remove what lies where a table belongs and is in no catalog; gives the streaming tables among those.
+def _leftovers(server: Server, project: Project) -> tuple[str, ...]:
+    """Tables of which something lies in their place, and which the catalog does not know.
 
-    Nothing of a project with a catalog of its own, or at somebody else's server.
+    None of a project with a catalog of its own, or at somebody else's server.
     """
     if server.session.options.connect or project.catalog or project.database:
         return ()
@@ -200,9 +210,28 @@ def _remove_leftovers(server: Server, project: Project) -> tuple[str, ...]:
     for one in TABLES:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             if one not in known and os.listdir(project.directory / one):
-                shutil.rmtree(project.directory / one)
                 found.append(one)
-    return tuple(one for one in found if one not in VIEWS)
+    return tuple(found)
+
+
+def _begun(project: Project) -> tuple[str, ...]:
+    """Tables of which a run that did not come to its end had begun to read everything anew."""
+    with contextlib.suppress(OSError):
+        said = (project.directory / _REFRESHING).read_text(encoding="utf-8").split()
+        return tuple(one for one in said if one in TABLES)
+    return ()
+
+
+def _begin(project: Project, tables: tuple[str, ...]) -> None:
+    """Note which tables begin anew: a kill may come when Spark has emptied some of them, and not those that are made of these."""
+    note = project.directory / _REFRESHING
+    if not tables:
+        note.unlink(missing_ok=True)
+        return
+    note.parent.mkdir(exist_ok=True)
+    partial = note.with_suffix(".tmp")
+    partial.write_text("\n".join(tables), encoding="utf-8")
+    os.replace(partial, note)
 
 
 def _forget_state(project: Project) -> None:
@@ -210,8 +239,7 @@ def _forget_state(project: Project) -> None:
     if project.format != "parquet":
         return
     if project.storage_path is not None:
-        for found in project.storage_path.glob("_checkpoints/**/state"):
-            shutil.rmtree(found, ignore_errors=True)
+        shutil.rmtree(project.storage_path / "_checkpoints" / "state", ignore_errors=True)
     shutil.rmtree(project.directory / "state", ignore_errors=True)
 
 

@@ -15,6 +15,7 @@ from jsonschema import Draft202012Validator
 
 from tests.cli.running import ROOT, invoke
 from waltzctl.engine.errors import InvalidRequestError, NotWaltzError, RefusedError
+from waltzctl.engine.pipeline import running
 from waltzctl.engine.pipeline.column_types import parse_columns
 from waltzctl.engine.pipeline.creation import create_project
 from waltzctl.engine.pipeline.project import FORMATS, defaults_of, open_project, with_following
@@ -141,6 +142,54 @@ def test_tables_that_are_made_of_another_begin_anew_with_it() -> None:
     for wrong in (RunOptions(refresh=("x",)), RunOptions(full_refresh_all=True, refresh=("state",))):
         with pytest.raises(InvalidRequestError):
             check_tables(wrong)
+
+
+class _Program:
+    """What is asked of Spark's program, instead of it; `fails`: as if it were killed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked: list[RunOptions] = []
+        self.fails = False
+        monkeypatch.setattr(running, "_hand_over", lambda _project, options, _environment, _say: self._do(options))
+        self.left: tuple[str, ...] = ()
+        monkeypatch.setattr(running, "_leftovers", lambda _server, _project: self.left)
+
+    def _do(self, options: RunOptions) -> None:
+        self.asked.append(options)
+        if self.fails:
+            raise KeyboardInterrupt
+
+
+def test_a_refresh_that_was_killed_is_begun_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    create_project(tmp_path / "p", ["/n"])
+    project, program, server = open_project(tmp_path / "p"), _Program(monkeypatch), running.Server(None, {})  # type: ignore[arg-type]
+    followed = ("transactions", "quarantine", "state", "state_history")
+    checkpoint = tmp_path / "p" / "storage" / "_checkpoints" / "state"
+    checkpoint.mkdir(parents=True)
+    program.fails = True
+    with pytest.raises(KeyboardInterrupt):
+        running.run_at(server, project, RunOptions(full_refresh=("transactions",)), print)
+    assert not checkpoint.exists()
+    program.fails = False
+    assert running.run_at(server, project, RunOptions(), print).refreshed == followed
+    assert running.run_at(server, project, RunOptions(), print).refreshed == ()
+    assert [one.full_refresh for one in program.asked] == [followed, followed, ()]
+
+
+def test_what_a_kill_left_of_a_table_is_removed_and_the_table_begins_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_project(tmp_path / "p", ["/n"])
+    project, program, server = open_project(tmp_path / "p"), _Program(monkeypatch), running.Server(None, {})  # type: ignore[arg-type]
+    program.left = ("records", "activity")
+    for name in program.left:
+        (tmp_path / "p" / name).mkdir()
+        (tmp_path / "p" / name / "part").touch()
+    said: list[str] = []
+    assert running.run_at(server, project, RunOptions(), said.append).refreshed == ("records", "quarantine", "tallies")
+    assert not (tmp_path / "p" / "records").exists()
+    assert not (tmp_path / "p" / "activity").exists()
+    assert "records: not whole" in said[0]
 
 
 def test_an_error_names_the_table_and_what_to_do(tmp_path: Path) -> None:
