@@ -245,20 +245,33 @@ def _forget_state(project: Project) -> None:
 
 def _hand_over(project: Project, options: RunOptions, environment: dict[str, str], say: Callable[[str], None]) -> None:
     """Let Spark's program do it.  Raises PipelineError."""
-    command = [
-        sys.executable,
-        "-m",
-        "pyspark.pipelines.cli",
-        "dry-run" if options.dry_run else "run",
-        "--spec",
-        str(project.spec),
-    ]
+    for arguments in program_arguments(project, options):
+        _run_program(project, [*arguments, "--spec", str(project.spec)], environment, say)
+
+
+def program_arguments(project: Project, options: RunOptions) -> list[list[str]]:
+    """What Spark's program is started with, once or twice.
+
+    Where tables are named Spark leaves every sink out (4.3), and with Parquet `state` is one: where it is among them, a run of
+    everything follows.
+    """
+    if options.dry_run:
+        return [["dry-run"]]
     if options.full_refresh_all:
-        command.append("--full-refresh-all")
-    else:
-        for name, tables in (("--full-refresh", options.full_refresh), ("--refresh", options.refresh)):
-            if tables:
-                command += [name, ",".join(tables)]
+        return [["run", "--full-refresh-all"]]
+    sinks = {"state"} if project.format == "parquet" else set()
+    named = []
+    for name, tables in (("--full-refresh", options.full_refresh), ("--refresh", options.refresh)):
+        if kept := [one for one in tables if one not in sinks]:
+            named += [name, ",".join(kept)]
+    everything = not named or bool(sinks & {*options.full_refresh, *options.refresh})
+    return [*([["run", *named]] if named else []), *([["run"]] if everything else [])]
+
+
+def _run_program(
+    project: Project, arguments: list[str], environment: dict[str, str], say: Callable[[str], None]
+) -> None:
+    command = [sys.executable, "-m", "pyspark.pipelines.cli", *arguments]
     last: deque[str] = deque(maxlen=_KEPT)
     paths = dict.fromkeys([str(shipping.root()), *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))])
     environment = environment | {"PYTHONPATH": os.pathsep.join(paths)}  # the project imports waltzctl, installed or not

@@ -144,6 +144,21 @@ def test_tables_that_are_made_of_another_begin_anew_with_it() -> None:
             check_tables(wrong)
 
 
+def test_a_sink_is_brought_up_to_date_by_a_run_of_everything(tmp_path: Path) -> None:
+    create_project(tmp_path / "p", ["/n"])
+    create_project(tmp_path / "d", ["/n"], "delta")
+    project, merged = open_project(tmp_path / "p"), open_project(tmp_path / "d")
+    both = RunOptions(full_refresh=("transactions", "state"))
+    assert running.program_arguments(project, both) == [["run", "--full-refresh", "transactions"], ["run"]]
+    assert running.program_arguments(merged, both) == [["run", "--full-refresh", "transactions,state"]]
+    assert running.program_arguments(project, RunOptions(refresh=("state",))) == [["run"]]
+    only = RunOptions(refresh=("tallies", "activity"))
+    assert running.program_arguments(project, only) == [["run", "--refresh", "tallies,activity"]]
+    assert running.program_arguments(project, RunOptions()) == [["run"]]
+    assert running.program_arguments(project, RunOptions(full_refresh_all=True)) == [["run", "--full-refresh-all"]]
+    assert running.program_arguments(project, RunOptions(dry_run=True)) == [["dry-run"]]
+
+
 class _Program:
     """What is asked of Spark's program, instead of it; `fails`: as if it were killed."""
 
