@@ -17,6 +17,7 @@ from tests.cli.running import ROOT, invoke
 from waltzctl.engine.errors import InvalidRequestError, NotWaltzError, RefusedError
 from waltzctl.engine.pipeline import running
 from waltzctl.engine.pipeline.column_types import parse_columns
+from waltzctl.engine.pipeline.completeness import Gap
 from waltzctl.engine.pipeline.creation import create_project
 from waltzctl.engine.pipeline.project import FORMATS, defaults_of, open_project, with_following
 from waltzctl.engine.pipeline.running import RunOptions, check_tables, failure
@@ -226,14 +227,29 @@ def test_an_error_names_the_table_and_what_to_do(tmp_path: Path) -> None:
     assert failure(project, []).status == "io-error"
 
 
-SCHEMA = Draft202012Validator(json.loads((ROOT / "docs" / "schemas" / "pipeline-created.schema.json").read_text()))
+def schema(name: str) -> Draft202012Validator:
+    return Draft202012Validator(json.loads((ROOT / "docs" / "schemas" / f"{name}.schema.json").read_text()))
+
+
+def test_a_run_answers_with_gaps_and_a_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    create_project(tmp_path / "p", ["/n"])
+    gap = Gap("/n", 3, "damaged", 5, None, "record-checksum", "waltzctl recover /n", elsewhere=False)
+    report = running.RunReport(tmp_path / "p", (), (gap,), 1.5)
+    monkeypatch.setattr(running, "run_pipeline", lambda _project, _options, _say: report)
+    answer = invoke("pipeline", "run", tmp_path / "p", "--require", "complete", "--format", "ndjson")
+    assert answer.status == 4
+    lack, summary = answer.objects
+    schema("pipeline-gap").validate(lack)
+    schema("pipeline-run").validate(summary)
+    assert (lack["node"], lack["partition"], lack["first_transaction_id"]) == ("/n", 3, 5)
+    assert (summary["complete"], summary["exit_status"]) == (False, 4)
 
 
 def test_the_command_says_what_it_wrote(tmp_path: Path) -> None:
     answer = invoke("pipeline", "init", tmp_path / "p", "--source", "/n", "--format", "delta", "--format", "json")
     assert answer.status == 0
     said = json.loads(answer.out)
-    SCHEMA.validate(said)
+    schema("pipeline-created").validate(said)
     assert said["table_format"] == "delta"
     assert invoke("pipeline", "init", tmp_path / "p", "--source", "/n").status == 13
     for wrong in (["--format", "csv"], ["--format", "delta", "--format", "iceberg"], []):

@@ -236,17 +236,14 @@ def test_what_is_appended_comes_once_even_where_the_run_was_killed(
     runner.__init__(project)  # type: ignore[misc]  # the same name for the process that comes after
     found = runner.run()
     assert "error" not in found, found
-    check_grown(found["tables"], cluster)
+    check(found["tables"], cluster, replicas_at=55)
 
 
-def check_grown(tables: Tables, cluster: Cluster) -> None:
-    check(tables, cluster, replicas_at=55)
-
-
-def test_nothing_new_changes_nothing(runner: Runner, cluster: Cluster) -> None:
-    found = runner.run()
+def test_a_table_that_is_read_anew_is_the_same_and_the_others_stay(runner: Runner, cluster: Cluster) -> None:
+    """What is made of it begins anew with it; of the others nothing comes twice, as there is nothing new."""
+    found = runner.run(full_refresh=["transactions"])
     assert "error" not in found, found
-    check_grown(found["tables"], cluster)
+    check(found["tables"], cluster, replicas_at=-1)
 
 
 def test_a_log_that_was_cut_ends_the_run_with_table_and_remedy(runner: Runner, cluster: Cluster, project: Path) -> None:
