@@ -25,6 +25,7 @@
     ├── UnavailableError            usage       something optional that was asked for is not installed
     ├── PageStoreFailedError        io-error    a write to a page store's log failed; it has to be opened again
     ├── ClusterError                io-error    a Spark cluster cannot be reached, or gave a job up
+    ├── PipelineError               by its cause    a table of a pipeline could not be brought up to date
     ├── ListenError                 io-error    an address that cannot be listened at
     ├── RemoteError                 refused     a node said no; mismatch, damaged, ... where its code says so
     ├── PeerError                   io-error    carries the peer's address
@@ -214,6 +215,14 @@ class ClusterError(WaltzError):
     """A Spark cluster cannot be reached, its workers are not fit for the work, or it gave a job up."""
 
     status = "io-error"
+
+
+class PipelineError(WaltzError):
+    """A table of a pipeline could not be brought up to date; `status` is that of what stopped it."""
+
+    def __init__(self, message: str, *, status: str, advice: str | None = None) -> None:
+        super().__init__(message, advice=advice)
+        self.status = status
 
 
 class ListenError(WaltzError):

@@ -24,7 +24,7 @@ from waltzctl.outcome import conclude, drop_output, system_failed
 FILES = (
     "create_cluster", "status", "verify", "dump", "compare", "stats", "rebuild_index", "truncate", "recover", "undo",
     "convert", "set_partition", "append", "salvage", "serve", "node", "bench", "log_server", "cluster", "log",
-    "pages", "backup",
+    "pages", "backup", "pipeline",
 )  # fmt: skip
 """Modules of `waltzctl.commands`, one for each command, in the order in which ``--help`` lists them."""
 
@@ -52,7 +52,8 @@ removes or replaces, and can be undone.
 
 serve runs a storage node; node looks after one that runs, ours or one of release 0.13.2; bench measures it. log-server runs
 a log server, and cluster looks after both and the metadata that they share. backup keeps backups of storage directories, live
-ones as well, and every command that inspects reads vault:VAULT::ID without restoring it."""
+ones as well, and every command that inspects reads vault:VAULT::ID without restoring it. pipeline keeps the log as tables, by
+Spark."""
 
 EPILOG = """\b
 Examples:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PACKAGES = ("waltzctl/formats", "waltzctl/engine")
-MODULES = ("pyspark_waltz.py", "waltzctl/__init__.py")
+MODULES = ("pyspark_waltz.py", "pyspark_waltz_pipeline.py", "waltzctl/__init__.py")
 
 
 def root() -> Path:

@@ -45,6 +45,10 @@ except ImportError:  # Spark 4.1 takes what `latestOffset` says
         """Stands in for Spark's class of the same name."""
 
 
+__all__ = [
+    "ADMISSION", "INTACT", "KNOWN", "LOW_WATER_MARK", "TASK_WEIGHT", "UP_TO", "History", "StreamOptions", "StreamPart",
+    "SupportsTriggerAvailableNow", "TaskParts", "WaltzStreamReader", "path_of", "stream_options",
+]  # fmt: skip
 TASK_WEIGHT = 64 << 20
 """Bytes, about, that ranges are packed together to, for one task."""
 
@@ -179,6 +183,16 @@ class WaltzStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: StreamOffset | None = None
         self._reached: StreamOffset | None = None
         """As far as this reader knows what was read: Spark 4.1 does not tell it where a batch begins."""
+
+    @property
+    def history(self) -> History:
+        """What is read."""
+        return self._history
+
+    @property
+    def options(self) -> StreamOptions:
+        """How it is read."""
+        return self._options
 
     # ---- where to begin, and how far one could go ------------------------------------------------------------------
 

@@ -245,6 +245,22 @@ def test_the_nightly_backup_is_commands_that_there_are(tmp_path: Path) -> None:
     assert "OnCalendar=" in (CONTRIB / "waltzctl-backup.timer").read_text()
 
 
+def test_the_hourly_pipeline_is_a_command_that_there_is() -> None:
+    text = (CONTRIB / "waltzctl-pipeline.service").read_text()
+    (line,) = re.findall(r"(?m)^ExecStart=/usr/bin/waltzctl (.+)$", text)
+    group, action, *words = shlex.split(line)
+    tree: Any = get_command(app)
+    parameters = tree.commands[group].commands[action].make_context(action, words).params
+    assert (parameters["directory"], parameters["master"], parameters["require"]) == (
+        "/lake/waltz",
+        "local[2]",
+        "complete",
+    )
+    assert f"ReadWritePaths={parameters['directory']}" in text
+    assert "waltzctl-pipeline.timer" in text
+    assert "OnCalendar=" in (CONTRIB / "waltzctl-pipeline.timer").read_text()
+
+
 # --- a cluster of containers ------------------------------------------------------------------------------------------
 
 

@@ -22,8 +22,8 @@ from waltzctl.formats.control import Layout
 SCHEMAS = ROOT / "docs" / "schemas"
 OF_CLUSTERS = {"recovery-forecast"}
 """What a command of this list shows of a cluster; tests/cluster has one."""
-WITH_NODES = {"serve", "bench", "node", "log-server", "cluster", "log"}
-"""What these print is checked where a node runs: test_serve.py, test_bench.py, test_node.py."""
+WITH_NODES = {"serve", "bench", "node", "log-server", "cluster", "log", "pipeline"}
+"""What these print is checked where a node, or Spark, runs: test_serve.py, test_bench.py, test_node.py, tests/pipeline."""
 INTO_FILES = {"manifest"}
 """What is written into a file: test_verify_manifest.py."""
 ARRAYS = {("verify",), ("dump",), ("undo", "--list")}

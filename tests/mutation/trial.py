@@ -50,7 +50,7 @@ class Scratch:
         path.mkdir(parents=True)
         for name in ("formats", "engine", "waltzctl", "fixtures", "tests", "docs", "man"):
             shutil.copytree(ROOT / name, path / name, symlinks=True, ignore=_LEFT_OUT)
-        for name in ("pyproject.toml", "pyspark_waltz.py", "README.md", "CHANGELOG.md"):
+        for name in ("pyproject.toml", "pyspark_waltz.py", "pyspark_waltz_pipeline.py", "README.md", "CHANGELOG.md"):
             shutil.copy2(ROOT / name, path / name)
         return cls(path)
 

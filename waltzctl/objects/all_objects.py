@@ -25,6 +25,7 @@ from waltzctl.objects.pages import (
     PAGE_VERIFY_SUMMARY,
     PAGE_VERSION,
 )
+from waltzctl.objects.pipeline import PIPELINE_CREATED, PIPELINE_GAP, PIPELINE_RUN
 from waltzctl.objects.repair import APPEND_RESULT, CLUSTER, RESULT, UNDO_ENTRY
 from waltzctl.objects.salvage import SALVAGE_REPORT, SALVAGED_CONTROL
 from waltzctl.objects.serve import LIVE, LOG, READY, SETTING
@@ -71,5 +72,6 @@ OBJECTS: dict[str, ObjectType] = {
             PAGE_GC_RESULT,
             PAGE_SALVAGE_REPORT,
         ),
+        *(PIPELINE_CREATED, PIPELINE_RUN, PIPELINE_GAP),
     )
 }

@@ -1,0 +1,369 @@
+"""The stream of what replicas agree on, straight from their logs: transactions, or the copies that differ.
+
+The logs are compared where they lie, in the columns that the scan makes of them, up to the highest low-water mark that a
+replica knows (of each, the lower of its two marks): no recovery takes back what is at or below it.  An operator with state
+would have to keep every transaction above the mark with its data; here the state is the offset, which says for each partition
+
+- up to which id transactions were decided, and
+- of each replica up to which record its copies were looked at, by the anchor that tells whether it is still the same record.
+
+So a batch is a function of two offsets, Spark may ask for it again, and a killed run goes on where it was.  A task has one
+partition and `CHUNK` ids at most; replicas that were behind are compared again from where they were, with the others beside
+them.
+
+As JSON: ``{"version": 1, "partitions": {"0": {"decided": 41, "seen": {"/data/node-1": ANCHOR}}}, "keys": {...}}``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from waltzctl.engine.errors import StalePlanError
+from waltzctl.engine.pipeline.agreement import Agreed, Differs, Nowhere, Outcome, Seen, outcomes, versions_of
+from waltzctl.engine.pipeline.quarantine import differing_row, nowhere_row
+from waltzctl.engine.pipeline.replica_stream import (
+    VERSION,
+    check_one_cluster,
+    limit_of,
+    of_checkpoint,
+    replica_readers,
+)
+from waltzctl.engine.pipeline.schemas import AGREED, COPY, DIFFERENCES
+from waltzctl.engine.spark.data_loss import Losses
+from waltzctl.engine.spark.offsets import BEGINNING, Anchor, StreamOffset, history_changed, share
+from waltzctl.engine.spark.stream_reader import (
+    ADMISSION,
+    INTACT,
+    LOW_WATER_MARK,
+    History,
+    StreamPart,
+    SupportsTriggerAvailableNow,
+)
+
+if ADMISSION:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+CHUNK = 1 << 16
+"""Transactions of one partition that a task compares at most."""
+_SAME = ("request_id", "header", "data_length", "data_checksum", "data")
+"""Columns by which two intact copies are the same bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """How far a partition is.  `decided`: the last id; `seen`: of each replica the last record that was compared."""
+
+    decided: int
+    seen: Mapping[str, Anchor]
+
+    def of(self, place: str) -> Anchor:
+        """The place of a replica; its beginning where it is new."""
+        return self.seen.get(place, BEGINNING)
+
+
+NOTHING = Reached(-1, {})
+_Offset = dict[int, Reached]
+
+
+def to_json(partitions: Mapping[int, Reached], keys: Mapping[str, str]) -> dict[str, Any]:
+    """The same value always gives the same text."""
+    return {
+        "version": VERSION,
+        "partitions": {
+            str(number): {
+                "decided": one.decided,
+                "seen": StreamOffset(dict(enumerate(one.seen[place] for place in sorted(one.seen)))).to_json()[
+                    "partitions"
+                ],
+                "places": sorted(one.seen),
+            }
+            for number, one in sorted(partitions.items())
+        },
+        "keys": dict(sorted(keys.items())),
+    }
+
+
+def from_json(offset: Mapping[str, Any] | None) -> tuple[_Offset, dict[str, str]]:
+    """Partitions, and the keys of the replicas' clusters.  Raises InvalidRequestError."""
+    found: _Offset = {}
+    for number, said in of_checkpoint(offset, "partitions").items():
+        anchors = StreamOffset.from_json({"version": 1, "cluster_key": None, "partitions": said["seen"]}).partitions
+        found[int(number)] = Reached(
+            int(said["decided"]), {place: anchors[at] for at, place in enumerate(said["places"])}
+        )
+    return found, dict((offset or {}).get("keys", {}))
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkOfReplica:
+    """What a task reads of one replica: `parts`, and how far its copies were `seen` before and are now."""
+
+    place: str
+    parts: tuple[StreamPart, ...]
+    seen: Seen
+
+
+class AgreementTask(InputPartition):
+    """Ids `first` to `stop` - 1 of a partition; `decided`: up to which id earlier batches decided."""
+
+    def __init__(self, partition: int, first: int, stop: int, decided: int, copies: Sequence[ChunkOfReplica]) -> None:
+        super().__init__(None)
+        self.partition, self.first, self.stop, self.decided = partition, first, stop, decided
+        self.copies = tuple(copies)
+
+
+class AgreementReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """See the module.  `differences`: the copies that differ instead of the transactions."""
+
+    def __init__(
+        self,
+        histories: Mapping[str, History],
+        partitions: frozenset[int] | None,
+        limit: int | None,
+        *,
+        differences: bool,
+    ) -> None:
+        self._histories = dict(histories)
+        self._partitions = partitions
+        self._limit = limit
+        self._differences = differences
+        self._target: tuple[dict[str, dict[int, Anchor]], dict[int, int]] | None = None
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's name
+        """Nothing is decided."""
+        return to_json({}, {})
+
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:  # noqa: N802
+        """Up to the marks, as the limit allows.  Raises StalePlanError where what was compared is not there any more."""
+        begun, keys = from_json(start)
+        keys = self._look(keys)
+        latest, marks = self._target or self._there(begun)
+        goals = {number: max(mark, begun.get(number, NOTHING).decided) for number, mark in marks.items()}
+        rows = limit.max_rows if ADMISSION and isinstance(limit, ReadMaxRows) else self._limit
+        if rows is not None and start is not None and not (ADMISSION and isinstance(limit, ReadAllAvailable)):
+            queued = {number: goal - begun.get(number, NOTHING).decided for number, goal in goals.items()}
+            shares = share(queued, rows)
+            goals = {number: begun.get(number, NOTHING).decided + shares[number] for number in goals}
+        ends = {number: self._reach(number, goal, begun.get(number, NOTHING), latest) for number, goal in goals.items()}
+        return to_json({**begun, **ends}, keys)
+
+    def _look(self, keys: Mapping[str, str]) -> dict[str, str]:
+        """Look at every replica.  Raises MismatchError where one is of another cluster."""
+        found = dict(keys)
+        for place, history in self._histories.items():
+            key = history.look()
+            if key is not None:
+                if keys.get(place, str(key)) != str(key):
+                    check_one_cluster({f"what was read of {place}": keys[place], place: str(key)})
+                found[place] = str(key)
+        check_one_cluster(found)
+        return found
+
+    def _there(self, begun: _Offset) -> tuple[dict[str, dict[int, Anchor]], dict[int, int]]:
+        """The last record of each replica and partition, and the highest mark of each partition."""
+        latest: dict[str, dict[int, Anchor]] = {}
+        marks: dict[int, int] = {}
+        for place, history in self._histories.items():
+            known = {number: one.of(place) for number, one in begun.items()}
+            latest[place] = history.latest(self._partitions, known, INTACT)
+            for number, anchor in history.latest(self._partitions, known, LOW_WATER_MARK).items():
+                marks[number] = max(marks.get(number, -1), anchor.transaction_id)
+        return latest, marks
+
+    def _reach(self, number: int, goal: int, before: Reached, latest: Mapping[str, Mapping[int, Anchor]]) -> Reached:
+        seen = dict(before.seen)
+        for place, history in self._histories.items():
+            last = latest[place].get(number)
+            known = before.of(place)
+            if last is None or last.transaction_id < known.transaction_id:
+                if known.identified:
+                    raise history_changed(
+                        history.place, number, known, None, -1 if last is None else last.transaction_id
+                    )
+                continue
+            seen[place] = known  # it is to have the partition, and so has a vote
+            wanted = min(goal, last.transaction_id)
+            if wanted > known.transaction_id:
+                seen[place] = last if wanted == last.transaction_id else self._at(place, number, wanted, known)
+        return Reached(goal, seen)
+
+    def _at(self, place: str, number: int, wanted: int, known: Anchor) -> Anchor:
+        """The record of an id; the bare id where there is no intact one."""
+        if wanted < 0:
+            return BEGINNING
+        found = self._histories[place].at_or_before(number, wanted, known)
+        return found if found.transaction_id == wanted else Anchor(wanted)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """The option ``maxRecordsPerTrigger``."""
+        return ReadAllAvailable() if self._limit is None else ReadMaxRows(self._limit)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """What is there now is all that will be read."""
+        self._look({})
+        self._target = self._there({})
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """The tasks of a batch.  Raises StalePlanError where what was compared is not there any more."""
+        begun, keys = from_json(start)
+        ended, _ = from_json(end)
+        self._look(keys)
+        tasks: list[InputPartition] = []
+        for number, goal in sorted(ended.items()):
+            tasks += self._tasks(number, begun.get(number, NOTHING), goal)
+        return tasks or [AgreementTask(-1, 0, 0, -1, ())]
+
+    def _tasks(self, number: int, before: Reached, after: Reached) -> Iterator[AgreementTask]:
+        places = [place for place in self._histories if place in after.seen]
+        for place in places:
+            self._confirm(place, number, before.of(place))
+            self._confirm(place, number, after.of(place))
+        behind = [
+            before.of(place).transaction_id
+            for place in places
+            if after.of(place).transaction_id > before.of(place).transaction_id
+        ]
+        low = min([*behind, before.decided]) if behind or after.decided > before.decided else after.decided
+        for first in range(low + 1, after.decided + 1, CHUNK):
+            last = min(first + CHUNK - 1, after.decided)
+            copies = [self._chunk(place, number, first, last, before, after) for place in places]
+            yield AgreementTask(number, first, last + 1, before.decided, copies)
+
+    def _confirm(self, place: str, number: int, anchor: Anchor) -> None:
+        if not anchor.identified:
+            return
+        found = self._histories[place].again(number, anchor)
+        if found is None or not found.is_record(anchor):
+            raise history_changed(place, number, anchor, found, None)
+
+    def _chunk(self, place: str, number: int, first: int, last: int, before: Reached, after: Reached) -> ChunkOfReplica:
+        known, goal = before.of(place), after.of(place)
+        seen = Seen(known.transaction_id, goal.transaction_id)
+        stop = min(last, goal.transaction_id)
+        if stop < first:
+            return ChunkOfReplica(place, (), seen)
+        start = known if known.transaction_id == first - 1 else self._at(place, number, first - 1, BEGINNING)
+        end = goal if goal.transaction_id == stop else self._at(place, number, stop, start)
+        return ChunkOfReplica(place, tuple(self._histories[place].parts(number, start, end)), seen)
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The rows of one task."""
+        import pyarrow as pa
+
+        assert isinstance(partition, AgreementTask)
+        if partition.stop <= partition.first:
+            return
+        tables = [self._copies(one) for one in partition.copies]
+        found = list(_compared(partition, tables))
+        places = [one.place for one in partition.copies]
+        if self._differences:
+            rows = [_as_row(one, partition.partition, places, tables) for one in found if not isinstance(one, Agreed)]
+            if rows:
+                yield from pa.Table.from_pylist(rows, schema=DIFFERENCES).to_batches()
+            return
+        for one in found:
+            if isinstance(one, Agreed):
+                yield from _transactions(one, tables[one.version])
+
+    def _copies(self, chunk: ChunkOfReplica) -> _Copies:
+        import pyarrow as pa
+
+        history = self._histories[chunk.place]
+        batches = [batch for part in chunk.parts for batch in history.read(part, Losses())]
+        return _Copies(pa.Table.from_batches(batches, schema=COPY))
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing is kept, and so nothing is let go of."""
+
+    def stop(self) -> None:
+        """The query ends."""
+        for history in self._histories.values():
+            history.close()
+
+
+class _Copies:
+    """The rows of one replica in a chunk: `table` the intact records, in order; `damaged` ids that are not to be believed."""
+
+    def __init__(self, rows: pa.Table) -> None:
+        import pyarrow.compute as pc
+
+        intact = pc.and_(pc.is_null(rows["finding"]), pc.is_valid(rows["data_length"]))
+        kept = rows.filter(intact)
+        ids = kept["transaction_id"].to_numpy()
+        if len(ids) and (ids[1:] <= ids[:-1]).any():  # segments that overlap tell some ids twice: the first one counts
+            import numpy as np
+
+            kept = kept.take(np.unique(ids, return_index=True)[1])
+        self.table = kept
+        self.ids = kept["transaction_id"].to_numpy()
+        bad = rows.filter(pc.invert(intact)).select(["transaction_id", "missing"]).to_pylist()
+        self.damaged = [
+            (one["transaction_id"], one["transaction_id"] + max(1, one["missing"] or 1))
+            for one in bad
+            if one["transaction_id"] is not None
+        ]
+
+    def same_as(self, other: _Copies) -> Any:
+        """Whether both hold the same bytes, for each id that both have, in order."""
+        import numpy as np
+        import pyarrow.compute as pc
+
+        _, mine, theirs = np.intersect1d(self.ids, other.ids, assume_unique=True, return_indices=True)
+        left, right = self.table.select(_SAME).take(mine), other.table.select(_SAME).take(theirs)
+        equal = np.ones(len(mine), dtype=bool)
+        for name in _SAME:
+            one, two = left[name].combine_chunks(), right[name].combine_chunks()
+            pairs = zip(one.flatten(), two.flatten(), strict=True) if name == "request_id" else ((one, two),)
+            for a, b in pairs:
+                equal &= pc.equal(a, b).to_numpy(zero_copy_only=False).astype(bool)
+        return equal
+
+
+def _compared(task: AgreementTask, copies: Sequence[_Copies]) -> Iterator[Outcome]:
+    same = [[one.same_as(other) for other in copies[:row]] for row, one in enumerate(copies)]
+    found = versions_of(task.first, task.stop, [one.ids for one in copies], same, [one.damaged for one in copies])
+    yield from outcomes(task.first, found, [one.seen for one in task.copies], task.decided)
+
+
+def _transactions(agreed: Agreed, copies: _Copies) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    begin, end = copies.ids.searchsorted([agreed.first, agreed.stop])
+    rows = copies.table.slice(begin, end - begin).select(AGREED.names[:-1])
+    held = pa.array([agreed.replicas] * rows.num_rows, pa.int32())
+    yield from rows.append_column(AGREED.field("replicas"), held).cast(AGREED).to_batches()
+
+
+def _as_row(
+    outcome: Differs | Nowhere, partition: int, places: Sequence[str], copies: Sequence[_Copies]
+) -> dict[str, Any]:
+    if isinstance(outcome, Nowhere):
+        return nowhere_row(outcome, partition, places)
+    mine = copies[outcome.replica]
+    at = int(mine.ids.searchsorted(outcome.transaction_id))
+    return differing_row(outcome, partition, places, mine.table.slice(at, 1).to_pylist()[0])
+
+
+def agreement_stream(
+    sources: Sequence[str], options: Mapping[str, str], schema: StructType, *, differences: bool
+) -> AgreementReader:
+    """The stream of what `sources` agree on; `schema`: that of a copy.  Raises InvalidRequestError."""
+    given = {name: value for name, value in options.items() if name != "maxrecordspertrigger"}
+    readers = replica_readers(sources, given, schema)
+    first = next(iter(readers.values()))
+    if first.options.starting.partitions or first.options.starting.usual != "earliest":
+        raise StalePlanError("transactions are agreed upon from the beginning of each partition on")
+    return AgreementReader(
+        {place: one.history for place, one in readers.items()},
+        first.options.partitions,
+        limit_of(options),
+        differences=differences,
+    )

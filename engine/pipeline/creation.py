@@ -1,0 +1,95 @@
+"""Writing a new project."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from waltzctl.engine.errors import DiskReadError, InvalidRequestError, RefusedError, write_error
+from waltzctl.engine.pipeline.project import FORMATS
+from waltzctl.engine.pipeline.templates import project_files
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedProject:
+    """What was written.  `files`: names below `path`."""
+
+    path: Path
+    format: str
+    sources: tuple[str, ...]
+    files: tuple[str, ...]
+
+
+def create_project(
+    directory: Path, sources: Sequence[str], table_format: str = FORMATS[0], decoder: Path | None = None
+) -> CreatedProject:
+    """Write a project into a directory that is new or empty.  Paths among `sources` become absolute.
+
+    Raises RefusedError where something lies there, InvalidRequestError for sources or a decoder that cannot be meant,
+    DiskReadError, DiskWriteError.
+    """
+    directory = directory.absolute()
+    named = tuple(_absolute(one) for one in sources)
+    if not named:
+        raise InvalidRequestError("no source is named", advice="--source PATH_OR_URL, once for each replica")
+    twice = next((one for place, one in enumerate(named) if one in named[:place]), None)
+    if twice is not None:
+        raise InvalidRequestError(f"{twice} is named twice", advice="--source once for each replica")
+    if table_format not in FORMATS:
+        raise InvalidRequestError(f"there is no format {table_format!r}", advice=f"it is one of {', '.join(FORMATS)}")
+    if any(ch in str(directory) for ch in "\n;"):
+        raise InvalidRequestError(f"{directory}: the name of a project has no line break and no semicolon")
+    text = None if decoder is None else _read(decoder)
+    _check_empty(directory)
+    made = project_files(directory, named, table_format, text)
+    for name, content in made.items():
+        target = directory / name
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with open(target, "x", encoding="utf-8") as file:  # never over what somebody put there meanwhile
+                file.write(content)
+        except FileExistsError:
+            raise RefusedError(
+                f"{target} appeared while the project was written", advice="look, and begin again"
+            ) from None
+        except OSError as error:
+            raise write_error(target, None, error) from error
+    return CreatedProject(directory, table_format, named, tuple(made))
+
+
+def _absolute(source: str) -> str:
+    if not source.strip() or "\n" in source:
+        raise InvalidRequestError("a source is empty or has a line break", advice="name a storage directory or a URL")
+    return source if "://" in source or source.startswith("vault:") else os.path.abspath(source)
+
+
+def _read(decoder: Path) -> str:
+    try:
+        text = decoder.read_text(encoding="utf-8")
+    except OSError as error:
+        raise DiskReadError(decoder, None, error) from error
+    except UnicodeDecodeError as error:
+        raise InvalidRequestError(f"{decoder}: it is no Python file: {error}") from error
+    try:
+        compile(text, str(decoder), "exec")
+    except (SyntaxError, ValueError) as error:
+        raise InvalidRequestError(f"{decoder}: {error}", advice="mend the decoder first") from error
+    return text
+
+
+def _check_empty(directory: Path) -> None:
+    try:
+        found = sorted(os.listdir(directory))
+    except FileNotFoundError:
+        return
+    except NotADirectoryError:
+        raise RefusedError(f"{directory} is a file", advice="name a new directory") from None
+    except OSError as error:
+        raise DiskReadError(directory, None, error) from error
+    if found:
+        raise RefusedError(
+            f"{directory} is not empty: {found[0]} lies there",
+            advice="a project is written into a new or empty directory",
+        )

@@ -1,0 +1,147 @@
+"""``format("waltz_pipeline")``: what the pipeline's tables read and write that Spark, and ``format("waltz")``, do not have.
+
+======================  ============================================================================================
+`readStream`, `what`
+records                 every record of several storages, as one source (`replica_stream`)
+transactions            what the replicas agree on (`agreement_stream`)
+differences             the copies that differ from that, and ids of which no copy is intact
+`read`, `what`
+replicas                which partitions each storage is to have, how far they go, and the mark that it knows
+`writeStream`           the last value for each key, in a directory of Parquet files (`state_files`)
+======================  ============================================================================================
+
+Spark finds it by the top-level module ``pyspark_waltz_pipeline``, as it finds ``format("waltz")``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from waltzctl.engine.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter, DataSourceStreamReader
+    from pyspark.sql.types import StructType
+
+FORMAT = "waltz_pipeline"
+RECORDS, TRANSACTIONS, DIFFERENCES, REPLICAS = "records", "transactions", "differences", "replicas"
+_OWN = ("what", "paths", "path")
+
+
+class PipelineDataSource(DataSource):
+    """See the module."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What ``format()`` is given."""
+        return FORMAT
+
+    def schema(self) -> StructType:
+        """The columns of what is read."""
+        from waltzctl.engine.spark.view_schemas import pick, spark_schema
+
+        what = self._what()
+        if what == RECORDS:
+            return spark_schema(pick("records", None, data=True))
+        return _spark(what)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Of the replicas as they are now.  Raises InvalidRequestError."""
+        if self._what() != REPLICAS:
+            raise InvalidRequestError(f"{FORMAT}: {self._what()} is a stream")
+        return ReplicasReader(self._sources(), self._given())
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
+        """Raises InvalidRequestError."""
+        what = self._what()
+        if what == RECORDS:
+            from waltzctl.engine.pipeline.replica_stream import replica_set_stream
+
+            return replica_set_stream(self._sources(), self._given(), schema)
+        from waltzctl.engine.pipeline.agreement_stream import agreement_stream
+
+        return agreement_stream(self._sources(), self._given(), _spark("copy"), differences=what == DIFFERENCES)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
+        """Of the last values.  Raises InvalidRequestError."""
+        from waltzctl.engine.pipeline.state_files import state_writer
+
+        return state_writer(self.options)
+
+    def _what(self) -> str:
+        what = self.options.get("what", "")
+        if what not in (RECORDS, TRANSACTIONS, DIFFERENCES, REPLICAS):
+            raise InvalidRequestError(
+                f"{FORMAT}: option what is {RECORDS}, {TRANSACTIONS}, {DIFFERENCES} or {REPLICAS}"
+            )
+        return what
+
+    def _sources(self) -> tuple[str, ...]:
+        return tuple(json.loads(self.options.get("paths", "[]")))
+
+    def _given(self) -> dict[str, str]:
+        return {name.lower(): value for name, value in self.options.items() if name.lower() not in _OWN}
+
+
+def _spark(what: str) -> StructType:
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    from waltzctl.engine.pipeline import schemas
+
+    kinds = {
+        TRANSACTIONS: schemas.AGREED,
+        DIFFERENCES: schemas.DIFFERENCES,
+        REPLICAS: schemas.REPLICAS,
+        "copy": schemas.COPY,
+    }
+    return from_arrow_schema(kinds[what])
+
+
+class _OneReplica(InputPartition):
+    def __init__(self, source: str) -> None:
+        super().__init__(source)
+        self.source = source
+
+
+class ReplicasReader(DataSourceReader):
+    """One row for each partition that a storage is to have."""
+
+    def __init__(self, sources: tuple[str, ...], options: Mapping[str, str]) -> None:
+        self._sources = sources
+        self._options = dict(options)
+
+    def partitions(self) -> list[InputPartition]:
+        """One task for each storage."""
+        return [_OneReplica(source) for source in self._sources]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """What the storage has now.  Raises NotWaltzError, PeerError, DiskReadError."""
+        import pyarrow as pa
+
+        from waltzctl.engine.pipeline import schemas
+        from waltzctl.engine.pipeline.replica_stream import replica_readers
+        from waltzctl.engine.spark.stream_reader import INTACT, LOW_WATER_MARK
+
+        if not isinstance(partition, _OneReplica):
+            return
+        given = {name: value for name, value in self._options.items() if name != "maxrecordspertrigger"}
+        for place, reader in replica_readers([partition.source], given, _spark("copy")).items():
+            reader.history.look()
+            wanted = reader.options.partitions
+            last = reader.history.latest(wanted, {}, INTACT)
+            marks = reader.history.latest(wanted, {}, LOW_WATER_MARK)
+            rows = [
+                {
+                    "node": place,
+                    "partition": number,
+                    "last_transaction_id": one.transaction_id,
+                    "mark": marks[number].transaction_id,
+                }
+                for number, one in sorted(last.items())
+            ]
+            reader.stop()
+            yield from pa.Table.from_pylist(rows, schema=schemas.REPLICAS).to_batches()

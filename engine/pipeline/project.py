@@ -1,0 +1,165 @@
+"""A pipeline's project directory: what ``spark-pipeline.yml`` says, and where things lie.
+
+The specification is Spark's own file.  Under ``configuration``, which Spark takes as settings of the session, stand ours as
+well, by names that begin with ``waltz.``: Spark keeps settings that it does not know, and so one file says everything.
+"""
+
+from __future__ import annotations
+
+import urllib.parse
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from waltzctl.engine.errors import InvalidRequestError, NotWaltzError
+from waltzctl.engine.pipeline.decoding import Decoder, load_decoder
+
+SPEC_NAMES = ("spark-pipeline.yml", "spark-pipeline.yaml")
+"""What Spark looks for."""
+DECODER = "decoder.py"
+DEFAULTS = "conf/spark-defaults.conf"
+"""Settings that Spark takes at its start only; a specification cannot hold them."""
+FORMATS = ("parquet", "delta", "iceberg")
+SETTINGS = {
+    "waltz.sources": "one replica a line: a storage directory, a URL, waltz://HOST:ADMINPORT",
+    "waltz.format": "of the tables: parquet, delta or iceberg",
+    "waltz.options": 'options of format("waltz"), one NAME=VALUE a line',
+    "waltz.state.buckets": "files of the table state, with Parquet",
+}
+TABLES = ("records", "transactions", "quarantine", "tallies", "state", "state_history", "completeness", "activity")
+FOLLOWING = {
+    "records": ("quarantine", "tallies"),
+    "transactions": ("quarantine", "state", "state_history"),
+}
+"""Streaming tables that are made of another one: when that begins anew, so must they, or they had everything twice."""
+
+
+@dataclass(frozen=True)
+class Project:
+    """A project as its files describe it.  `catalog`, `database`: where tables are, as the specification says; None: Spark's."""
+
+    directory: Path
+    spec: Path
+    name: str
+    storage: str
+    catalog: str | None
+    database: str | None
+    configuration: Mapping[str, str]
+
+    @cached_property
+    def sources(self) -> tuple[str, ...]:
+        """The replicas."""
+        return _lines(self.configuration.get("waltz.sources", ""))
+
+    @cached_property
+    def format(self) -> str:
+        """Of the tables.  Raises InvalidRequestError."""
+        said = self.configuration.get("waltz.format", FORMATS[0]).strip()
+        if said not in FORMATS:
+            raise InvalidRequestError(
+                f"{self.spec}: waltz.format is {said!r}", advice=f"it is one of {', '.join(FORMATS)}"
+            )
+        return said
+
+    @cached_property
+    def options(self) -> dict[str, str]:
+        """Options of the source.  Raises InvalidRequestError."""
+        found = {}
+        for line in _lines(self.configuration.get("waltz.options", "")):
+            name, equals, value = line.partition("=")
+            if not equals:
+                raise InvalidRequestError(
+                    f"{self.spec}: waltz.options has {line!r}", advice="write NAME=VALUE, one a line"
+                )
+            found[name.strip()] = value.strip()
+        return found
+
+    @cached_property
+    def buckets(self) -> int:
+        """How many files ``state`` has.  Raises InvalidRequestError."""
+        said = self.configuration.get("waltz.state.buckets", "8")
+        if not said.isdecimal() or not 1 <= int(said) <= 10_000:
+            raise InvalidRequestError(
+                f"{self.spec}: waltz.state.buckets is {said!r}", advice="a number from 1 to 10000"
+            )
+        return int(said)
+
+    @cached_property
+    def decoder(self) -> Decoder:
+        """The project's decoder.  Raises InvalidRequestError."""
+        return load_decoder(self.directory / DECODER)
+
+    @property
+    def storage_path(self) -> Path | None:
+        """Where checkpoints lie; None where that is no directory of this machine."""
+        parsed = urllib.parse.urlparse(self.storage)
+        return Path(urllib.parse.unquote(parsed.path)) if parsed.scheme in ("", "file") else None
+
+    @property
+    def namespace(self) -> str:
+        """What stands in front of a table's name."""
+        return "".join(f"`{one}`." for one in (self.catalog, self.database) if one)
+
+
+def open_project(directory: Path) -> Project:
+    """Read a project.  Raises NotWaltzError where there is none, InvalidRequestError for what cannot be meant."""
+    import yaml
+
+    directory = directory.absolute()
+    spec = next((directory / name for name in SPEC_NAMES if (directory / name).is_file()), None)
+    if spec is None:
+        raise NotWaltzError(
+            f"{directory}: there is no {SPEC_NAMES[0]}",
+            advice=f"waltzctl pipeline init {directory} --source PATH writes one",
+        )
+    try:
+        said: Any = yaml.safe_load(spec.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise InvalidRequestError(f"{spec}: {' '.join(str(error).split())}", advice="mend the file") from error
+    if not isinstance(said, dict):
+        raise InvalidRequestError(f"{spec}: it is no mapping", advice="compare with what waltzctl pipeline init writes")
+    configuration = said.get("configuration") or {}
+    if not isinstance(configuration, dict) or not all(isinstance(one, str) for one in configuration.values()):
+        raise InvalidRequestError(f"{spec}: the values under configuration must be texts", advice='write "2", not 2')
+    if not isinstance(said.get("storage"), str):
+        raise InvalidRequestError(
+            f"{spec}: storage is missing", advice=f"for instance storage: {directory.as_uri()}/storage"
+        )
+    project = Project(
+        directory, spec, str(said.get("name", directory.name)), said["storage"], said.get("catalog"),
+        said.get("database", said.get("schema")), configuration,
+    )  # fmt: skip
+    if not project.sources:
+        raise InvalidRequestError(f"{spec}: waltz.sources names no replica", advice=SETTINGS["waltz.sources"])
+    unknown = sorted(name for name in configuration if name.startswith("waltz.") and name not in SETTINGS)
+    if unknown:
+        raise InvalidRequestError(
+            f"{spec}: there is no setting {', '.join(unknown)}", advice=f"there are {', '.join(SETTINGS)}"
+        )
+    return project
+
+
+def _lines(text: str) -> tuple[str, ...]:
+    return tuple(line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("#"))
+
+
+def defaults_of(directory: Path) -> dict[str, str]:
+    """The settings in ``conf/spark-defaults.conf``; none where there is no such file."""
+    path = directory / DEFAULTS
+    if not path.is_file():
+        return {}
+    found = {}
+    for line in _lines(path.read_text(encoding="utf-8")):
+        name, _, value = line.partition(" ")
+        found[name] = value.strip()
+    return found
+
+
+def with_following(tables: tuple[str, ...]) -> tuple[str, ...]:
+    """These tables, and those that must begin anew with them."""
+    found = dict.fromkeys(tables)
+    for one in tables:
+        found |= dict.fromkeys(FOLLOWING.get(one, ()))
+    return tuple(found)

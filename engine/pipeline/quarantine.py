@@ -1,0 +1,145 @@
+"""Rows of quarantine: what is wrong where, and what to do about it, in the words of the catalogue of findings.
+
+A row of `records` with a finding carries a code and a place; the sentence and the command come from the catalogue.  Where a
+command wants a replica, another source that lies in a directory is named; where the catalogue leaves the decision to a person,
+its advice stands there instead of a command.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from waltzctl.engine.catalogue import CATALOGUE, Code, Severity
+from waltzctl.engine.findings import remedy_for
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from waltzctl.engine.pipeline.agreement import Differs, Nowhere
+
+DECODER = "decoder-refused"
+"""The finding of a transaction that the project's own decoder does not take; it is not about a storage, so not in the
+catalogue."""
+BAD_BYTES = frozenset(
+    {Code.RECORD_CHECKSUM, Code.DATA_CHECKSUM, Code.RECORD_ORDER, Code.RECORD_LENGTH, Code.TORN_TAIL, Code.READ_ERROR}
+)
+"""Codes of records that stand there and cannot be believed; those of all others are about records that are not there."""
+_CODES = frozenset(one.value for one in Code)
+OF_FINDINGS = ("node", "partition", "segment", "transaction_id", "offset", "size", "finding", "missing")
+OF_REFUSED = ("partition", "transaction_id", "refused")
+"""Columns that a row of quarantine is made of: of `records`, of `transactions`."""
+Row = dict[str, Any]
+
+
+def finding_row(row: Mapping[str, Any], sources: Sequence[str]) -> Row:
+    """Of a row of `records` that has a finding."""
+    node, partition, code = row["node"], row["partition"], row["finding"]
+    kind = CATALOGUE[Code(code)] if code in _CODES else None
+    meaning = code if kind is None else kind.meaning
+    return {
+        "node": node,
+        "partition": partition,
+        "transaction_id": row["transaction_id"],
+        "finding": code,
+        "message": f"{meaning} {_place(row)}",
+        "remedy": None if kind is None else _remedy(kind.code, node, partition, sources),
+        "missing": 1 if row["missing"] is None and code == Code.DATA_CHECKSUM else row["missing"],
+    }
+
+
+def _place(row: Mapping[str, Any]) -> str:
+    words = [f"{row['node']}, partition {row['partition']}"]
+    if row["segment"] is not None:
+        words.append(f"segment {row['segment']}")
+    if row["offset"] is not None:
+        words.append(f"offset {row['offset']}" + ("" if row["size"] is None else f", {row['size']} bytes"))
+    if row["transaction_id"] is not None:
+        words.append(f"from transaction {row['transaction_id']} on")
+    if row["missing"]:
+        words.append(f"{row['missing']} missing")
+    return ", ".join(words)
+
+
+def _remedy(code: Code, node: str, partition: int | None, sources: Sequence[str]) -> str:
+    kind = CATALOGUE[code]
+    severity = Severity.DAMAGE if kind.severity is Severity.DAMAGE else kind.severity
+    if "://" in node:  # of a node's port or an object store: the command runs where the files are
+        return kind.what_to_do
+    command = remedy_for(code, PurePosixPath(node), partition, severity)
+    if command is None:
+        return kind.what_to_do
+    others = [one for one in sources if one != node and "://" not in one]
+    return command.replace("REPLICA", shlex.quote(others[0])) if others else command
+
+
+def differing_row(differs: Differs, partition: int, places: Sequence[str], copy: Mapping[str, Any]) -> Row:
+    """Of a copy that is not what the replicas agreed on, with the vote."""
+    request = ".".join(str(one) for one in copy["request_id"].values())
+    held = (
+        f"request {request}, header {copy['header']}, {copy['data_length']} bytes with checksum {copy['data_checksum']}"
+    )
+    count = f"{differs.votes} of {differs.of} replicas"
+    if differs.agreed is None:
+        vote = f"no version has the {differs.quorum} of {differs.of} replicas that are a quorum, {count} hold the same"
+    else:
+        vote = f"{count} hold what was agreed upon, among them {places[differs.agreed]}"
+    others = [one for one in places if one != places[differs.replica]]
+    compared = " ".join(shlex.quote(one) for one in (places[differs.replica], *others[:1]))
+    return {
+        "node": places[differs.replica],
+        "partition": partition,
+        "transaction_id": differs.transaction_id,
+        "finding": Code.REPLICA_DIFFERS.value,
+        "message": f"{places[differs.replica]}, partition {partition}, transaction {differs.transaction_id}: this copy ({held})"
+        f" differs: {vote}.",
+        "remedy": f"waltzctl compare {compared} --partition {partition}",
+        "missing": 1 if differs.agreed is None else 0,
+    }
+
+
+def nowhere_row(nowhere: Nowhere, partition: int, places: Sequence[str]) -> Row:
+    """Of transactions that were committed and that no replica has intact; `node` is null."""
+    ids = f"{nowhere.first}" if nowhere.stop == nowhere.first + 1 else f"{nowhere.first} to {nowhere.stop - 1}"
+    return {
+        "node": None,
+        "partition": partition,
+        "transaction_id": nowhere.first,
+        "finding": Code.ACKNOWLEDGED_MISSING.value,
+        "message": f"partition {partition}, transaction {ids}: committed, and none of {', '.join(places)} has an intact copy.",
+        "remedy": "Name another replica or a backup (vault:VAULT::ID) in waltz.sources; what it holds is taken at the next run.",
+        "missing": nowhere.stop - nowhere.first,
+    }
+
+
+def refused_row(row: Mapping[str, Any]) -> Row:
+    """Of a transaction that the decoder does not take."""
+    return {
+        "node": None,
+        "partition": row["partition"],
+        "transaction_id": row["transaction_id"],
+        "finding": DECODER,
+        "message": f"partition {row['partition']}, transaction {row['transaction_id']}: decoder.py: {row['refused']}",
+        "remedy": "Mend decode() in decoder.py, then waltzctl pipeline run DIR --full-refresh transactions.",
+        "missing": 0,
+    }
+
+
+def finding_rows(rows: pa.Array, sources: Sequence[str]) -> pa.Array:
+    """Structs of the columns `OF_FINDINGS` as structs of `DIFFERENCES`."""
+    return _structs(finding_row(one, sources) for one in rows.to_pylist())
+
+
+def refused_rows(rows: pa.Array) -> pa.Array:
+    """Structs of the columns `OF_REFUSED` as structs of `DIFFERENCES`."""
+    return _structs(map(refused_row, rows.to_pylist()))
+
+
+def _structs(rows: Iterable[Row]) -> pa.Array:
+    import pyarrow as pa
+
+    from waltzctl.engine.pipeline.schemas import DIFFERENCES
+
+    return pa.array(list(rows), pa.struct(list(DIFFERENCES)))

@@ -1,0 +1,174 @@
+"""One stream of the records of several storages, so that one streaming query fills one table.
+
+Spark keeps the batches that a table of files holds in one log (``_spark_metadata``), by their number.  Several flows into
+such a table count their batches each from 0, and the batches of the second one are taken for those of the first and dropped:
+with Parquet a table has one flow.  And a query that has as many sources as there are replicas cannot go on when one is added:
+its checkpoint counts the sources.  So here the replicas are one source, and the offset says how far each of them was read, by
+its name; one that is new begins at its beginning, and one that is not named any more keeps its place.
+
+As JSON: ``{"version": 1, "replicas": {"/data/node-1": OFFSET, ...}}``, each offset that of `engine.spark.offsets`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from waltzctl.engine.errors import InvalidRequestError, MismatchError
+from waltzctl.engine.spark.offsets import StreamOffset
+from waltzctl.engine.spark.stream_directory import directory_stream
+from waltzctl.engine.spark.stream_node import node_stream
+from waltzctl.engine.spark.stream_reader import (
+    ADMISSION,
+    SupportsTriggerAvailableNow,
+    TaskParts,
+    WaltzStreamReader,
+)
+
+if ADMISSION:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+VERSION = 1
+_LIMIT = "maxrecordspertrigger"
+
+
+def replica_readers(
+    sources: Sequence[str], options: Mapping[str, str], schema: StructType
+) -> dict[str, WaltzStreamReader]:
+    """A stream for each source (path, URL or ``waltz://host:port``), by its name.
+
+    `options`: Spark's, without the sources; keys in lower case.  Raises InvalidRequestError.
+    """
+    found: dict[str, WaltzStreamReader] = {}
+    for source in sources:
+        node = source.lower().startswith("waltz://")
+        given = {name: value for name, value in options.items() if node or not _of_connections(name)}
+        reader = (node_stream if node else directory_stream)({**given, "path": source}, schema)
+        if reader.history.place in found:
+            raise InvalidRequestError(f"{source}: it is named twice", advice="name each replica once")
+        found[reader.history.place] = reader
+    if not found:
+        raise InvalidRequestError("no source is named", advice="name the replicas in waltz.sources, one a line")
+    return found
+
+
+def _of_connections(name: str) -> bool:
+    from waltzctl.engine.spark.stream_node import KNOWN
+
+    return name in {one.lower() for one in KNOWN}
+
+
+def of_checkpoint(offset: Mapping[str, Any] | None, key: str) -> dict[str, Any]:
+    """What an offset says under `key`; nothing where there is none.  Raises InvalidRequestError for one of another version."""
+    if offset is None:
+        return {}
+    if offset.get("version") != VERSION or not isinstance(offset.get(key), dict):
+        raise InvalidRequestError(
+            f"the offset in the checkpoint is none of this table: {str(offset)[:200]}",
+            advice="was the project moved or edited? waltzctl pipeline run DIR --full-refresh TABLE begins anew",
+        )
+    found: dict[str, Any] = offset[key]
+    return found
+
+
+def check_one_cluster(keys: Mapping[str, object]) -> None:
+    """Raise MismatchError where two replicas are of different clusters; a key of None is not known."""
+    known = {place: key for place, key in keys.items() if key is not None}
+    first = next(iter(known), None)
+    for place, key in known.items():
+        if first is not None and key != known[first]:
+            raise MismatchError(
+                f"{place} is of cluster {key}, and {first} of cluster {known[first]}",
+                advice="a pipeline reads the replicas of one cluster: name the right ones in waltz.sources",
+            )
+
+
+class ReplicaTask(InputPartition):
+    """What one task reads of one replica."""
+
+    def __init__(self, place: str, parts: TaskParts) -> None:
+        super().__init__(None)
+        self.place, self.parts = place, parts
+
+
+class ReplicaSetReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """See the module."""
+
+    def __init__(self, readers: Mapping[str, WaltzStreamReader], limit: int | None) -> None:
+        self._readers = dict(readers)
+        self._limit = limit
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's name
+        """Nothing of any replica."""
+        return {"version": VERSION, "replicas": {}}
+
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:  # noqa: N802
+        """How far each replica can be read now, by its share of the limit."""
+        begun = of_checkpoint(start, "replicas")
+        rows = limit.max_rows if ADMISSION and isinstance(limit, ReadMaxRows) else self._limit
+        if start is None or (ADMISSION and isinstance(limit, ReadAllAvailable)):
+            rows = None
+        share: ReadLimit | None = None
+        if ADMISSION:
+            share = ReadAllAvailable() if rows is None else ReadMaxRows(max(1, rows // len(self._readers)))
+        ends = {
+            place: reader.latestOffset(begun.get(place, StreamOffset().to_json()), share)
+            for place, reader in self._readers.items()
+        }
+        replicas = {**begun, **ends}
+        check_one_cluster({place: one["cluster_key"] for place, one in replicas.items()})
+        return {"version": VERSION, "replicas": {place: replicas[place] for place in sorted(replicas)}}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """The option ``maxRecordsPerTrigger``."""
+        return ReadAllAvailable() if self._limit is None else ReadMaxRows(self._limit)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """What is there now is all that will be read."""
+        for reader in self._readers.values():
+            reader.prepareForTriggerAvailableNow()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """The tasks of a batch, those of each replica by itself."""
+        begun, ended = of_checkpoint(start, "replicas"), of_checkpoint(end, "replicas")
+        tasks: list[InputPartition] = []
+        for place, reader in self._readers.items():
+            if place in ended:
+                parts = reader.partitions(begun.get(place, StreamOffset().to_json()), ended[place])
+                tasks += [ReplicaTask(place, one) for one in parts if isinstance(one, TaskParts) and one.parts]
+        return tasks or [ReplicaTask("", TaskParts(()))]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The rows of one task."""
+        assert isinstance(partition, ReplicaTask)
+        if partition.place:
+            yield from self._readers[partition.place].read(partition.parts)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing is kept, and so nothing is let go of."""
+
+    def stop(self) -> None:
+        """The query ends."""
+        for reader in self._readers.values():
+            reader.stop()
+
+
+def replica_set_stream(sources: Sequence[str], options: Mapping[str, str], schema: StructType) -> ReplicaSetReader:
+    """The stream of all records of `sources`.  Raises InvalidRequestError."""
+    given = {name: value for name, value in options.items() if name != _LIMIT}
+    return ReplicaSetReader(replica_readers(sources, given, schema), limit_of(options))
+
+
+def limit_of(options: Mapping[str, str]) -> int | None:
+    """The option ``maxRecordsPerTrigger``.  Raises InvalidRequestError."""
+    said = options.get(_LIMIT)
+    if said is None:
+        return None
+    if not said.strip().isdecimal() or int(said) < 1:
+        raise InvalidRequestError(f"maxRecordsPerTrigger {said!r}: must be a number of transactions from 1 on")
+    return int(said)

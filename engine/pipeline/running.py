@@ -1,0 +1,346 @@
+"""A run of a pipeline: Spark Declarative Pipelines, started with the right interpreter, Java, settings and catalog.
+
+A session is opened as for every other command, with the plugin by which it also is a Spark Connect server on a port of its
+own, and Spark's own program (``python -m pyspark.pipelines.cli``, what ``spark-pipelines`` starts) is told to use it.  That
+way
+
+- there is one Java process instead of two, and no fixed port (15002) that a second run on the machine would find taken;
+- every setting reaches Spark: ``spark-pipelines --conf`` hands settings over in pieces of which only the last one counts (4.3);
+- this process can look at the catalog before the run, and at the tables after it.
+
+What a kill leaves behind.  Spark keeps the batches of a streaming table, and goes on.  A table that is made anew (a
+materialized view, a full refresh) is removed from the catalog first and from the disk afterwards; a kill between the two
+leaves a directory that Spark refuses to put a table into.  So what lies where a table belongs and is in no catalog is removed
+before the run, and where that was a streaming table it begins anew, with those that are made of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from waltzctl.engine import errors
+from waltzctl.engine.errors import ClusterError, DirectoryLockedError, InvalidRequestError, PipelineError, WaltzError
+from waltzctl.engine.pipeline.completeness import Gap, gaps
+from waltzctl.engine.pipeline.project import TABLES, Project, defaults_of, with_following
+from waltzctl.engine.spark import shipping
+from waltzctl.engine.spark.spark_session import Session, SparkOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+VIEWS = ("completeness", "activity")
+"""Tables that are made anew at every run."""
+_SERVER = "org.apache.spark.sql.connect.service.SparkConnectService$"
+_KEPT = 400
+"""Last lines of Spark's that are searched for what went wrong."""
+_REFRESHING = "storage/refreshing"
+"""A file with the names of tables that begin anew, while they do."""
+_HELD = ("Another instance of Derby", "XSDB6", "SessionHiveMetaStoreClient", "Failed to start database")
+"""What is said where another process has it."""
+_TRIES, _PAUSE = 30, 1.0
+"""How often the catalog is asked for while another process holds it: one that was killed needs seconds to end."""
+_OURS = re.compile(r"waltzctl\.engine\.errors\.(\w+): (.+)")
+_FAILED = re.compile(r"Flow '?([\w.`]+?)'? has FAILED")
+_EVENT = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d: (.*)$")
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What is asked for.  `spark`: where, and settings; `remote` instead of its master: a Spark Connect server, ``sc://...``."""
+
+    full_refresh: tuple[str, ...] = ()
+    full_refresh_all: bool = False
+    refresh: tuple[str, ...] = ()
+    dry_run: bool = False
+    spark: SparkOptions = SparkOptions()  # noqa: RUF009  # frozen
+    complete: bool = False
+    """Whether gaps are looked for afterwards."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """What came of it.  `gaps` None: nobody asked; `exit_status_name`: by `gaps`."""
+
+    path: Path
+    refreshed: tuple[str, ...]
+    gaps: tuple[Gap, ...] | None
+    elapsed: float
+
+    @property
+    def exit_status_name(self) -> str:
+        """clean; repairable where each gap is intact elsewhere; damaged where something is nowhere."""
+        if not self.gaps:
+            return "clean"
+        return "repairable" if all(one.elsewhere for one in self.gaps) else "damaged"
+
+
+def check_tables(options: RunOptions) -> None:
+    """Raise InvalidRequestError for tables that there are not, or not together."""
+    for one in (*options.full_refresh, *options.refresh):
+        if one not in TABLES:
+            raise InvalidRequestError(f"there is no table {one!r}", advice=f"the tables are {', '.join(TABLES)}")
+    if options.full_refresh_all and (options.full_refresh or options.refresh):
+        raise InvalidRequestError("--full-refresh-all is about every table", advice="leave the other options out")
+    if options.dry_run and (options.full_refresh_all or options.full_refresh or options.refresh):
+        raise InvalidRequestError("a dry run refreshes nothing", advice="leave the tables out")
+
+
+def run_pipeline(project: Project, options: RunOptions, say: Callable[[str], None]) -> RunReport:
+    """Run it to its end.  `say` gets Spark's progress, a line at a time.
+
+    Raises InvalidRequestError, DirectoryLockedError while another run has the catalog, PipelineError for a table that failed,
+    with the exit status of what stopped it, and what opening a session raises.
+    """
+    check_tables(options)
+    project.format, project.options, project.buckets, project.decoder  # noqa: B018  # what is wrong is said before Java starts
+    with serving(project, options.spark) as server:
+        return run_at(server, project, options, say)
+
+
+def run_at(server: Server, project: Project, options: RunOptions, say: Callable[[str], None]) -> RunReport:
+    """The same, at a server that runs already."""
+    begun = time.monotonic()
+    check_tables(options)
+    full = with_following(options.full_refresh)
+    if not options.dry_run:
+        left = _leftovers(server, project)
+        lost = tuple(one for one in left if one not in VIEWS)
+        if lost:
+            say(f"{', '.join(lost)}: not whole since the run before; read anew")
+        full = with_following(tuple(dict.fromkeys((*full, *lost, *_begun(project)))))
+        if options.full_refresh_all:
+            full = TABLES
+        _begin(project, full)
+        for one in left:
+            shutil.rmtree(project.directory / one)
+        if "state" in full:
+            _forget_state(project)
+    _hand_over(project, replace(options, full_refresh=full), server.environment, say)
+    if not options.dry_run:
+        _begin(project, ())
+    found = _gaps(server.session.spark, project) if options.complete and not options.dry_run else None
+    return RunReport(project.directory, full, found, time.monotonic() - begun)
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Where Spark's program runs: a session there, and the environment by which the program finds it."""
+
+    session: Session
+    environment: dict[str, str]
+
+
+def _settings(project: Project, given: SparkOptions) -> tuple[tuple[str, str], ...]:
+    """The project's, and then the caller's, which win."""
+    ours = {
+        **defaults_of(project.directory),
+        "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": "0",
+        # The sessions of other commands have the largest number there is; for a batch of so many rows Spark's columns for Arrow
+        # functions find no room (4.3: NegativeArraySizeException).  This is Spark's own.
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+        "spark.sql.artifact.isolation.enabled": "true",
+        "spark.sql.artifact.isolation.alwaysApplyClassloader": "true",
+    }
+    return tuple({**ours, **dict(given.conf)}.items())
+
+
+@contextlib.contextmanager
+def serving(project: Project, given: SparkOptions) -> Iterator[Server]:
+    """A server for runs of a project, until the block ends: one that is there (``sc://...``), or one of our own.
+
+    Raises DirectoryLockedError while another process has the catalog, and what opening a session raises.
+    """
+    from waltzctl.engine.spark.start import open_session
+
+    if given.connect:
+        with open_session(given) as session:
+            yield Server(session, dict(os.environ) | {"SPARK_REMOTE": given.where})
+        return
+    os.environ["SPARK_CONNECT_AUTHENTICATE_TOKEN"] = str(
+        uuid.uuid4()
+    )  # the server takes it from here, and so does the program
+    try:
+        with open_session(SparkOptions(given.where, _settings(project, given))) as session:
+            port = getattr(getattr(session.spark._jvm, _SERVER), "MODULE$").localPort()
+            _wait_for_catalog(session.spark, project)
+            yield Server(session, dict(os.environ) | {"SPARK_REMOTE": f"sc://localhost:{port}"})
+    finally:
+        os.environ.pop("SPARK_CONNECT_AUTHENTICATE_TOKEN", None)
+
+
+def _wait_for_catalog(spark: SparkSession, project: Project) -> None:
+    """Raises DirectoryLockedError where another process does not let go of the catalog."""
+    for _ in range(_TRIES):
+        try:
+            spark.sql("SHOW TABLES").collect()
+        except Exception as error:
+            if not any(words in f"{error}" for words in _HELD):
+                raise
+            time.sleep(_PAUSE)
+        else:
+            return
+    raise DirectoryLockedError(project.directory, None)
+
+
+def _leftovers(server: Server, project: Project) -> tuple[str, ...]:
+    """Tables of which something lies in their place, and which the catalog does not know.
+
+    None of a project with a catalog of its own, or at somebody else's server.
+    """
+    if server.session.options.connect or project.catalog or project.database:
+        return ()
+    known = {row["tableName"] for row in server.session.spark.sql("SHOW TABLES").collect()}
+    if project.format == "parquet":
+        known.add("state")  # a sink, of which the catalog does not know
+    found = []
+    for one in TABLES:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            if one not in known and os.listdir(project.directory / one):
+                found.append(one)
+    return tuple(found)
+
+
+def _begun(project: Project) -> tuple[str, ...]:
+    """Tables of which a run that did not come to its end had begun to read everything anew."""
+    with contextlib.suppress(OSError):
+        said = (project.directory / _REFRESHING).read_text(encoding="utf-8").split()
+        return tuple(one for one in said if one in TABLES)
+    return ()
+
+
+def _begin(project: Project, tables: tuple[str, ...]) -> None:
+    """Note which tables begin anew: a kill may come when Spark has emptied some of them, and not those that are made of these."""
+    note = project.directory / _REFRESHING
+    if not tables:
+        note.unlink(missing_ok=True)
+        return
+    note.parent.mkdir(exist_ok=True)
+    partial = note.with_suffix(".tmp")
+    partial.write_text("\n".join(tables), encoding="utf-8")
+    os.replace(partial, note)
+
+
+def _forget_state(project: Project) -> None:
+    """Let `state` begin anew: how far it is first, so that nothing is missing after a kill, then its files."""
+    if project.format != "parquet":
+        return
+    if project.storage_path is not None:
+        shutil.rmtree(project.storage_path / "_checkpoints" / "state", ignore_errors=True)
+    shutil.rmtree(project.directory / "state", ignore_errors=True)
+
+
+def _hand_over(project: Project, options: RunOptions, environment: dict[str, str], say: Callable[[str], None]) -> None:
+    """Let Spark's program do it.  Raises PipelineError."""
+    for arguments in program_arguments(project, options):
+        _run_program(project, [*arguments, "--spec", str(project.spec)], environment, say)
+
+
+def program_arguments(project: Project, options: RunOptions) -> list[list[str]]:
+    """What Spark's program is started with, once or twice.
+
+    Where tables are named Spark leaves every sink out (4.3), and with Parquet `state` is one: where it is among them, a run of
+    everything follows.
+    """
+    if options.dry_run:
+        return [["dry-run"]]
+    if options.full_refresh_all:
+        return [["run", "--full-refresh-all"]]
+    sinks = {"state"} if project.format == "parquet" else set()
+    named = []
+    for name, tables in (("--full-refresh", options.full_refresh), ("--refresh", options.refresh)):
+        if kept := [one for one in tables if one not in sinks]:
+            named += [name, ",".join(kept)]
+    everything = not named or bool(sinks & {*options.full_refresh, *options.refresh})
+    return [*([["run", *named]] if named else []), *([["run"]] if everything else [])]
+
+
+def _run_program(
+    project: Project, arguments: list[str], environment: dict[str, str], say: Callable[[str], None]
+) -> None:
+    command = [sys.executable, "-m", "pyspark.pipelines.cli", *arguments]
+    last: deque[str] = deque(maxlen=_KEPT)
+    paths = dict.fromkeys([str(shipping.root()), *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))])
+    environment = environment | {"PYTHONPATH": os.pathsep.join(paths)}  # the project imports waltzctl, installed or not
+    process = subprocess.Popen(
+        command, env=environment, cwd=project.directory, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        with process.stdout:
+            for line in process.stdout:
+                last.append(line.rstrip("\n"))
+                event = _EVENT.match(line)
+                if event is not None:
+                    say(event[1])
+        process.wait()
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+    if process.returncode:
+        raise failure(project, list(last))
+
+
+def failure(project: Project, lines: list[str]) -> WaltzError:
+    """What went wrong, from what Spark's program said: the table, our own words where they are among them, and what to do."""
+    table = next(
+        (found[1].replace("`", "").rpartition(".")[2] for line in lines if (found := _FAILED.search(line))), None
+    )
+    ours = next((found for line in lines if (found := _OURS.search(line))), None)
+    where = str(project.directory) if table is None else f"{project.directory}, table {table}"
+    if ours is not None:
+        kind = getattr(errors, ours[1], WaltzError)
+        status = getattr(kind, "status", "internal")
+        again = (
+            f"; then waltzctl pipeline run {project.directory} --full-refresh {table}"
+            if table and status in ("refused", "mismatch")
+            else ""
+        )
+        return PipelineError(
+            f"{where}: {ours[2]}",
+            status=status,
+            advice=f"mend what is named{again or ' and run it again: it goes on where it was'}",
+        )
+    text = _said(lines)
+    return PipelineError(
+        f"{where}: {text[:2000]}", status=ClusterError.status, advice="waltzctl pipeline run -v shows what Spark said"
+    )
+
+
+def _said(lines: list[str]) -> str:
+    """Spark's own reason: that of the first flow that failed, else what its program ended with, with the lines that belong to
+    it.
+    """
+    for begins in ("Error: ", "pyspark.errors"):
+        at = next((place for place, line in enumerate(lines) if line.startswith(begins)), None)
+        if at is not None:
+            told = [
+                line.strip()
+                for line in lines[at : at + 12]
+                if line.strip() and not line.startswith(("\tat ", "  File "))
+            ]
+            return " ".join(told)
+    return next((line for line in reversed(lines) if line.strip()), "it ended without a word")
+
+
+def _gaps(spark: SparkSession, project: Project) -> tuple[Gap, ...]:
+    for name in ("completeness", "quarantine"):
+        spark.sql(f"REFRESH TABLE {project.namespace}{name}")  # what this session knows may be of the run before
+    rows = spark.table(f"{project.namespace}completeness").collect()
+    bad = spark.table(f"{project.namespace}quarantine").where("missing > 0 OR missing IS NULL").collect()
+    return tuple(gaps([row.asDict() for row in rows], [row.asDict() for row in bad]))

@@ -1,0 +1,123 @@
+"""``state`` as a directory of Parquet files that is kept up to date by a streaming query: the last value for each key.
+
+Spark 4.3 maintains such a table by itself (``create_auto_cdc_flow``) where the table's format can be merged into: it executes
+a MERGE, which needs row-level operations of the catalog (Delta, Iceberg).  Tables of Parquet have none, a streaming table of
+Parquet can only be appended to, and a materialized view over the changes would read all of them at every run.  So with
+Parquet ``state`` is a sink of the pipeline, and this is its format.
+
+The rows of a key are those of one *bucket* (by the hash of key and partition), and a bucket is one file.  A task reads the
+file of its bucket, joins what is new (of each key the row of the highest transaction id stays) and writes the file anew
+beside it; the driver gives the new files their names when all tasks are done.  Taking the highest id makes the order of rows,
+rows that come again, and rows that come late all the same: after a kill Spark hands the batch over once more, and the same
+files come of it. A reader sees each file as it was or as it is.
+
+::
+
+    state/part-00003.parquet                bucket 3
+         /_temporary/<uuid>/part-00003...   what a task has written and nobody has committed; readers pass over it
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+
+from waltzctl.engine.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+BUCKET = "_bucket"
+"""The column that says in which file a row belongs; it is not written."""
+_TEMPORARY = "_temporary"
+
+
+def last_values(rows: pa.Table, key: Sequence[str]) -> pa.Table:
+    """Of each key and partition the row of the highest transaction id, in the order of keys."""
+    if rows.num_rows == 0:
+        return rows
+    by = [*key, "partition"]
+    ordered = rows.sort_by([(name, "ascending") for name in (*by, "transaction_id")])
+    last = pa.array([False] * (ordered.num_rows - 1) + [True])
+    for name in by:
+        column = ordered[name].combine_chunks()
+        here, following = column[:-1], column[1:]
+        differs = pc.fill_null(pc.not_equal(here, following), False)
+        differs = pc.or_(differs, pc.xor(pc.is_null(here), pc.is_null(following)))
+        last = pc.or_(last, pa.concat_arrays([differs, pa.array([True])]))
+    return ordered.filter(last)
+
+
+def bucket_file(directory: Path, bucket: int) -> Path:
+    """Where a bucket lies."""
+    return directory / f"part-{bucket:05}.parquet"
+
+
+@dataclass
+class WrittenBuckets(WriterCommitMessage):
+    """Files that a task has written, and the names that they are to get."""
+
+    files: tuple[tuple[str, str], ...]
+
+
+class StateWriter(DataSourceStreamArrowWriter):
+    """See the module.  `key`: names of columns."""
+
+    def __init__(self, directory: Path, key: Sequence[str]) -> None:
+        self._directory = directory
+        self._key = tuple(key)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Join the rows of a task's buckets with what is there, beside it."""
+        batches = [batch for batch in iterator if batch.num_rows]
+        if not batches:
+            return WrittenBuckets(())
+        rows = pa.Table.from_batches(batches)
+        staged = self._directory / _TEMPORARY / str(uuid.uuid4())
+        staged.mkdir(parents=True)
+        files = []
+        for bucket in pc.unique(rows[BUCKET]).to_pylist():
+            fresh = rows.filter(pc.equal(rows[BUCKET], bucket)).drop_columns([BUCKET])
+            target = bucket_file(self._directory, bucket)
+            known = [pq.read_table(target, schema=fresh.schema)] if target.exists() else []
+            made = last_values(pa.concat_tables([*known, fresh]), self._key)
+            with open(staged / target.name, "wb") as file:
+                pq.write_table(made, file)
+                file.flush()
+                os.fsync(file.fileno())
+            files.append((str(staged / target.name), str(target)))
+        return WrittenBuckets(tuple(files))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
+        """Give the files of the batch their names."""
+        for message in messages:
+            for written, target in message.files if isinstance(message, WrittenBuckets) else ():
+                os.replace(written, target)
+        self.abort(messages, batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Leave what is there; nobody needs what was staged."""
+        shutil.rmtree(self._directory / _TEMPORARY, ignore_errors=True)
+
+
+def state_writer(options: Mapping[str, str]) -> StateWriter:
+    """From the sink's options: `path`, a directory of this machine, and `key`, names separated by commas.
+
+    Raises InvalidRequestError.
+    """
+    path, key = options.get("path", ""), options.get("key", "")
+    if not path or not key:
+        raise InvalidRequestError("the table state needs the options path and key")
+    directory = Path(path.removeprefix("file://"))
+    directory.mkdir(parents=True, exist_ok=True)
+    return StateWriter(directory, key.split(","))

@@ -1,0 +1,267 @@
+"""The tables of a pipeline as Spark's data frames; the project's transformations give them names and formats.
+
+``project(__file__)`` in a file of ``transformations/`` reads the project around it.  Each table is a method of the same name
+that gets the session.  Nothing is read before Spark runs the table.
+
+Functions of a pipeline's tables must not ask the server anything (4.3: ``ATTEMPT_ANALYSIS_IN_PIPELINE_QUERY_FUNCTION``), and
+neither may the files around them.  `mapInArrow` does, for the columns of what it is applied to; so does every schema that is
+given as text. So Python works here as Arrow functions of columns, with types that are values.  One that makes fewer rows than
+it gets, counting, puts them into an array in the first row of a batch.
+
+`withColumn` and joins are looked at by the server where they are written: while a table of the pipeline is not there yet they
+fail, and once it is there they are bound to it as it is, so that Spark no longer sees that one table needs the other, and
+does not wait. So there are only `select`, `where`, `groupBy` and `union`.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa  # by its types Spark tells what a function of batches takes
+
+from waltzctl.engine.pipeline import data_source
+from waltzctl.engine.pipeline.column_types import parse_columns
+from waltzctl.engine.pipeline.data_source import FORMAT
+from waltzctl.engine.pipeline.decoding import check_columns, decoded
+from waltzctl.engine.pipeline.project import DECODER, Project, open_project
+from waltzctl.engine.pipeline.quarantine import OF_FINDINGS, OF_REFUSED, finding_rows, refused_rows
+from waltzctl.engine.pipeline.schemas import AGREED, DIFFERENCES, TALLY
+from waltzctl.engine.pipeline.state_files import BUCKET
+from waltzctl.engine.pipeline.tallies import COUNTED, tally
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import DataType, StructType
+
+_PLACE = ("node", "partition")
+
+
+def project(transformation: str) -> Tables:
+    """The project of a file in ``transformations/``.  Raises NotWaltzError, InvalidRequestError."""
+    return Tables(open_project(Path(transformation).absolute().parent.parent))
+
+
+class Tables:
+    """See the module."""
+
+    def __init__(self, opened: Project) -> None:
+        self._project = opened
+
+    @property
+    def format(self) -> str:
+        """Of the tables that Spark keeps."""
+        return self._project.format
+
+    def _stream(self, spark: SparkSession, what: str) -> DataFrame:
+        reader = spark.readStream.format(FORMAT).options(**self._project.options)
+        return reader.option("what", what).option("paths", json.dumps(self._project.sources)).load()
+
+    @cached_property
+    def _decoded_type(self) -> StructType:
+        """What the decoder makes.  Raises InvalidRequestError for a SCHEMA that cannot be read."""
+        from waltzctl.engine.errors import InvalidRequestError
+
+        decoder, path = self._project.decoder, self._project.directory / DECODER
+        try:
+            made = parse_columns(decoder.schema)
+        except ValueError as error:
+            raise InvalidRequestError(
+                f"{path}: SCHEMA: {error}", advice='for instance "key STRING, value STRING"'
+            ) from error
+        check_columns(decoder, made.names, path)
+        return made
+
+    def records(self, spark: SparkSession) -> DataFrame:
+        """Every record of every replica once, with its data, and a row for each place that is damaged or missing."""
+        return self._stream(spark, data_source.RECORDS)
+
+    def transactions(self, spark: SparkSession) -> DataFrame:
+        """What the replicas agree on, up to the mark that is known as committed, with what the decoder makes of it."""
+        from pyspark.sql.functions import col
+        from pyspark.sql.pandas.types import to_arrow_type
+        from pyspark.sql.types import StringType, StructField, StructType
+
+        agreed = self._stream(spark, data_source.TRANSACTIONS)
+        kind = self._decoded_type
+        made = StructType([StructField("decoded", kind), StructField("refused", StringType())])
+        decode, arrow = self._project.decoder.decode, to_arrow_type(kind)
+
+        def of_batch(header: pa.Array, data: pa.Array) -> pa.Array:
+            return decoded(header, data, decode, arrow)
+
+        both = _by_batch(of_batch, made)(col("header"), col("data"))
+        return agreed.select("*", both.alias("made")).selectExpr(
+            *AGREED.names[:-1], "made.decoded AS decoded", "replicas", "made.refused AS refused"
+        )
+
+    def quarantine(self, spark: SparkSession) -> DataFrame:
+        """Every row with a finding, every copy that differs, every transaction that the decoder refused: with what to do."""
+        from pyspark.sql.functions import struct
+
+        sources, columns = self._project.sources, _columns(DIFFERENCES)
+
+        def of_findings(rows: pa.Array) -> pa.Array:
+            return finding_rows(rows, sources)
+
+        def of_refused(rows: pa.Array) -> pa.Array:
+            return refused_rows(rows)
+
+        bad = spark.readStream.table("records").where("finding IS NOT NULL")
+        refused = spark.readStream.table("transactions").where("refused IS NOT NULL")
+        return (
+            bad.select(_by_batch(of_findings, columns)(struct(*OF_FINDINGS)).alias("row"))
+            .selectExpr("row.*")
+            .union(self._stream(spark, data_source.DIFFERENCES))
+            .union(refused.select(_by_batch(of_refused, columns)(struct(*OF_REFUSED)).alias("row")).selectExpr("row.*"))
+        )
+
+    def changes(self, spark: SparkSession) -> DataFrame:
+        """What the transactions say: the decoder's key, `partition`, `transaction_id`, the decoder's other columns."""
+        kind, key = self._decoded_type, self._project.decoder.key
+        rest = [name for name in kind.names if name not in key]
+        made = spark.readStream.table("transactions").where("decoded IS NOT NULL")
+        return made.selectExpr(
+            *(f"decoded.`{one}`" for one in key), "partition", "transaction_id", *(f"decoded.`{one}`" for one in rest)
+        )
+
+    def tallies(self, spark: SparkSession) -> DataFrame:
+        """The records of each batch counted: what `completeness` and `activity` add up."""
+        from pyspark.sql.functions import explode, struct
+        from pyspark.sql.types import ArrayType
+
+        def of_batch(rows: pa.Array) -> pa.Array:
+            return tally(rows)
+
+        counted = _by_batch(of_batch, ArrayType(_columns(TALLY)))(struct(*COUNTED))
+        return spark.readStream.table("records").select(explode(counted).alias("row")).selectExpr("row.*")
+
+    def define_state(self, spark: SparkSession) -> None:
+        """Declare `state`: by Spark's change-data-capture flow where the tables can be merged into, else as files of our own.
+
+        Only `create_auto_cdc_flow` of Spark 4.3 and later, into Delta or Iceberg; see `engine.pipeline.state_files`.
+        """
+        from pyspark import pipelines
+
+        key = self._project.decoder.key
+        if self.format != "parquet" and hasattr(pipelines, "create_auto_cdc_flow"):
+            pipelines.temporary_view(name="changes")(lambda: self.changes(spark))
+            pipelines.create_streaming_table("state", format=self.format)
+            pipelines.create_auto_cdc_flow(
+                target="state",
+                source="changes",
+                keys=[*key, "partition"],
+                sequence_by="transaction_id",
+                stored_as_scd_type=1,
+            )
+            return
+        options = {"path": str(self._project.directory / "state"), "key": ",".join(key)}
+        pipelines.create_sink("state", FORMAT, options)
+        pipelines.append_flow(target="state", name="state")(lambda: self._bucketed(spark))
+
+    def _bucketed(self, spark: SparkSession) -> DataFrame:
+        from pyspark.sql import functions
+
+        buckets = self._project.buckets
+        by = [functions.col(f"`{one}`") for one in (*self._project.decoder.key, "partition")]
+        bucket = functions.pmod(functions.xxhash64(*by), functions.lit(buckets)).cast("int")
+        return self.changes(spark).select("*", bucket.alias(BUCKET)).repartition(buckets, BUCKET)
+
+    def completeness(self, spark: SparkSession) -> DataFrame:
+        """Of each replica and partition how many transactions are expected, and what became of them.
+
+        A join would be looked at by the server where it is written; so rows of both are put together and added up.
+        """
+        from pyspark.sql import Window, functions
+
+        counted = spark.read.table("tallies").where("kind = 'partition'")
+        read = counted.selectExpr(
+            *_PLACE, "records", "missing", "damaged", "next_transaction_id AS next", "NULL AS mark"
+        )
+        there = self._replicas(spark).selectExpr(*_PLACE, "0L", "0L", "0L", "0L", "mark")
+        sums = (
+            read.union(there)
+            .groupBy("node", "partition")
+            .agg(
+                *(functions.sum(name).alias(name) for name in ("records", "missing", "damaged")),
+                functions.max("next").alias("next"),
+                functions.max("mark").alias("mark"),
+            )
+            .where(
+                "mark IS NOT NULL"
+            )  # else it is of a replica that is not named any more, or of a partition that it gave up
+        )
+        everywhere = Window.partitionBy("partition")
+        expected = functions.max("next").over(everywhere)
+        return sums.select(
+            *_PLACE, expected.alias("expected"), functions.col("records").alias("present"), "missing", "damaged",
+            (expected - functions.col("next")).alias("behind"), functions.max("mark").over(everywhere).alias("mark"),
+        )  # fmt: skip
+
+    def _replicas(self, spark: SparkSession) -> DataFrame:
+        reader = spark.read.format(FORMAT).options(**self._project.options).option("what", data_source.REPLICAS)
+        return reader.option("paths", json.dumps(self._project.sources)).load()
+
+    def activity(self, spark: SparkSession) -> DataFrame:
+        """How much each segment, client and header is, and how fast it came, by the times at which segments were created."""
+        from pyspark.sql import Window, functions
+
+        keys = [*_PLACE, "dimension", "value"]
+        amounts = ("records", "bytes", "data_bytes")
+        ends = ("first_transaction_id", "next_transaction_id")
+        counted = spark.read.table("tallies").where("kind <> 'partition'")
+        rows = counted.selectExpr(*_PLACE, "kind AS dimension", "value", *amounts, *ends, "CAST(NULL AS DOUBLE) AS at")
+        created = self._created(spark)
+        if created is not None:
+            nothing = ["0L"] * len(amounts) + ["NULL"] * len(ends)
+            rows = rows.union(created.selectExpr(*_PLACE, "'segment'", "segment", *nothing, "at"))
+        sums = rows.groupBy(*keys).agg(
+            *(functions.sum(name).alias(name) for name in amounts),
+            functions.min(ends[0]).alias("first_transaction_id"),
+            (functions.max(ends[1]) - 1).alias("last_transaction_id"),
+            functions.max("at").alias("at"),
+        )
+        at, whole = functions.col("at"), Window.partitionBy(*_PLACE)
+        following = functions.lead("at").over(Window.partitionBy(*_PLACE, "dimension").orderBy("value"))
+        lasted = functions.when(functions.col("dimension") == "segment", following - at).otherwise(
+            functions.max("at").over(whole) - functions.min("at").over(whole)
+        )
+        seconds = functions.nullif(lasted, functions.lit(0.0)).alias("seconds")
+        return sums.select("*", seconds).where("records > 0").selectExpr(
+            *keys, *amounts, "first_transaction_id", "last_transaction_id", "seconds",
+            "records / seconds AS records_per_second", "bytes / seconds AS bytes_per_second",
+        )  # fmt: skip
+
+    def _created(self, spark: SparkSession) -> DataFrame | None:
+        """When each segment was created, in seconds; None where no source is one of files.  A node does not tell."""
+        files = [one for one in self._project.sources if not one.lower().startswith("waltz://")]
+        if not files:
+            return None
+        options = {
+            name: value
+            for name, value in self._project.options.items()
+            if name.lower().startswith(("storage.", "partitions"))
+        }
+        reader = spark.read.format("waltz").options(**options).option("view", "segments")
+        rows = reader.option("columns", "node,partition,segment,created").option("paths", json.dumps(files)).load()
+        return rows.selectExpr("node", "partition", "segment", "unix_micros(to_timestamp(created)) / 1e6 AS at")
+
+
+def _by_batch(work: Callable[..., pa.Array], kind: DataType) -> Callable[..., Column]:
+    """`work`, of whole batches of columns, as a function of columns."""
+    from pyspark.sql.pandas.functions import arrow_udf
+
+    made: Any = arrow_udf  # its types know no structs
+    found: Callable[..., Column] = made(work, kind)
+    return found
+
+
+def _columns(schema: pa.Schema) -> StructType:
+    """As a value: a text would be read by the server, which the function of a table must not ask."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return from_arrow_schema(schema)

@@ -1,0 +1,7 @@
+"""Where Spark finds the sources and the sink of the pipeline by itself, as it finds ``format("waltz")`` in `pyspark_waltz`."""
+
+from waltzctl.engine.pipeline.data_source import PipelineDataSource
+
+DefaultSource = PipelineDataSource
+
+__all__ = ["DefaultSource", "PipelineDataSource"]

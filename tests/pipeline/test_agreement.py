@@ -1,0 +1,88 @@
+"""What replicas agree on, as values: every case of the table at the head of `engine.pipeline.agreement`."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from waltzctl.engine.pipeline.agreement import Agreed, Differs, Nowhere, Outcome, Seen, outcomes, versions_of
+
+ALL = Seen(-1, 9)
+
+
+def told(rows: list[str], seen: list[Seen] | None = None, *, decided: int = -1) -> list[Outcome]:
+    """`rows`: of each replica a sign for each id; the same letter is the same bytes, - nothing, ! damaged."""
+    first_of: dict[tuple[str, int], int] = {}
+    versions = np.array(
+        [
+            [{"-": -1, "!": -2}.get(sign, first_of.setdefault((sign, at), row)) for at, sign in enumerate(signs)]
+            for row, signs in enumerate(rows)
+        ]
+    )
+    return list(outcomes(0, versions, seen or [Seen(-1, len(rows[0]) - 1)] * len(rows), decided))
+
+
+def test_what_all_hold_is_agreed_in_one_piece() -> None:
+    assert told(["aaaa", "aaaa", "aaaa"]) == [Agreed(0, 4, 0, 3)]
+
+
+def test_a_copy_that_a_quorum_outvotes_is_told_of() -> None:
+    assert told(["aa", "ba", "aa"]) == [Agreed(0, 1, 0, 2), Differs(0, 1, 0, 2, 3, 2), Agreed(1, 2, 0, 3)]
+
+
+def test_the_only_copy_of_what_was_committed_is_taken() -> None:
+    assert told(["a!", "-a", "!-"]) == [Agreed(0, 1, 0, 1), Agreed(1, 2, 1, 1)]
+
+
+def test_two_versions_without_a_quorum_leave_it_open_and_both_are_told_of() -> None:
+    assert told(["a", "b"]) == [Differs(0, 0, None, 1, 2, 2), Differs(0, 1, None, 1, 2, 2)]
+
+
+def test_what_nobody_has_is_told_once_for_the_whole_run() -> None:
+    assert told(["!!-", "-!-"]) == [Nowhere(0, 1), Nowhere(1, 2), Nowhere(2, 3)]
+    assert told(["---"]) == [Nowhere(0, 3)]
+
+
+def test_copies_that_come_late_change_nothing() -> None:
+    late = [Seen(3, 3), Seen(-1, 3)]
+    assert told(["aaaa", "aaaa"], late, decided=3) == []
+    assert told(["aaaa", "abaa"], late, decided=3) == [Differs(1, 1, 0, 1, 2, 2)]
+
+
+def test_what_was_nowhere_is_agreed_when_a_copy_comes() -> None:
+    assert told(["a!", "aa"], [Seen(1, 1), Seen(-1, 1)], decided=1) == [Agreed(1, 2, 1, 1)]
+    assert told(["a!", "a-"], [Seen(1, 1), Seen(-1, 1)], decided=1) == []
+
+
+def test_what_was_left_open_stays_open_and_nothing_is_told_twice() -> None:
+    seen = [Seen(0, 0), Seen(0, 0), Seen(-1, 0)]
+    assert told(["a", "b", "a"], seen, decided=0) == []
+    assert told(["a", "b", "c"], seen, decided=0) == [Differs(0, 2, 0, 1, 3, 2)]
+
+
+@pytest.mark.parametrize("signs", ["ab-!"])
+def test_however_copies_are_cut_into_batches_an_id_is_agreed_once_at_most(signs: str) -> None:
+    """Every three replicas, every order in which they come: the transaction is that of the first batch that had a copy."""
+    for held in itertools.product(signs, repeat=3):
+        for step in itertools.product((0, 1), repeat=3):
+            agreed: list[Agreed] = []
+            told_of: list[int] = []
+            for batch in (0, 1):
+                seen = [Seen(0 if when < batch else -1, 0 if when <= batch else -1) for when in step]
+                found = told(list(held), seen, decided=batch - 1)
+                agreed += [one for one in found if isinstance(one, Agreed)]
+                told_of += [one.replica for one in found if isinstance(one, Differs)]
+            assert len(agreed) <= 1
+            assert len(told_of) == len(set(told_of))
+            if any(sign in "ab" for sign in held) and len({sign for sign in held if sign in "ab"}) == 1:
+                assert len(agreed) == 1
+
+
+def test_versions_are_numbered_by_the_first_replica_that_holds_the_same_bytes() -> None:
+    ids = np.arange(5, 8)
+    yes = np.ones(3, dtype=bool)
+    same = [[], [yes], [np.array([True, False, True]), np.array([True, False, True])]]
+    found = versions_of(4, 10, [ids, ids, ids], same, [[(4, 5)], [], [(8, 20)]])
+    assert found.tolist() == [[-2, 0, 0, 0, -1, -1], [-1, 0, 0, 0, -1, -1], [-1, 0, 2, 0, -2, -2]]

@@ -1,0 +1,273 @@
+"""A project as init writes it, read back; what is refused; the commands around it.  Without Spark."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from jsonschema import Draft202012Validator
+
+from tests.cli.running import ROOT, invoke
+from waltzctl.engine.errors import InvalidRequestError, NotWaltzError, RefusedError
+from waltzctl.engine.pipeline import running
+from waltzctl.engine.pipeline.column_types import parse_columns
+from waltzctl.engine.pipeline.completeness import Gap
+from waltzctl.engine.pipeline.creation import create_project
+from waltzctl.engine.pipeline.project import FORMATS, defaults_of, open_project, with_following
+from waltzctl.engine.pipeline.running import RunOptions, check_tables, failure
+
+
+@pytest.mark.parametrize("table_format", FORMATS)
+def test_what_init_writes_is_what_it_was_asked_for(tmp_path: Path, table_format: str) -> None:
+    target = tmp_path / "my lake: é"
+    made = create_project(target, ["a/node", "waltz://h:1", "s3://b/n"], table_format)
+    assert sorted(made.files) == sorted(str(one.relative_to(target)) for one in target.rglob("*") if one.is_file())
+    project = open_project(target)
+    assert project.sources == (os.path.abspath("a/node"), "waltz://h:1", "s3://b/n") == made.sources
+    assert (project.format, project.options, project.buckets) == (table_format, {}, 8)
+    assert project.storage_path == target / "storage"
+    assert project.decoder.key == ("key",)
+    defaults = defaults_of(target)
+    assert defaults["spark.sql.warehouse.dir"] == target.as_uri()
+    assert ("spark.jars.packages" in defaults) == (table_format != "parquet")
+    for one in (target / "transformations").glob("*.py"):
+        ast.parse(one.read_text())
+        assert len(one.read_text().splitlines()) < 30
+
+
+def test_spark_takes_the_specification(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
+    from pyspark.pipelines.cli import find_pipeline_spec, load_pipeline_spec
+
+    create_project(tmp_path / "p", ["/data/n"])
+    spec = load_pipeline_spec(find_pipeline_spec(tmp_path / "p"))
+    assert spec.storage == (tmp_path / "p" / "storage").as_uri()
+    assert [one.include for one in spec.libraries] == ["transformations/**/*"]
+
+
+def test_the_projects_own_tests_pass(tmp_path: Path) -> None:
+    create_project(tmp_path / "p", ["/data/n"])
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"],
+        cwd=tmp_path / "p", env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "p").mkdir()
+    (tmp_path / "p" / "decoder.py").write_text("mine")
+    with pytest.raises(RefusedError, match=r"decoder\.py lies there"):
+        create_project(tmp_path / "p", ["/data/n"])
+    with pytest.raises(RefusedError, match="is a file"):
+        create_project(tmp_path / "p" / "decoder.py", ["/data/n"])
+    assert [one.name for one in (tmp_path / "p").iterdir()] == ["decoder.py"]
+
+
+@pytest.mark.parametrize(
+    ("sources", "words"), [([], "no source"), (["/n", "/n"], "named twice"), (["a\nb"], "line break")]
+)
+def test_sources_that_cannot_be_meant(tmp_path: Path, sources: list[str], words: str) -> None:
+    with pytest.raises(InvalidRequestError, match=words):
+        create_project(tmp_path / "p", sources)
+    assert not (tmp_path / "p").exists()
+
+
+def test_a_decoder_of_ones_own(tmp_path: Path) -> None:
+    own = tmp_path / "orders.py"
+    own.write_text("SCHEMA = 'order BIGINT'\nKEY = 'order'\ndef decode(header, data): return {'order': header}\n")
+    made = create_project(tmp_path / "p", ["/n"], decoder=own)
+    assert "tests/test_decoder.py" not in made.files
+    assert open_project(tmp_path / "p").decoder.key == ("order",)
+    own.write_text("def (")
+    with pytest.raises(InvalidRequestError, match=r"orders\.py"):
+        create_project(tmp_path / "q", ["/n"], decoder=own)
+
+
+def edited(tmp_path: Path, **changes: str) -> Path:
+    create_project(tmp_path / "p", ["/n"])
+    spec = tmp_path / "p" / "spark-pipeline.yml"
+    said = yaml.safe_load(spec.read_text())
+    said["configuration"] |= {name.replace("_", "."): value for name, value in changes.items()}
+    spec.write_text(yaml.safe_dump(said))
+    return tmp_path / "p"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("waltz_sources", "# nothing", "names no replica"),
+        ("waltz_format", "csv", "parquet, delta, iceberg"),
+        ("waltz_options", "partitions", "NAME=VALUE"),
+        ("waltz_state_buckets", "0", "1 to 10000"),
+        ("waltz_sorces", "x", "no setting waltz.sorces"),
+    ],
+)
+def test_settings_that_cannot_be_meant_name_the_file(tmp_path: Path, name: str, value: str, words: str) -> None:
+    directory = edited(tmp_path, **{name: value})
+
+    def read() -> None:
+        project = open_project(directory)
+        project.format, project.options, project.buckets  # noqa: B018
+
+    with pytest.raises(InvalidRequestError) as caught:
+        read()
+    assert words in str(caught.value)
+    assert str(directory / "spark-pipeline.yml") in str(caught.value)
+
+
+def test_a_directory_that_is_no_project(tmp_path: Path) -> None:
+    with pytest.raises(NotWaltzError, match="pipeline init"):
+        open_project(tmp_path)
+
+
+def test_columns_are_read_as_spark_reads_them() -> None:
+    pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
+    text = "a STRING, `b c` decimal(10, 2), d array<struct<x:int, y : map<string,bigint>>>, e TIMESTAMP"
+    found = "struct<a:string,b c:decimal(10,2),d:array<struct<x:int,y:map<string,bigint>>>,e:timestamp>"
+    assert parse_columns(text).simpleString() == found
+    for wrong in ("a", "a NOTHING", "a INT, A INT", "a ARRAY<INT", "a MAP<INT>", ""):
+        with pytest.raises(ValueError, match=r"."):
+            parse_columns(wrong)
+
+
+def test_tables_that_are_made_of_another_begin_anew_with_it() -> None:
+    assert with_following(("transactions",)) == ("transactions", "quarantine", "state", "state_history")
+    assert with_following(("completeness",)) == ("completeness",)
+    for wrong in (RunOptions(refresh=("x",)), RunOptions(full_refresh_all=True, refresh=("state",))):
+        with pytest.raises(InvalidRequestError):
+            check_tables(wrong)
+
+
+def test_a_sink_is_brought_up_to_date_by_a_run_of_everything(tmp_path: Path) -> None:
+    create_project(tmp_path / "p", ["/n"])
+    create_project(tmp_path / "d", ["/n"], "delta")
+    project, merged = open_project(tmp_path / "p"), open_project(tmp_path / "d")
+    both = RunOptions(full_refresh=("transactions", "state"))
+    assert running.program_arguments(project, both) == [["run", "--full-refresh", "transactions"], ["run"]]
+    assert running.program_arguments(merged, both) == [["run", "--full-refresh", "transactions,state"]]
+    assert running.program_arguments(project, RunOptions(refresh=("state",))) == [["run"]]
+    only = RunOptions(refresh=("tallies", "activity"))
+    assert running.program_arguments(project, only) == [["run", "--refresh", "tallies,activity"]]
+    assert running.program_arguments(project, RunOptions()) == [["run"]]
+    assert running.program_arguments(project, RunOptions(full_refresh_all=True)) == [["run", "--full-refresh-all"]]
+    assert running.program_arguments(project, RunOptions(dry_run=True)) == [["dry-run"]]
+
+
+class _Program:
+    """What is asked of Spark's program, instead of it; `fails`: as if it were killed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked: list[RunOptions] = []
+        self.fails = False
+        monkeypatch.setattr(running, "_hand_over", lambda _project, options, _environment, _say: self._do(options))
+        self.left: tuple[str, ...] = ()
+        monkeypatch.setattr(running, "_leftovers", lambda _server, _project: self.left)
+
+    def _do(self, options: RunOptions) -> None:
+        self.asked.append(options)
+        if self.fails:
+            raise KeyboardInterrupt
+
+
+def test_a_refresh_that_was_killed_is_begun_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    create_project(tmp_path / "p", ["/n"])
+    project, program, server = open_project(tmp_path / "p"), _Program(monkeypatch), running.Server(None, {})  # type: ignore[arg-type]
+    followed = ("transactions", "quarantine", "state", "state_history")
+    checkpoint = tmp_path / "p" / "storage" / "_checkpoints" / "state"
+    checkpoint.mkdir(parents=True)
+    program.fails = True
+    with pytest.raises(KeyboardInterrupt):
+        running.run_at(server, project, RunOptions(full_refresh=("transactions",)), print)
+    assert not checkpoint.exists()
+    program.fails = False
+    assert running.run_at(server, project, RunOptions(), print).refreshed == followed
+    assert running.run_at(server, project, RunOptions(), print).refreshed == ()
+    assert [one.full_refresh for one in program.asked] == [followed, followed, ()]
+
+
+def test_what_a_kill_left_of_a_table_is_removed_and_the_table_begins_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_project(tmp_path / "p", ["/n"])
+    project, program, server = open_project(tmp_path / "p"), _Program(monkeypatch), running.Server(None, {})  # type: ignore[arg-type]
+    program.left = ("records", "activity")
+    for name in program.left:
+        (tmp_path / "p" / name).mkdir()
+        (tmp_path / "p" / name / "part").touch()
+    said: list[str] = []
+    assert running.run_at(server, project, RunOptions(), said.append).refreshed == ("records", "quarantine", "tallies")
+    assert not (tmp_path / "p" / "records").exists()
+    assert not (tmp_path / "p" / "activity").exists()
+    assert "records: not whole" in said[0]
+
+
+def test_an_error_names_the_table_and_what_to_do(tmp_path: Path) -> None:
+    create_project(tmp_path / "p", ["/n"])
+    project = open_project(tmp_path / "p")
+    lines = [
+        "2026-01-01 00:00:00: Flow 'spark_catalog.default.records' has FAILED.",
+        "Error: [STREAM_FAILED] Query [id = x] terminated with exception: ...",
+        "waltzctl.engine.errors.StalePlanError: /n, partition 0: it was truncated; compare",
+    ]
+    error = failure(project, lines)
+    assert (error.status, error.message) == (
+        "refused",
+        f"{tmp_path / 'p'}, table records: /n, partition 0: it was truncated; compare",
+    )
+    assert f"pipeline run {tmp_path / 'p'} --full-refresh records" in str(error.advice)
+    other = failure(project, lines[:2])
+    assert (other.status, "STREAM_FAILED" in other.message) == ("io-error", True)
+    assert failure(project, []).status == "io-error"
+
+
+def schema(name: str) -> Draft202012Validator:
+    return Draft202012Validator(json.loads((ROOT / "docs" / "schemas" / f"{name}.schema.json").read_text()))
+
+
+def test_a_run_answers_with_gaps_and_a_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    create_project(tmp_path / "p", ["/n"])
+    gap = Gap("/n", 3, "damaged", 5, None, "record-checksum", "waltzctl recover /n", elsewhere=False)
+    report = running.RunReport(tmp_path / "p", (), (gap,), 1.5)
+    monkeypatch.setattr(running, "run_pipeline", lambda _project, _options, _say: report)
+    answer = invoke("pipeline", "run", tmp_path / "p", "--require", "complete", "--format", "ndjson")
+    assert answer.status == 4
+    lack, summary = answer.objects
+    schema("pipeline-gap").validate(lack)
+    schema("pipeline-run").validate(summary)
+    assert (lack["node"], lack["partition"], lack["first_transaction_id"]) == ("/n", 3, 5)
+    assert (summary["complete"], summary["exit_status"]) == (False, 4)
+
+
+def test_the_command_says_what_it_wrote(tmp_path: Path) -> None:
+    answer = invoke("pipeline", "init", tmp_path / "p", "--source", "/n", "--format", "delta", "--format", "json")
+    assert answer.status == 0
+    said = json.loads(answer.out)
+    schema("pipeline-created").validate(said)
+    assert said["table_format"] == "delta"
+    assert invoke("pipeline", "init", tmp_path / "p", "--source", "/n").status == 13
+    for wrong in (["--format", "csv"], ["--format", "delta", "--format", "iceberg"], []):
+        given = ["--source", "/n", *wrong] if wrong else []
+        assert invoke("pipeline", "init", tmp_path / "q", *given).status == 2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--master", "sc://h:1"], ["--remote", "h:1"], ["--master", "local", "--remote", "sc://h:1"], ["--conf", "x=1"],
+        ["--full-refresh", "nothing"], ["--dry-run", "--refresh", "state"], ["--require", "luck"],
+    ],
+)  # fmt: skip
+def test_arguments_of_a_run_that_cannot_be_meant(tmp_path: Path, options: list[str]) -> None:
+    create_project(tmp_path / "p", ["/n"])
+    assert invoke("pipeline", "run", tmp_path / "p", *options).status == 2
+
+
+def test_a_run_of_what_is_no_project(tmp_path: Path) -> None:
+    assert invoke("pipeline", "run", tmp_path).status == 10

@@ -1,0 +1,236 @@
+"""Rows of quarantine, tallies, gaps, last values, and what a decoder makes: functions of values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from waltzctl.engine.catalogue import CATALOGUE, Code
+from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.pipeline.agreement import Differs, Nowhere
+from waltzctl.engine.pipeline.completeness import gaps
+from waltzctl.engine.pipeline.decoding import check_columns, decoded, load_decoder
+from waltzctl.engine.pipeline.quarantine import differing_row, finding_row, nowhere_row, refused_row
+from waltzctl.engine.pipeline.schemas import TALLY
+from waltzctl.engine.pipeline.state_files import BUCKET, StateWriter, last_values
+from waltzctl.engine.pipeline.tallies import COUNTED, tally
+
+NODES = ("/data/node-1", "/data/node-2")
+
+
+def bad_row(code: str, **values: object) -> dict[str, object]:
+    empty = dict.fromkeys(("segment", "transaction_id", "offset", "size", "missing"))
+    return {"node": NODES[0], "partition": 3, "finding": code, **empty, **values}
+
+
+@pytest.mark.parametrize("code", list(Code))
+def test_every_finding_has_words_and_something_to_do(code: Code) -> None:
+    row = finding_row(bad_row(code.value, transaction_id=7), NODES)
+    assert row["message"].startswith(CATALOGUE[code].meaning)
+    assert NODES[0] in row["message"]
+    assert row["remedy"]
+    assert "REPLICA" not in row["remedy"]
+
+
+def test_a_remedy_names_the_other_replica() -> None:
+    row = finding_row(bad_row("record-checksum", transaction_id=7, segment=0, offset=99, size=40, missing=1), NODES)
+    assert row["remedy"] == "waltzctl recover /data/node-1 --partition 3 --from /data/node-2"
+    assert "segment 0, offset 99, 40 bytes, from transaction 7 on, 1 missing" in row["message"]
+
+
+def test_of_a_node_nobody_is_sent_to_a_path_that_is_none() -> None:
+    row = finding_row(bad_row("record-checksum") | {"node": "waltz://h:1"}, ("waltz://h:1",))
+    assert row["remedy"] == CATALOGUE[Code.RECORD_CHECKSUM].what_to_do
+
+
+def test_a_copy_that_differs_is_told_with_the_vote() -> None:
+    copy = {
+        "request_id": {"client": 1, "generation": 2, "partition": 3, "sequence": 4},
+        "header": 5, "data_length": 6, "data_checksum": "0000abcd",
+    }  # fmt: skip
+    row = differing_row(Differs(8, 1, 0, 2, 3, 2), 3, (*NODES, "/data/node-3"), copy)
+    assert row["finding"] == "replica-differs"
+    assert "2 of 3 replicas hold what was agreed upon, among them /data/node-1" in row["message"]
+    assert row["remedy"] == "waltzctl compare /data/node-2 /data/node-1 --partition 3"
+    open_row = differing_row(Differs(8, 1, None, 1, 2, 2), 3, NODES, copy)
+    assert "no version has the 2 of 2 replicas" in open_row["message"]
+    assert (row["missing"], open_row["missing"]) == (0, 1)
+
+
+def test_what_is_nowhere_and_what_the_decoder_refuses() -> None:
+    assert nowhere_row(Nowhere(4, 7), 1, NODES)["missing"] == 3
+    assert "4 to 6" in nowhere_row(Nowhere(4, 7), 1, NODES)["message"]
+    row = refused_row({"partition": 1, "transaction_id": 9, "refused": "ValueError: no"})
+    assert (row["finding"], row["transaction_id"]) == ("decoder-refused", 9)
+    assert "ValueError: no" in row["message"]
+
+
+def counted(rows: list[dict[str, object]]) -> list[dict[str, object]]:
+    kinds = {
+        "node": pa.string(), "partition": pa.int32(), "segment": pa.int64(), "transaction_id": pa.int64(),
+        "size": pa.int64(), "header": pa.int32(), "data_length": pa.int32(), "finding": pa.string(), "missing": pa.int64(),
+        "request_id": pa.struct([(name, pa.int32()) for name in ("client", "generation", "partition", "sequence")]),
+    }  # fmt: skip
+    struct = pa.struct([(name, kinds[name]) for name in COUNTED])
+    found = tally(pa.array(rows, struct))
+    assert found.type.value_type == pa.struct(list(TALLY))
+    assert len(found) == len(rows)
+    assert all(not one for one in found.to_pylist()[1:])
+    return found.to_pylist()[0] if rows else []
+
+
+def record(number: int, client: int = 1) -> dict[str, object]:
+    request = {"client": client, "generation": 0, "partition": 0, "sequence": number}
+    return bad_row("", finding=None, transaction_id=number, segment=0, size=50) | {
+        "finding": None, "request_id": request, "header": 2, "data_length": 10,
+    }  # fmt: skip
+
+
+def test_records_and_losses_are_counted_apart() -> None:
+    rows = [
+        record(0), record(1, client=7),
+        bad_row("record-checksum", transaction_id=2, missing=1, segment=0, size=50),
+        bad_row("segment-gap", transaction_id=3, missing=5),
+        {**record(8), "finding": "data-checksum"},
+        bad_row("reserved-not-zero"),
+    ]  # fmt: skip
+    found = counted(rows)
+    (whole,) = [one for one in found if one["kind"] == "partition"]
+    names = ("records", "bytes", "data_bytes", "missing", "damaged", "first_transaction_id", "next_transaction_id")
+    assert tuple(whole[name] for name in names) == (2, 100, 20, 5, 2, 0, 9)
+    clients = {one["value"]: one["records"] for one in found if one["kind"] == "client"}
+    assert clients == {1: 1, 7: 1}
+    assert counted([]) == []
+
+
+def complete_row(node: str, **values: int) -> dict[str, object]:
+    usual = {"partition": 0, "expected": 10, "present": 10, "missing": 0, "damaged": 0, "behind": 0, "mark": 9}
+    return {"node": node, **usual, **values}
+
+
+def test_a_gap_that_another_replica_fills_is_no_loss() -> None:
+    rows = [complete_row("a"), complete_row("b", behind=3, present=7)]
+    (gap,) = gaps(rows, [])
+    assert (gap.node, gap.kind, gap.first_transaction_id, gap.last_transaction_id, gap.elsewhere) == (
+        "b",
+        "behind",
+        7,
+        9,
+        True,
+    )
+    damaged = {
+        "node": "a",
+        "partition": 0,
+        "transaction_id": 2,
+        "missing": 1,
+        "finding": "record-checksum",
+        "remedy": "x",
+    }
+    first, _ = gaps(rows, [damaged])
+    assert (first.node, first.kind, first.last_transaction_id, first.elsewhere) == ("a", "damaged", 2, True)
+
+
+def test_a_gap_that_nobody_fills_is_one() -> None:
+    rows = [complete_row("a"), complete_row("b", behind=3, present=7)]
+    damaged = {
+        "node": "a",
+        "partition": 0,
+        "transaction_id": 8,
+        "missing": 1,
+        "finding": "record-checksum",
+        "remedy": "x",
+    }
+    assert [one.elsewhere for one in gaps(rows, [damaged])] == [False, False]
+    unknown = damaged | {"missing": None, "transaction_id": 2}
+    assert gaps(rows, [unknown])[0].elsewhere is False
+    nowhere = damaged | {"node": None}
+    assert gaps(rows, [nowhere])[1].kind == "nowhere"
+    assert gaps([complete_row("a")], [damaged | {"node": "gone"}]) == []
+
+
+def test_the_last_value_of_each_key_is_that_of_the_highest_id_in_its_partition() -> None:
+    rows = pa.table(
+        {
+            "key": ["a", "b", "a", None, None, "a"],
+            "partition": [0, 0, 0, 0, 0, 1],
+            "transaction_id": [1, 2, 3, 4, 5, 0],
+            "v": list("uvwxyz"),
+        }
+    )
+    assert last_values(rows, ["key"])["v"].to_pylist() == ["w", "z", "v", "y"]
+    assert last_values(last_values(rows, ["key"]), ["key"]) == last_values(rows, ["key"])
+    assert last_values(rows.slice(0, 0), ["key"]).num_rows == 0
+
+
+def test_state_takes_a_batch_twice_and_late_ones_without_a_change(tmp_path: Path) -> None:
+    writer = StateWriter(tmp_path, ["key"])
+
+    def batch(*rows: tuple[str, int, str]) -> pa.RecordBatch:
+        made = [
+            {"key": key, "partition": 0, "transaction_id": at, "v": value, BUCKET: len(key) % 2}
+            for key, at, value in rows
+        ]
+        return pa.RecordBatch.from_pylist(made)
+
+    def held() -> list[tuple[str, int]]:
+        import pyarrow.dataset as ds
+
+        found = ds.dataset([str(one) for one in sorted(tmp_path.glob("*.parquet"))]).to_table()
+        return sorted((one["key"], one["transaction_id"]) for one in found.to_pylist())
+
+    first = [batch(("a", 1, "x"), ("bb", 2, "y")), batch(("a", 3, "z"))]
+    for _ in range(2):
+        writer.commit([writer.write(iter(first))], 0)
+        assert held() == [("a", 3), ("bb", 2)]
+    writer.commit([writer.write(iter([batch(("a", 2, "late"), ("bb", 9, "new"))])), None], 1)
+    assert held() == [("a", 3), ("bb", 9)]
+    staged = writer.write(iter([batch(("a", 99, "never"))]))
+    writer.abort([staged], 2)
+    assert held() == [("a", 3), ("bb", 9)]
+    assert not (tmp_path / "_temporary").exists()
+    assert writer.write(iter([])).files == ()  # type: ignore[attr-defined]
+
+
+def write_decoder(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("def decode(h, d): ...", "SCHEMA must be a text"),
+        ("SCHEMA = 'a INT'\ndef decode(h, d): ...", "KEY must name a column"),
+        ("SCHEMA = 'a INT'\nKEY = 'a'", "no function decode"),
+        ("import nowhere_at_all", "ModuleNotFoundError"),
+    ],
+)
+def test_a_decoder_that_is_none_is_told_with_its_file(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(InvalidRequestError, match=words) as caught:
+        load_decoder(write_decoder(tmp_path / "decoder.py", text))
+    assert str(tmp_path / "decoder.py") in str(caught.value)
+
+
+def test_names_that_are_taken_or_not_there(tmp_path: Path) -> None:
+    found = load_decoder(write_decoder(tmp_path / "d.py", "SCHEMA = 'a INT'\nKEY = 'a'\ndef decode(h, d): return None"))
+    check_columns(found, ["a"], tmp_path)
+    with pytest.raises(InvalidRequestError, match="KEY names 'a'"):
+        check_columns(found, ["b"], tmp_path)
+    with pytest.raises(InvalidRequestError, match="column of state"):
+        check_columns(found, ["a", "Partition"], tmp_path)
+
+
+def test_what_raises_or_does_not_fit_is_refused_and_the_rest_is_decoded() -> None:
+    def decode(header: int, data: bytes) -> dict[str, object] | None:
+        if not data:
+            return {"n": 100 // header}
+        return {b"none": None, b"text": {"n": "x"}, b"more": {"n": 1, "m": 2}}[data]
+
+    datas = pa.array([b"", b"none", b"text", b"more", b""])
+    found = decoded(pa.array([5, 0, 0, 0, 0]), datas, decode, pa.struct([("n", pa.int32())])).to_pylist()
+    assert [one["decoded"] for one in found] == [{"n": 20}, None, None, None, None]
+    assert [one["refused"] is None for one in found] == [True, True, False, False, False]
+    assert "'m', which SCHEMA does not name" in found[3]["refused"]
+    assert found[4]["refused"].startswith("ZeroDivisionError")

@@ -1,0 +1,277 @@
+"""A pipeline over three replicas, one damaged and one behind: its tables against what was written, after kills as well."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
+
+from tests.builders import build_directory
+from tests.spark import class_archive
+from tests.spark.streaming import damage
+from waltzctl.engine.pipeline.creation import create_project
+from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.segment import Record
+
+pytestmark = pytest.mark.xdist_group("spark")
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE = 1200.0
+"""Seconds after which a run that says nothing is given up; nothing is measured by it."""
+BAD = 70
+"""The transaction of partition 0 that is damaged in the second replica."""
+Row = dict[str, Any]
+Tables = dict[str, list[Row]]
+
+
+def record(partition: int, number: int) -> Record:
+    said = json.dumps({"key": f"k{number % 7}", "value": number}) if number % 13 != 5 else "no JSON"
+    return Record.make(number, RequestId(1 + number % 3, 2, partition, number), number % 4, said.encode())
+
+
+class Cluster:
+    """Three replicas of two partitions; `ends`: how many transactions each has of each."""
+
+    def __init__(self, directory: Path) -> None:
+        self.nodes = [directory / f"node-{number}" for number in (1, 2, 3)]
+        self.mark = -1
+        self.ends: list[tuple[int, int]] = []
+
+    def write(self, ends: list[tuple[int, int]], mark: int) -> None:
+        """Write every replica anew, with the same records as before in front.  None knows a higher mark than it has records."""
+        self.ends, self.mark = ends, mark
+        for node, counts in zip(self.nodes, ends, strict=True):
+            if node.exists():
+                subprocess.run(["rm", "-r", str(node)], check=True)
+            segments = {
+                partition: [
+                    [record(partition, number) for number in range(first, min(first + 50, count))]
+                    for first in range(0, count, 50)
+                ]
+                for partition, count in enumerate(counts)
+            }
+            build_directory(node, segments, local_low_water_mark=min(mark, min(counts) - 1))
+        damage(self.nodes[1], 50, BAD)
+
+    def holds(self, node: int, partition: int, number: int) -> bool:
+        return number < self.ends[node][partition] and (node, partition, number) != (1, 0, BAD)
+
+    def agreed(self) -> list[tuple[int, int]]:
+        """Partition and id of every transaction that must be there."""
+        return [
+            (p, n) for p in (0, 1) for n in range(self.mark + 1) if any(self.holds(node, p, n) for node in (0, 1, 2))
+        ]
+
+
+class Runner:
+    """See `tests.pipeline.runner`; killed at the end, or before."""
+
+    def __init__(self, project: Path) -> None:
+        class_archive.use()
+        self.project = project
+        self._count = 0
+        self._log = (project.parent / "runner.log").open("ab")
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.pipeline.runner", str(project)], cwd=ROOT, env=environment,
+            stdin=subprocess.PIPE, stdout=self._log, stderr=self._log, start_new_session=True,
+        )  # fmt: skip
+
+    def ask(self, **options: object) -> Path:
+        """Have a run begun; gives the file in which the answer will be."""
+        self._count += 1
+        asked = self.project.parent / f"run-{self._process.pid}-{self._count}.json"
+        asked.write_text(json.dumps(options))
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{asked}\n".encode())
+        self._process.stdin.flush()
+        return asked.with_suffix(".answer")
+
+    def run(self, **options: object) -> Row:
+        """A run, to its end."""
+        answer = self.ask(**options)
+        self.wait(answer)
+        found: Row = json.loads(answer.read_text())
+        return found
+
+    def wait(self, file: Path) -> None:
+        begun = time.monotonic()
+        while not file.exists():
+            if self._process.poll() is not None or time.monotonic() - begun > PATIENCE:
+                raise AssertionError((self.project.parent / "runner.log").read_text(errors="replace")[-4000:])
+            time.sleep(0.02)
+
+    def kill(self) -> None:
+        """As by ``kill -9``, Java and all."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._process.stdin and self._process.stdin.close()  # type: ignore[func-returns-value]
+        self._log.close()
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("pipeline")
+
+
+@pytest.fixture(scope="module")
+def cluster(place: Path) -> Cluster:
+    made = Cluster(place)
+    made.write([(120, 60), (120, 60), (120, 30)], 55)
+    return made
+
+
+@pytest.fixture(scope="module")
+def project(place: Path, cluster: Cluster) -> Path:
+    create_project(place / "lake", [str(one) for one in cluster.nodes])
+    return place / "lake"
+
+
+@pytest.fixture(scope="module")
+def runner(project: Path) -> Iterator[Runner]:
+    made = Runner(project)
+    yield made
+    made.kill()
+
+
+def check(tables: Tables, cluster: Cluster, *, replicas_at: int) -> None:
+    """Every table against what was written; `replicas_at`: the mark of the run before, up to which replicas are not compared."""
+    names = [str(one) for one in cluster.nodes]
+    records = [
+        (r["node"], r["partition"], r["transaction_id"], r["data"]) for r in tables["records"] if r["finding"] is None
+    ]
+    expected = [
+        (names[node], partition, number, record(partition, number).data.hex())
+        for node in (0, 1, 2)
+        for partition in (0, 1)
+        for number in range(cluster.ends[node][partition])
+        if cluster.holds(node, partition, number)
+    ]
+    assert sorted(records) == sorted(expected)
+    agreed = {(r["partition"], r["transaction_id"]): r for r in tables["transactions"]}
+    assert len(agreed) == len(tables["transactions"])
+    assert sorted(agreed) == cluster.agreed()
+    state: dict[tuple[str, int], tuple[int, str]] = {}
+    for (partition, number), row in sorted(agreed.items()):
+        wanted = record(partition, number)
+        assert (row["data"], row["header"]) == (wanted.data.hex(), wanted.header)
+        assert tuple(row["request_id"].values()) == (1 + number % 3, 2, partition, number)
+        if number > replicas_at:
+            assert row["replicas"] == sum(cluster.holds(node, partition, number) for node in (0, 1, 2))
+        if number % 13 == 5:
+            assert row["decoded"] is None
+            assert "JSONDecodeError" in row["refused"]
+        else:
+            assert row["decoded"] == {"key": f"k{number % 7}", "value": str(number)}
+            state[f"k{number % 7}", partition] = number, str(number)
+    found = {(r["key"], r["partition"]): (r["transaction_id"], r["value"]) for r in tables["state"]}
+    assert len(found) == len(tables["state"])
+    assert found == state
+    history = sorted((r["partition"], r["transaction_id"]) for r in tables["state_history"])
+    assert history == [one for one in cluster.agreed() if one[1] % 13 != 5]
+    quarantine = sorted(
+        (r["finding"], r["node"] or "", r["partition"], r["transaction_id"]) for r in tables["quarantine"]
+    )
+    refused = [("decoder-refused", "", p, n) for p, n in cluster.agreed() if n % 13 == 5]
+    told = [one for one in quarantine if one[0] != "acknowledged-missing"]
+    assert told == sorted([*refused, ("record-checksum", names[1], 0, BAD)])
+    for row in tables["completeness"]:
+        assert row["present"] + row["missing"] + row["damaged"] + row["behind"] == row["expected"]
+    assert len(tables["completeness"]) == 6
+    by_segment = [r["records"] for r in tables["activity"] if r["dimension"] == "segment"]
+    by_client = [r["records"] for r in tables["activity"] if r["dimension"] == "client"]
+    assert sum(by_segment) == sum(by_client) == len(expected)
+
+
+def test_the_tables_are_what_was_written(runner: Runner, cluster: Cluster) -> None:
+    found = runner.run(complete=True)
+    assert "error" not in found, found
+    check(found["tables"], cluster, replicas_at=-1)
+    names = [str(one) for one in cluster.nodes]
+    assert found["status"] == "repairable"
+    assert found["gaps"] == [
+        [names[1], 0, "damaged", BAD, BAD],
+        [names[2], 1, "behind", 30, 59],
+    ]
+    remedies = {row["finding"]: row["remedy"] for row in found["tables"]["quarantine"]}
+    assert remedies["record-checksum"] == f"waltzctl recover {names[1]} --partition 0 --from {names[0]}"
+    assert any("completeness is COMPLETED" in line or "completeness has COMPLETED" in line for line in found["said"])
+
+
+def test_what_is_appended_comes_once_even_where_the_run_was_killed(
+    runner: Runner, cluster: Cluster, project: Path
+) -> None:
+    """The killed one is another process; the one that goes on is the same as before would be, so it takes the place of it."""
+    cluster.write([(180, 160), (180, 160), (180, 56)], 140)
+    answer = runner.ask()
+    offsets = (
+        project
+        / "storage"
+        / "_checkpoints"
+        / "spark_catalog"
+        / "default"
+        / "transactions"
+        / "transactions"
+        / "0"
+        / "offsets"
+    )
+    begun = time.monotonic()
+    while not (offsets / "1").exists() and not answer.exists():  # a batch is planned, and not yet done
+        assert time.monotonic() - begun < PATIENCE
+        time.sleep(0.01)
+    runner.kill()
+    assert not answer.exists()
+    runner.__init__(project)  # type: ignore[misc]  # the same name for the process that comes after
+    found = runner.run()
+    assert "error" not in found, found
+    check(found["tables"], cluster, replicas_at=55)
+
+
+def test_a_table_that_is_read_anew_is_the_same_and_the_others_stay(runner: Runner, cluster: Cluster) -> None:
+    """What is made of it begins anew with it; of the others nothing comes twice, as there is nothing new."""
+    found = runner.run(full_refresh=["transactions"])
+    assert "error" not in found, found
+    check(found["tables"], cluster, replicas_at=-1)
+
+
+def test_a_log_that_was_cut_ends_the_run_with_table_and_remedy(runner: Runner, cluster: Cluster, project: Path) -> None:
+    cluster.write([(100, 160), (180, 160), (180, 56)], 90)
+    found = runner.run()
+    assert found["status"] == "refused"
+    assert "table " in found["error"]
+    assert "it was truncated" in found["error"]
+    assert f"waltzctl pipeline run {project} --full-refresh" in found["error"]
+
+
+@pytest.mark.long
+def test_twenty_kills_leave_the_tables_of_an_undisturbed_run(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path)
+    chance = random.Random(5)
+    cluster.write([(60, 60), (60, 60), (60, 60)], 40)
+    create_project(tmp_path / "lake", [str(one) for one in cluster.nodes])
+    for kill in range(20):
+        end = 60 + 20 * kill
+        cluster.write([(end, end), (end, end), (end, end - 10)], end - 20)
+        runner = Runner(tmp_path / "lake")
+        answer = runner.ask()
+        time.sleep(chance.uniform(5, 40))
+        runner.kill()
+        if answer.exists():
+            assert "error" not in json.loads(answer.read_text())
+    runner = Runner(tmp_path / "lake")
+    found = runner.run()
+    runner.kill()
+    assert "error" not in found, found
+    check(found["tables"], cluster, replicas_at=cluster.mark)

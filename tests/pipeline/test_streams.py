@@ -1,0 +1,187 @@
+"""The streams behind the tables, driven as Spark drives them, without Spark: every batch asked for twice."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pickle
+import shutil
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
+
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.datasource import ReadMaxRows
+
+from tests.builders import build_directory, make_records
+from tests.spark.nodes import served
+from tests.spark.streaming import SCHEMA, damage
+from waltzctl.engine.errors import InvalidRequestError, MismatchError, StalePlanError
+from waltzctl.engine.pipeline.agreement_stream import agreement_stream
+from waltzctl.engine.pipeline.data_source import ReplicasReader
+from waltzctl.engine.pipeline.replica_stream import replica_set_stream
+from waltzctl.engine.pipeline.schemas import COPY
+
+Row = dict[str, Any]
+
+
+class Stopping:
+    """A reader that is stopped as Spark does it."""
+
+    def __init__(self, reader: Any) -> None:
+        self.reader = reader
+
+    def close(self) -> None:
+        self.reader.stop()
+
+
+class Query:
+    """A query over several storages; `kind`: records, transactions or differences."""
+
+    def __init__(self, kind: str, *sources: Path | str, **options: str) -> None:
+        self.kind, self.sources, self.options = kind, sources, options
+        with contextlib.closing(Stopping(self.reader())) as made:
+            self.offset: dict[str, Any] = made.reader.initialOffset()
+
+    def reader(self) -> Any:
+        named = [str(one) for one in self.sources]
+        if self.kind == "records":
+            return replica_set_stream(named, self.options, SCHEMA)
+        return agreement_stream(named, self.options, from_arrow_schema(COPY), differences=self.kind == "differences")
+
+    def run(self, limit: int | None = None) -> list[Row]:
+        """Everything that is there, in batches of `limit`, each by a reader of its own, as after a kill."""
+        found: list[Row] = []
+        while True:
+            with (
+                contextlib.closing(Stopping(self.reader())) as first,
+                contextlib.closing(Stopping(self.reader())) as second,
+            ):
+                reader = first.reader
+                wanted = ReadMaxRows(limit) if limit else reader.getDefaultReadLimit()
+                end = json.loads(json.dumps(reader.latestOffset(self.offset, wanted)))
+                if end == self.offset:
+                    return found
+                rows = self._batch(reader, end)
+                assert self._batch(second.reader, end) == rows, "a batch that is read again is another one"
+            found += rows
+            self.offset = end
+
+    def _batch(self, reader: Any, end: dict[str, Any]) -> list[Row]:
+        return [
+            row
+            for task in pickle.loads(pickle.dumps(reader.partitions(self.offset, end)))
+            for batch in pickle.loads(pickle.dumps(reader)).read(task)
+            for row in batch.to_pylist()
+        ]
+
+
+def replica(path: Path, count: int, *, mark: int, seed: int = 0, key: uuid.UUID | None = None) -> Path:
+    if path.exists():
+        shutil.rmtree(path)
+    records = make_records(count, seed=seed)
+    given = {} if key is None else {"key": key}
+    segments = [records[at : at + 50] for at in range(0, count, 50)]
+    return build_directory(path, {0: segments}, local_low_water_mark=min(mark, count - 1), **given)
+
+
+def ids(rows: list[Row]) -> list[int]:
+    return [row["transaction_id"] for row in rows]
+
+
+@pytest.mark.parametrize("limit", [None, 7])
+def test_all_replicas_records_once_whatever_the_batches(tmp_path: Path, limit: int | None) -> None:
+    one, two = replica(tmp_path / "1", 120, mark=0), replica(tmp_path / "2", 60, mark=0)
+    query = Query("records", one, two)
+    rows = query.run(limit)
+    assert sorted((row["node"], row["transaction_id"]) for row in rows) == [
+        *((str(one), number) for number in range(120)),
+        *((str(two), number) for number in range(60)),
+    ]
+    query.sources = (one, two, replica(tmp_path / "3", 30, mark=0))  # one that is added
+    assert len(query.run(limit)) == 30
+    query.sources = (one,)  # taken out, and put in again
+    assert query.run() == []
+    query.sources = (one, two)
+    assert query.run() == []
+
+
+@pytest.mark.parametrize("limit", [None, 9])
+def test_transactions_up_to_the_highest_mark_and_late_copies_change_nothing(tmp_path: Path, limit: int | None) -> None:
+    one, two = replica(tmp_path / "1", 120, mark=99), replica(tmp_path / "2", 60, mark=59)
+    damage(one, 0, 20)
+    query, differing = Query("transactions", one, two), Query("differences", one, two)
+    rows = query.run(limit)
+    assert ids(rows) == list(range(100))
+    assert [row["replicas"] for row in rows] == [1 if number in (20, *range(60, 100)) else 2 for number in range(100)]
+    assert differing.run(limit) == []
+    replica(two, 130, mark=129)
+    assert ids(query.run(limit)) == list(range(100, 130))
+    assert differing.run(limit) == []
+    query.sources = differing.sources = (one, two, replica(tmp_path / "3", 110, mark=0, seed=5))
+    assert query.run(limit) == []
+    told = differing.run(limit)
+    assert ids(told) == list(range(110))
+    assert {row["node"] for row in told} == {str(tmp_path / "3")}
+
+
+def test_what_no_replica_had_comes_with_one_that_has_it(tmp_path: Path) -> None:
+    one = replica(tmp_path / "1", 50, mark=49)
+    damage(one, 0, 20)
+    query, differing = Query("transactions", one), Query("differences", one)
+    assert ids(query.run()) == [number for number in range(50) if number != 20]
+    ((told),) = differing.run()
+    assert (told["node"], told["transaction_id"], told["missing"]) == (None, 20, 1)
+    query.sources = differing.sources = (one, replica(tmp_path / "2", 50, mark=49))
+    assert ids(query.run()) == [20]
+    assert differing.run() == []
+
+
+@pytest.mark.parametrize("kind", ["records", "transactions"])
+def test_a_log_that_is_another_one_is_told_of(tmp_path: Path, kind: str) -> None:
+    one, two = replica(tmp_path / "1", 60, mark=59), replica(tmp_path / "2", 60, mark=59)
+    query = Query(kind, one, two)
+    query.run()
+    replica(one, 40, mark=39)
+    with pytest.raises(StalePlanError, match=r"1, partition 0: transaction 59"):
+        query.run()
+    replica(one, 70, mark=69, seed=3)
+    with pytest.raises(StalePlanError, match=r"1, partition 0: transaction 59"):
+        query.run()
+    replica(one, 70, mark=69, key=uuid.UUID(int=7))
+    with pytest.raises((MismatchError, StalePlanError), match="cluster"):
+        query.run()
+
+
+def test_replicas_of_two_clusters_are_no_pipeline(tmp_path: Path) -> None:
+    one, two = replica(tmp_path / "1", 5, mark=4), replica(tmp_path / "2", 5, mark=4, key=uuid.UUID(int=7))
+    for kind in ("records", "transactions"):
+        with pytest.raises(MismatchError, match=r"waltz\.sources"):
+            Query(kind, one, two).run()
+    with pytest.raises(InvalidRequestError, match="named twice"):
+        Query("records", one, one)
+    query = Query("records", one)
+    query.offset = {"version": 9}
+    with pytest.raises(InvalidRequestError, match="none of this table"):
+        query.run()
+
+
+def test_a_directory_a_node_and_objects_are_replicas_alike(tmp_path: Path) -> None:
+    one, two, three = (replica(tmp_path / name, 60, mark=39) for name in ("1", "2", "3"))
+    with served(two) as node:
+        sources = (one, node.url, f"file://{three}")
+        rows = Query("records", *sources, plaintext="true").run()
+        counted = {name: sum(row["node"] == name for row in rows) for name in {row["node"] for row in rows}}
+        assert sorted(counted.values()) == [60, 60, 60]
+        assert {str(one), node.url} < counted.keys()
+        agreed = Query("transactions", *sources, plaintext="true").run()
+        assert [row["replicas"] for row in agreed] == [3] * 40
+        assert Query("differences", *sources, plaintext="true").run() == []
+        given = {"plaintext": "true", "maxrecordspertrigger": "5"}
+        reader = ReplicasReader(tuple(map(str, sources)), given)
+        there = [row for task in reader.partitions() for batch in reader.read(task) for row in batch.to_pylist()]
+        assert [(row["partition"], row["last_transaction_id"], row["mark"]) for row in there] == [(0, 59, 39)] * 3

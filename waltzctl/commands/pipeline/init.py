@@ -1,0 +1,102 @@
+"""pipeline init: write a project."""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated
+
+import typer
+
+from waltzctl.console import Console
+from waltzctl.exit_status import ExitStatus
+from waltzctl.manual import Example, Manual
+from waltzctl.options import Format, QuietOption, VerboseOption, path_of
+
+MANUAL = Manual(
+    name="init",
+    page="pipeline",
+    summary="Write a project",
+    description=(
+        (
+            "The directory must be empty or not there; nothing is overwritten. --source is a storage directory, a URL that"
+            " fsspec reads (s3://BUCKET/NODE), or the admin port of a node (waltz://HOST:PORT), once for each replica."
+        ),
+        (
+            "--format is that of the tables: parquet, delta or iceberg. --format json and ndjson, as elsewhere, are that of the"
+            " answer, and may be given beside it. --decoder takes a decoder.py of your own; the one that is written otherwise"
+            " takes JSON objects with a key and a value."
+        ),
+    ),
+    examples=(
+        Example(
+            "waltzctl pipeline init /lake/waltz --source /data/node-1 --source /data/node-2 --source /data/node-3",
+            "Three replicas.",
+        ),
+        Example(
+            "waltzctl pipeline init /lake/orders --source waltz://127.0.0.1:55281 --decoder orders.py",
+            "A running node, and a decoder.",
+        ),
+    ),
+    statuses=(
+        ExitStatus.CLEAN,
+        ExitStatus.USAGE,
+        ExitStatus.REFUSED,
+        ExitStatus.IO_ERROR,
+        ExitStatus.INTERRUPTED,
+    ),
+    objects=("pipeline-created",),
+)
+
+
+class TableFormat(enum.StrEnum):
+    """Formats of tables, and those of the answer, which every command has under the same option."""
+
+    PARQUET = "parquet"
+    DELTA = "delta"
+    ICEBERG = "iceberg"
+    TABLE = "table"
+    PLAIN = "plain"
+    JSON = "json"
+    NDJSON = "ndjson"
+
+
+_TABLES = (TableFormat.PARQUET, TableFormat.DELTA, TableFormat.ICEBERG)
+
+
+def run(
+    directory: Annotated[str, typer.Argument(metavar="DIR", help="The project; new or empty.", show_default=False)],
+    source: Annotated[
+        list[str],
+        typer.Option("--source", metavar="PATH_OR_URL", help="A replica; once for each.", show_default=False),
+    ],
+    table_format: Annotated[
+        list[TableFormat] | None,
+        typer.Option("--format", help="Of the tables, parquet unless given; and of the answer.", show_default=False),
+    ] = None,
+    decoder: Annotated[
+        str | None, typer.Option("--decoder", metavar="FILE", help="A decoder.py to take instead of the sample.")
+    ] = None,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = 0,
+) -> None:
+    """Write it, and say so."""
+    tables, answer = _formats(table_format or [])
+    target = path_of(directory, name="DIR")
+    given = None if decoder is None else path_of(decoder, name="--decoder")
+
+    from waltzctl.engine.pipeline.creation import create_project
+    from waltzctl.objects.pipeline import PIPELINE_CREATED
+
+    with Console(answer, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
+        made = create_project(target, source, tables, given)
+        console.emit(PIPELINE_CREATED.shown(made), flush=True)
+        console.success(f"CREATED  {directory}: look at decoder.py, then waltzctl pipeline run {directory}")
+
+
+def _formats(given: list[TableFormat]) -> tuple[str, Format | None]:
+    """That of the tables and that of the answer.  Raises typer.BadParameter for two of a kind."""
+    tables = [one.value for one in given if one in _TABLES]
+    answers = [Format(one.value) for one in given if one not in _TABLES]
+    if len(tables) > 1 or len(answers) > 1:
+        raise typer.BadParameter("at most one for the tables, and one for the answer", param_hint="'--format'")
+    return tables[0] if tables else TableFormat.PARQUET.value, answers[0] if answers else None

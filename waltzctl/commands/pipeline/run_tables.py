@@ -1,0 +1,170 @@
+"""pipeline run: bring the tables up to date."""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated
+
+import typer
+
+from waltzctl.console import Console
+from waltzctl.exit_status import ExitStatus
+from waltzctl.manual import Example, Manual, ManualSection
+from waltzctl.options import FormatOption, QuietOption, VerboseOption, path_of
+
+MANUAL = Manual(
+    name="run",
+    page="pipeline",
+    summary="Bring the tables up to date",
+    description=(
+        (
+            "Finds the interpreter, a Java, and the project's settings, and hands over to Spark Declarative Pipelines: on this"
+            " machine, with --master on a cluster (spark://HOST:PORT, yarn, ...), with --remote on a Spark Connect server"
+            " (sc://HOST:PORT) that has waltzctl installed. Spark's progress goes to stderr with -v."
+        ),
+        (
+            "--require complete looks at the tables afterwards: it ends with 3 where a replica lacks what another one has, with 4"
+            " where something is in none, or replicas disagree, and names each gap by node, partition and ids."
+        ),
+        (
+            "--dry-run has Spark check the tables and runs none. --full-refresh TABLE reads a table anew, and what is made of it"
+            " as well; --refresh TABLE brings only that one up to date."
+        ),
+    ),
+    examples=(
+        Example("waltzctl pipeline run /lake/waltz", "Everything that is new."),
+        Example("waltzctl pipeline run /lake/waltz --require complete", "And fail where anything is missing."),
+        Example("waltzctl pipeline run /lake/waltz --full-refresh transactions", "After a change of decoder.py."),
+        Example(
+            "waltzctl pipeline run /lake/waltz --master spark://head:7077 --conf spark.executor.memory=4g",
+            "On a cluster.",
+        ),
+    ),
+    statuses=(
+        ExitStatus.CLEAN,
+        ExitStatus.USAGE,
+        ExitStatus.REPAIRABLE,
+        ExitStatus.DAMAGED,
+        ExitStatus.NOT_WALTZ,
+        ExitStatus.LOCKED,
+        ExitStatus.MISMATCH,
+        ExitStatus.REFUSED,
+        ExitStatus.IO_ERROR,
+        ExitStatus.INTERRUPTED,
+    ),
+    objects=("pipeline-run", "pipeline-gap"),
+    sections=(
+        ManualSection(
+            "ENVIRONMENT",
+            (
+                (
+                    "A plain spark-pipelines run in the project does the same work. It needs SPARK_CONF_DIR=DIR/conf (where"
+                    " tables and the catalog lie), PYSPARK_PYTHON with the Python that has waltzctl, and a Java in JAVA_HOME or"
+                    " PATH. What is made of a table that is refreshed has to be named there as well."
+                ),
+            ),
+        ),
+    ),
+)
+
+
+class Required(enum.StrEnum):
+    """What can be required of the tables."""
+
+    COMPLETE = "complete"
+
+
+def run(
+    directory: Annotated[str, typer.Argument(metavar="DIR", help="The project.", show_default=False)],
+    full_refresh: Annotated[
+        list[str] | None,
+        typer.Option("--full-refresh", metavar="TABLE", help="Read this table anew; repeatable.", show_default=False),
+    ] = None,
+    full_refresh_all: Annotated[bool, typer.Option("--full-refresh-all", help="Read every table anew.")] = False,
+    refresh: Annotated[
+        list[str] | None,
+        typer.Option("--refresh", metavar="TABLE", help="Only this table; repeatable.", show_default=False),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the tables and run none.")] = False,
+    master: Annotated[
+        str | None, typer.Option("--master", metavar="URL", help="Spark's master; this machine unless given.")
+    ] = None,
+    remote: Annotated[
+        str | None, typer.Option("--remote", metavar="URL", help="A Spark Connect server, sc://HOST:PORT.")
+    ] = None,
+    conf: Annotated[
+        list[str] | None, typer.Option("--conf", metavar="K=V", help="A setting of Spark; repeatable.")
+    ] = None,
+    require: Annotated[Required | None, typer.Option("--require", help="Look for gaps afterwards.")] = None,
+    output_format: FormatOption = None,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = 0,
+) -> ExitStatus:
+    """Run, look, report."""
+    target = path_of(directory, name="DIR")
+    where, settings = _where(master, remote), _settings(conf or [])
+
+    from waltzctl.engine.pipeline.project import open_project
+    from waltzctl.engine.pipeline.running import RunOptions, run_pipeline
+    from waltzctl.engine.spark.spark_session import SparkOptions
+    from waltzctl.objects.pipeline import PIPELINE_GAP, PIPELINE_RUN
+
+    with Console(output_format, quiet=quiet, verbose=verbose, must_finish=True) as console:
+        options = RunOptions(
+            full_refresh=_names(full_refresh),
+            full_refresh_all=full_refresh_all,
+            refresh=_names(refresh),
+            dry_run=dry_run,
+            spark=SparkOptions(where, settings),
+            complete=require is Required.COMPLETE,
+        )
+        report = run_pipeline(open_project(target), options, console.detail)
+        status = ExitStatus.from_label(report.exit_status_name)
+        for gap in report.gaps or ():
+            console.emit(PIPELINE_GAP.shown(gap))
+        complete = None if report.gaps is None else not report.gaps
+        console.emit(
+            PIPELINE_RUN.shown(
+                report, dry_run=dry_run, complete=complete, status=report.exit_status_name, exit_status=status
+            )
+        )
+        console.success(_conclusion(directory, complete=complete, gaps=len(report.gaps or ()), dry_run=dry_run))
+    return status
+
+
+def _conclusion(directory: str, *, complete: bool | None, gaps: int, dry_run: bool) -> str:
+    if dry_run:
+        return f"OK  {directory}: Spark takes the tables as they are. Nothing was modified."
+    if complete is None:
+        return f"OK  {directory}: the tables are up to date"
+    if complete:
+        return f"COMPLETE  {directory}: the tables are up to date, and every replica has everything"
+    return f"INCOMPLETE  {directory}: the tables are up to date; {gaps} gap{'s' * (gaps != 1)}"
+
+
+def _names(given: list[str] | None) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name.strip() for text in given or () for name in text.split(",") if name.strip()))
+
+
+def _where(master: str | None, remote: str | None) -> str | None:
+    """Raises typer.BadParameter."""
+    if master is not None and remote is not None:
+        raise typer.BadParameter("there is a --master already", param_hint="'--remote'")
+    if remote is not None and not remote.startswith("sc://"):
+        raise typer.BadParameter(f"{remote}: write sc://HOST:PORT", param_hint="'--remote'")
+    if master is not None and (not master.strip() or master.startswith("sc://")):
+        raise typer.BadParameter(
+            "a master is local[N], spark://HOST:PORT, yarn, ...; sc:// is for --remote", param_hint="'--master'"
+        )
+    return remote or master
+
+
+def _settings(given: list[str]) -> tuple[tuple[str, str], ...]:
+    """Raises typer.BadParameter."""
+    pairs = []
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not equals or not key.startswith("spark."):
+            raise typer.BadParameter(f"{text}: write spark.NAME=VALUE", param_hint="'--conf'")
+        pairs.append((key.strip(), value.strip()))
+    return tuple(pairs)
