@@ -40,7 +40,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Agreed:
+class AgreedTransactions:
     """Transactions `first` to `stop` - 1 are those of replica `version`; so many `replicas` hold them."""
 
     first: int
@@ -73,7 +73,7 @@ class Nowhere:
     stop: int
 
 
-Outcome = Agreed | Differs | Nowhere
+Outcome = AgreedTransactions | Differs | Nowhere
 
 
 def versions_of(
@@ -134,7 +134,7 @@ def _of_run(run: Run, seen: Sequence[Seen], *, new: bool) -> Iterator[Outcome]:
         yield from _differing(run, fresh, None, most, of, quorum)
         return
     votes = held.count(agreed)
-    yield Agreed(run.first, run.stop, agreed, votes)
+    yield AgreedTransactions(run.first, run.stop, agreed, votes)
     yield from _differing(run, fresh, agreed, votes, of, quorum)
 
 

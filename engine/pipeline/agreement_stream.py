@@ -23,7 +23,15 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from waltzctl.engine.errors import StalePlanError
-from waltzctl.engine.pipeline.agreement import Agreed, Differs, Nowhere, Outcome, Seen, outcomes, versions_of
+from waltzctl.engine.pipeline.agreement import (
+    AgreedTransactions,
+    Differs,
+    Nowhere,
+    Outcome,
+    Seen,
+    outcomes,
+    versions_of,
+)
 from waltzctl.engine.pipeline.quarantine import differing_row, nowhere_row
 from waltzctl.engine.pipeline.replica_stream import (
     VERSION,
@@ -265,12 +273,16 @@ class AgreementReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found = list(_compared(partition, tables))
         places = [one.place for one in partition.copies]
         if self._differences:
-            rows = [_as_row(one, partition.partition, places, tables) for one in found if not isinstance(one, Agreed)]
+            rows = [
+                _as_row(one, partition.partition, places, tables)
+                for one in found
+                if not isinstance(one, AgreedTransactions)
+            ]
             if rows:
                 yield from pa.Table.from_pylist(rows, schema=DIFFERENCES).to_batches()
             return
         for one in found:
-            if isinstance(one, Agreed):
+            if isinstance(one, AgreedTransactions):
                 yield from _transactions(one, tables[one.version])
 
     def _copies(self, chunk: ChunkOfReplica) -> _Copies:
@@ -333,7 +345,7 @@ def _compared(task: AgreementTask, copies: Sequence[_Copies]) -> Iterator[Outcom
     yield from outcomes(task.first, found, [one.seen for one in task.copies], task.decided)
 
 
-def _transactions(agreed: Agreed, copies: _Copies) -> Iterator[pa.RecordBatch]:
+def _transactions(agreed: AgreedTransactions, copies: _Copies) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
     begin, end = copies.ids.searchsorted([agreed.first, agreed.stop])

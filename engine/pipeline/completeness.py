@@ -15,7 +15,7 @@ MISSING, DAMAGED, BEHIND, UNDECIDED, NOWHERE = "missing", "damaged", "behind", "
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class IncompleteRange:
     """Transactions that a replica lacks.
 
     `node` None: of no replica that was read.  `kind`: missing, damaged, behind (the end of the partition), undecided (the
@@ -44,13 +44,13 @@ class _Lack:
     remedy: str | None
 
 
-def gaps(completeness: Sequence[Mapping[str, Any]], quarantine: Sequence[Mapping[str, Any]]) -> list[Gap]:
+def gaps(completeness: Sequence[Mapping[str, Any]], quarantine: Sequence[Mapping[str, Any]]) -> list[IncompleteRange]:
     """Every gap, by partition and place."""
     nodes = {(row["node"], row["partition"]): row for row in completeness}
     lacks = [*_lacks(quarantine, nodes), *_behind(completeness)]
     lacks.sort(key=lambda one: (one.partition, one.first, one.node or ""))
     return [
-        Gap(
+        IncompleteRange(
             one.node, one.partition, one.kind, one.first, None if one.stop is None else one.stop - 1, one.finding, one.remedy,
             elsewhere=_elsewhere(one, lacks, completeness),
         )

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING
 
 from waltzctl.engine import errors
 from waltzctl.engine.errors import ClusterError, DirectoryLockedError, InvalidRequestError, PipelineError, WaltzError
-from waltzctl.engine.pipeline.completeness import Gap, gaps
+from waltzctl.engine.pipeline.completeness import IncompleteRange, gaps
 from waltzctl.engine.pipeline.project import TABLES, Project, defaults_of, with_following
 from waltzctl.engine.spark import shipping
 from waltzctl.engine.spark.spark_session import Session, SparkOptions
@@ -75,7 +75,7 @@ class RunReport:
 
     path: Path
     refreshed: tuple[str, ...]
-    gaps: tuple[Gap, ...] | None
+    gaps: tuple[IncompleteRange, ...] | None
     elapsed: float
 
     @property
@@ -109,7 +109,7 @@ def run_pipeline(project: Project, options: RunOptions, say: Callable[[str], Non
         return run_at(server, project, options, say)
 
 
-def run_at(server: Server, project: Project, options: RunOptions, say: Callable[[str], None]) -> RunReport:
+def run_at(server: PipelineServer, project: Project, options: RunOptions, say: Callable[[str], None]) -> RunReport:
     """The same, at a server that runs already."""
     begun = time.monotonic()
     check_tables(options)
@@ -135,7 +135,7 @@ def run_at(server: Server, project: Project, options: RunOptions, say: Callable[
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class PipelineServer:
     """Where Spark's program runs: a session there, and the environment by which the program finds it."""
 
     session: Session
@@ -159,7 +159,7 @@ def _settings(project: Project, given: SparkOptions) -> tuple[tuple[str, str], .
 
 
 @contextlib.contextmanager
-def serving(project: Project, given: SparkOptions) -> Iterator[Server]:
+def serving(project: Project, given: SparkOptions) -> Iterator[PipelineServer]:
     """A server for runs of a project, until the block ends: one that is there (``sc://...``), or one of our own.
 
     Raises DirectoryLockedError while another process has the catalog, and what opening a session raises.
@@ -168,7 +168,7 @@ def serving(project: Project, given: SparkOptions) -> Iterator[Server]:
 
     if given.connect:
         with open_session(given) as session:
-            yield Server(session, dict(os.environ) | {"SPARK_REMOTE": given.where})
+            yield PipelineServer(session, dict(os.environ) | {"SPARK_REMOTE": given.where})
         return
     os.environ["SPARK_CONNECT_AUTHENTICATE_TOKEN"] = str(
         uuid.uuid4()
@@ -177,7 +177,7 @@ def serving(project: Project, given: SparkOptions) -> Iterator[Server]:
         with open_session(SparkOptions(given.where, _settings(project, given))) as session:
             port = getattr(getattr(session.spark._jvm, _SERVER), "MODULE$").localPort()
             _wait_for_catalog(session.spark, project)
-            yield Server(session, dict(os.environ) | {"SPARK_REMOTE": f"sc://localhost:{port}"})
+            yield PipelineServer(session, dict(os.environ) | {"SPARK_REMOTE": f"sc://localhost:{port}"})
     finally:
         os.environ.pop("SPARK_CONNECT_AUTHENTICATE_TOKEN", None)
 
@@ -196,7 +196,7 @@ def _wait_for_catalog(spark: SparkSession, project: Project) -> None:
     raise DirectoryLockedError(project.directory, None)
 
 
-def _leftovers(server: Server, project: Project) -> tuple[str, ...]:
+def _leftovers(server: PipelineServer, project: Project) -> tuple[str, ...]:
     """Tables of which something lies in their place, and which the catalog does not know.
 
     None of a project with a catalog of its own, or at somebody else's server.
@@ -338,7 +338,7 @@ def _said(lines: list[str]) -> str:
     return next((line for line in reversed(lines) if line.strip()), "it ended without a word")
 
 
-def _gaps(spark: SparkSession, project: Project) -> tuple[Gap, ...]:
+def _gaps(spark: SparkSession, project: Project) -> tuple[IncompleteRange, ...]:
     for name in ("completeness", "quarantine"):
         spark.sql(f"REFRESH TABLE {project.namespace}{name}")  # what this session knows may be of the run before
     rows = spark.table(f"{project.namespace}completeness").collect()

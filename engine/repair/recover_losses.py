@@ -143,9 +143,7 @@ class LossPlanner:
             if other.length or None in (around.before, around.after):
                 continue
             found = self._prove(whole.first, other.stop, around)
-            if not isinstance(found, Proven) or len(found) != whole.length:
-                continue
-            if self.rivals.only_here(part, whole, found) is None:
+            if isinstance(found, Proven) and len(found) == whole.length:
                 kept = tuple(whole if loss is one else loss for loss in losses if loss is not other)
                 part.survey = replace(part.survey, losses=kept)
                 return
@@ -169,7 +167,7 @@ class LossPlanner:
         elif loss.stop == loss.first:
             found = Refusal("no transaction is missing there")
         else:
-            found = self._replacing(part, loss, loss.first, loss.stop, self.witnesses.around(part, loss))
+            found = self._prove(loss.first, loss.stop, self.witnesses.around(part, loss))
         if isinstance(found, Proven):
             self._restored(part, loss, found)
             spans: tuple[Piece, ...] = tuple(run.span for run in found.runs)
@@ -202,16 +200,6 @@ class LossPlanner:
         if isinstance(found, Proven):
             self.context.draft.sources |= {run.span.path for run in found.runs}
         return found
-
-    def _replacing(
-        self, part: RepairedSegment | None, loss: Loss | None, first: int, stop: int, neighbours: Neighbours
-    ) -> Proven | Refusal:
-        """What takes the place of a loss.  Intact records that no replica has give way only with leave to lose them."""
-        found = self._prove(first, stop, neighbours)
-        if isinstance(found, Refusal) or part is None or loss is None or self.context.allow_data_loss:
-            return found
-        number = self.rivals.only_here(part, loss, found)
-        return found if number is None else Refusal(f"an intact record {number} stands there, and no replica has it")
 
     def _split(self, part: RepairedSegment, loss: Loss) -> None:
         """Leave the loss out: what is in front stays here, what follows gets a segment of its own."""
@@ -275,8 +263,7 @@ class LossPlanner:
         stop = following.first
         tail = None if part is None or part.survey is None else part.survey.tail
         neighbours = Neighbours(self.witnesses.before(part, first), self.witnesses.behind(following, stop))
-        unread = Refusal("it was given up unread")
-        found = unread if tail and tail.unread else self._replacing(part, tail, first, stop, neighbours)
+        found = Refusal("it was given up unread") if tail and tail.unread else self._prove(first, stop, neighbours)
         if isinstance(found, Proven):
             self._restore_behind(part, found, f"transactions missing in front of {following.data_path.name}")
             return
@@ -319,7 +306,7 @@ class LossPlanner:
             here = 0 if limit is not None or part is None or tail is None else self._stood_here(part, tail)
             ends = {wanted} if whole else {one for one in (here, listed, wanted, required, proven.mark) if one > first}
             for stop in sorted(ends, reverse=True):
-                found = self._replacing(part, tail, first, stop, before)
+                found = self._prove(first, stop, before)
                 if isinstance(found, Proven):
                     said = (
                         _why_restored(proven, mark)
@@ -333,7 +320,7 @@ class LossPlanner:
                 self._restore_behind(part, held, _why_restored(proven, mark))
                 first, part, tail = held.runs[-1].stop, None, None
         if required > first or (whole and wanted > first):
-            self._end_lost(part, tail, first, proven, wanted if whole else required, why)
+            self._end_lost(part, tail, first, proven, required, why)
         elif tail is not None and part is not None:
             self._torn(part, tail, mark)
         return first
@@ -359,14 +346,13 @@ class LossPlanner:
     def _end_lost(
         self, part: RepairedSegment | None, tail: Loss | None, first: int, proven: Evidence, stop: int, why: str
     ) -> None:
-        """Transactions `first` to `stop` - 1 were durable here, or may have been, and nobody gives them back."""
+        """Transactions `first` to `stop` - 1 were durable here, and nobody gives them back."""
         context = self.context
         if context.allow_data_loss and (tail is None or not tail.kept):
             if tail is not None and part is not None:
                 self.cut_tail(part, tail, f"transactions up to {stop - 1} were durable here", loses=True)
             context.lower_mark(first - 1)
-            said = proven.said_by() if stop <= proven.required else f"the replicas keep transactions up to {stop - 1}"
-            context.give_up(first, stop, f"the end was lost; {said}")
+            context.give_up(first, stop, f"the end was lost; {proven.said_by()}")
             return
         if tail is not None and part is not None:
             self.leave_tail(part, tail, why)
@@ -443,13 +429,8 @@ class LossPlanner:
         """The last record or records from a replica, when they were written here and only their bits changed.
 
         In full; but behind several whose ids are wrong one may be torn: it comes back where what is left of it is how the
-        replica's begins, and is cut like any torn end where it is not.  None where an intact record would go that no replica has.
+        replica's begins, and is cut like any torn end where it is not.
         """
-        found = self._as_long(part, tail)
-        return None if found is None or self.rivals.only_here(part, tail, found) is not None else found
-
-    def _as_long(self, part: RepairedSegment, tail: Loss) -> Proven | None:
-        """The records of a replica that take as many bytes as an end."""
         neighbours = Neighbours(self.witnesses.before(part, tail.first), None)
         if not self.replicas or neighbours.before is None:
             return None

@@ -7,7 +7,15 @@ import itertools
 import numpy as np
 import pytest
 
-from waltzctl.engine.pipeline.agreement import Agreed, Differs, Nowhere, Outcome, Seen, outcomes, versions_of
+from waltzctl.engine.pipeline.agreement import (
+    AgreedTransactions,
+    Differs,
+    Nowhere,
+    Outcome,
+    Seen,
+    outcomes,
+    versions_of,
+)
 
 ALL = Seen(-1, 9)
 
@@ -25,15 +33,19 @@ def told(rows: list[str], seen: list[Seen] | None = None, *, decided: int = -1) 
 
 
 def test_what_all_hold_is_agreed_in_one_piece() -> None:
-    assert told(["aaaa", "aaaa", "aaaa"]) == [Agreed(0, 4, 0, 3)]
+    assert told(["aaaa", "aaaa", "aaaa"]) == [AgreedTransactions(0, 4, 0, 3)]
 
 
 def test_a_copy_that_a_quorum_outvotes_is_told_of() -> None:
-    assert told(["aa", "ba", "aa"]) == [Agreed(0, 1, 0, 2), Differs(0, 1, 0, 2, 3, 2), Agreed(1, 2, 0, 3)]
+    assert told(["aa", "ba", "aa"]) == [
+        AgreedTransactions(0, 1, 0, 2),
+        Differs(0, 1, 0, 2, 3, 2),
+        AgreedTransactions(1, 2, 0, 3),
+    ]
 
 
 def test_the_only_copy_of_what_was_committed_is_taken() -> None:
-    assert told(["a!", "-a", "!-"]) == [Agreed(0, 1, 0, 1), Agreed(1, 2, 1, 1)]
+    assert told(["a!", "-a", "!-"]) == [AgreedTransactions(0, 1, 0, 1), AgreedTransactions(1, 2, 1, 1)]
 
 
 def test_two_versions_without_a_quorum_leave_it_open_and_both_are_told_of() -> None:
@@ -52,7 +64,7 @@ def test_copies_that_come_late_change_nothing() -> None:
 
 
 def test_what_was_nowhere_is_agreed_when_a_copy_comes() -> None:
-    assert told(["a!", "aa"], [Seen(1, 1), Seen(-1, 1)], decided=1) == [Agreed(1, 2, 1, 1)]
+    assert told(["a!", "aa"], [Seen(1, 1), Seen(-1, 1)], decided=1) == [AgreedTransactions(1, 2, 1, 1)]
     assert told(["a!", "a-"], [Seen(1, 1), Seen(-1, 1)], decided=1) == []
 
 
@@ -67,12 +79,12 @@ def test_however_copies_are_cut_into_batches_an_id_is_agreed_once_at_most(signs:
     """Every three replicas, every order in which they come: the transaction is that of the first batch that had a copy."""
     for held in itertools.product(signs, repeat=3):
         for step in itertools.product((0, 1), repeat=3):
-            agreed: list[Agreed] = []
+            agreed: list[AgreedTransactions] = []
             told_of: list[int] = []
             for batch in (0, 1):
                 seen = [Seen(0 if when < batch else -1, 0 if when <= batch else -1) for when in step]
                 found = told(list(held), seen, decided=batch - 1)
-                agreed += [one for one in found if isinstance(one, Agreed)]
+                agreed += [one for one in found if isinstance(one, AgreedTransactions)]
                 told_of += [one.replica for one in found if isinstance(one, Differs)]
             assert len(agreed) <= 1
             assert len(told_of) == len(set(told_of))

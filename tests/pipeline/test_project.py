@@ -17,7 +17,7 @@ from tests.cli.running import ROOT, invoke
 from waltzctl.engine.errors import InvalidRequestError, NotWaltzError, RefusedError
 from waltzctl.engine.pipeline import running
 from waltzctl.engine.pipeline.column_types import parse_columns
-from waltzctl.engine.pipeline.completeness import Gap
+from waltzctl.engine.pipeline.completeness import IncompleteRange
 from waltzctl.engine.pipeline.creation import create_project
 from waltzctl.engine.pipeline.project import FORMATS, defaults_of, open_project, with_following
 from waltzctl.engine.pipeline.running import RunOptions, check_tables, failure
@@ -178,7 +178,7 @@ class _Program:
 
 def test_a_refresh_that_was_killed_is_begun_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     create_project(tmp_path / "p", ["/n"])
-    project, program, server = open_project(tmp_path / "p"), _Program(monkeypatch), running.Server(None, {})  # type: ignore[arg-type]
+    project, program, server = open_project(tmp_path / "p"), _Program(monkeypatch), running.PipelineServer(None, {})  # type: ignore[arg-type]
     followed = ("transactions", "quarantine", "state", "state_history")
     checkpoint = tmp_path / "p" / "storage" / "_checkpoints" / "state"
     checkpoint.mkdir(parents=True)
@@ -196,7 +196,7 @@ def test_what_a_kill_left_of_a_table_is_removed_and_the_table_begins_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create_project(tmp_path / "p", ["/n"])
-    project, program, server = open_project(tmp_path / "p"), _Program(monkeypatch), running.Server(None, {})  # type: ignore[arg-type]
+    project, program, server = open_project(tmp_path / "p"), _Program(monkeypatch), running.PipelineServer(None, {})  # type: ignore[arg-type]
     program.left = ("records", "activity")
     for name in program.left:
         (tmp_path / "p" / name).mkdir()
@@ -233,7 +233,7 @@ def schema(name: str) -> Draft202012Validator:
 
 def test_a_run_answers_with_gaps_and_a_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     create_project(tmp_path / "p", ["/n"])
-    gap = Gap("/n", 3, "damaged", 5, None, "record-checksum", "waltzctl recover /n", elsewhere=False)
+    gap = IncompleteRange("/n", 3, "damaged", 5, None, "record-checksum", "waltzctl recover /n", elsewhere=False)
     report = running.RunReport(tmp_path / "p", (), (gap,), 1.5)
     monkeypatch.setattr(running, "run_pipeline", lambda _project, _options, _say: report)
     answer = invoke("pipeline", "run", tmp_path / "p", "--require", "complete", "--format", "ndjson")

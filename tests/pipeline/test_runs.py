@@ -239,6 +239,7 @@ def test_what_is_appended_comes_once_even_where_the_run_was_killed(
     check(found["tables"], cluster, replicas_at=55)
 
 
+@pytest.mark.long
 def test_a_table_that_is_read_anew_is_the_same_and_the_others_stay(runner: Runner, cluster: Cluster) -> None:
     """What is made of it begins anew with it; of the others nothing comes twice, as there is nothing new."""
     found = runner.run(full_refresh=["transactions"])
@@ -246,6 +247,7 @@ def test_a_table_that_is_read_anew_is_the_same_and_the_others_stay(runner: Runne
     check(found["tables"], cluster, replicas_at=-1)
 
 
+@pytest.mark.long  # a run takes half a minute; tests/pipeline/test_streams.py has the rule
 def test_a_log_that_was_cut_ends_the_run_with_table_and_remedy(runner: Runner, cluster: Cluster, project: Path) -> None:
     cluster.write([(100, 160), (180, 160), (180, 56)], 90)
     found = runner.run()

@@ -258,28 +258,21 @@ CASES: dict[str, tuple[Damage, Damage, str]] = {
         lambda d: d.put(8, [8, 20, 21, 22]),
         forged(10),
         """
-        replica: rebuild-index 8.idx; = make 8.idx of 248; ? record-order 9 x11 in 8 [188+0]
-        loss replica: split-segment 8.seg 9..19 [188+0] loses; rebuild-index 8.idx; rebuild-index 20.idx; accept-loss
-          ledger 9..19 loses; = cut 8.seg to 188; = make 8.idx of 136; = make 20.seg of 308; = make 20.idx of 152; =
-          make ledger
+        replica, loss replica: restore-record 8.seg 9..11 [188+180] loses; = write 8.seg [188+180]
         """,
     ),
     "missing ids up to the end, and others there": (
         lambda d: d.put(8, [8, 10, 11], of=[8, 10, 11]),
         forged(10),
         """
-        replica: rebuild-index 8.idx; = make 8.idx of 160; ? record-order 9 x1 in 8 [188+0]
-        loss replica: split-segment 8.seg 9..9 [188+0] loses; rebuild-index 8.idx; rebuild-index 10.idx; accept-loss
-          ledger 9..9 loses; = cut 8.seg to 188; = make 8.idx of 136; = make 10.seg of 248; = make 10.idx of 144; =
-          make ledger
+        replica, loss replica: restore-record 8.seg 9..10 [188+120] loses; = write 8.seg [188+120]
         """,
     ),
     "ids in front of others, and others there": (
         lambda d: d.put(4, [4, 3, 5, 6], of=[4, 5, 6, 7]),
         forged(6),
         """
-        replica, loss replica: remove-bytes 4.seg [188+60] loses; rebuild-index 4.idx; = make 4.seg of 308; = make
-          4.idx of 152; ? segment-gap 7 x1 in 8
+        replica, loss replica: restore-record 4.seg 5..7 [188+180] loses; = write 4.seg [188+180]
         """,
     ),
     "one too low in a row": (
@@ -293,8 +286,7 @@ CASES: dict[str, tuple[Damage, Damage, str]] = {
         lambda d: d.put(4, [4, 4, 5, 7], of=[4, 5, 6, 7]),
         forged(5),
         """
-        replica: ? record-order 5 x2 in 4 [188+120]
-        loss replica: restore-record 4.seg 5..6 [188+120] loses; = write 4.seg [188+120]
+        replica, loss replica: restore-record 4.seg 5..6 [188+120] loses; = write 4.seg [188+120]
         """,
     ),
     "what both segments hold, and neither is there": (
