@@ -39,6 +39,6 @@ def spark(spark_session: Session) -> SparkSession:
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory that holds what an installation of this checkout would put beside other packages, and nothing else."""
     place, root = tmp_path_factory.mktemp("installed"), Path(__file__).resolve().parents[2]
-    for name in ("waltzctl", "pyspark_waltz.py"):
+    for name in ("waltzctl", "pyspark_waltz.py", "pyspark_waltz_pipeline.py"):
         (place / name).symlink_to(root / name)
     return place
