@@ -32,7 +32,7 @@ MANUAL = Manual(
         (
             "Reads one transaction a line and appends them in the order of the lines, several under way at a time. Each is"
             " committed when a quorum of the partition's storage nodes has made it durable. When a server dies, those that are"
-            " not decided are decided with the next one; nothing is appended twice."
+            " not decided are decided with the next one, and may then stand behind later lines; nothing is appended twice."
         ),
         (
             "A line that cannot be a transaction ends the run: those before it are committed. append-result says how far it"
