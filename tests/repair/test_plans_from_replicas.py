@@ -490,6 +490,86 @@ CASES: dict[str, tuple[Damage, Damage, str]] = {
         loss replica: remove-bytes 4.seg [248+60] loses; rebuild-index 4.idx; = make 4.seg of 368; = make 4.idx of 160
         """,
     ),
+    "a wrong id in the middle, and another record under it": (
+        lambda d: d.put(4, [4, 55, 6, 7], other=[55]),
+        lambda d: None,
+        """
+        replica, loss replica: restore-record 4.seg 5..5 [188+60] loses; = write 4.seg [188+60]
+        """,
+    ),
+    "a wrong id at the end, and another record under it": (
+        lambda d: d.put(8, [8, 9, 10, 55], other=[55]),
+        lambda d: None,
+        """
+        replica, loss replica: restore-record 8.seg 11..11 [308+60] loses; = write 8.seg [308+60]
+        """,
+    ),
+    "a wrong id at the mark, and another record under it": (
+        lambda d: (d.mark(11), d.put(8, [8, 9, 10, 55], other=[55])),
+        lambda d: None,
+        """
+        replica, loss replica: restore-record 8.seg 11..11 [308+60] loses; = write 8.seg [308+60]
+        """,
+    ),
+    "the last but one is missing, and another one behind it there": (
+        lambda d: (d.mark(11), d.put(8, [8, 9, 11], of=[8, 9, 11])),
+        forged(11),
+        """
+        replica, loss replica: restore-record 8.seg 10..11 [248+120] loses; rebuild-index 8.idx; = write 8.seg
+          [248+120]; = make 8.idx of 160
+        """,
+    ),
+    "two are missing in front of a segment's last, and another one there": (
+        lambda d: d.put(4, [4, 7], of=[4, 7]),
+        forged(7),
+        """
+        replica, loss replica: restore-record 4.seg 5..7 [188+180] loses; rebuild-index 4.idx; = write 4.seg
+          [188+180]; = make 4.idx of 160
+        """,
+    ),
+    "one is missing in the middle, and another one behind it there": (
+        lambda d: d.put(4, [4, 6, 7], of=[4, 6, 7]),
+        forged(6),
+        """
+        replica, loss replica: restore-record 4.seg 5..7 [188+180] loses; rebuild-index 4.idx; = write 4.seg
+          [188+180]; = make 4.idx of 160
+        """,
+    ),
+    "wrong ids up to the end, and others here": (
+        lambda d: d.put(8, [8, 20, 21, 22], other=[22]),
+        lambda d: None,
+        """
+        replica, loss replica: restore-record 8.seg 9..11 [188+180] loses; = write 8.seg [188+180]
+        """,
+    ),
+    "wrong ids up to the mark, one of them damaged": (
+        lambda d: (d.mark(11), d.put(8, [8, 30, 55, 31]), d.spoil(10)),
+        lambda d: None,
+        """
+        replica, loss replica: restore-record 8.seg 9..11 [188+180]; = write 8.seg [188+180]
+        """,
+    ),
+    "wrong ids up to the mark, one damaged and another record behind it": (
+        lambda d: (d.mark(11), d.put(8, [8, 30, 55, 31], other=[31]), d.spoil(10)),
+        lambda d: None,
+        """
+        replica, loss replica: restore-record 8.seg 9..11 [188+180] loses; = write 8.seg [188+180]
+        """,
+    ),
+    "repeats up to the mark": (
+        lambda d: (d.mark(11), d.put(8, [8, 9, 5, 6], of=[8, 9, 5, 6])),
+        lambda d: None,
+        """
+        replica, loss replica: restore-record 8.seg 10..11 [248+120]; = write 8.seg [248+120]
+        """,
+    ),
+    "repeats up to the mark, of which one is another record": (
+        lambda d: (d.mark(11), d.put(8, [8, 9, 5, 6], of=[8, 9, 5, 6], other=[6])),
+        lambda d: None,
+        """
+        replica, loss replica: restore-record 8.seg 10..11 [248+120] loses; = write 8.seg [248+120]
+        """,
+    ),
 }
 
 
