@@ -224,7 +224,12 @@ class PartitionService:
                 self._progress = time.monotonic()
                 waiters, self._waiters = self._waiters, []
             self._call(waiters)
-            self._execute(batch)
+            try:
+                self._execute(batch)
+            finally:
+                with self._lock:
+                    self._under_way = 0
+                    self._progress = time.monotonic()
             if self._pool.others_wait:
                 return True
 

@@ -246,7 +246,7 @@ class _Examination:
 
     def _may_be_cut(self, torn: Damage) -> bool:
         """Whether it is what a crash leaves of a write that nobody was told had succeeded."""
-        return torn.end == self.size and self.tail.harmless(torn.transaction_id)
+        return torn.proof == "end" and torn.end == self.size and self.tail.harmless(torn.transaction_id)
 
     def _note_damage(self, damage: Damage) -> None:
         self.findings.append(damage_finding(damage, self.files))

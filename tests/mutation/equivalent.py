@@ -102,6 +102,7 @@ _COMPARE = (
 
 _COUNTED = "two numbers of truncations are only ever compared for being the same"
 _HERE = "and examination.contiguous_next >= max(proven.mark, proven.names, proven.with_data)"
+_MAY_BE_CUT = 'return torn.proof == "end" and torn.end == self.size and self.tail.harmless(torn.transaction_id)'
 _STORAGE = (
     *(
         Equivalent("engine/storage/partition_log.py", function, old, new, _COUNTED)
@@ -270,12 +271,18 @@ _STORAGE = (
         )
         for size in ("(-1)", "1")
     ),
-    Equivalent(
-        "engine/storage/segment_recovery.py",
-        "_Examination._may_be_cut",
-        "return torn.end == self.size and self.tail.harmless(torn.transaction_id)",
-        "return True and self.tail.harmless(torn.transaction_id)",
-        "nobody appends while a partition is examined: its directory is locked",
+    *(
+        Equivalent(
+            "engine/storage/segment_recovery.py",
+            "_Examination._may_be_cut",
+            _MAY_BE_CUT,
+            _MAY_BE_CUT.replace(part, "True"),
+            reason,
+        )
+        for part, reason in (
+            ('torn.proof == "end"', "a scan that gives up calls nothing torn today; what is cut must not hang on that"),
+            ("torn.end == self.size", "nobody appends while a partition is examined: its directory is locked"),
+        )
     ),
     Equivalent(
         "engine/storage/orphans.py",
