@@ -2,9 +2,8 @@
 
 import ast
 from collections import defaultdict
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests.test_layers import MODULES
 
 OF_SEVERAL = {
     "AppendRequest": "messages bear their protocols' names, and the protocols share some",
@@ -22,12 +21,9 @@ OF_SEVERAL = {
 
 def test_a_class_s_name_is_used_once() -> None:
     places = defaultdict(list)
-    for package in ("formats", "engine", "waltzctl"):
-        for path in sorted((ROOT / package).glob("**/*.py")):
-            if package == "waltzctl" and path.relative_to(ROOT).parts[1] in ("engine", "formats"):
-                continue  # links to the other two
-            for node in ast.parse(path.read_text()).body:
-                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                    places[node.name].append(str(path.relative_to(ROOT)))
+    for module, path in MODULES.items():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(module)
     assert {name: where for name, where in places.items() if len(where) > 1 and name not in OF_SEVERAL} == {}
     assert sorted(name for name in OF_SEVERAL if len(places[name]) < 2) == []

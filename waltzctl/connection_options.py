@@ -132,13 +132,14 @@ def address_of(text: str, *, name: str) -> Address:
 
 def nodes_of(texts: Sequence[str], *, name: str) -> list[Address] | None:
     """The nodes that URLs mean; None where all are paths.  Raises typer.BadParameter for a wrong URL, or a mixture."""
-    urls = [text for text in texts if text.lower().startswith("waltz://")]
+    from waltzctl.engine.client.addresses import names_node, parse_url
+
+    urls = [text for text in texts if names_node(text)]
     if not urls:
         return None
     if len(urls) < len(texts):
         raise typer.BadParameter("nodes and paths cannot be looked at together", param_hint=f"'{name}'")
 
-    from waltzctl.engine.client.addresses import parse_url
     from waltzctl.engine.errors import InvalidRequestError
 
     try:

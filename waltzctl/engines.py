@@ -56,6 +56,17 @@ class EngineName(enum.StrEnum):
     SPARK = "spark"
 
 
+def spark_settings(conf: Iterable[str] | None) -> tuple[tuple[str, str], ...]:
+    """Names and values of what ``--conf`` was given.  Raises typer.BadParameter."""
+    pairs = []
+    for text in conf or ():
+        key, equals, value = text.partition("=")
+        if not equals or not key.startswith("spark."):
+            raise typer.BadParameter(f"{text}: write spark.NAME=VALUE", param_hint="'--conf'")
+        pairs.append((key.strip(), value.strip()))
+    return tuple(pairs)
+
+
 @dataclass(frozen=True, slots=True)
 class Computing:
     """The options as they were given.  Making one raises typer.BadParameter for what cannot be meant."""
@@ -82,22 +93,13 @@ class Computing:
         return {"engine": engine, "master": self.master, "conf": self.conf or None}
 
     def __post_init__(self) -> None:
-        self._settings()
+        spark_settings(self.conf)
         if self.master is not None and not self.master.strip():
             raise typer.BadParameter("the master is empty", param_hint="'--master'")
         if self.engine is EngineName.LOCAL:
             for option, given in (("--master", self.master), ("--conf", self.conf)):
                 if given:
                     raise typer.BadParameter("is about Spark, and the engine is local", param_hint=f"'{option}'")
-
-    def _settings(self) -> tuple[tuple[str, str], ...]:
-        pairs = []
-        for text in self.conf or ():
-            key, equals, value = text.partition("=")
-            if not equals or not key.startswith("spark."):
-                raise typer.BadParameter(f"{text}: write spark.NAME=VALUE", param_hint="'--conf'")
-            pairs.append((key.strip(), value.strip()))
-        return tuple(pairs)
 
     @contextlib.contextmanager
     def executor(
@@ -112,7 +114,7 @@ class Computing:
         from waltzctl.engine.spark.start import open_session
 
         listener.start("start Spark", 0)
-        with open_session(SparkOptions(self.master, self._settings())) as session:
+        with open_session(SparkOptions(self.master, spark_settings(self.conf))) as session:
             yield SparkExecutor(session, listener)
 
     def wants_spark(self, paths: Iterable[PurePath], *, quiet: bool = False) -> bool:

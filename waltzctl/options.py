@@ -141,13 +141,16 @@ def place_of(text: str, *, name: str = "PATH") -> PurePath:
     """
     if not text:
         raise typer.BadParameter("the path is empty", param_hint=f"'{name}'")
-    if text.lower().startswith("waltz://"):
+    if "://" not in text and not text.startswith("vault:") and "\0" not in text:
+        return Path(text)
+
+    from waltzctl.engine.client.addresses import names_node
+
+    if names_node(text):
         reason = "is a node, and this works on files; for nodes there are verify, dump, status, and waltzctl node"
         raise typer.BadParameter(f"{text} {reason}", param_hint=f"'{name}'")
     if "\0" in text:
         raise typer.BadParameter("the path holds a zero byte", param_hint=f"'{name}'")
-    if "://" not in text and not text.startswith("vault:"):
-        return Path(text)
 
     from waltzctl.engine.log.places import place
 

@@ -48,6 +48,11 @@ class Address:
         return Address(self.host, port)
 
 
+def names_node(text: str) -> bool:
+    """Whether `text` is meant as the URL of a node."""
+    return text.strip().lower().startswith(SCHEME)
+
+
 def parse_address(text: str) -> Address:
     """An address from ``host:port`` or ``[IPv6]:port``.  Raises InvalidRequestError."""
     host, colon, port = text.strip().rpartition(":")

@@ -36,7 +36,6 @@ from waltzctl.engine.pipeline.quarantine import differing_row, nowhere_row
 from waltzctl.engine.pipeline.replica_stream import (
     VERSION,
     check_one_cluster,
-    limit_of,
     of_checkpoint,
     replica_readers,
 )
@@ -50,6 +49,7 @@ from waltzctl.engine.spark.stream_reader import (
     History,
     StreamPart,
     SupportsTriggerAvailableNow,
+    limit_of,
 )
 
 if ADMISSION:
@@ -368,8 +368,7 @@ def agreement_stream(
     sources: Sequence[str], options: Mapping[str, str], schema: StructType, *, differences: bool
 ) -> AgreementReader:
     """The stream of what `sources` agree on; `schema`: that of a copy.  Raises InvalidRequestError."""
-    given = {name: value for name, value in options.items() if name != "maxrecordspertrigger"}
-    readers = replica_readers(sources, given, schema)
+    readers = replica_readers(sources, options, schema)
     first = next(iter(readers.values()))
     if first.options.starting.partitions or first.options.starting.usual != "earliest":
         raise StalePlanError("transactions are agreed upon from the beginning of each partition on")

@@ -128,8 +128,7 @@ class ReplicasReader(DataSourceReader):
 
         if not isinstance(partition, _OneReplica):
             return
-        given = {name: value for name, value in self._options.items() if name != "maxrecordspertrigger"}
-        for place, reader in replica_readers([partition.source], given, _spark("copy")).items():
+        for place, reader in replica_readers([partition.source], self._options, _spark("copy")).items():
             reader.history.look()
             wanted = reader.options.partitions
             last = reader.history.latest(wanted, {}, INTACT)

@@ -12,6 +12,7 @@ The function travels to Spark's workers as bytes, not by the name of its module:
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,7 +69,6 @@ def _module(path: Path) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    import sys
 
     sys.modules[spec.name] = module  # by which cloudpickle finds what is to travel as bytes
     try:

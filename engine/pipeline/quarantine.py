@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from waltzctl.engine.catalogue import CATALOGUE, Code, Severity
+from waltzctl.engine.catalogue import CATALOGUE, Code
 from waltzctl.engine.findings import remedy_for
 
 if TYPE_CHECKING:
@@ -65,10 +65,9 @@ def _place(row: Mapping[str, Any]) -> str:
 
 def _remedy(code: Code, node: str, partition: int | None, sources: Sequence[str]) -> str:
     kind = CATALOGUE[code]
-    severity = Severity.DAMAGE if kind.severity is Severity.DAMAGE else kind.severity
     if "://" in node:  # of a node's port or an object store: the command runs where the files are
         return kind.what_to_do
-    command = remedy_for(code, PurePosixPath(node), partition, severity)
+    command = remedy_for(code, PurePosixPath(node), partition, kind.severity)
     if command is None:
         return kind.what_to_do
     others = [one for one in sources if one != node and "://" not in one]

@@ -16,15 +16,18 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from waltzctl.engine.client.addresses import names_node
 from waltzctl.engine.errors import InvalidRequestError, MismatchError
 from waltzctl.engine.spark.offsets import StreamOffset
 from waltzctl.engine.spark.stream_directory import directory_stream
 from waltzctl.engine.spark.stream_node import node_stream
 from waltzctl.engine.spark.stream_reader import (
     ADMISSION,
+    LIMIT,
     SupportsTriggerAvailableNow,
     TaskParts,
     WaltzStreamReader,
+    limit_of,
 )
 
 if ADMISSION:
@@ -34,7 +37,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 VERSION = 1
-_LIMIT = "maxrecordspertrigger"
 
 
 def replica_readers(
@@ -42,12 +44,16 @@ def replica_readers(
 ) -> dict[str, WaltzStreamReader]:
     """A stream for each source (path, URL or ``waltz://host:port``), by its name.
 
-    `options`: Spark's, without the sources; keys in lower case.  Raises InvalidRequestError.
+    `options`: Spark's, without the sources; keys in lower case.  A limit is one of all replicas, not of a reader.
+
+    Raises InvalidRequestError.
     """
     found: dict[str, WaltzStreamReader] = {}
     for source in sources:
-        node = source.lower().startswith("waltz://")
-        given = {name: value for name, value in options.items() if node or not _of_connections(name)}
+        node = names_node(source)
+        given = {
+            name: value for name, value in options.items() if name != LIMIT and (node or not _of_connections(name))
+        }
         reader = (node_stream if node else directory_stream)({**given, "path": source}, schema)
         if reader.history.place in found:
             raise InvalidRequestError(f"{source}: it is named twice", advice="name each replica once")
@@ -160,15 +166,4 @@ class ReplicaSetReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def replica_set_stream(sources: Sequence[str], options: Mapping[str, str], schema: StructType) -> ReplicaSetReader:
     """The stream of all records of `sources`.  Raises InvalidRequestError."""
-    given = {name: value for name, value in options.items() if name != _LIMIT}
-    return ReplicaSetReader(replica_readers(sources, given, schema), limit_of(options))
-
-
-def limit_of(options: Mapping[str, str]) -> int | None:
-    """The option ``maxRecordsPerTrigger``.  Raises InvalidRequestError."""
-    said = options.get(_LIMIT)
-    if said is None:
-        return None
-    if not said.strip().isdecimal() or int(said) < 1:
-        raise InvalidRequestError(f"maxRecordsPerTrigger {said!r}: must be a number of transactions from 1 on")
-    return int(said)
+    return ReplicaSetReader(replica_readers(sources, options, schema), limit_of(options))

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa  # by its types Spark tells what a function of batches takes
 
+from waltzctl.engine.client.addresses import names_node
 from waltzctl.engine.pipeline import data_source
 from waltzctl.engine.pipeline.column_types import parse_columns
 from waltzctl.engine.pipeline.data_source import FORMAT
@@ -238,7 +239,7 @@ class Tables:
 
     def _created(self, spark: SparkSession) -> DataFrame | None:
         """When each segment was created, in seconds; None where no source is one of files.  A node does not tell."""
-        files = [one for one in self._project.sources if not one.lower().startswith("waltz://")]
+        files = [one for one in self._project.sources if not names_node(one)]
         if not files:
             return None
         options = {

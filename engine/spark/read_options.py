@@ -9,6 +9,7 @@ from pathlib import PurePath
 from typing import Any
 
 from waltzctl.engine.amounts import parse_ranges, parse_size
+from waltzctl.engine.client.addresses import names_node
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.log import places
 from waltzctl.engine.spark.data_loss import OPTION, fails_on_loss
@@ -108,7 +109,7 @@ def paths(options: Mapping[str, str]) -> tuple[PurePath, ...]:
             " source in Python: CREATE TEMPORARY VIEW name USING waltz OPTIONS (path '/data/node-1')",
         )
     for text in texts:
-        if text.lower().startswith("waltz://"):
+        if names_node(text):
             raise InvalidRequestError(
                 f"{text} is a node; a batch is read from its files",
                 advice="spark.readStream reads from nodes; waltzctl node copies a partition into a directory",

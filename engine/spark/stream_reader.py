@@ -46,8 +46,8 @@ except ImportError:  # Spark 4.1 takes what `latestOffset` says
 
 
 __all__ = [
-    "ADMISSION", "INTACT", "KNOWN", "LOW_WATER_MARK", "TASK_WEIGHT", "UP_TO", "History", "StreamOptions", "StreamPart",
-    "SupportsTriggerAvailableNow", "TaskParts", "WaltzStreamReader", "path_of", "stream_options",
+    "ADMISSION", "INTACT", "KNOWN", "LIMIT", "LOW_WATER_MARK", "TASK_WEIGHT", "UP_TO", "History", "StreamOptions", "StreamPart",
+    "SupportsTriggerAvailableNow", "TaskParts", "WaltzStreamReader", "limit_of", "path_of", "stream_options",
 ]  # fmt: skip
 TASK_WEIGHT = 64 << 20
 """Bytes, about, that ranges are packed together to, for one task."""
@@ -67,6 +67,8 @@ KNOWN = {
     "columns": "names, separated by commas, instead of a schema",
 }
 """Every option of a stream, as documented, beside those about the file system and about connections."""
+LIMIT = "maxrecordspertrigger"
+"""The option of a limit, as Spark hands it over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,17 +102,21 @@ def stream_options(options: Mapping[str, str], also: Collection[str] = ()) -> St
         )
     if options.get("view", "records").strip().lower() != "records":
         raise InvalidRequestError(f"view {options['view']!r}: a stream has records only")
-    said = options.get("maxrecordspertrigger")
-    limit = None
-    if said is not None:
-        if not said.strip().isdecimal() or int(said) < 1:
-            raise InvalidRequestError(f"maxRecordsPerTrigger {said!r}: must be a number of transactions from 1 on")
-        limit = int(said)
     up_to = options.get("upto", INTACT).strip().lower()
     if up_to not in UP_TO:
         raise InvalidRequestError(f"upTo {up_to!r}: must be {' or '.join(UP_TO)}")
     starting = parse_starting(options.get("startingtransactions"))
-    return StreamOptions(starting, limit, up_to, partitions_of(options), fails_on_loss(options))
+    return StreamOptions(starting, limit_of(options), up_to, partitions_of(options), fails_on_loss(options))
+
+
+def limit_of(options: Mapping[str, str]) -> int | None:
+    """The option ``maxRecordsPerTrigger``: transactions, None for no bound.  Raises InvalidRequestError."""
+    said = options.get(LIMIT)
+    if said is None:
+        return None
+    if not said.strip().isdecimal() or int(said) < 1:
+        raise InvalidRequestError(f"maxRecordsPerTrigger {said!r}: must be a number of transactions from 1 on")
+    return int(said)
 
 
 def path_of(options: Mapping[str, str]) -> str:

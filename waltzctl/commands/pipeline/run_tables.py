@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from waltzctl.console import Console
+from waltzctl.engines import spark_settings
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Example, Manual, ManualSection
 from waltzctl.options import FormatOption, QuietOption, VerboseOption, path_of
@@ -102,7 +103,7 @@ def run(
 ) -> ExitStatus:
     """Run, look, report."""
     target = path_of(directory, name="DIR")
-    where, settings = _where(master, remote), _settings(conf or [])
+    where, settings = _where(master, remote), spark_settings(conf)
 
     from waltzctl.engine.pipeline.project import open_project
     from waltzctl.engine.pipeline.running import RunOptions, run_pipeline
@@ -157,14 +158,3 @@ def _where(master: str | None, remote: str | None) -> str | None:
             "a master is local[N], spark://HOST:PORT, yarn, ...; sc:// is for --remote", param_hint="'--master'"
         )
     return remote or master
-
-
-def _settings(given: list[str]) -> tuple[tuple[str, str], ...]:
-    """Raises typer.BadParameter."""
-    pairs = []
-    for text in given:
-        key, equals, value = text.partition("=")
-        if not equals or not key.startswith("spark."):
-            raise typer.BadParameter(f"{text}: write spark.NAME=VALUE", param_hint="'--conf'")
-        pairs.append((key.strip(), value.strip()))
-    return tuple(pairs)
