@@ -15,6 +15,7 @@ from tests.mutation.slips_of_quorum import QUORUM
 from tests.mutation.slips_of_repair import REPAIR
 from tests.mutation.slips_of_storage import STORAGE
 from tests.mutation.slips_second import SECOND
+from tests.mutation.slips_third import THIRD
 from tests.mutation.trial import Slip
 
 FIRST: tuple[Slip, ...] = (
@@ -175,4 +176,16 @@ FIRST: tuple[Slip, ...] = (
     ),
 )
 
-SLIPS: tuple[Slip, ...] = (*FIRST, *STORAGE, *INSPECT, *REPAIR, *NODES, *SECOND, *QUORUM, *PAGES, *BACKUPS, *CLIENTS)
+SLIPS: tuple[Slip, ...] = (
+    *FIRST,
+    *STORAGE,
+    *INSPECT,
+    *REPAIR,
+    *NODES,
+    *SECOND,
+    *QUORUM,
+    *PAGES,
+    *BACKUPS,
+    *CLIENTS,
+    *THIRD,
+)

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from tests.node.running import LOOPS, run
-from tests.server.storing import PARTITION, Cluster, held, records, running_cluster, until
+from tests.server.storing import LOG, PARTITION, Cluster, held, records, running_cluster, until
+from waltzctl.engine.client.storage_client import StorageClient
+from waltzctl.engine.errors import ProtocolError
 from waltzctl.engine.server.server_settings import SessionOptions
+from waltzctl.engine.server.storage_nodes import StorageNodes
 from waltzctl.engine.server.store_session import StoreSession, StoreSessionClosedError
-from waltzctl.formats.znodes import UNRESOLVED
+from waltzctl.formats.wire.records import WireRecord
+from waltzctl.formats.znodes import UNRESOLVED, PartitionMetadata
 
 
 @LOOPS
@@ -175,6 +181,49 @@ def test_a_damaged_record_is_not_copied_and_another_replica_gives_it(tmp_path: P
                 assert found == records(0, 40)
 
     run(work())
+
+
+@pytest.mark.parametrize("wrong", ["nothing", "checksum", "order", "empty"])
+def test_of_a_replica_that_answers_wrongly_nothing_is_copied(wrong: str) -> None:
+    """A released node serves records without a look at their checksums."""
+    given = records(20, 3)
+    if wrong == "checksum":
+        given[2] = dataclasses.replace(given[2], data=b"changed on the disk")
+    if wrong == "order":
+        given[2] = records(23, 1)[0]
+
+    class Peer:
+        async def records(self, _session: int, _partition: int, first: int, _count: int) -> list[WireRecord]:
+            assert first == 20
+            return [] if wrong == "empty" else given
+
+        async def close(self) -> None:
+            pass
+
+    async def connect(_name: str) -> StorageClient:
+        return cast("StorageClient", Peer())
+
+    async def work() -> None:
+        nodes = StorageNodes(connect)
+        metadata = PartitionMetadata(1, 5, ())
+        session = StoreSession(
+            5, metadata, PARTITION, ("a", "b", "c"), nodes, _never, log=LOG, options=SessionOptions()
+        )
+        if wrong == "nothing":
+            assert list(await session.copied("a", 20, 3)) == given
+        else:
+            with pytest.raises(
+                ProtocolError, match=r"22 has a wrong checksum|22 is 23|no record from transaction 20 on"
+            ):
+                await session.copied("a", 20, 3)
+        await session.close()
+        await nodes.close()
+
+    run(work())
+
+
+async def _never(_replicas: object) -> None:
+    raise AssertionError("nothing is written here")
 
 
 async def _read(cluster: Cluster, name: str, session: StoreSession) -> list[object]:

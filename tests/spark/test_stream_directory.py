@@ -248,6 +248,21 @@ def test_what_is_lost_behind_the_last_record_is_one_row_once(tmp_path: Path, lim
     ]
 
 
+def test_what_is_lost_in_addition_is_told_and_what_was_told_is_not_told_again(tmp_path: Path) -> None:
+    path = build_directory(tmp_path / "d", {0: 40}, per_segment=10, local_low_water_mark=39)
+    segment_path(path, 30).unlink()
+    (path / "0" / index_name(30)).unlink()
+    query = Query(path)
+    query.run()
+    later = build_directory(tmp_path / "later", {0: 45}, local_low_water_mark=44)
+    shutil.copy(later / "waltz-storage.ctl", path)
+    query.restart()
+    query.run()
+    assert ids(query.rows) == list(range(30))
+    told = [(row["transaction_id"], row["missing"]) for row in query.rows if row["finding"]]
+    assert told == [(30, 10), (40, 5)]
+
+
 def test_of_a_directory_at_rest_only_the_last_segment_is_looked_at_again(tmp_path: Path) -> None:
     path = build_directory(tmp_path / "d", {0: 30}, per_segment=10, size=20)
     os.utime(path / "0", ns=(10**18, 10**18))

@@ -87,6 +87,24 @@ def test_a_raise_is_synced_before_it_returns(tmp_path: Path, monkeypatch: pytest
         assert changes == [("sync", "sessions")], "what is read may be in the system's memory only"
 
 
+def test_a_raise_leaves_the_fence_in_force_as_it_is(tmp_path: Path) -> None:
+    """So a write that is torn takes nothing away: what was in force before it is still there."""
+    path = state_directory(tmp_path)
+    with SessionFences.open(path, 2) as fences:
+        fences.raise_to(1, 3)
+        for session in (4, 9, 10):
+            before = fence_path(path).read_bytes()
+            fences.raise_to(1, session)
+            after = fence_path(path).read_bytes()
+            changed = [place for place in range(len(after)) if before[place] != after[place]]
+            torn = bytearray(after)
+            torn[min(changed) : max(changed) + 1] = bytes(max(changed) + 1 - min(changed))
+            fence_path(path).write_bytes(torn)
+            with SessionFences.open(path, 2) as again:
+                assert 3 <= again.get(1) < session
+            fence_path(path).write_bytes(after)
+
+
 def test_a_failed_sync_is_final(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody knows what the disk holds: no later raise is acknowledged, and none is tried, until the file is opened again."""
     path = state_directory(tmp_path)
