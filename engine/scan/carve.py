@@ -15,9 +15,9 @@ from waltzctl.engine.scan.byte_source import ByteSource
 from waltzctl.engine.scan.columns import RecordBatch
 from waltzctl.engine.scan.kernel import Status
 from waltzctl.engine.scan.probe import Candidates, Found, Probe, SearchBudget
+from waltzctl.engine.scan.scanner import DEFAULT_MAX_RECORD
 from waltzctl.engine.scan.walk import RecordWalk
 
-DEFAULT_MAX_RECORD = 256 << 20
 DEFAULT_MAX_ID = 2**56 - 1
 """Largest id with which a row of records may begin: random bytes look like ids of 63 bits far too often."""
 BATCH_ROWS = 4096

@@ -212,7 +212,7 @@ class Resynchroniser:
         )
         chains: list[_Chain] = []
         candidates = Candidates(probe, offset + 1, stop, expected, expected + SLACK, offset)
-        begin, horizon = offset + 1, stop
+        begin, horizon = offset, stop
         while (place := candidates.following(begin, horizon)) is not None:
             begin = place + 1
             head = probe.check(place, stop)
@@ -227,7 +227,7 @@ class Resynchroniser:
             if reached:
                 break
             begin = chain_end
-            if not looks_torn and chains:
+            if not looks_torn:
                 horizon = min(stop, chains[0].end + CONFLICT_WINDOW)
         if not chains or ((looks_torn or known is not None) and not chains[-1].reached):
             return at_known

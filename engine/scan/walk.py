@@ -183,7 +183,7 @@ class RecordWalk:
             if (count := self.source.read_into(offset + done, piece)) < wanted:
                 self.stop = offset + done + count
                 self._place(offset)
-                return Status.LENGTH
+                return None  # the loop sees that it does not end there any more
             if done < last:
                 data_sum, record_sum = crc32(piece, data_sum), crc32(piece, record_sum)
             else:

@@ -252,6 +252,61 @@ def test_the_trial_notices_whatever_a_loop_gets_wrong(wrong: tuple[Any, ...]) ->
     assert wire_trials.answers(_WrongLoops(*wrong)) != _right_answers()
 
 
+class _Asked:
+    """The interpreted loops, which keep what they are asked: bytes, the table as a list, whether it is to be brief."""
+
+    name = "asked"
+
+    def __init__(self) -> None:
+        self.noted: list[tuple[bytes, int, list[list[int]]]] = []
+        self.encoded: list[tuple[bytes, list[list[int]]]] = []
+        self.listed: list[tuple[bytes, bool]] = []
+
+    def split(self, state: Any, buffer: Any, table: Any) -> int:
+        status = INTERPRETED.split(state, buffer, table)
+        self.noted.append((bytes(buffer), len(table), table.tolist()))
+        return status
+
+    def encode(self, state: Any, buffer: Any, table: Any, offsets: Any, out: Any) -> int:
+        self.encoded.append((bytes(buffer), table.tolist()))
+        return INTERPRETED.encode(state, buffer, table, offsets, out)
+
+    def to_list(self, state: Any, buffer: Any, out: Any, *, brief: bool) -> int:
+        self.listed.append((bytes(buffer), brief))
+        return INTERPRETED.to_list(state, buffer, out, brief=brief)
+
+
+def _changes(right: Any, other: Any) -> list[int]:
+    """By how much what differs between two rows of numbers does."""
+    return [b - a for a, b in zip(right, other, strict=True) if a != b]
+
+
+def test_the_trial_asks_about_each_damage_on_its_own() -> None:
+    """What is right in any number of rows; what differs in one byte, by the table that was told of it and by that of the
+    right bytes; right bytes by tables that differ in one cell, up or down; and all that is listed, brief and whole."""
+    asked = _Asked()
+    wire_trials.answers(asked)
+    right = asked.noted[:3]
+    good, _, whole = right[-1]
+    assert [(data, rows) for data, rows, _ in right] == [(good, rows) for rows in (1, 5, 64)]
+    damaged = asked.noted[3:]
+    assert len(damaged) == 9
+    assert {rows for _, rows, _ in damaged} == {64}
+    assert {len(_changes(good, data)) for data, _, _ in damaged} == {1}
+    assert asked.encoded[:19] == [
+        *(asked for data, _, table in damaged for asked in ((data, table), (data, whole))),
+        (good, whole),
+    ]
+    cells = [_changes(sum(whole, []), sum(table, [])) for _, table in asked.encoded[19:]]
+    assert {data for data, _ in asked.encoded[19:]} == {good}
+    assert cells == [[5], [-5]] * (len(cells) // 2) + [[5]] * (len(cells) % 2)
+    assert len(cells) == -(-sum(map(len, whole)) // 7)
+    disk = asked.listed[0][0]
+    assert [brief for _, brief in asked.listed] == [False, True] * 10 + [False]
+    assert [len(_changes(disk, data)) for data, _ in asked.listed[:-1]] == [0, 0, *[1] * 18]
+    assert asked.listed[-1][0] == disk[:-1]
+
+
 @pytest.mark.parametrize("way", WAYS)
 @needs_golden
 def test_frames_of_the_release(way: str, monkeypatch: pytest.MonkeyPatch) -> None:

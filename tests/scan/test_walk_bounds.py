@@ -1,0 +1,68 @@
+"""The walk over a file, asked directly: where a buffer ends inside a record, what is taken when, and the last ids there are."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.scan.walk_support import BEFORE as PAGE
+from waltzctl.engine.scan.byte_source import BytesSource
+from waltzctl.engine.scan.kernel import INTERPRETED, Status, made_up_record
+from waltzctl.engine.scan.walk import RecordWalk, following
+
+BLOCK = 2 * PAGE
+
+
+def walk_over(data: bytes, *, rows: int = 100, wide: bool = True, keep_data: bool = False) -> RecordWalk:
+    return RecordWalk(
+        BytesSource(data),
+        INTERPRETED,
+        start=0,
+        stop=len(data),
+        expected=0,
+        max_record=1 << 20,
+        wide=wide,
+        rows=rows,
+        keep_data=keep_data,
+        block=BLOCK,
+    )
+
+
+@pytest.mark.parametrize(
+    ("number", "behind"),
+    [
+        (0, 1),
+        (-1, 0),
+        (-(2**63), 1 - 2**63),
+        (2**63 - 2, 2**63 - 1),
+        (2**63 - 1, -(2**63)),
+    ],
+)
+def test_behind_the_largest_id_stands_the_smallest(number: int, behind: int) -> None:
+    assert following(number) == behind
+
+
+@pytest.mark.parametrize("keep_data", [False, True])
+@pytest.mark.parametrize("length", [100, BLOCK - PAGE - 41, BLOCK - PAGE - 40, BLOCK - PAGE - 39, 3 * BLOCK])
+def test_a_block_may_end_anywhere_in_a_header(length: int, *, keep_data: bool) -> None:
+    """What is held of a record when the next block is read: none of it, a part of its header, all of it, and more."""
+    for held in (0, 1, 8, 27, 28, 31, 32, 33, 34, 35, 36, 37, 39, 40, 41):
+        records = [made_up_record(0, BLOCK - held - 40), made_up_record(1, length), made_up_record(2, 5)]
+        walk = walk_over(b"".join(records), keep_data=keep_data)
+        found: list[int] = []
+        while (status := walk.advance()) is Status.FULL:
+            found += walk.take_batch().transaction_id.tolist()
+        if walk.pending:
+            found += walk.take_batch().transaction_id.tolist()
+        assert (status, found, walk.offset) == (Status.END, [0, 1, 2], sum(map(len, records))), held
+
+
+def test_a_batch_begins_behind_the_run_that_was_taken_before_it() -> None:
+    records = [made_up_record(number, 10 * number) for number in range(6)]
+    walk = walk_over(b"".join(records), rows=2, keep_data=True)
+    assert walk.advance() is Status.FULL
+    run = walk.take_run()
+    assert (run.first_transaction_id, run.start, run.end, len(run)) == (0, 0, 90, 2)
+    assert walk.advance() is Status.FULL
+    batch = walk.take_batch()
+    assert [bytes(batch.record_bytes(place)) for place in range(len(batch))] == records[2:4]
+    assert batch.data_base == 90
