@@ -198,8 +198,6 @@ class Resynchroniser:
             if end is None or not probe.closes(offset, expected, end):
                 break
             offset, expected = end, following(expected)
-            if end == stop:
-                return at_known
             successor = probe.check(end, stop)
             if successor is not None:
                 return Resumption(end, expected, successor.transaction_id, "length")

@@ -380,6 +380,8 @@ _FORMATS = (
 )
 
 _PROBE = "engine/scan/probe.py"
+_KEPT = "_shift = lru_cache(maxsize=64)(shift_operator)"
+_ROOMIER = "more room than is filled"
 _SEED = "what runs in front of a span cancels out, as its end continues its beginning with the same start value"
 _NOTHING_HELD = (
     "nothing is held yet, and no place lies in nothing; the first long span begins anew wherever the origin is"
@@ -405,7 +407,128 @@ _PASSES = (
 _ANSWER = "return [status, place, *([name, column.tolist()] for name, column in sorted(lane.take(copy=True).items()))]"
 _NOTED_DATA = "store(notes + AT_DATA + place_in_stretch * 64, xor(data, rest))"
 _WITHIN_BUFFER = "if body < 0 or length < APPEND_LEAST or length > filled or body > filled - length:"
+_SHIFTED = "if not 0 < lower < count or self._repeated(found, end, lower):"
+_SHIFTED_TO_THE_END = (
+    "if 0 < lower < count and not self._repeated(found, end, lower) and self._as_indexed(found, expected, count):"
+)
+_PASSED_OVER = "a row that ends in front of the id that is expected is judged in the same way when it is passed over"
+_NOT_THAT_ID = "the id that is expected is not out of order"
+_CROWDED = "if run.behind is not None or run.ones[-1].transaction_id <= expected:"
+_PAIRS = "a, b = (builder.insert_element(ir.Constant(_PAIR, [0, 0]), word, zero) for word in arguments)"
 _SCAN = (
+    *(
+        Equivalent(_ORDER, "OrderJudge._shifted", line, line.replace("lower < count", "lower <= count"), _PASSED_OVER)
+        for line in (_SHIFTED, _SHIFTED_TO_THE_END)
+    ),
+    *(
+        Equivalent(_ORDER, "OrderJudge._shifted", line, line.replace(" 0 <", other), _NOT_THAT_ID)
+        for line in (_SHIFTED, _SHIFTED_TO_THE_END)
+        for other in (" 0 <=", " (-1) <")
+    ),
+    *(
+        Equivalent(
+            _ORDER,
+            "OrderJudge._crowded",
+            _CROWDED,
+            _CROWDED.replace(*change),
+            "it saves a search: behind an id that is not larger nothing larger follows by one",
+        )
+        for change in (("[-1]", "[-0]"), ("<= expected", "< expected"), ("run.ones[-1].transaction_id <= expected", "False"))
+    ),
+    *(
+        Equivalent(
+            "engine/scan/resync.py",
+            "Resynchroniser.follow",
+            old,
+            new,
+            "what a walk is made with before it is told where to begin; and columns that nobody takes",
+        )
+        for old, new in (
+            ("start=0,", "start=1,"),
+            ("start=0,", "start=(-1),"),
+            ("expected=0,", "expected=1,"),
+            ("expected=0,", "expected=(-1),"),
+            ("wide=False,", "wide=True,"),
+        )
+    ),
+    *(
+        Equivalent(file, "", _KEPT, _KEPT.replace("64", size), "how many are kept, and no other answer")
+        for file in ("engine/scan/kernel.py", "engine/scan/wire_loops.py")
+        for size in ("63", "65")
+    ),
+    *(
+        Equivalent(
+            "engine/scan/kernel.py",
+            "",
+            f"{name} = {size}",
+            f"{name} = {size + step}",
+            "more than is loaded there: a length behind the buffer, and a vector in front of a record",
+        )
+        for name, size in (("MARGIN", 64), ("_BEFORE", 4096))
+        for step in (-1, 1)
+    ),
+    *(
+        Equivalent(
+            "engine/scan/columns.py",
+            "RecordBatch",
+            "data_base: int = 0",
+            f"data_base: int = {other}",
+            "where there is no data nobody asks where it begins",
+        )
+        for other in ("1", "(-1)")
+    ),
+    Equivalent(
+        _PROBE,
+        "Candidates._search",
+        "mask &= window[place : place + count] == low[place]",
+        "mask |= window[place : place + count] == low[place]",
+        "it only saves work: whole ids are compared behind it",
+    ),
+    *(
+        Equivalent(
+            "engine/scan/machine.py",
+            "multiply_words.generate",
+            _PAIRS,
+            _PAIRS.replace("[0, 0]", pair),
+            "the lower word is put in, and the upper one is not multiplied",
+        )
+        for pair in ("[1, 0]", "[(-1), 0]", "[0, 1]", "[0, (-1)]")
+    ),
+    Equivalent(
+        "engine/scan/machine.py",
+        "_load.load.generate",
+        "value = _loaded(builder, arguments[0], kind)",
+        "value = _loaded(builder, arguments[(-1)], kind)",
+        "there is one",
+    ),
+    Equivalent(
+        "engine/scan/native.py",
+        "bind",
+        "bound.__module__ = module",
+        "pass",
+        "a part of the name by which a compiler knows it",
+    ),
+    Equivalent(
+        "engine/scan/scanner.py",
+        "_Scan._explain",
+        "found = None if status is Status.SHORT else self.search.find(offset, expected)",
+        "found = None if False else self.search.find(offset, expected)",
+        "it saves a search, which finds nothing in fewer bytes than a record has",
+    ),
+    Equivalent(
+        "engine/scan/transcode.py",
+        "list_form",
+        "out = np.empty(most * BRIEF if headers else len(disk), np.uint8)",
+        "out = np.empty(most * BRIEF if False else len(disk), np.uint8)",
+        _ROOMIER,
+    ),
+    Equivalent(
+        "engine/scan/transcode.py",
+        "AppendEncoder.encode",
+        "out, offsets = np.empty(size, np.uint8), np.empty(records + 1, np.int64)",
+        "out, offsets = np.empty(size, np.uint8), np.empty(records + 2, np.int64)",
+        _ROOMIER,
+    ),
     Equivalent(
         "engine/scan/kernel.py",
         "answers",
@@ -1343,6 +1466,7 @@ TUNED: dict[str, tuple[str, ...]] = {
     "engine/scan/code_cache.py": ("_LIMIT",),
     "engine/scan/crc_kernel.py": ("BLOCKS",),
     "engine/scan/kernels.py": ("LOAD_FROM", "COMPILE_FROM"),
+    "engine/scan/order.py": ("_COMPARED",),
     "engine/scan/native.py": ("TWO_PASSES",),
     "engine/scan/kernel.py": ("_TWO_PASSES", "SLOTS"),
     "engine/scan/probe.py": ("GRANULE", "CACHE", "FORGET_AFTER", "CROWD", "FLAT_CHARGE"),

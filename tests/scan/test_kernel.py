@@ -230,6 +230,18 @@ def test_a_negative_length_is_above_every_bound(kernel: Kernel, bound: int) -> N
     assert lane.walk() == Status.LENGTH
 
 
+@pytest.mark.parametrize("bound", [0, 5, 2**30, 2**31 - 1])
+def test_a_length_up_to_the_bound_may_be_right(kernel: Kernel, bound: int) -> None:
+    """Whether or not the record is in the buffer; one more is beyond the bound, or negative."""
+    for length, status in ((bound, Status.MORE), (bound + 1, Status.LENGTH)):
+        data = made_up_record(0, 5)[:28] + length.to_bytes(4) + bytes(4)
+        lane = kernel.lane(len(data), 4, wide=True, max_length=bound)
+        lane.memory[: len(data)] = data
+        for slot, value in ((POSITION, 0), (FILLED, len(data)), (ROOM, 2**40), (BASE, 0), (EXPECTED, 0)):
+            lane.state[slot] = value
+        assert lane.walk() == status
+
+
 def test_without_a_compiler_everything_is_interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "_in_use", None)
     monkeypatch.setitem(__import__("sys").modules, "llvmlite.binding", None)

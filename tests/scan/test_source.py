@@ -64,6 +64,7 @@ def test_no_more_is_read_than_allowed(
     """By pieces of ten bytes, the second of which is begun while anything is left."""
     monkeypatch.setattr(sources, "_LOOK", 10)
     assert only_zeros(opened(bytes(20)), 0, most) == zeros
+    assert only_zeros(opened(bytes(11)), 0, most) == zeros
 
 
 def test_a_source_that_ends_sooner_than_it_says_ends_there() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.scan.walk_support import BEFORE as PAGE
 from waltzctl.engine.scan.byte_source import BytesSource
-from waltzctl.engine.scan.kernel import INTERPRETED, Status, made_up_record
+from waltzctl.engine.scan.kernel import INTERPRETED, Lane, Status, made_up_record
 from waltzctl.engine.scan.walk import RecordWalk, following
 
 BLOCK = 2 * PAGE
@@ -39,6 +39,43 @@ def walk_over(data: bytes, *, rows: int = 100, wide: bool = True, keep_data: boo
 )
 def test_behind_the_largest_id_stands_the_smallest(number: int, behind: int) -> None:
     assert following(number) == behind
+
+
+class _Sized:
+    """The interpreted kernel, which keeps how large its buffers are to be."""
+
+    name = "sized"
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def lane(self, buffer_size: int, rows: int, *, wide: bool, max_length: int) -> Lane:
+        self.sizes.append(buffer_size)
+        return INTERPRETED.lane(buffer_size, rows, wide=wide, max_length=max_length)
+
+
+@pytest.mark.parametrize(
+    ("start", "length", "pages"),
+    [
+        (0, 0, 2),
+        (0, 1, 2),
+        (0, PAGE - 1, 2),
+        (0, PAGE, 3),
+        (0, 2 * PAGE - 1, 3),
+        (10**9, PAGE - 1, 2),
+        (10**9, 9 * PAGE, 11),
+        (0, 30 * PAGE, 32),
+        (0, 62 * PAGE, 64),
+        (0, 10**12, 64),
+    ],
+)
+def test_a_walk_takes_memory_for_what_there_is_to_walk_up_to_a_block(start: int, length: int, pages: int) -> None:
+    """Twice, as what is left of a record stands in front of the next block, up to 32 pages of it, behind one that may be read."""
+    kernel = _Sized()
+    source, most = BytesSource(b""), 64 * PAGE
+    options = {"start": start, "stop": start + length, "expected": 0, "max_record": 9, "wide": True, "rows": 3}
+    RecordWalk(source, kernel, **options, block=most)
+    assert kernel.sizes == [PAGE * (1 + min(32, pages) + pages)]
 
 
 @pytest.mark.parametrize("keep_data", [False, True])

@@ -135,6 +135,13 @@ def test_the_environment_names_the_only_way(
     assert (wire_code.prepare(), made) == (runs, compiles)
 
 
+def test_loops_that_are_ready_stay(fresh: Path, made: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(WAY_VARIABLE, "table")
+    assert wire_code.prepare() == "compiled, table"
+    monkeypatch.setenv(WAY_VARIABLE, "isal")
+    assert (wire_code.prepare(), made) == ("compiled, table", ["table"])
+
+
 def test_the_best_loops_are_the_fastest_that_can_be_had(fresh: Path, made: list[str]) -> None:
     skip_unless_here("isal")
     assert wire_compiled.best(None, compile_now=False) is None
@@ -289,6 +296,8 @@ def test_the_trial_asks_about_each_damage_on_its_own() -> None:
     right = asked.noted[:3]
     good, _, whole = right[-1]
     assert [(data, rows) for data, rows, _ in right] == [(good, rows) for rows in (1, 5, 64)]
+    assert {row[FrameColumn.RECORDS] for row in whole} == {0, 1, 2, 3}
+    assert {row[FrameColumn.OFFLINE] for row in whole} == {0, 1}
     damaged = asked.noted[3:]
     assert len(damaged) == 9
     assert {rows for _, rows, _ in damaged} == {64}
