@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 _LENGTHS = (0, 1, 3, 4, 7, 8, 31, 32, 33, 63, 64, 65, 100, 255, 511, 512, 513, 1023, 4095, 4096, 4097, 9001)
 _LETTER, _VERSION = 0x53, 1
+_IN_FRAMES = (0, 2, 6, 7, 40, 60, -1, -3, -9000)
+_ON_DISK = (0, 7, 29, 33, 36, 50, -1, -8000, -12000)
+"""Places of what is made up that are damaged, one after the other."""
 
 
 def _wire_record(transaction_id: int, length: int) -> bytes:
@@ -58,9 +61,8 @@ def answers(loops: Loops) -> list[Any]:
     """Everything that these loops tell about made-up input, right and not right."""
     told: list[Any] = []
     good = _stream()
-    whole = len(good)
     tables = [_split(loops, good, rows, told) for rows in (1, 5, 64)]
-    for place in (0, 2, 6, 7, 40, 60, whole - 1, whole - 3, whole - 9000):
+    for place in _IN_FRAMES:
         data = bytearray(good)
         data[place] ^= 4
         _encode(loops, data, _split(loops, data, 64, told), told)
@@ -71,8 +73,7 @@ def answers(loops: Loops) -> list[Any]:
         table.reshape(-1)[cell] += (-1) ** cell * 5
         _encode(loops, good, table, told)
     disk = b"".join(made_up_record(place, length) for place, length in enumerate(_LENGTHS))
-    places = (0, 7, 29, 33, 36, 50, len(disk) - 1, len(disk) - 8000, len(disk) - 12000)
-    for place, change in ((0, 0), *((place, 1) for place in places)):
+    for place, change in ((0, 0), *((place, 1) for place in _ON_DISK)):
         data = bytearray(disk)
         data[place] ^= change
         for brief in (False, True):

@@ -404,7 +404,6 @@ _PASSES = (
     ("engine/scan/native.py", "note_calls", "if length < TWO_PASSES:"),
     ("engine/scan/wire_native.py", "joined", "if length < TWO_PASSES or length >= JOINED:"),
 )
-_ANSWER = "return [status, place, *([name, column.tolist()] for name, column in sorted(lane.take(copy=True).items()))]"
 _NOTED_DATA = "store(notes + AT_DATA + place_in_stretch * 64, xor(data, rest))"
 _WITHIN_BUFFER = "if body < 0 or length < APPEND_LEAST or length > filled or body > filled - length:"
 _SHIFTED = "if not 0 < lower < count or self._repeated(found, end, lower):"
@@ -433,7 +432,11 @@ _SCAN = (
             _CROWDED.replace(*change),
             "it saves a search: behind an id that is not larger nothing larger follows by one",
         )
-        for change in (("[-1]", "[-0]"), ("<= expected", "< expected"), ("run.ones[-1].transaction_id <= expected", "False"))
+        for change in (
+            ("[-1]", "[-0]"),
+            ("<= expected", "< expected"),
+            ("run.ones[-1].transaction_id <= expected", "False"),
+        )
     ),
     *(
         Equivalent(
@@ -460,12 +463,11 @@ _SCAN = (
         Equivalent(
             "engine/scan/kernel.py",
             "",
-            f"{name} = {size}",
-            f"{name} = {size + step}",
-            "more than is loaded there: a length behind the buffer, and a vector in front of a record",
+            "MARGIN = 64",
+            f"MARGIN = {size}",
+            "more than is loaded there: the length of a record whose header begins with the buffer's end",
         )
-        for name, size in (("MARGIN", 64), ("_BEFORE", 4096))
-        for step in (-1, 1)
+        for size in (63, 65)
     ),
     *(
         Equivalent(
@@ -528,13 +530,6 @@ _SCAN = (
         "out, offsets = np.empty(size, np.uint8), np.empty(records + 1, np.int64)",
         "out, offsets = np.empty(size, np.uint8), np.empty(records + 2, np.int64)",
         _ROOMIER,
-    ),
-    Equivalent(
-        "engine/scan/kernel.py",
-        "answers",
-        _ANSWER,
-        _ANSWER.replace("sorted(", "list("),
-        "either kernel hands out its columns in the order of their types",
     ),
     Equivalent("engine/scan/kernel.py", "Slot", "RESULT = 12", "RESULT = 13", "any word that is free"),
     Equivalent(
@@ -1028,7 +1023,23 @@ _CLAIMED = "probe = Probe(self._scan.source, self._size, MAX_DATA_LENGTH, Search
 _IN_ORDER = (
     'return tuple(sorted(findings, key=lambda one: (not str(one.path).endswith(".seg"), one.offset or 0, one.code)))'
 )
+_MAY_HOLD = "if any(job.first < high and low < reach for low, high in ranges):"
+_NONE_GONE = "if not gone and not tuple(self._ends(reports, self._context, self.proven())):"
 _INSPECT = (
+    Equivalent(
+        "engine/inspect/partition_runs.py",
+        "PartitionRun._held",
+        _MAY_HOLD,
+        _MAY_HOLD.replace("< reach", "< (reach) - 1"),
+        "the bytes of a header are counted as well, room for three records that no segment has",
+    ),
+    Equivalent(
+        "engine/inspect/partition_runs.py",
+        "PartitionRun._at_the_end",
+        _NONE_GONE,
+        "if False:",
+        "it saves a second look: nothing that is there is asked for more by it",
+    ),
     *(
         Equivalent(
             "engine/inspect/segment_job.py",
@@ -1504,8 +1515,7 @@ _CONSTANT = re.compile(r"(_?[A-Z_]+)(?:: int)? = ([-0-9_() ]+|[-0-9_() ]+(?:<<|>
 _INVENTED = "which input is made up for a comparison: the next number is as good"
 MADE_UP: dict[str, tuple[str, ...]] = {
     "engine/scan/compiled.py": ("_answers_rightly",),
-    "engine/scan/kernel.py": ("answers",),
-    "engine/scan/wire_trials.py": ("", "_append", "_stream", "answers", "_split", "_encode", "_list"),
+    "engine/scan/wire_trials.py": ("", "_append", "_stream"),
 }
 """Functions (empty: outside of any) that make up input for one way of computing to be compared with another: of a mutant that
 is another number there nothing follows but other input, for both."""

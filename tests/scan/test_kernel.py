@@ -14,6 +14,7 @@ from tests.scan.oracle import parse
 from tests.scan.walk_support import expected, run
 from tests.scan.wire_support import skip_unless_here
 from waltzctl.engine.scan import compiled, kernels
+from waltzctl.engine.scan.columns import COLUMN_TYPES
 from waltzctl.engine.scan.kernel import (
     BASE,
     EXPECTED,
@@ -168,6 +169,8 @@ def test_damage_of_the_trial_is_damage(monkeypatch: pytest.MonkeyPatch) -> None:
     assert told[::2] == told[1::2]
     whole, *damaged = told[::2]
     assert whole[:2] == [Status.MORE, (whole[1][0], 21, 21)]
+    assert [name for name, _ in whole[2:]] == [*COLUMN_TYPES]
+    assert dict(whole[2:])["offset"][:3] == [4096, 4136, 4177]
     assert [one[0] in (Status.CHECKSUM, Status.LENGTH) for one in damaged] == [True] * 6
 
 
