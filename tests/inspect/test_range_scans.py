@@ -380,6 +380,15 @@ def test_an_index_that_is_too_long_is_searched_from_its_end(more: int) -> None:
     assert (between.comparison.wrong.count, unread.comparison.wrong.count) == (1, 0)
 
 
+def test_of_a_damaged_beginning_no_more_is_read_than_the_damage() -> None:
+    """One byte that was put in in front of all records; what is damaged further on is left unread."""
+    good = file_of(broken=[9])
+    data = good[:HEADER_SIZE] + b"\xee" + good[HEADER_SIZE:]
+    index = segment_header(0, 0).encode() + encode_entries([at(number) + 1 for number in range(20)])
+    scan = partly(bytes(data), IndexReader(BytesSource(index), 0))
+    assert [(one.offset, one.length) for one in scan.damages] == [(HEADER_SIZE, 1)]
+
+
 @pytest.mark.parametrize("place", [0, 1, 9, 17, 19])
 def test_damage_at_the_ends_is_seen_and_between_them_left_unread(place: int) -> None:
     scan = partly(file_of(broken=[place]), index_of())
