@@ -1012,7 +1012,6 @@ _WORK_AHEAD = "while waiting and (pool is None or segments > _AHEAD * self._thre
 _FAR_APART = "if stop - start.offset > 4 * CHUNK:"
 _RISEN = "if mark is not None and first is not None and mark >= first:"
 _AT_THE_STOP = "of what begins there nothing is taken"
-_NO_CRASH = "a round number far above what a crash tears, and as round a little above or below"
 _LAST_NAME = "ends[segment[0]] = max(segment[1], ends.get(segment[0], -1))"
 _ENOUGH = "if end >= stop < self.size or (last is not None and next_id is not None and next_id > last):"
 _FURTHER_CLAIM = "if claimed is not None and claimed > stop:"
@@ -1095,11 +1094,6 @@ _INSPECT = (
             ("run.offset >= stop:", "run.offset > stop:"),
             ("run.start >= stop:", "run.start > stop:"),
         )
-    ),
-    *(
-        Equivalent("engine/inspect/partial.py", "", f"{name} = {size} << 20", f"{name} = {other}", _NO_CRASH)
-        for name, size in (("TAIL", 8), ("SEARCH", 64), ("ZEROS", 256))
-        for other in (f"{size + 1} << 20", f"{size - 1} << 20", f"{size} << 21", f"{size} << 19")
     ),
     Equivalent(
         "engine/inspect/dump_records.py",
