@@ -410,11 +410,25 @@ _SHIFTED = "if not 0 < lower < count or self._repeated(found, end, lower):"
 _SHIFTED_TO_THE_END = (
     "if 0 < lower < count and not self._repeated(found, end, lower) and self._as_indexed(found, expected, count):"
 )
+_BY_THE_DOZEN = "if here.transaction_id < expected:  # they are told by the dozen where a piece was written twice"
 _PASSED_OVER = "a row that ends in front of the id that is expected is judged in the same way when it is passed over"
 _NOT_THAT_ID = "the id that is expected is not out of order"
 _CROWDED = "if run.behind is not None or run.ones[-1].transaction_id <= expected:"
 _PAIRS = "a, b = (builder.insert_element(ir.Constant(_PAIR, [0, 0]), word, zero) for word in arguments)"
+_TRIED = "engine/scan/wire_trials.py"
+_FRAMES_TRIED = "state[FILLED], state[ROWS], state[LONGEST] = len(data), rows, 100_000"
 _SCAN = (
+    *(
+        Equivalent(_TRIED, "_split", _FRAMES_TRIED, _FRAMES_TRIED.replace("100_000", size), "no frame is as long")
+        for size in ("99999", "100001")
+    ),
+    Equivalent(
+        _ORDER,
+        "OrderJudge._pass_over",
+        _BY_THE_DOZEN,
+        _BY_THE_DOZEN.replace("< expected:", "< (expected) - 1:"),
+        "one of them is told as one",
+    ),
     *(
         Equivalent(_ORDER, "OrderJudge._shifted", line, line.replace("lower < count", "lower <= count"), _PASSED_OVER)
         for line in (_SHIFTED, _SHIFTED_TO_THE_END)

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.scan.oracle import parse
-from tests.scan.walk_support import expected, run
+from tests.scan.walk_support import BEFORE, expected, run
 from tests.scan.wire_support import skip_unless_here
 from waltzctl.engine.scan import compiled, kernels
 from waltzctl.engine.scan.columns import COLUMN_TYPES
@@ -77,6 +77,23 @@ def test_data_checksum_alone_is_wrong(kernel: Kernel) -> None:
         _, _, _, rows = run(kernel, raw + made_up_record(1, 5) + made_up_record(2, 0))
         assert [row[-1] for row in rows] == [False, True, True]
         assert rows == [parse(raw, 0), *[(row[0], *row[1:]) for row in rows[1:]]]
+
+
+def test_rows_that_were_taken_leave_nothing_behind(kernel: Kernel) -> None:
+    """Two of four records at a time, the third of which holds other data than was sent."""
+    third = bytearray(made_up_record(2, 7))
+    third[35] ^= 1
+    third[-4:] = zlib.crc32(third[:-4]).to_bytes(4)
+    data = made_up_record(0, 3) + made_up_record(1, 0) + bytes(third) + made_up_record(3, 9)
+    lane = kernel.lane(BEFORE + len(data), 2, wide=False, max_length=100)
+    end = BEFORE + len(data)
+    lane.memory[BEFORE:end] = data
+    for slot, value in ((POSITION, BEFORE), (FILLED, end), (ROOM, end), (BASE, -BEFORE), (EXPECTED, 0)):
+        lane.state[slot] = value
+    for places, verdicts in (([0, 43], [True, True]), ([83, 130], [False, True])):
+        assert lane.walk() == Status.FULL
+        found = lane.take(copy=True)
+        assert (found["offset"].tolist(), found["data_ok"].tolist()) == (places, verdicts)
 
 
 @pytest.mark.parametrize("count", [1, 5, STRETCH + 2])

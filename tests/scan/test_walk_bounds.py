@@ -93,6 +93,30 @@ def test_a_block_may_end_anywhere_in_a_header(length: int, *, keep_data: bool) -
         assert (status, found, walk.offset) == (Status.END, [0, 1, 2], sum(map(len, records))), held
 
 
+@pytest.mark.parametrize("length", [3 * BLOCK, 100])
+@pytest.mark.parametrize("blocks", [0, 1, 3])
+def test_no_record_reaches_beyond_the_stop_however_many_blocks_were_read(length: int, blocks: int) -> None:
+    records = [
+        *(made_up_record(number, BLOCK // 4 - 40) for number in range(4 * blocks)),
+        made_up_record(4 * blocks, length),
+    ]
+    data = b"".join(records)
+    for less, status in ((0, Status.END), (1, Status.LENGTH), (length, Status.LENGTH), (length + 1, Status.SHORT)):
+        walk = RecordWalk(
+            BytesSource(data),
+            INTERPRETED,
+            start=0,
+            stop=len(data) - less,
+            expected=0,
+            max_record=1 << 20,
+            wide=True,
+            rows=100,
+            block=BLOCK,
+        )
+        assert walk.advance() is status
+        assert (walk.pending, walk.offset) == (4 * blocks + (not less), len(data) - (length + 40 if less else 0))
+
+
 def test_a_batch_begins_behind_the_run_that_was_taken_before_it() -> None:
     records = [made_up_record(number, 10 * number) for number in range(6)]
     walk = walk_over(b"".join(records), rows=2, keep_data=True)

@@ -8,6 +8,7 @@ import os
 import struct
 import subprocess
 import sys
+from collections.abc import Iterable
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -21,7 +22,7 @@ from waltzctl.engine.scan import code_cache, object_code, wire_code, wire_compil
 from waltzctl.engine.scan.frames import FrameColumn, FrameSplitter
 from waltzctl.engine.scan.kernels import WAY_VARIABLE
 from waltzctl.engine.scan.transcode import AppendEncoder, FrameVerdict
-from waltzctl.engine.scan.wire_layout import BYTES, FOUND, NEEDED, POSITION, RECORDS, TAKEN
+from waltzctl.engine.scan.wire_layout import BYTES, FOUND, NEEDED, POSITION, RECORDS, TAKEN, SplitStatus
 from waltzctl.engine.scan.wire_loops import INTERPRETED
 from waltzctl.formats.segment import Record
 from waltzctl.formats.wire.storage import AppendRequest, decode
@@ -261,7 +262,7 @@ def test_the_trial_notices_whatever_a_loop_gets_wrong(wrong: tuple[Any, ...]) ->
 
 
 class _Asked:
-    """The interpreted loops, which keep what they are asked: bytes, the table as a list, whether it is to be brief."""
+    """The interpreted loops, which keep what they are asked (bytes; the table as a list; whether it is to be brief) and say."""
 
     name = "asked"
 
@@ -269,53 +270,75 @@ class _Asked:
         self.noted: list[tuple[bytes, int, list[list[int]]]] = []
         self.encoded: list[tuple[bytes, list[list[int]]]] = []
         self.listed: list[tuple[bytes, bool]] = []
+        self.said: dict[str, set[int]] = {"split": set(), "encode": set(), "list": set()}
 
     def split(self, state: Any, buffer: Any, table: Any) -> int:
         status = INTERPRETED.split(state, buffer, table)
         self.noted.append((bytes(buffer), len(table), table.tolist()))
+        self.said["split"].add(status)
         return status
 
     def encode(self, state: Any, buffer: Any, table: Any, offsets: Any, out: Any) -> int:
         self.encoded.append((bytes(buffer), table.tolist()))
-        return INTERPRETED.encode(state, buffer, table, offsets, out)
+        status = INTERPRETED.encode(state, buffer, table, offsets, out)
+        self.said["encode"].add(status)
+        return status
 
     def to_list(self, state: Any, buffer: Any, out: Any, *, brief: bool) -> int:
         self.listed.append((bytes(buffer), brief))
-        return INTERPRETED.to_list(state, buffer, out, brief=brief)
+        status = INTERPRETED.to_list(state, buffer, out, brief=brief)
+        self.said["list"].add(status)
+        return status
 
 
-def _changes(right: Any, other: Any) -> list[int]:
-    """By how much what differs between two rows of numbers does."""
-    return [b - a for a, b in zip(right, other, strict=True) if a != b]
-
-
-def test_the_trial_asks_about_each_damage_on_its_own() -> None:
-    """What is right in any number of rows; what differs in one byte, by the table that was told of it and by that of the
-    right bytes; right bytes by tables that differ in one cell, up or down; and all that is listed, brief and whole."""
+@pytest.fixture(scope="module")
+def asked() -> _Asked:
     asked = _Asked()
-    wire_trials.answers(asked)
-    right = asked.noted[:3]
+    assert wire_trials.answers(asked) == _right_answers()
+    return asked
+
+
+def test_the_trial_meets_every_answer(asked: _Asked) -> None:
+    """Only a record on disk has a checksum of its own."""
+    verdicts = {*FrameVerdict}
+    assert asked.said == {
+        "split": {*SplitStatus},
+        "encode": verdicts - {FrameVerdict.RECORD_CHECKSUM},
+        "list": verdicts,
+    }
+
+
+def _changes(right: Iterable[int], other: Iterable[int]) -> list[tuple[int, int]]:
+    """What differs between two rows of numbers, from and to."""
+    return [(a, b) for a, b in zip(right, other, strict=True) if a != b]
+
+
+def test_the_trial_asks_about_frames_in_any_number_of_rows_and_about_each_damage(asked: _Asked) -> None:
+    """What is damaged in one byte is encoded by the table that was told of it, and by that of the right bytes."""
+    right, damaged = asked.noted[:3], asked.noted[3:]
     good, _, whole = right[-1]
     assert [(data, rows) for data, rows, _ in right] == [(good, rows) for rows in (1, 5, 64)]
     assert {row[FrameColumn.RECORDS] for row in whole} == {0, 1, 2, 3}
     assert {row[FrameColumn.OFFLINE] for row in whole} == {0, 1}
-    damaged = asked.noted[3:]
-    assert len(damaged) == 9
     assert {rows for _, rows, _ in damaged} == {64}
-    for data, _, _ in damaged:
-        assert [a ^ b for a, b in zip(good, data, strict=True) if a != b] == [4]
-    assert asked.encoded[:19] == [
-        *(asked for data, _, table in damaged for asked in ((data, table), (data, whole))),
-        (good, whole),
-    ]
-    cells = [_changes(chain(*whole), chain(*table)) for _, table in asked.encoded[19:]]
-    assert {data for data, _ in asked.encoded[19:]} == {good}
-    assert cells == [[5], [-5]] * (len(cells) // 2) + [[5]] * (len(cells) % 2)
-    assert len(cells) == -(-sum(map(len, whole)) // 7)
-    disk = asked.listed[0][0]
-    assert [brief for _, brief in asked.listed] == [False, True] * 10 + [False]
-    assert [len(_changes(disk, data)) for data, _ in asked.listed[:-1]] == [0, 0, *[1] * 18]
-    assert asked.listed[-1][0] == disk[:-1]
+    assert [a ^ b for data, _, _ in damaged for a, b in _changes(good, data)] == [4] * len(damaged)
+    own = [one for data, _, table in damaged for one in ((data, table), (data, whole))]
+    assert asked.encoded[: len(own) + 3] == [*own, (good, whole), (good, whole), (good, right[0][2])]
+    asked_of_tables = asked.encoded[len(own) + 3 :]
+    steps = [b - a for _, table in asked_of_tables for a, b in _changes(chain(*whole), chain(*table))]
+    assert {data for data, _ in asked_of_tables} == {good}
+    assert len(steps) == len(asked_of_tables) == -(-sum(map(len, whole)) // 7)
+    assert (set(steps[::2]), set(steps[1::2])) == ({5}, {-5})
+
+
+def test_the_trial_asks_about_lists_brief_and_whole(asked: _Asked) -> None:
+    *damaged, cut, whole, other = asked.listed
+    disk = damaged[0][0]
+    assert [brief for _, brief in damaged] == [False, True] * (len(damaged) // 2)
+    assert [[a ^ b for a, b in _changes(disk, data)] for data, _ in damaged] == [[]] * 2 + [[1]] * (len(damaged) - 2)
+    assert (cut, whole) == ((disk[:-1], False), (disk, False))
+    record = Record.decode(other[0])
+    assert (record.transaction_id, record.data, record.data_ok, record.record_ok) == (0, b"", False, True)
 
 
 @pytest.mark.parametrize("way", WAYS)
