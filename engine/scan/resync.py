@@ -181,7 +181,7 @@ class Resynchroniser:
     def by_index(self, offset: int, expected: int) -> Found | None:
         """The first record behind `offset` that the index proves: its entry is where a right record with its id stands."""
         for place, entry in enumerate(self._index.entries(expected, INDEX_ENTRIES)):
-            if offset < entry <= self.probe.stop - OVERHEAD:
+            if entry > offset:
                 found = self.probe.check(entry)
                 if found is not None and found.transaction_id == expected + place:
                     return found

@@ -25,6 +25,7 @@ class Equivalent:
         return self.file, self.function, self.old, self.new, self.nth
 
 
+_INVENTED = "which input is made up for a comparison: the next number is as good"
 _STATES, _VOTE = "engine/compare/states.py", "engine/quorum/vote.py"
 _FORK = "fork = not agreed or agreed[-1].first < self.outvoted[-1][0]"
 _WITHIN = "if not run.first <= number < run.stop:  # in front of all, or behind"
@@ -416,8 +417,32 @@ _NOT_THAT_ID = "the id that is expected is not out of order"
 _CROWDED = "if run.behind is not None or run.ones[-1].transaction_id <= expected:"
 _PAIRS = "a, b = (builder.insert_element(ir.Constant(_PAIR, [0, 0]), word, zero) for word in arguments)"
 _TRIED = "engine/scan/wire_trials.py"
+_FLAG = 'body = prefix + COUNT.struct.pack(len(records)) + b"".join(records) + bytes([sequence & 1])'
+_FITS_ALL = "if length + OVERHEAD > self._block - PAGE:"
 _FRAMES_TRIED = "state[FILLED], state[ROWS], state[LONGEST] = len(data), rows, 100_000"
 _SCAN = (
+    Equivalent(_TRIED, "_append", _FLAG, _FLAG.replace("&", "|"), "a byte that is 1 for some and not for others"),
+    *(
+        Equivalent(_TRIED, "", "_LETTER, _VERSION = 0x53, 1", f"_LETTER, _VERSION = {letter}, 1", _INVENTED)
+        for letter in (82, 84)
+    ),
+    *(
+        Equivalent(
+            "engine/scan/walk.py",
+            "RecordWalk._more",
+            _FITS_ALL,
+            _FITS_ALL.replace(*change),
+            "as many bytes fit from any place in a page on; one that is read in pieces says the same",
+        )
+        for change in ((">", ">="), ("self._block - PAGE", "(self._block - PAGE) + 1"))
+    ),
+    Equivalent(
+        "engine/scan/resync.py",
+        "Resynchroniser._search",
+        "and 0 <= header.data_length <= probe.max_record",
+        "and 0 < header.data_length <= probe.max_record",
+        "behind a record without data that reaches beyond the end there is no room for another",
+    ),
     *(
         Equivalent(_TRIED, "_split", _FRAMES_TRIED, _FRAMES_TRIED.replace("100_000", size), "no frame is as long")
         for size in ("99999", "100001")
@@ -546,6 +571,7 @@ _SCAN = (
         _ROOMIER,
     ),
     Equivalent("engine/scan/kernel.py", "Slot", "RESULT = 12", "RESULT = 13", "any word that is free"),
+    Equivalent("engine/scan/kernel.py", "Status", "SHORT = 6", "SHORT = 7", "any number that is free"),
     Equivalent(
         "engine/scan/native.py",
         "note_vectors",
@@ -1520,10 +1546,9 @@ TUNED: dict[str, tuple[str, ...]] = {
 _CONSTANT = re.compile(r"(_?[A-Z_]+)(?:: int)? = ([-0-9_() ]+|[-0-9_() ]+(?:<<|>>|\*\*?|//) [-0-9_() ]+?)(?: *#.*)?")
 
 
-_INVENTED = "which input is made up for a comparison: the next number is as good"
 MADE_UP: dict[str, tuple[str, ...]] = {
     "engine/scan/compiled.py": ("_answers_rightly",),
-    "engine/scan/wire_trials.py": ("", "_append", "_stream"),
+    "engine/scan/wire_trials.py": ("", "_append", "_stream", "_of_other_data"),
 }
 """Functions (empty: outside of any) that make up input for one way of computing to be compared with another: of a mutant that
 is another number there nothing follows but other input, for both."""

@@ -137,4 +137,5 @@ def test_rows_of_a_batch_are_those_asked_for(low: int, high: int) -> None:
     assert [bytes(rows.record_bytes(place)) for place in range(len(rows))] == [
         record.encode() for record in made.records[low:high]
     ]
+    assert (rows is batch) == (low == 0 and high >= 5), "nothing is copied where all are asked for"
     assert batch.first(high).transaction_id.tolist() == list(range(5))[:high]

@@ -117,6 +117,20 @@ def test_no_record_reaches_beyond_the_stop_however_many_blocks_were_read(length:
         assert (walk.pending, walk.offset) == (4 * blocks + (not less), len(data) - (length + 40 if less else 0))
 
 
+@pytest.mark.parametrize("claimed", [3 * BLOCK, 9 * BLOCK])
+def test_behind_a_record_whose_length_lies_the_walk_goes_on_inside_what_it_claims(claimed: int) -> None:
+    """It was passed over piece by piece, over what was read before; or it reaches beyond the end."""
+    records = [made_up_record(number, 200) for number in range(6 * BLOCK // 240)]
+    data = bytearray(b"".join(records))
+    data[240 + 28 : 240 + 32] = claimed.to_bytes(4)
+    walk = walk_over(bytes(data), rows=1000)
+    assert walk.advance() is (Status.CHECKSUM if claimed < len(data) else Status.LENGTH)
+    assert (walk.take_batch().transaction_id.tolist(), walk.offset) == ([0], 240)
+    walk.seek(480, 2)
+    assert walk.advance() is Status.END
+    assert walk.take_batch().transaction_id.tolist() == [*range(2, len(records))]
+
+
 def test_a_batch_begins_behind_the_run_that_was_taken_before_it() -> None:
     records = [made_up_record(number, 10 * number) for number in range(6)]
     walk = walk_over(b"".join(records), rows=2, keep_data=True)

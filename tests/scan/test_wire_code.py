@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from functools import cache
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -318,6 +318,9 @@ def test_the_trial_asks_about_frames_in_any_number_of_rows_and_about_each_damage
     right, damaged = asked.noted[:3], asked.noted[3:]
     good, _, whole = right[-1]
     assert [(data, rows) for data, rows, _ in right] == [(good, rows) for rows in (1, 5, 64)]
+    rows = [row for row in whole if row[FrameColumn.LENGTH]]
+    headers = [b[0] - a[0] - a[1] for a, b in pairwise([[0, 0], *rows])]
+    assert sorted(headers) == [7] * (len(rows) - 1) + [14], "a frame that keeps the connection alive stands between two"
     assert {row[FrameColumn.RECORDS] for row in whole} == {0, 1, 2, 3}
     assert {row[FrameColumn.OFFLINE] for row in whole} == {0, 1}
     assert {rows for _, rows, _ in damaged} == {64}
