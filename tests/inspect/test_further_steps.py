@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -20,6 +21,7 @@ from waltzctl.engine.inspect.control_checks import inspect_control
 from waltzctl.engine.inspect.dump import SegmentDump, dump_segment, dump_segments
 from waltzctl.engine.inspect.dump_records import DumpedRecord, dump_records
 from waltzctl.engine.inspect.live import QUIET
+from waltzctl.engine.inspect.partition_checks import PartitionContext, special_findings
 from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.resume import ResumeState
 from waltzctl.engine.inspect.sampling import choose_blocks
@@ -27,6 +29,7 @@ from waltzctl.engine.inspect.segment_checks import SegmentCheck, check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.inspect.verification import ManifestRequest, VerifyOptions
 from waltzctl.engine.log.index import IndexReader
+from waltzctl.engine.log.view import view_partition
 from waltzctl.engine.scan.byte_source import BytesSource
 from waltzctl.engine.scan.columns import RecordBatch
 from waltzctl.formats.segment import HEADER_SIZE, encode_entries
@@ -149,3 +152,17 @@ def test_what_is_missing_in_front_of_a_first_segment_under_a_wrong_name(
     items = list(dump_records(age(storage), first=first, last=last))
     found = codes(one for one in items if isinstance(one, Finding))
     assert found == (["segment-gap"] if gap else []) + ["segment-name"]
+
+
+def test_what_is_no_file_is_told_once(storage: Path) -> None:
+    """With the segment whose index it is, or else with the directory; not what became a file meanwhile."""
+    directory = storage / "0"
+    idx(storage, 0, 10).unlink()
+    for path in (idx(storage, 0, 10), seg(storage, 0, 77), idx(storage, 0, 88), seg(storage, 0, 99)):
+        path.mkdir()
+    view = view_partition(directory, 0)
+    assert [path.name[17:] for path in sorted(view.special)] == ["10.idx", "77.seg", "88.idx", "99.seg"]
+    seg(storage, 0, 99).rmdir()
+    shutil.copy(seg(storage, 0, 0), seg(storage, 0, 99))
+    context = PartitionContext(storage, 0, directory, 14, True, 3)
+    assert sorted(one.path.name[17:] for one in special_findings(context, view)) == ["77.seg", "88.idx"]
