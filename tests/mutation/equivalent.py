@@ -420,7 +420,18 @@ _TRIED = "engine/scan/wire_trials.py"
 _FLAG = 'body = prefix + COUNT.struct.pack(len(records)) + b"".join(records) + bytes([sequence & 1])'
 _FITS_ALL = "if length + OVERHEAD > self._block - PAGE:"
 _FRAMES_TRIED = "state[FILLED], state[ROWS], state[LONGEST] = len(data), rows, 100_000"
+_READ_SOME = "count = source.read_into(offset, memoryview(data)) if length else 0"
 _SCAN = (
+    *(
+        Equivalent(
+            "engine/scan/byte_source.py",
+            "read_bytes",
+            _READ_SOME,
+            _READ_SOME.replace("else 0", f"else {other}"),
+            "of nothing nothing is cut off",
+        )
+        for other in ("1", "(-1)")
+    ),
     Equivalent(_TRIED, "_append", _FLAG, _FLAG.replace("&", "|"), "a byte that is 1 for some and not for others"),
     *(
         Equivalent(_TRIED, "", "_LETTER, _VERSION = 0x53, 1", f"_LETTER, _VERSION = {letter}, 1", _INVENTED)
