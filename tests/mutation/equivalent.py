@@ -432,6 +432,14 @@ _SCAN = (
         )
         for other in ("1", "(-1)")
     ),
+    *(
+        Equivalent(_TRIED, "answers", line, line.replace(*change), "a record that is too long, whichever it is")
+        for line in (
+            "_encode(loops, good, tables[-1], told, max(_LENGTHS) - 1)",
+            "_list(loops, disk, False, told, max(_LENGTHS) - 1)",
+        )
+        for change in (("- 1)", "- 2)"), ("max", "min"))
+    ),
     Equivalent(_TRIED, "_append", _FLAG, _FLAG.replace("&", "|"), "a byte that is 1 for some and not for others"),
     *(
         Equivalent(_TRIED, "", "_LETTER, _VERSION = 0x53, 1", f"_LETTER, _VERSION = {letter}, 1", _INVENTED)
