@@ -14,12 +14,16 @@ import pytest
 
 from tests.builders import KEY, build_directory, make_records, segment_header, write_segment
 from tests.inspect.helpers import age, codes, cut, idx, run, seg
+from tests.inspect.test_bounds import Clock
 from tests.inspect.test_codes import break_struct
+from tests.inspect.test_distributed_checks import Workers
 from waltzctl.engine.findings import Finding
-from waltzctl.engine.inspect import sampling
+from waltzctl.engine.inspect import sampling, vouching
+from waltzctl.engine.inspect import verify as verify_module
 from waltzctl.engine.inspect.control_checks import inspect_control
 from waltzctl.engine.inspect.dump import SegmentDump, dump_segment, dump_segments
-from waltzctl.engine.inspect.dump_records import DumpedRecord, dump_records
+from waltzctl.engine.inspect.dump_chunks import ChunkReader
+from waltzctl.engine.inspect.dump_records import DumpedRecord, dump_records, settled
 from waltzctl.engine.inspect.live import QUIET
 from waltzctl.engine.inspect.partition_checks import PartitionContext, special_findings
 from waltzctl.engine.inspect.read_limits import ReadLimits
@@ -29,7 +33,8 @@ from waltzctl.engine.inspect.segment_checks import SegmentCheck, check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.inspect.verification import ManifestRequest, VerifyOptions
 from waltzctl.engine.log.index import IndexReader
-from waltzctl.engine.log.view import view_partition
+from waltzctl.engine.log.view import FileState, view_partition
+from waltzctl.engine.progress import SILENT
 from waltzctl.engine.scan.byte_source import BytesSource
 from waltzctl.engine.scan.columns import RecordBatch
 from waltzctl.formats.segment import HEADER_SIZE, encode_entries
@@ -166,3 +171,101 @@ def test_what_is_no_file_is_told_once(storage: Path) -> None:
     shutil.copy(seg(storage, 0, 0), seg(storage, 0, 99))
     context = PartitionContext(storage, 0, directory, 14, True, 3)
     assert sorted(one.path.name[17:] for one in special_findings(context, view)) == ["77.seg", "88.idx"]
+
+
+def test_a_short_file_that_may_be_being_written_is_not_finished_when_the_time_is_over(storage: Path) -> None:
+    """With time left it is waited for."""
+    cut(seg(storage, 0, 20), 50)
+    now = ReadLimits(max_duration=0)
+    os.utime(seg(storage, 0, 20))
+    with SegmentCheck(job(storage), now) as check:
+        report = check.run(VerifyOptions())
+    assert (report.finished, report.findings, report.next_id, report.accounted) == (False, (), 20, 29)
+    age(storage)
+    with SegmentCheck(job(storage), now) as check:
+        report = check.run(VerifyOptions())
+    assert (report.finished, codes(report.findings), report.next_id) == (True, ["segment-header-short"], None)
+
+
+def test_time_that_is_over_while_an_end_is_looked_at_again_cuts_the_check_short(
+    storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A torn end of a file that is new is looked at again, but no longer than there is time."""
+    path = seg(storage, 0, 20)
+    cut(path, path.stat().st_size - 3)
+    for each in (path, idx(storage, 0, 20)):
+        os.utime(each, (1000, 1000))
+    clock = Clock()
+    monkeypatch.setattr(time, "time", lambda: 1000.1)
+    monkeypatch.setattr(time, "monotonic", clock.monotonic)
+    for seconds, told in ((0.05, []), (50, ["torn-tail"])):
+        limits = ReadLimits(max_duration=seconds)
+        monkeypatch.setattr(limits._stop, "wait", clock.wait)
+        with SegmentCheck(job(storage), limits) as check:
+            report = check.run(VerifyOptions())
+        assert (report.finished, codes(report.findings), clock.waited < 0.06) == (bool(told), told, not told)
+
+
+def test_time_that_is_over_while_a_manifest_is_compared_leaves_it_open(
+    storage: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = ManifestRequest(tmp_path / "manifest")
+    assert run(storage, manifest=request)[1].manifest == "written"
+    made: list[ReadLimits] = []
+    listing = vouching.listing
+
+    def over(path: Path) -> dict[str, FileState]:
+        for limits in made:
+            limits.stop()
+        return listing(path)
+
+    def limits(**options: object) -> ReadLimits:
+        made.append(ReadLimits(**options))  # type: ignore[arg-type]
+        return made[-1]
+
+    monkeypatch.setattr(vouching, "listing", over)
+    monkeypatch.setattr(verify_module, "ReadLimits", limits)
+    found, summary = run(storage, manifest=request)
+    assert (found, summary.segments, summary.complete, summary.manifest) == ([], 3, False, "not-compared")
+
+
+@pytest.mark.parametrize("workers", [False, True])
+def test_the_rate_and_who_listens_are_for_what_is_read_here(
+    storage: Path, workers: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[dict[str, object]] = []
+
+    class Kept(ReadLimits):
+        def __init__(self, **options: object) -> None:
+            made.append(options)
+            super().__init__(**options)  # type: ignore[arg-type]
+
+    class Listener:
+        def start(self, what: str, total: int) -> None:
+            pass
+
+        def advance(self, amount: int) -> None:
+            pass
+
+    monkeypatch.setattr(verify_module, "ReadLimits", Kept)
+    listener = Listener()
+    options = VerifyOptions(limit_rate=10**9, max_duration=1000, exclusive=True)
+    list(verify_module.verify([storage], options, listener, Workers(1) if workers else None))
+    rate, told = (None, SILENT) if workers else (10**9, listener)
+    assert made == [{"max_duration": 1000, "limit_rate": rate, "progress": told, "exclusive": True}]
+
+
+def test_an_end_that_grows_meanwhile_is_not_settled(storage: Path) -> None:
+    age(storage)
+    with ChunkReader(job(storage), ReadLimits(), data=False) as reader:
+        assert settled(reader)
+        with seg(storage, 0, 20).open("ab") as file:
+            file.write(b"x")
+        assert not settled(reader)
+
+
+def test_a_file_that_is_named_alone_is_not_asked_for_what_is_in_front_of_it(storage: Path) -> None:
+    seg(storage, 0, 0).unlink()
+    idx(storage, 0, 0).unlink()
+    assert "segment-gap" in told(list(dump_records(age(storage))))
+    assert told(list(dump_records(seg(storage, 0, 10)))) == [str(number) for number in range(10, 20)]

@@ -1083,7 +1083,32 @@ _IN_ORDER = (
 )
 _MAY_HOLD = "if any(job.first < high and low < reach for low, high in ranges):"
 _NONE_GONE = "if not gone and not tuple(self._ends(reports, self._context, self.proven())):"
+_WHOLE_STATE = "return disk.read_range(path, 0, 1 if state is None else state.size)"
 _INSPECT = (
+    Equivalent(
+        "engine/inspect/dump_chunks.py",
+        "ChunkReader._piece",
+        "if isinstance(item, Damage) or item.end <= stop:",
+        "if isinstance(item, Damage) or item.end < stop:",
+        "of a batch that ends there all begins in front of it",
+    ),
+    Equivalent(
+        "engine/inspect/digests.py",
+        "HashingSource.read_into",
+        "if offset <= self._done < offset + count:",
+        "if offset <= self._done <= offset + count:",
+        "where nothing was read that is not hashed yet nothing is hashed",
+    ),
+    *(
+        Equivalent(
+            "engine/inspect/resume.py",
+            "_read_whole",
+            _WHOLE_STATE,
+            _WHOLE_STATE.replace("1 if", f"{other} if"),
+            "there is no file to read, however much is asked for",
+        )
+        for other in (0, 2)
+    ),
     Equivalent(
         "engine/inspect/partition_runs.py",
         "PartitionRun._held",
@@ -1148,10 +1173,16 @@ _INSPECT = (
         "what is not wanted is left out afterwards",
     ),
     *(
+        Equivalent("engine/inspect/dump_chunks.py", "ChunkReader._subdivide", "break", "continue", _AT_THE_STOP, nth)
+        for nth in (1, 2)
+    ),
+    *(
         Equivalent("engine/inspect/dump_chunks.py", "ChunkReader._subdivide", f"if {old}", f"if {new}", _AT_THE_STOP)
         for old, new in (
             ("run.offset >= stop:", "run.offset > stop:"),
             ("run.start >= stop:", "run.start > stop:"),
+            ("run.offset >= stop:", "run.offset >= (stop) - 1:"),
+            ("run.start >= stop:", "run.start >= (stop) - 1:"),
         )
     ),
     Equivalent(
