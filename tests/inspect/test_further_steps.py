@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import time
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,8 +18,9 @@ from tests.inspect.helpers import age, codes, cut, idx, run, seg
 from tests.inspect.test_bounds import Clock
 from tests.inspect.test_codes import break_struct
 from tests.inspect.test_distributed_checks import Workers
+from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.findings import Finding
-from waltzctl.engine.inspect import sampling, vouching
+from waltzctl.engine.inspect import sampling, segment_checks, vouching
 from waltzctl.engine.inspect import verify as verify_module
 from waltzctl.engine.inspect.control_checks import inspect_control
 from waltzctl.engine.inspect.dump import SegmentDump, dump_segment, dump_segments
@@ -264,8 +266,27 @@ def test_an_end_that_grows_meanwhile_is_not_settled(storage: Path) -> None:
         assert not settled(reader)
 
 
+def test_an_end_that_is_new_is_not_settled_while_somebody_holds_the_directory(storage: Path) -> None:
+    with ChunkReader(replace(job(storage), held=True), ReadLimits(), data=False) as reader:
+        assert settled(reader)
+    os.utime(seg(storage, 0, 20))
+    with ChunkReader(replace(job(storage), held=True), ReadLimits(), data=False) as reader:
+        assert not settled(reader)
+
+
 def test_a_file_that_is_named_alone_is_not_asked_for_what_is_in_front_of_it(storage: Path) -> None:
     seg(storage, 0, 0).unlink()
     idx(storage, 0, 0).unlink()
     assert "segment-gap" in told(list(dump_records(age(storage))))
     assert told(list(dump_records(seg(storage, 0, 10)))) == [str(number) for number in range(10, 20)]
+
+
+def test_a_check_that_cannot_begin_leaves_no_file_open(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreadable(state: FileState) -> None:
+        raise DiskReadError(seg(storage, 0, 20), 0, OSError(5, "made up"))
+
+    monkeypatch.setattr(segment_checks, "read_segment_header", unreadable)
+    check, before = SegmentCheck(job(storage), ReadLimits()), len(os.listdir("/proc/self/fd"))
+    with pytest.raises(DiskReadError):
+        check.__enter__()
+    assert len(os.listdir("/proc/self/fd")) == before
