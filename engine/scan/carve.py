@@ -41,8 +41,6 @@ def carve_records(
     """
     end = source.size()
     stop = end if stop is None else min(stop, end)
-    if stop <= start:
-        return
     highest = DEFAULT_MAX_ID if max_id is None else max_id
     probe = Probe(source, stop, max_record, SearchBudget(2**63))
     candidates = Candidates(probe, start, stop, min_id, highest, None)

@@ -370,6 +370,25 @@ def test_records_in_what_looks_like_a_torn_record_are_its_data(length: int, behi
     assert reaching is not None  # a chain that reaches the end is no data
 
 
+@pytest.mark.parametrize(("following", "proof"), [(4, "length"), (5, "chain"), (6, "chain")])
+def test_a_length_leads_to_the_next_id_only(following: int, proof: str) -> None:
+    made = segment_of(make_records(4, size=60))
+    data = bytes(beyond_proof(made, 3, length=60)) + chain(following, 3)
+    found = searcher(data).find(made.offsets[3], 3)
+    assert found == Resumption(len(made.data), following, following, proof)
+
+
+def test_behind_a_chain_that_reaches_the_end_nothing_is_searched_for() -> None:
+    """Here it is in front of what looks torn, and one of its records holds another, with a later id."""
+    made = segment_of(make_records(4, size=30))
+    start = made.offsets[3]
+    holding = Record.make(5, make_records(1)[0].request_id, 0, b"--" + chain(9, 1) + b"--").encode()
+    inside = b"." * 5 + chain(4, 1) + holding
+    head = struct.pack(">q16siiI", 3, b"\1" * 16, 0, len(inside) + 1, 5)
+    found = searcher(made.data[:start] + head + inside).find(start, 3)
+    assert found == Resumption(start + len(head) + 5, 4, 4, "chain")
+
+
 def test_damaged_records_that_close_one_behind_the_other() -> None:
     made = segment_of(make_records(7, size=50))
     data = bytearray(made.data)
