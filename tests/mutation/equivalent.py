@@ -420,8 +420,23 @@ _TRIED = "engine/scan/wire_trials.py"
 _FLAG = 'body = prefix + COUNT.struct.pack(len(records)) + b"".join(records) + bytes([sequence & 1])'
 _FITS_ALL = "if length + OVERHEAD > self._block - PAGE:"
 _FRAMES_TRIED = "state[FILLED], state[ROWS], state[LONGEST] = len(data), rows, 100_000"
+_FIRST_COLUMN = "put(table, cell + BODY_COLUMN, body)"
 _READ_SOME = "count = source.read_into(offset, memoryview(data)) if length else 0"
 _SCAN = (
+    Equivalent(
+        "engine/scan/wire_loops.py",
+        "split",
+        _FIRST_COLUMN,
+        _FIRST_COLUMN.replace("cell + ", "cell - "),
+        "it is 0, the first column",
+    ),
+    Equivalent(
+        "engine/scan/wire_loops.py",
+        "encode",
+        "body = get(table, cell + BODY_COLUMN)",
+        "body = get(table, cell - BODY_COLUMN)",
+        "it is 0, the first column",
+    ),
     *(
         Equivalent(
             "engine/scan/byte_source.py",
