@@ -7,6 +7,7 @@ import zlib
 import pytest
 
 from waltzctl.engine.scan import crc_kernel
+from waltzctl.engine.scan.kernel import STRETCH
 from waltzctl.formats.checksums import shift_operator
 
 
@@ -77,6 +78,13 @@ def test_every_part_of_the_tables_says_what_it_is_for(width: int) -> None:
         assert powers[count] == crc_kernel.x_power(8 * count)
         assert powers[4096 + count] == crc_kernel.x_power(8 * 4096 * count)
     assert read == len(block) == crc_kernel.TABLE_SIZE
+
+
+def test_notes_of_a_stretch_lie_one_behind_the_other() -> None:
+    """Of each record two vectors and a byte; the last group is settled as a whole, and one record more may be noted."""
+    records = STRETCH + 8
+    places = [crc_kernel.AT_DATA, crc_kernel.AT_HEAD, crc_kernel.AT_VERDICT, crc_kernel.NOTES_SIZE]
+    assert places == [0, 64 * records, 128 * records, 129 * records]
 
 
 def test_far_powers() -> None:

@@ -291,7 +291,7 @@ class _Asked:
         return status
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def asked() -> _Asked:
     asked = _Asked()
     assert wire_trials.answers(asked) == _right_answers()
