@@ -423,6 +423,16 @@ _FRAMES_TRIED = "state[FILLED], state[ROWS], state[LONGEST] = len(data), rows, 1
 _FIRST_COLUMN = "put(table, cell + BODY_COLUMN, body)"
 _READ_SOME = "count = source.read_into(offset, memoryview(data)) if length else 0"
 _SCAN = (
+    *(
+        Equivalent(
+            "engine/scan/wire_compiled.py",
+            "",
+            "_Byte = ctypes.c_char * 1",
+            f"_Byte = ctypes.c_char * {size}",
+            "it is only pointed to; memory that is shorter is pointed to in the other way",
+        )
+        for size in (0, 2)
+    ),
     Equivalent(
         "engine/scan/wire_loops.py",
         "split",

@@ -137,6 +137,18 @@ def test_the_environment_names_the_only_way(
     assert (wire_code.prepare(), made) == (runs, compiles)
 
 
+def test_the_cache_is_looked_into_once(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing is found there; what is to be compiled now is looked for again."""
+    looks: list[bool] = []
+    monkeypatch.setattr(wire_compiled, "best", lambda named, *, compile_now: looks.append(compile_now))
+    for _ in range(3):
+        assert FrameSplitter(magic=0x53, max_body=100).loops == "interpreted"
+    assert looks == [False]
+    for _ in range(2):
+        assert wire_code.prepare() == "interpreted"
+    assert looks == [False, True, True]
+
+
 def test_loops_that_are_ready_stay(fresh: Path, made: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(WAY_VARIABLE, "table")
     assert wire_code.prepare() == "compiled, table"
