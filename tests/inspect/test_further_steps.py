@@ -10,6 +10,7 @@ import time
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from tests.inspect.helpers import age, codes, cut, idx, run, seg
 from tests.inspect.test_bounds import Clock
 from tests.inspect.test_codes import break_struct
 from tests.inspect.test_distributed_checks import Workers
-from waltzctl.engine.errors import DiskReadError
+from waltzctl.engine.errors import ClusterError, DiskReadError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect import sampling, segment_checks, vouching
 from waltzctl.engine.inspect import verify as verify_module
@@ -31,7 +32,7 @@ from waltzctl.engine.inspect.partition_checks import PartitionContext, special_f
 from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.resume import ResumeState
 from waltzctl.engine.inspect.sampling import choose_blocks
-from waltzctl.engine.inspect.segment_checks import SegmentCheck, check_segment
+from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentCheck, check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.inspect.verification import ManifestRequest, VerifyOptions
 from waltzctl.engine.log.index import IndexReader
@@ -290,3 +291,26 @@ def test_a_check_that_cannot_begin_leaves_no_file_open(storage: Path, monkeypatc
     with pytest.raises(DiskReadError):
         check.__enter__()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_segment_that_was_not_there_when_its_files_were_looked_at_is_opened_anew(
+    storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though it is there when it is opened."""
+    monkeypatch.setattr(segment_checks, "states", lambda *paths: (None, None))
+    with pytest.raises(FilesChangedError):
+        SegmentCheck(job(storage), ReadLimits()).__enter__()
+
+
+def test_workers_that_do_not_see_a_file_check_nothing(storage: Path) -> None:
+    path = seg(storage, 0, 10)
+
+    class Elsewhere(Workers):
+        def map(self, work: Any, tasks: Any, **how: Any) -> Any:
+            hidden = path.rename(path.with_suffix(".hidden"))
+            answers = list(super().map(work, tasks, **how))
+            hidden.rename(path)
+            return iter(answers)
+
+    with pytest.raises(ClusterError, match="a worker does not see this file"):
+        list(verify_module.verify([storage], executor=Elsewhere()))

@@ -1109,7 +1109,35 @@ _IN_ORDER = (
 _MAY_HOLD = "if any(job.first < high and low < reach for low, high in ranges):"
 _NONE_GONE = "if not gone and not tuple(self._ends(reports, self._context, self.proven())):"
 _WHOLE_STATE = "return disk.read_range(path, 0, 1 if state is None else state.size)"
+_NEAR_BEGINNING = "if reader is None or wanted <= HEADER_SIZE:"
 _INSPECT = (
+    *(
+        Equivalent(
+            "engine/inspect/segment_checks.py",
+            "SegmentCheck.__init__",
+            "self.size = 0",
+            f"self.size = {other}",
+            "it is opened before anybody asks",
+        )
+        for other in ("1", "(-1)")
+    ),
+    Equivalent(
+        "engine/inspect/partition_runs.py",
+        "PartitionRun._held",
+        _MAY_HOLD,
+        _MAY_HOLD.replace("< reach", "<= reach"),
+        "a segment that holds none of them says so",
+    ),
+    *(
+        Equivalent(
+            "engine/inspect/dump_chunks.py",
+            "ChunkReader._chunk_before",
+            _NEAR_BEGINNING,
+            _NEAR_BEGINNING.replace(*change),
+            "where a piece begins a little further in front it holds the same records",
+        )
+        for change in (("<= HEADER_SIZE", "<= (HEADER_SIZE) + 1"), ("<=", "<"))
+    ),
     Equivalent(
         "engine/inspect/dump_chunks.py",
         "ChunkReader._piece",
