@@ -298,7 +298,7 @@ class PartitionRun:
     def stray_segments(self, check: Callable[[SegmentJob], SegmentReport]) -> Iterator[Finding]:
         """Data files under names that are no segment's.  `check`: as for `finish`.  Raises CutShort."""
         view = self._partition.view
-        if view is None or not view.strays or not self._partition.whole:
+        if view is None or not self._partition.whole:
             return
         there = self._still_there([one.data.path for one in view.strays])
         strays = [one for one in view.strays if one.data.path in there]

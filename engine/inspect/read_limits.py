@@ -74,5 +74,5 @@ class ReadLimits:
         """Wait, but no longer than the time that is left.  Raises CutShort when that is over, or on `stop`."""
         if self._deadline is not None:
             seconds = min(seconds, max(self._deadline - time.monotonic(), 0))
-        if self._stop.wait(seconds):
-            raise CutShort
+        self._stop.wait(seconds)
+        self.check()

@@ -151,14 +151,6 @@ class BytesSource:
     def close(self) -> None:
         """Nothing to let go of."""
 
-    def __enter__(self) -> BytesSource:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
 
 def read_bytes(source: ByteSource, offset: int, length: int) -> bytearray:
     """Up to `length` bytes from `offset`; fewer only at the end of the data.  The caller bounds `length`.

@@ -15,9 +15,9 @@ from waltzctl.engine.scan.byte_source import ByteSource
 from waltzctl.engine.scan.columns import RecordBatch
 from waltzctl.engine.scan.kernel import Status
 from waltzctl.engine.scan.probe import Candidates, Found, Probe, SearchBudget
+from waltzctl.engine.scan.scanner import DEFAULT_MAX_RECORD
 from waltzctl.engine.scan.walk import RecordWalk
 
-DEFAULT_MAX_RECORD = 256 << 20
 DEFAULT_MAX_ID = 2**56 - 1
 """Largest id with which a row of records may begin: random bytes look like ids of 63 bits far too often."""
 BATCH_ROWS = 4096
@@ -41,8 +41,6 @@ def carve_records(
     """
     end = source.size()
     stop = end if stop is None else min(stop, end)
-    if stop <= start:
-        return
     highest = DEFAULT_MAX_ID if max_id is None else max_id
     probe = Probe(source, stop, max_record, SearchBudget(2**63))
     candidates = Candidates(probe, start, stop, min_id, highest, None)

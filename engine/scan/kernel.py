@@ -369,14 +369,14 @@ _INVENTED = struct.Struct(">qqi")
 
 def answers(kernel: Kernel, records: bytes | bytearray) -> list[Any]:
     """Everything that a kernel tells about `records`, the first of which should have the id 0."""
-    lane = kernel.lane(_BEFORE + len(records), 64, wide=True, max_length=len(records))
+    lane = kernel.lane(_BEFORE + len(records), STRETCH, wide=True, max_length=len(records))
     end = _BEFORE + len(records)
     lane.memory[_BEFORE:end] = records
     for slot, value in ((POSITION, _BEFORE), (FILLED, end), (ROOM, end), (BASE, 0), (EXPECTED, 0)):
         lane.state[slot] = value
     status = lane.walk()
     place = lane.state[POSITION], lane.state[EXPECTED], lane.state[ROW]
-    return [status, place, *([name, column.tolist()] for name, column in sorted(lane.take(copy=True).items()))]
+    return [status, place, *([name, column.tolist()] for name, column in lane.take(copy=True).items())]
 
 
 _BEFORE = 4096

@@ -181,7 +181,7 @@ class Resynchroniser:
     def by_index(self, offset: int, expected: int) -> Found | None:
         """The first record behind `offset` that the index proves: its entry is where a right record with its id stands."""
         for place, entry in enumerate(self._index.entries(expected, INDEX_ENTRIES)):
-            if offset < entry <= self.probe.stop - OVERHEAD:
+            if entry > offset:
                 found = self.probe.check(entry)
                 if found is not None and found.transaction_id == expected + place:
                     return found
@@ -198,8 +198,6 @@ class Resynchroniser:
             if end is None or not probe.closes(offset, expected, end):
                 break
             offset, expected = end, following(expected)
-            if end == stop:
-                return at_known
             successor = probe.check(end, stop)
             if successor is not None:
                 return Resumption(end, expected, successor.transaction_id, "length")
@@ -212,7 +210,7 @@ class Resynchroniser:
         )
         chains: list[_Chain] = []
         candidates = Candidates(probe, offset + 1, stop, expected, expected + SLACK, offset)
-        begin, horizon = offset + 1, stop
+        begin, horizon = offset, stop
         while (place := candidates.following(begin, horizon)) is not None:
             begin = place + 1
             head = probe.check(place, stop)
@@ -227,7 +225,7 @@ class Resynchroniser:
             if reached:
                 break
             begin = chain_end
-            if not looks_torn and chains:
+            if not looks_torn:
                 horizon = min(stop, chains[0].end + CONFLICT_WINDOW)
         if not chains or ((looks_torn or known is not None) and not chains[-1].reached):
             return at_known

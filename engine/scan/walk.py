@@ -64,7 +64,7 @@ class RecordWalk:
     ) -> None:
         self.source = source
         self.stop = stop
-        self._block = min(block, (max(stop - start, 1) + 2 * PAGE - 1) // PAGE * PAGE)
+        self._block = min(block, (stop - start) // PAGE * PAGE + 2 * PAGE)
         self._carry = PAGE + min(CARRY, self._block)  # in front of every record a page that may be read
         self._lane = kernel.lane(self._carry + self._block, rows, wide=wide, max_length=max_record)
         self._state = self._lane.state
@@ -183,7 +183,7 @@ class RecordWalk:
             if (count := self.source.read_into(offset + done, piece)) < wanted:
                 self.stop = offset + done + count
                 self._place(offset)
-                return Status.LENGTH
+                return None  # the loop sees that it does not end there any more
             if done < last:
                 data_sum, record_sum = crc32(piece, data_sum), crc32(piece, record_sum)
             else:

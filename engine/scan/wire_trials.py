@@ -9,20 +9,26 @@ import numpy as np
 from waltzctl.engine.scan.kernel import made_up_record
 from waltzctl.engine.scan.wire_layout import (
     APPEND_TYPE,
+    BYTES,
     COLUMNS,
     COUNT,
     DISK_HEAD,
     EXPECTED,
     FILLED,
+    FUNCTION,
     HEAD,
     LONGEST,
     MAGIC,
     POSITION,
+    RESULT,
     ROWS,
+    TABLES,
     VERSION,
     WORD,
 )
-from waltzctl.engine.scan.wire_loops import new_state
+from waltzctl.engine.scan.wire_loops import State, new_state
+from waltzctl.formats.checksums import crc32
+from waltzctl.formats.segment import CHECKSUM
 from waltzctl.formats.wire.frame import FRAME_HEADER
 from waltzctl.formats.wire.storage import PREFIX
 
@@ -31,6 +37,9 @@ if TYPE_CHECKING:
 
 _LENGTHS = (0, 1, 3, 4, 7, 8, 31, 32, 33, 63, 64, 65, 100, 255, 511, 512, 513, 1023, 4095, 4096, 4097, 9001)
 _LETTER, _VERSION = 0x53, 1
+_IN_FRAMES = (0, 2, 4, 6, 7, 40, 60, 65, 97, 220, -1, -3, -9000)
+_ON_DISK = (0, 7, 29, 33, 36, 50, -1, -8000, -12000)
+"""Places of what is made up that are damaged, one after the other."""
 
 
 def _wire_record(transaction_id: int, length: int) -> bytes:
@@ -54,30 +63,39 @@ def _stream() -> bytes:
     return b"".join(frames)
 
 
+def _of_other_data() -> bytes:
+    """A record that is right but for the checksum of its data."""
+    head = bytearray(made_up_record(0, 0)[:DISK_HEAD])
+    head[-1] ^= 1
+    return bytes(head) + CHECKSUM.struct.pack(crc32(head))
+
+
 def answers(loops: Loops) -> list[Any]:
     """Everything that these loops tell about made-up input, right and not right."""
     told: list[Any] = []
     good = _stream()
-    whole = len(good)
     tables = [_split(loops, good, rows, told) for rows in (1, 5, 64)]
-    for place in (0, 2, 6, 7, 40, 60, whole - 1, whole - 3, whole - 9000):
+    for place in _IN_FRAMES:
         data = bytearray(good)
         data[place] ^= 4
         _encode(loops, data, _split(loops, data, 64, told), told)
         _encode(loops, data, tables[-1], told)
     _encode(loops, good, tables[-1], told)
+    _encode(loops, good, tables[-1], told, max(_LENGTHS) - 1)
+    _encode(loops, good, tables[0], told)
     for cell in range(0, tables[-1].size, 7):
         table = tables[-1].copy()
         table.reshape(-1)[cell] += (-1) ** cell * 5
         _encode(loops, good, table, told)
     disk = b"".join(made_up_record(place, length) for place, length in enumerate(_LENGTHS))
-    places = (0, 7, 29, 33, 36, 50, len(disk) - 1, len(disk) - 8000, len(disk) - 12000)
-    for place, change in ((0, 0), *((place, 1) for place in places)):
+    for place, change in ((0, 0), *((place, 1) for place in _ON_DISK)):
         data = bytearray(disk)
         data[place] ^= change
         for brief in (False, True):
             _list(loops, data, brief, told)
     _list(loops, disk[:-1], False, told)
+    _list(loops, disk, False, told, max(_LENGTHS) - 1)
+    _list(loops, _of_other_data(), False, told)
     return told
 
 
@@ -87,21 +105,26 @@ def _split(loops: Loops, data: bytes | bytearray, rows: int, told: list[Any]) ->
     state[MAGIC], state[VERSION] = _LETTER, _VERSION
     table = np.zeros((rows, COLUMNS), np.int64)
     status = loops.split(state, data, table)
-    told.append((status, state[:10].tolist(), table.tolist()))
+    told.append((status, _words(state), table.tolist()))
     return table
 
 
-def _encode(loops: Loops, data: bytes | bytearray, table: Any, told: list[Any]) -> None:
+def _encode(loops: Loops, data: bytes | bytearray, table: Any, told: list[Any], longest: int = max(_LENGTHS)) -> None:
     state = new_state()
-    state[FILLED], state[ROWS], state[LONGEST], state[EXPECTED] = len(data), len(table), 9000, 0
+    state[FILLED], state[ROWS], state[LONGEST], state[EXPECTED] = len(data), len(table), longest, 0
     out, offsets = np.zeros(2 * len(data), np.uint8), np.zeros(4 * len(_LENGTHS), np.int64)
     status = loops.encode(state, data, table, offsets, out)
-    told.append((status, state[:10].tolist(), state[13:].tolist(), offsets.tobytes(), out[: state[13]].tobytes()))
+    told.append((status, _words(state), offsets.tobytes(), out[: state[BYTES]].tobytes()))
 
 
-def _list(loops: Loops, data: bytes | bytearray, brief: bool, told: list[Any]) -> None:
+def _list(loops: Loops, data: bytes | bytearray, brief: bool, told: list[Any], longest: int = max(_LENGTHS)) -> None:
     state = new_state()
-    state[POSITION], state[FILLED], state[ROWS], state[LONGEST] = 0, len(data), len(_LENGTHS), 100_000
+    state[POSITION], state[FILLED], state[ROWS], state[LONGEST] = 0, len(data), len(_LENGTHS), longest
     out = np.zeros(len(data), np.uint8)
     status = loops.to_list(state, data, out, brief=brief)
-    told.append((status, state[:10].tolist(), state[13:].tolist(), out.tobytes()))
+    told.append((status, _words(state), out.tobytes()))
+
+
+def _words(state: State) -> list[int]:
+    """What a loop was told and what it tells, but for what only a compiled one is told."""
+    return [word for place, word in enumerate(state) if place not in (TABLES, FUNCTION, RESULT)]

@@ -85,6 +85,7 @@ def empty_index(storage: Path, first: int) -> None:
         (lambda s: empty_index(s, 30), lambda s: grow(seg(s, 0, 20)), False),
         (lambda s: empty_index(s, 30), lambda s: idx(s, 0, 30).unlink(), False),
         (lambda s: empty_index(s, 5), lambda s: idx(s, 0, 5).unlink(), True),
+        (lambda s: empty_index(s, 21), lambda s: idx(s, 0, 21).unlink(), False),
     ],
 )
 def test_what_changed_since_the_segments_were_checked(

@@ -380,6 +380,15 @@ def test_an_index_that_is_too_long_is_searched_from_its_end(more: int) -> None:
     assert (between.comparison.wrong.count, unread.comparison.wrong.count) == (1, 0)
 
 
+def test_of_a_damaged_beginning_no_more_is_read_than_the_damage() -> None:
+    """One byte that was put in in front of all records; what is damaged further on is left unread."""
+    good = file_of(broken=[9])
+    data = good[:HEADER_SIZE] + b"\xee" + good[HEADER_SIZE:]
+    index = segment_header(0, 0).encode() + encode_entries([at(number) + 1 for number in range(20)])
+    scan = partly(bytes(data), IndexReader(BytesSource(index), 0))
+    assert [(one.offset, one.length) for one in scan.damages] == [(HEADER_SIZE, 1)]
+
+
 @pytest.mark.parametrize("place", [0, 1, 9, 17, 19])
 def test_damage_at_the_ends_is_seen_and_between_them_left_unread(place: int) -> None:
     scan = partly(file_of(broken=[place]), index_of())
@@ -421,6 +430,50 @@ def test_a_record_that_reaches_beyond_what_is_read_is_read_whole() -> None:
     assert (scan.next_id, scan.tail, scan.unread_tail) == (11, None, False)
     more = partly(data + Record.make(11, REQUEST, 0, b"x").encode(), index_of(10))
     assert (more.next_id, more.unread_tail) == (11, True)
+
+
+class Zeros(BytesSource):
+    """Bytes, behind them zeros up to a size, and in these a record."""
+
+    def __init__(self, data: bytes | bytearray, size: int, place: int = 0, record: bytes = b"") -> None:
+        super().__init__(data)
+        self._known, self._size, self._place, self._record = len(data), size, place, record
+
+    def size(self) -> int:
+        return self._size
+
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        count = max(0, min(len(buffer), self._size - offset))
+        buffer[:count] = bytes(count)
+        if offset < self._known:
+            super().read_into(offset, buffer[:count])
+        for at_byte in range(max(offset, self._place), min(offset + count, self._place + len(self._record))):
+            buffer[at_byte - offset] = self._record[at_byte - self._place]
+        return count
+
+
+@pytest.mark.parametrize(("more", "unread"), [([], False), ([9], True)])
+def test_8_mebibytes_are_read_behind_the_last_record_that_the_index_proves(more: list[int], *, unread: bool) -> None:
+    long = [Record.make(number, REQUEST, 0, bytes((1 << 20) - 40)) for number in range(1, 9)]
+    small = [Record.make(number, REQUEST, 0, b"x") for number in more]
+    scan = partly(file_of([0]) + b"".join(one.encode() for one in [*long, *small]), index_of(1))
+    assert (scan.next_id, scan.unread_tail, scan.damages, scan.tail) == (9, unread, [], None)
+
+
+@pytest.mark.parametrize(("more", "found"), [(0, True), (1, False)])
+def test_64_mebibytes_are_searched_for_records_behind_a_damaged_place(more: int, *, found: bool) -> None:
+    record = Record.make(20, REQUEST, 0, b"x").encode()
+    place = at(20) + (64 << 20) - len(record) + more
+    scan = partly(Zeros(file_of(), place + 1000, place, record), index_of())
+    assert (scan.records, scan.unread_tail) == ((21, True) if found else (20, False))
+    assert [(one.offset, one.length) for one in scan.damages] == [(at(20), (place if found else place + 1000) - at(20))]
+
+
+@pytest.mark.parametrize(("more", "torn"), [(0, True), (1, False)])
+def test_256_mebibytes_behind_these_are_looked_at_for_zeros(more: int, *, torn: bool) -> None:
+    size = at(20) + (64 << 20) + (256 << 20) + more
+    scan = partly(Zeros(file_of(), size), index_of())
+    assert (scan.tail is not None, [one.proof for one in scan.damages]) == (torn, [] if torn else ["budget"])
 
 
 @pytest.mark.parametrize("fraction", [0.0, 0.3, 1.0])

@@ -210,10 +210,12 @@ def test_the_time_is_over_at_its_last_moment(clock: Clock) -> None:
 def test_a_pause_is_no_longer_than_the_time_that_is_left(clock: Clock) -> None:
     limits = limits_on(clock, max_duration=5)
     limits.pause(2)
-    limits.pause(9)
+    with pytest.raises(CutShort):
+        limits.pause(9)
     assert clock.waited == pytest.approx([2, 3])
     clock.now = 7
-    limits.pause(9)
+    with pytest.raises(CutShort):
+        limits.pause(9)
     assert clock.waited[-1] == 0
     free = limits_on(clock)
     free.pause(9)

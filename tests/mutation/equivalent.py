@@ -25,6 +25,7 @@ class Equivalent:
         return self.file, self.function, self.old, self.new, self.nth
 
 
+_INVENTED = "which input is made up for a comparison: the next number is as good"
 _STATES, _VOTE = "engine/compare/states.py", "engine/quorum/vote.py"
 _FORK = "fork = not agreed or agreed[-1].first < self.outvoted[-1][0]"
 _WITHIN = "if not run.first <= number < run.stop:  # in front of all, or behind"
@@ -380,6 +381,8 @@ _FORMATS = (
 )
 
 _PROBE = "engine/scan/probe.py"
+_KEPT = "_shift = lru_cache(maxsize=64)(shift_operator)"
+_ROOMIER = "more room than is filled"
 _SEED = "what runs in front of a span cancels out, as its end continues its beginning with the same start value"
 _NOTHING_HELD = (
     "nothing is held yet, and no place lies in nothing; the first long span begins anew wherever the origin is"
@@ -402,18 +405,217 @@ _PASSES = (
     ("engine/scan/native.py", "note_calls", "if length < TWO_PASSES:"),
     ("engine/scan/wire_native.py", "joined", "if length < TWO_PASSES or length >= JOINED:"),
 )
-_ANSWER = "return [status, place, *([name, column.tolist()] for name, column in sorted(lane.take(copy=True).items()))]"
 _NOTED_DATA = "store(notes + AT_DATA + place_in_stretch * 64, xor(data, rest))"
 _WITHIN_BUFFER = "if body < 0 or length < APPEND_LEAST or length > filled or body > filled - length:"
+_SHIFTED = "if not 0 < lower < count or self._repeated(found, end, lower):"
+_SHIFTED_TO_THE_END = (
+    "if 0 < lower < count and not self._repeated(found, end, lower) and self._as_indexed(found, expected, count):"
+)
+_BY_THE_DOZEN = "if here.transaction_id < expected:  # they are told by the dozen where a piece was written twice"
+_PASSED_OVER = "a row that ends in front of the id that is expected is judged in the same way when it is passed over"
+_NOT_THAT_ID = "the id that is expected is not out of order"
+_CROWDED = "if run.behind is not None or run.ones[-1].transaction_id <= expected:"
+_PAIRS = "a, b = (builder.insert_element(ir.Constant(_PAIR, [0, 0]), word, zero) for word in arguments)"
+_TRIED = "engine/scan/wire_trials.py"
+_FLAG = 'body = prefix + COUNT.struct.pack(len(records)) + b"".join(records) + bytes([sequence & 1])'
+_FITS_ALL = "if length + OVERHEAD > self._block - PAGE:"
+_FRAMES_TRIED = "state[FILLED], state[ROWS], state[LONGEST] = len(data), rows, 100_000"
+_FIRST_COLUMN = "put(table, cell + BODY_COLUMN, body)"
+_READ_SOME = "count = source.read_into(offset, memoryview(data)) if length else 0"
 _SCAN = (
+    *(
+        Equivalent(
+            "engine/scan/wire_compiled.py",
+            "",
+            "_Byte = ctypes.c_char * 1",
+            f"_Byte = ctypes.c_char * {size}",
+            "it is only pointed to; memory that is shorter is pointed to in the other way",
+        )
+        for size in (0, 2)
+    ),
     Equivalent(
-        "engine/scan/kernel.py",
-        "answers",
-        _ANSWER,
-        _ANSWER.replace("sorted(", "list("),
-        "either kernel hands out its columns in the order of their types",
+        "engine/scan/wire_loops.py",
+        "split",
+        _FIRST_COLUMN,
+        _FIRST_COLUMN.replace("cell + ", "cell - "),
+        "it is 0, the first column",
+    ),
+    Equivalent(
+        "engine/scan/wire_loops.py",
+        "encode",
+        "body = get(table, cell + BODY_COLUMN)",
+        "body = get(table, cell - BODY_COLUMN)",
+        "it is 0, the first column",
+    ),
+    *(
+        Equivalent(
+            "engine/scan/byte_source.py",
+            "read_bytes",
+            _READ_SOME,
+            _READ_SOME.replace("else 0", f"else {other}"),
+            "of nothing nothing is cut off",
+        )
+        for other in ("1", "(-1)")
+    ),
+    *(
+        Equivalent(_TRIED, "answers", line, line.replace(*change), "a record that is too long, whichever it is")
+        for line in (
+            "_encode(loops, good, tables[-1], told, max(_LENGTHS) - 1)",
+            "_list(loops, disk, False, told, max(_LENGTHS) - 1)",
+        )
+        for change in (("- 1)", "- 2)"), ("max", "min"))
+    ),
+    Equivalent(_TRIED, "_append", _FLAG, _FLAG.replace("&", "|"), "a byte that is 1 for some and not for others"),
+    *(
+        Equivalent(_TRIED, "", "_LETTER, _VERSION = 0x53, 1", f"_LETTER, _VERSION = {letter}, 1", _INVENTED)
+        for letter in (82, 84)
+    ),
+    *(
+        Equivalent(
+            "engine/scan/walk.py",
+            "RecordWalk._more",
+            _FITS_ALL,
+            _FITS_ALL.replace(*change),
+            "as many bytes fit from any place in a page on; one that is read in pieces says the same",
+        )
+        for change in ((">", ">="), ("self._block - PAGE", "(self._block - PAGE) + 1"))
+    ),
+    Equivalent(
+        "engine/scan/resync.py",
+        "Resynchroniser._search",
+        "and 0 <= header.data_length <= probe.max_record",
+        "and 0 < header.data_length <= probe.max_record",
+        "behind a record without data that reaches beyond the end there is no room for another",
+    ),
+    *(
+        Equivalent(_TRIED, "_split", _FRAMES_TRIED, _FRAMES_TRIED.replace("100_000", size), "no frame is as long")
+        for size in ("99999", "100001")
+    ),
+    Equivalent(
+        _ORDER,
+        "OrderJudge._pass_over",
+        _BY_THE_DOZEN,
+        _BY_THE_DOZEN.replace("< expected:", "< (expected) - 1:"),
+        "one of them is told as one",
+    ),
+    *(
+        Equivalent(_ORDER, "OrderJudge._shifted", line, line.replace("lower < count", "lower <= count"), _PASSED_OVER)
+        for line in (_SHIFTED, _SHIFTED_TO_THE_END)
+    ),
+    *(
+        Equivalent(_ORDER, "OrderJudge._shifted", line, line.replace(" 0 <", other), _NOT_THAT_ID)
+        for line in (_SHIFTED, _SHIFTED_TO_THE_END)
+        for other in (" 0 <=", " (-1) <")
+    ),
+    *(
+        Equivalent(
+            _ORDER,
+            "OrderJudge._crowded",
+            _CROWDED,
+            _CROWDED.replace(*change),
+            "it saves a search: behind an id that is not larger nothing larger follows by one",
+        )
+        for change in (
+            ("[-1]", "[-0]"),
+            ("<= expected", "< expected"),
+            ("run.ones[-1].transaction_id <= expected", "False"),
+        )
+    ),
+    *(
+        Equivalent(
+            "engine/scan/resync.py",
+            "Resynchroniser.follow",
+            old,
+            new,
+            "what a walk is made with before it is told where to begin; and columns that nobody takes",
+        )
+        for old, new in (
+            ("start=0,", "start=1,"),
+            ("start=0,", "start=(-1),"),
+            ("expected=0,", "expected=1,"),
+            ("expected=0,", "expected=(-1),"),
+            ("wide=False,", "wide=True,"),
+        )
+    ),
+    *(
+        Equivalent(file, "", _KEPT, _KEPT.replace("64", size), "how many are kept, and no other answer")
+        for file in ("engine/scan/kernel.py", "engine/scan/wire_loops.py")
+        for size in ("63", "65")
+    ),
+    *(
+        Equivalent(
+            "engine/scan/kernel.py",
+            "",
+            "MARGIN = 64",
+            f"MARGIN = {size}",
+            "more than is loaded there: the length of a record whose header begins with the buffer's end",
+        )
+        for size in (63, 65)
+    ),
+    *(
+        Equivalent(
+            "engine/scan/columns.py",
+            "RecordBatch",
+            "data_base: int = 0",
+            f"data_base: int = {other}",
+            "where there is no data nobody asks where it begins",
+        )
+        for other in ("1", "(-1)")
+    ),
+    Equivalent(
+        _PROBE,
+        "Candidates._search",
+        "mask &= window[place : place + count] == low[place]",
+        "mask |= window[place : place + count] == low[place]",
+        "it only saves work: whole ids are compared behind it",
+    ),
+    *(
+        Equivalent(
+            "engine/scan/machine.py",
+            "multiply_words.generate",
+            _PAIRS,
+            _PAIRS.replace("[0, 0]", pair),
+            "the lower word is put in, and the upper one is not multiplied",
+        )
+        for pair in ("[1, 0]", "[(-1), 0]", "[0, 1]", "[0, (-1)]")
+    ),
+    Equivalent(
+        "engine/scan/machine.py",
+        "_load.load.generate",
+        "value = _loaded(builder, arguments[0], kind)",
+        "value = _loaded(builder, arguments[(-1)], kind)",
+        "there is one",
+    ),
+    Equivalent(
+        "engine/scan/native.py",
+        "bind",
+        "bound.__module__ = module",
+        "pass",
+        "a part of the name by which a compiler knows it",
+    ),
+    Equivalent(
+        "engine/scan/scanner.py",
+        "_Scan._explain",
+        "found = None if status is Status.SHORT else self.search.find(offset, expected)",
+        "found = None if False else self.search.find(offset, expected)",
+        "it saves a search, which finds nothing in fewer bytes than a record has",
+    ),
+    Equivalent(
+        "engine/scan/transcode.py",
+        "list_form",
+        "out = np.empty(most * BRIEF if headers else len(disk), np.uint8)",
+        "out = np.empty(most * BRIEF if False else len(disk), np.uint8)",
+        _ROOMIER,
+    ),
+    Equivalent(
+        "engine/scan/transcode.py",
+        "AppendEncoder.encode",
+        "out, offsets = np.empty(size, np.uint8), np.empty(records + 1, np.int64)",
+        "out, offsets = np.empty(size, np.uint8), np.empty(records + 2, np.int64)",
+        _ROOMIER,
     ),
     Equivalent("engine/scan/kernel.py", "Slot", "RESULT = 12", "RESULT = 13", "any word that is free"),
+    Equivalent("engine/scan/kernel.py", "Status", "SHORT = 6", "SHORT = 7", "any number that is free"),
     Equivalent(
         "engine/scan/native.py",
         "note_vectors",
@@ -894,7 +1096,6 @@ _WORK_AHEAD = "while waiting and (pool is None or segments > _AHEAD * self._thre
 _FAR_APART = "if stop - start.offset > 4 * CHUNK:"
 _RISEN = "if mark is not None and first is not None and mark >= first:"
 _AT_THE_STOP = "of what begins there nothing is taken"
-_NO_CRASH = "a round number far above what a crash tears, and as round a little above or below"
 _LAST_NAME = "ends[segment[0]] = max(segment[1], ends.get(segment[0], -1))"
 _ENOUGH = "if end >= stop < self.size or (last is not None and next_id is not None and next_id > last):"
 _FURTHER_CLAIM = "if claimed is not None and claimed > stop:"
@@ -905,7 +1106,76 @@ _CLAIMED = "probe = Probe(self._scan.source, self._size, MAX_DATA_LENGTH, Search
 _IN_ORDER = (
     'return tuple(sorted(findings, key=lambda one: (not str(one.path).endswith(".seg"), one.offset or 0, one.code)))'
 )
+_MAY_HOLD = "if any(job.first < high and low < reach for low, high in ranges):"
+_NONE_GONE = "if not gone and not tuple(self._ends(reports, self._context, self.proven())):"
+_WHOLE_STATE = "return disk.read_range(path, 0, 1 if state is None else state.size)"
+_NEAR_BEGINNING = "if reader is None or wanted <= HEADER_SIZE:"
 _INSPECT = (
+    *(
+        Equivalent(
+            "engine/inspect/segment_checks.py",
+            "SegmentCheck.__init__",
+            "self.size = 0",
+            f"self.size = {other}",
+            "it is opened before anybody asks",
+        )
+        for other in ("1", "(-1)")
+    ),
+    Equivalent(
+        "engine/inspect/partition_runs.py",
+        "PartitionRun._held",
+        _MAY_HOLD,
+        _MAY_HOLD.replace("< reach", "<= reach"),
+        "a segment that holds none of them says so",
+    ),
+    *(
+        Equivalent(
+            "engine/inspect/dump_chunks.py",
+            "ChunkReader._chunk_before",
+            _NEAR_BEGINNING,
+            _NEAR_BEGINNING.replace(*change),
+            "where a piece begins a little further in front it holds the same records",
+        )
+        for change in (("<= HEADER_SIZE", "<= (HEADER_SIZE) + 1"), ("<=", "<"))
+    ),
+    Equivalent(
+        "engine/inspect/dump_chunks.py",
+        "ChunkReader._piece",
+        "if isinstance(item, Damage) or item.end <= stop:",
+        "if isinstance(item, Damage) or item.end < stop:",
+        "of a batch that ends there all begins in front of it",
+    ),
+    Equivalent(
+        "engine/inspect/digests.py",
+        "HashingSource.read_into",
+        "if offset <= self._done < offset + count:",
+        "if offset <= self._done <= offset + count:",
+        "where nothing was read that is not hashed yet nothing is hashed",
+    ),
+    *(
+        Equivalent(
+            "engine/inspect/resume.py",
+            "_read_whole",
+            _WHOLE_STATE,
+            _WHOLE_STATE.replace("1 if", f"{other} if"),
+            "there is no file to read, however much is asked for",
+        )
+        for other in (0, 2)
+    ),
+    Equivalent(
+        "engine/inspect/partition_runs.py",
+        "PartitionRun._held",
+        _MAY_HOLD,
+        _MAY_HOLD.replace("< reach", "< (reach) - 1"),
+        "the bytes of a header are counted as well, room for three records that no segment has",
+    ),
+    Equivalent(
+        "engine/inspect/partition_runs.py",
+        "PartitionRun._at_the_end",
+        _NONE_GONE,
+        "if False:",
+        "it saves a second look: nothing that is there is asked for more by it",
+    ),
     *(
         Equivalent(
             "engine/inspect/segment_job.py",
@@ -956,16 +1226,17 @@ _INSPECT = (
         "what is not wanted is left out afterwards",
     ),
     *(
+        Equivalent("engine/inspect/dump_chunks.py", "ChunkReader._subdivide", "break", "continue", _AT_THE_STOP, nth)
+        for nth in (1, 2)
+    ),
+    *(
         Equivalent("engine/inspect/dump_chunks.py", "ChunkReader._subdivide", f"if {old}", f"if {new}", _AT_THE_STOP)
         for old, new in (
             ("run.offset >= stop:", "run.offset > stop:"),
             ("run.start >= stop:", "run.start > stop:"),
+            ("run.offset >= stop:", "run.offset >= (stop) - 1:"),
+            ("run.start >= stop:", "run.start >= (stop) - 1:"),
         )
-    ),
-    *(
-        Equivalent("engine/inspect/partial.py", "", f"{name} = {size} << 20", f"{name} = {other}", _NO_CRASH)
-        for name, size in (("TAIL", 8), ("SEARCH", 64), ("ZEROS", 256))
-        for other in (f"{size + 1} << 20", f"{size - 1} << 20", f"{size} << 21", f"{size} << 19")
     ),
     Equivalent(
         "engine/inspect/dump_records.py",
@@ -1343,6 +1614,7 @@ TUNED: dict[str, tuple[str, ...]] = {
     "engine/scan/code_cache.py": ("_LIMIT",),
     "engine/scan/crc_kernel.py": ("BLOCKS",),
     "engine/scan/kernels.py": ("LOAD_FROM", "COMPILE_FROM"),
+    "engine/scan/order.py": ("_COMPARED",),
     "engine/scan/native.py": ("TWO_PASSES",),
     "engine/scan/kernel.py": ("_TWO_PASSES", "SLOTS"),
     "engine/scan/probe.py": ("GRANULE", "CACHE", "FORGET_AFTER", "CROWD", "FLAT_CHARGE"),
@@ -1377,11 +1649,9 @@ TUNED: dict[str, tuple[str, ...]] = {
 _CONSTANT = re.compile(r"(_?[A-Z_]+)(?:: int)? = ([-0-9_() ]+|[-0-9_() ]+(?:<<|>>|\*\*?|//) [-0-9_() ]+?)(?: *#.*)?")
 
 
-_INVENTED = "which input is made up for a comparison: the next number is as good"
 MADE_UP: dict[str, tuple[str, ...]] = {
     "engine/scan/compiled.py": ("_answers_rightly",),
-    "engine/scan/kernel.py": ("answers",),
-    "engine/scan/wire_trials.py": ("", "_append", "_stream", "answers", "_split", "_encode", "_list"),
+    "engine/scan/wire_trials.py": ("", "_append", "_stream", "_of_other_data"),
 }
 """Functions (empty: outside of any) that make up input for one way of computing to be compared with another: of a mutant that
 is another number there nothing follows but other input, for both."""

@@ -81,6 +81,34 @@ def test_bounds() -> None:
     assert carve_all(made_up_record(carve.DEFAULT_MAX_ID + 1, 3)) == []
 
 
+class _Overwritten(BytesSource):
+    """Is zeros from the read number `reads` on."""
+
+    def __init__(self, data: bytes, reads: int) -> None:
+        super().__init__(data)
+        self._reads = reads
+
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        count = super().read_into(offset, buffer)
+        self._reads -= 1
+        if self._reads < 0:
+            buffer[:count] = bytes(count)
+        return count
+
+
+def test_a_record_that_is_gone_by_now_ends_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The walk saw that it has another id; when it is looked at, it is not there any more."""
+    monkeypatch.setattr(probe, "CACHE", 400)
+    image = made_up_record(5, 500) + made_up_record(9, 1000) + made_up_record(10, 3)
+    told = []
+    for reads in range(12):
+        batches = carve_records(_Overwritten(image, reads))
+        told.append([(int(b.offset[0]), int(b.transaction_id[0]), len(b)) for b in batches])
+    rows = [(0, 5, 1), (540, 9, 2)]
+    assert told == sorted(told)
+    assert [found for place, found in enumerate(told) if found not in told[:place]] == [[], rows[:1], rows]
+
+
 def test_records_inside_records() -> None:
     """What lies in the data of a right record is data; in a damaged one nothing tells."""
     inner = encode_records(make_records(4, first=50, size=9))[0]

@@ -165,6 +165,21 @@ def table_code() -> bytes:
     return kept_object(compiled, "table")
 
 
+def test_whether_code_of_a_way_or_of_the_fastest_is_kept(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fastest, *_, slowest = compiled.available_ways()
+    assert [compiled.cached(way) for way in (slowest, fastest, None)] == [False] * 3
+    code_cache.put(compiled._code_name(slowest), b"code")
+    assert [compiled.cached(way) for way in (slowest, fastest, None)] == [True, False, False]
+    code_cache.put(compiled._code_name(fastest), b"code")
+    assert [compiled.cached(way) for way in (slowest, fastest, None)] == [True] * 3
+    monkeypatch.setitem(sys.modules, "llvmlite.binding", None)
+    compiled.available_ways.cache_clear()
+    try:
+        assert not compiled.cached()
+    finally:
+        compiled.available_ways.cache_clear()
+
+
 def test_kernel_from_a_cache_with_rubbish_in_it(table_code: bytes, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Broken files are compiled anew; whole ones are loaded without the compiler."""
     way, made = "table", []

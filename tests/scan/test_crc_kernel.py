@@ -7,6 +7,7 @@ import zlib
 import pytest
 
 from waltzctl.engine.scan import crc_kernel
+from waltzctl.engine.scan.kernel import STRETCH
 from waltzctl.formats.checksums import shift_operator
 
 
@@ -31,6 +32,59 @@ def test_rows_hold_the_initial_value_carried_over_the_data() -> None:
         assert int(row[1]) >> 32 == zlib.crc32(bytes(length)) ^ 0xFFFFFFFF
         assert int(row[7]) >> 32 == crc_kernel.x_power(8 * length + 31)
         assert int(row[3]) >> 32 == crc_kernel.x_power(8 * length + 31 + 8 * 32)
+
+
+@pytest.mark.parametrize("width", [2, 4, 8])
+def test_every_part_of_the_tables_says_what_it_is_for(width: int) -> None:
+    """One behind the other, each word by plain arithmetic; what no loop reads is zero."""
+    block = crc_kernel.tables.__wrapped__(width)
+    read = 0
+
+    def part(place: int, size: int) -> list[int]:
+        nonlocal read
+        assert (place, place % 64) == (read, 0)
+        read += size
+        return [int(word) for word in block[place:read].view("<u8" if size % 8 == 0 else "u1")]
+
+    def power(bits: int) -> int:
+        return crc_kernel.x_power(bits) << 32
+
+    rows = part(crc_kernel.AT_LENGTHS, 4096 * 64)
+    for length in (0, 1, 5, 100, 4094, 4095):
+        initial = (zlib.crc32(bytes(length)) ^ 0xFFFFFFFF) << 32
+        header = [power(8 * length + 31 + 64 * (4 - word)) for word in range(5)]
+        assert rows[8 * length : 8 * length + 8] == [0, initial, 0, *header]
+    far = part(crc_kernel.AT_FAR, 4096 * 8)
+    counts = (1, 2, 3, 17, 4094, 4095)
+    assert [far[0], *(far[n] for n in counts)] == [0, *(crc_kernel.x_power(8 * 4096 * n - 1) for n in counts)]
+    size = 8 * width
+    blocks = part(crc_kernel.AT_BLOCKS, 16 * 64)
+    assert blocks == [
+        *(power(8 * (number * size + size - 8 - 8 * word) + 31) for number in range(16) for word in range(width)),
+        *[0] * (16 * (8 - width)),
+    ]
+    fold = part(crc_kernel.AT_FOLD, 64)
+    assert fold == [power(32 * size + 63), power(32 * size - 1)] * (width // 2) + [0] * (8 - width)
+    every = 2**64 - 1
+    assert part(crc_kernel.AT_MASK, 512) == [0] * 32 + [every] * 32
+    assert part(crc_kernel.AT_HEADER_MASK, 64) == [0, 0, 0, every << 32 & every, *[every] * 4]
+    assert part(crc_kernel.AT_HEADER_START, 64) == [0, 0, 0, every << 32 & every, 0, 0, 0, 0]
+    assert part(crc_kernel.AT_INITIAL_MASK, 64) == [0, every, 0, 0, 0, 0, 0, 0]
+    assert part(crc_kernel.AT_FINISH, 64) == [power(63), crc_kernel._inverse_series()] * 4
+    slices = part(crc_kernel.AT_SLICES, 16 * 256 * 4)
+    assert slices == [int(word) for word in crc_kernel.slicing_tables().reshape(-1).view("<u8")]
+    powers = part(crc_kernel.AT_POWERS, 2 * 4096 * 8)
+    for count in (0, 1, 2, 7, 4094, 4095):
+        assert powers[count] == crc_kernel.x_power(8 * count)
+        assert powers[4096 + count] == crc_kernel.x_power(8 * 4096 * count)
+    assert read == len(block) == crc_kernel.TABLE_SIZE
+
+
+def test_notes_of_a_stretch_lie_one_behind_the_other() -> None:
+    """Of each record two vectors and a byte; the last group is settled as a whole, and one record more may be noted."""
+    records = STRETCH + 8
+    places = [crc_kernel.AT_DATA, crc_kernel.AT_HEAD, crc_kernel.AT_VERDICT, crc_kernel.NOTES_SIZE]
+    assert places == [0, 64 * records, 128 * records, 129 * records]
 
 
 def test_far_powers() -> None:

@@ -11,9 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.scan.oracle import parse
-from tests.scan.walk_support import expected, run
+from tests.scan.walk_support import BEFORE, expected, run
 from tests.scan.wire_support import skip_unless_here
 from waltzctl.engine.scan import compiled, kernels
+from waltzctl.engine.scan.columns import COLUMN_TYPES
 from waltzctl.engine.scan.kernel import (
     BASE,
     EXPECTED,
@@ -76,6 +77,23 @@ def test_data_checksum_alone_is_wrong(kernel: Kernel) -> None:
         _, _, _, rows = run(kernel, raw + made_up_record(1, 5) + made_up_record(2, 0))
         assert [row[-1] for row in rows] == [False, True, True]
         assert rows == [parse(raw, 0), *[(row[0], *row[1:]) for row in rows[1:]]]
+
+
+def test_rows_that_were_taken_leave_nothing_behind(kernel: Kernel) -> None:
+    """Two of four records at a time, the third of which holds other data than was sent."""
+    third = bytearray(made_up_record(2, 7))
+    third[35] ^= 1
+    third[-4:] = zlib.crc32(third[:-4]).to_bytes(4)
+    data = made_up_record(0, 3) + made_up_record(1, 0) + bytes(third) + made_up_record(3, 9)
+    lane = kernel.lane(BEFORE + len(data), 2, wide=False, max_length=100)
+    end = BEFORE + len(data)
+    lane.memory[BEFORE:end] = data
+    for slot, value in ((POSITION, BEFORE), (FILLED, end), (ROOM, end), (BASE, -BEFORE), (EXPECTED, 0)):
+        lane.state[slot] = value
+    for places, verdicts in (([0, 43], [True, True]), ([83, 130], [False, True])):
+        assert lane.walk() == Status.FULL
+        found = lane.take(copy=True)
+        assert (found["offset"].tolist(), found["data_ok"].tolist()) == (places, verdicts)
 
 
 @pytest.mark.parametrize("count", [1, 5, STRETCH + 2])
@@ -168,6 +186,8 @@ def test_damage_of_the_trial_is_damage(monkeypatch: pytest.MonkeyPatch) -> None:
     assert told[::2] == told[1::2]
     whole, *damaged = told[::2]
     assert whole[:2] == [Status.MORE, (whole[1][0], 21, 21)]
+    assert [name for name, _ in whole[2:]] == [*COLUMN_TYPES]
+    assert dict(whole[2:])["offset"][:3] == [4096, 4136, 4177]
     assert [one[0] in (Status.CHECKSUM, Status.LENGTH) for one in damaged] == [True] * 6
 
 
@@ -228,6 +248,18 @@ def test_a_negative_length_is_above_every_bound(kernel: Kernel, bound: int) -> N
     for slot, value in ((POSITION, 0), (FILLED, len(data)), (ROOM, 2**40), (BASE, 0), (EXPECTED, 0)):
         lane.state[slot] = value
     assert lane.walk() == Status.LENGTH
+
+
+@pytest.mark.parametrize("bound", [0, 5, 2**30, 2**31 - 1])
+def test_a_length_up_to_the_bound_may_be_right(kernel: Kernel, bound: int) -> None:
+    """Whether or not the record is in the buffer; one more is beyond the bound, or negative."""
+    for length, status in ((bound, Status.MORE), (bound + 1, Status.LENGTH)):
+        data = made_up_record(0, 5)[:28] + length.to_bytes(4) + bytes(4)
+        lane = kernel.lane(len(data), 4, wide=True, max_length=bound)
+        lane.memory[: len(data)] = data
+        for slot, value in ((POSITION, 0), (FILLED, len(data)), (ROOM, 2**40), (BASE, 0), (EXPECTED, 0)):
+            lane.state[slot] = value
+        assert lane.walk() == status
 
 
 def test_without_a_compiler_everything_is_interpreted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -372,6 +372,13 @@ def test_candidates_are_what_they_are_defined_as(
     assert found == _plain(data, begin, stop, lowest, highest, origin, longest)
 
 
+@pytest.mark.parametrize(("longest", "found"), [((1 << 24) - 1, None), (1 << 24, 5), ((1 << 25) - 1, 5)])
+def test_a_candidate_may_be_as_long_as_a_record(longest: int, found: int | None) -> None:
+    """A length of four bytes, the first of which is not zero."""
+    data = b"\x07" * 5 + struct.pack(">q20xi", 5, 1 << 24) + bytes((1 << 24) + 8)
+    assert Candidates(probe_of(data, longest=longest), 0, len(data), 5, 5, None).following(0, 100) == found
+
+
 def test_candidates_before_a_horizon_only() -> None:
     data = b"\x07" * 300 + struct.pack(">q20xi", 5, 0) + b"\x07" * 300
     for horizon, found in ((300, None), (301, 300), (10**6, 300)):
@@ -415,5 +422,11 @@ def test_entries_of_an_index_are_no_candidates_where_there_are_too_many(monkeypa
     told = found(None)
     assert len(index) in told
     assert len(told) < len(found(-1))
-    monkeypatch.setattr(probes, "CROWD", 1)
-    assert found(None) == _plain(data, 0, len(data), 0, 2**40, None, 1 << 20)
+    every = _plain(data, 0, len(data), 0, 2**40, None, 1 << 20)
+    most = 2000 // len(every)
+    data += b"\x07" * (OVERHEAD - 1 + most * len(every) - len(data))
+    every = _plain(data, 0, len(data), 0, 2**40, None, 1 << 20)
+    most = (len(data) - OVERHEAD + 1) // len(every)
+    for crowd, wanted in ((1, every), (most, every), (most + 1, told)):
+        monkeypatch.setattr(probes, "CROWD", crowd)
+        assert found(None) == wanted

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+import zlib
 from collections.abc import Callable
 
 import pytest
@@ -16,7 +17,7 @@ from waltzctl.engine.scan.byte_source import BytesSource
 from waltzctl.engine.scan.kernel import INTERPRETED, made_up_record
 from waltzctl.engine.scan.probe import BudgetExhaustedError, Found, Probe, SearchBudget
 from waltzctl.engine.scan.resync import IndexHint, Resumption, Resynchroniser, out_of_reach
-from waltzctl.formats.segment import encode_entries
+from waltzctl.formats.segment import Record, encode_entries
 
 
 class Unreadable(BytesSource):
@@ -163,6 +164,24 @@ def test_how_far_a_chain_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert searcher(bytes(broken)).follow(head, len(broken)) == (made.offsets[4], 3, False)
 
 
+def test_most_records_of_a_chain_are_counted_over_all_that_is_taken_at_once() -> None:
+    """Rows are taken by the thousand; behind the last one that is wanted nothing is read."""
+    made = segment_of(make_records(9000, size=0))
+    head = Found(made.offsets[0], 0, made.offsets[1])
+    for most in (4095, 4096, 4097, 8191, 8192, 8193):
+        taken = -(-most // 4096) * 4096
+        search = searcher(made.data, budget=resync.FOLLOW_BLOCK + 40 * taken)
+        assert search.follow(head, len(made.data), most) == (made.offsets[most], most - 1, False)
+
+
+@pytest.mark.parametrize(("more", "reached"), [(0, False), (1, True)])
+def test_64_mebibytes_of_a_chain_count_as_much_as_the_end(more: int, *, reached: bool) -> None:
+    long = Record.make(8, make_records(1)[0].request_id, 0, bytes((64 << 20) - 3 * 40 + more))
+    data = chain(6, 2, 0) + long.encode() + b"\xee" * 9
+    search = searcher(data, longest=1 << 30)
+    assert search.follow(Found(0, 6, 40), len(data)) == ((64 << 20) + more, 8, reached)
+
+
 def test_what_following_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resync, "FOLLOW_BLOCK", 8192)
     made = segment_of(make_records(10, size=60))
@@ -211,6 +230,58 @@ def test_how_far_ids_may_be_ahead(ahead: int, monkeypatch: pytest.MonkeyPatch) -
         data = made.data[:start] + b"\xee" * junk + chain(fits + ahead, 1)
         found = searcher(data).find(start, 1)
         assert found == (Resumption(start + junk, fits, fits, "chain") if not ahead else None)
+
+
+@pytest.mark.parametrize(("ahead", "believed"), [(4096, True), (4097, False)])
+def test_ids_may_be_ahead_by_4096_where_there_is_no_room_for_one(ahead: int, *, believed: bool) -> None:
+    made = segment_of(make_records(2, size=30))
+    start = made.offsets[1]
+    found = searcher(made.data[:start] + b"\xee" * 9 + chain(1 + ahead, 1)).find(start, 1)
+    assert found == (Resumption(start + 9, 1 + ahead, 1 + ahead, "chain") if believed else None)
+
+
+@pytest.mark.parametrize(("ahead", "tried"), [(4095, True), (4096, False)])
+def test_4096_entries_of_the_index_are_tried(ahead: int, *, tried: bool) -> None:
+    made = segment_of(make_records(3, size=30))
+    start, at = made.offsets[1], made.offsets[2]
+    data = made.data[:at] + made_up_record(1 + ahead, 3)
+    index = index_file(0, made.offsets[0], *[0] * ahead, at)
+    found = searcher(data, IndexHint(BytesSource(index), 0, 128)).by_index(start, 1)
+    assert found == (Found(at, 1 + ahead, len(data)) if tried else None)
+
+
+@pytest.mark.parametrize(("more", "seen"), [(-1, True), (0, False)])
+def test_16_mebibytes_behind_a_chain_are_searched_for_a_better_one(more: int, *, seen: bool) -> None:
+    made = segment_of(make_records(4, size=30))
+    start = made.offsets[3]
+    one, other = chain(4, 2), chain(4, 5)
+    between = bytes((16 << 20) + more)
+    found = searcher(made.data[:start] + b"\xee" * 9 + one + between + other + b"\xee").find(start, 3)
+    assert found is not None
+    assert found.offset == start + 9 + (len(one) + len(between) if seen else 0)
+
+
+@pytest.mark.parametrize(("missing", "proof"), [((), "index"), ((4,), "chain"), ((4, 5), "chain")])
+def test_a_record_that_the_index_proves_may_have_others_in_front_of_it(missing: tuple[int, ...], proof: str) -> None:
+    """Unless it is the next one, what stands between is searched for."""
+    made = segment_of(make_records(9, size=30))
+    data = bytes(beyond_proof(made, 3))
+    entries = [0 if place in missing else at for place, at in enumerate(made.offsets)]
+    found = searcher(data, IndexHint(BytesSource(index_file(0, *entries)), 0, 128)).find(made.offsets[3], 3)
+    assert found == Resumption(made.offsets[4], 4, 4, proof)
+
+
+def test_the_next_record_where_the_index_has_it_is_believed_before_any_checksum() -> None:
+    """The damaged one has the checksum of a part of its data, behind which its client put a record."""
+    content = b"x" * 20 + b"...." + chain(4, 1) + b"y" * 9
+    made = outer(content)
+    start = made.offsets[3]
+    data = bytearray(made.data)
+    data[start + 28 : start + 36] = struct.pack(">iI", 10**9, zlib.crc32(b"x" * 20))
+    inside = Resumption(start + 60, 4, 4, "checksum")
+    assert searcher(bytes(data)).find(start, 3) == inside
+    hint = IndexHint(BytesSource(made.index), 0, 128)
+    assert searcher(bytes(data), hint).find(start, 3) == Resumption(made.offsets[4], 4, 4, "index")
 
 
 def test_a_chain_beyond_the_ceiling_needs_the_room() -> None:
@@ -297,6 +368,25 @@ def test_records_in_what_looks_like_a_torn_record_are_its_data(length: int, behi
     assert searcher(made.data[:start] + another + inside).find(start, 3) is not None  # of another id
     reaching = searcher(made.data[:start] + head + inside[: 5 + len(chain(4, 2))]).find(start, 3)
     assert reaching is not None  # a chain that reaches the end is no data
+
+
+@pytest.mark.parametrize(("following", "proof"), [(4, "length"), (5, "chain"), (6, "chain")])
+def test_a_length_leads_to_the_next_id_only(following: int, proof: str) -> None:
+    made = segment_of(make_records(4, size=60))
+    data = bytes(beyond_proof(made, 3, length=60)) + chain(following, 3)
+    found = searcher(data).find(made.offsets[3], 3)
+    assert found == Resumption(len(made.data), following, following, proof)
+
+
+def test_behind_a_chain_that_reaches_the_end_nothing_is_searched_for() -> None:
+    """Here it is in front of what looks torn, and one of its records holds another, with a later id."""
+    made = segment_of(make_records(4, size=30))
+    start = made.offsets[3]
+    holding = Record.make(5, make_records(1)[0].request_id, 0, b"--" + chain(9, 1) + b"--").encode()
+    inside = b"." * 5 + chain(4, 1) + holding
+    head = struct.pack(">q16siiI", 3, b"\1" * 16, 0, len(inside) + 1, 5)
+    found = searcher(made.data[:start] + head + inside).find(start, 3)
+    assert found == Resumption(start + len(head) + 5, 4, 4, "chain")
 
 
 def test_damaged_records_that_close_one_behind_the_other() -> None:

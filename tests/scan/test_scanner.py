@@ -13,6 +13,7 @@ from tests.scan.oracle import Segment, assert_tiles, rows_of, segment_of, split
 from waltzctl.engine.errors import DiskReadError, SpecialFileError
 from waltzctl.engine.scan import kernels, scanner, walk
 from waltzctl.engine.scan.byte_source import BytesSource, FileSource
+from waltzctl.engine.scan.carve import carve_records
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordBatch, RecordRun, RecordView
 from waltzctl.engine.scan.kernel import Status
 from waltzctl.engine.scan.scanner import read_record_at, scan_records, summarise_records
@@ -99,6 +100,14 @@ def test_data_of_each_batch_covers_it(compiled: bool, monkeypatch: pytest.Monkey
             else:
                 with pytest.raises(ValueError, match="not asked"):
                     item.record_bytes(0)
+
+
+def test_no_data_is_kept_where_nobody_asked_for_any(segment: Segment) -> None:
+    source = BytesSource(segment.data)
+    for items in (scan_records(source, first_transaction_id=segment.first), carve_records(source)):
+        (batch,) = items
+        assert isinstance(batch, RecordBatch)
+        assert batch.data is None
 
 
 def limit_block(monkeypatch: pytest.MonkeyPatch, size: int) -> None:

@@ -64,6 +64,7 @@ def test_no_more_is_read_than_allowed(
     """By pieces of ten bytes, the second of which is begun while anything is left."""
     monkeypatch.setattr(sources, "_LOOK", 10)
     assert only_zeros(opened(bytes(20)), 0, most) == zeros
+    assert only_zeros(opened(bytes(11)), 0, most) == zeros
 
 
 def test_a_source_that_ends_sooner_than_it_says_ends_there() -> None:
@@ -136,4 +137,5 @@ def test_rows_of_a_batch_are_those_asked_for(low: int, high: int) -> None:
     assert [bytes(rows.record_bytes(place)) for place in range(len(rows))] == [
         record.encode() for record in made.records[low:high]
     ]
+    assert (rows is batch) == (low == 0 and high >= 5), "nothing is copied where all are asked for"
     assert batch.first(high).transaction_id.tolist() == list(range(5))[:high]

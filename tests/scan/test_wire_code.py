@@ -8,7 +8,9 @@ import os
 import struct
 import subprocess
 import sys
+from collections.abc import Iterable
 from functools import cache
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from waltzctl.engine.scan import code_cache, object_code, wire_code, wire_compil
 from waltzctl.engine.scan.frames import FrameColumn, FrameSplitter
 from waltzctl.engine.scan.kernels import WAY_VARIABLE
 from waltzctl.engine.scan.transcode import AppendEncoder, FrameVerdict
-from waltzctl.engine.scan.wire_layout import BYTES, FOUND, NEEDED, POSITION, RECORDS, TAKEN
+from waltzctl.engine.scan.wire_layout import BYTES, FOUND, NEEDED, POSITION, RECORDS, TAKEN, SplitStatus
 from waltzctl.engine.scan.wire_loops import INTERPRETED
 from waltzctl.formats.segment import Record
 from waltzctl.formats.wire.storage import AppendRequest, decode
@@ -133,6 +135,25 @@ def test_the_environment_names_the_only_way(
     monkeypatch.setenv(WAY_VARIABLE, named)
     assert (FrameSplitter(magic=1, max_body=1).loops, made) == ("interpreted", [])
     assert (wire_code.prepare(), made) == (runs, compiles)
+
+
+def test_the_cache_is_looked_into_once(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing is found there; what is to be compiled now is looked for again."""
+    looks: list[bool] = []
+    monkeypatch.setattr(wire_compiled, "best", lambda named, *, compile_now: looks.append(compile_now))
+    for _ in range(3):
+        assert FrameSplitter(magic=0x53, max_body=100).loops == "interpreted"
+    assert looks == [False]
+    for _ in range(2):
+        assert wire_code.prepare() == "interpreted"
+    assert looks == [False, True, True]
+
+
+def test_loops_that_are_ready_stay(fresh: Path, made: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(WAY_VARIABLE, "table")
+    assert wire_code.prepare() == "compiled, table"
+    monkeypatch.setenv(WAY_VARIABLE, "isal")
+    assert (wire_code.prepare(), made) == ("compiled, table", ["table"])
 
 
 def test_the_best_loops_are_the_fastest_that_can_be_had(fresh: Path, made: list[str]) -> None:
@@ -250,6 +271,89 @@ class _WrongLoops:
 )
 def test_the_trial_notices_whatever_a_loop_gets_wrong(wrong: tuple[Any, ...]) -> None:
     assert wire_trials.answers(_WrongLoops(*wrong)) != _right_answers()
+
+
+class _Asked:
+    """The interpreted loops, which keep what they are asked (bytes; the table as a list; whether it is to be brief) and say."""
+
+    name = "asked"
+
+    def __init__(self) -> None:
+        self.noted: list[tuple[bytes, int, list[list[int]]]] = []
+        self.encoded: list[tuple[bytes, list[list[int]]]] = []
+        self.listed: list[tuple[bytes, bool]] = []
+        self.said: dict[str, set[int]] = {"split": set(), "encode": set(), "list": set()}
+
+    def split(self, state: Any, buffer: Any, table: Any) -> int:
+        status = INTERPRETED.split(state, buffer, table)
+        self.noted.append((bytes(buffer), len(table), table.tolist()))
+        self.said["split"].add(status)
+        return status
+
+    def encode(self, state: Any, buffer: Any, table: Any, offsets: Any, out: Any) -> int:
+        self.encoded.append((bytes(buffer), table.tolist()))
+        status = INTERPRETED.encode(state, buffer, table, offsets, out)
+        self.said["encode"].add(status)
+        return status
+
+    def to_list(self, state: Any, buffer: Any, out: Any, *, brief: bool) -> int:
+        self.listed.append((bytes(buffer), brief))
+        status = INTERPRETED.to_list(state, buffer, out, brief=brief)
+        self.said["list"].add(status)
+        return status
+
+
+@pytest.fixture
+def asked() -> _Asked:
+    asked = _Asked()
+    assert wire_trials.answers(asked) == _right_answers()
+    return asked
+
+
+def test_the_trial_meets_every_answer(asked: _Asked) -> None:
+    """Only a record on disk has a checksum of its own."""
+    verdicts = {*FrameVerdict}
+    assert asked.said == {
+        "split": {*SplitStatus},
+        "encode": verdicts - {FrameVerdict.RECORD_CHECKSUM},
+        "list": verdicts,
+    }
+
+
+def _changes(right: Iterable[int], other: Iterable[int]) -> list[tuple[int, int]]:
+    """What differs between two rows of numbers, from and to."""
+    return [(a, b) for a, b in zip(right, other, strict=True) if a != b]
+
+
+def test_the_trial_asks_about_frames_in_any_number_of_rows_and_about_each_damage(asked: _Asked) -> None:
+    """What is damaged in one byte is encoded by the table that was told of it, and by that of the right bytes."""
+    right, damaged = asked.noted[:3], asked.noted[3:]
+    good, _, whole = right[-1]
+    assert [(data, rows) for data, rows, _ in right] == [(good, rows) for rows in (1, 5, 64)]
+    rows = [row for row in whole if row[FrameColumn.LENGTH]]
+    headers = [b[0] - a[0] - a[1] for a, b in pairwise([[0, 0], *rows])]
+    assert sorted(headers) == [7] * (len(rows) - 1) + [14], "a frame that keeps the connection alive stands between two"
+    assert {row[FrameColumn.RECORDS] for row in whole} == {0, 1, 2, 3}
+    assert {row[FrameColumn.OFFLINE] for row in whole} == {0, 1}
+    assert {rows for _, rows, _ in damaged} == {64}
+    assert [a ^ b for data, _, _ in damaged for a, b in _changes(good, data)] == [4] * len(damaged)
+    own = [one for data, _, table in damaged for one in ((data, table), (data, whole))]
+    assert asked.encoded[: len(own) + 3] == [*own, (good, whole), (good, whole), (good, right[0][2])]
+    asked_of_tables = asked.encoded[len(own) + 3 :]
+    steps = [b - a for _, table in asked_of_tables for a, b in _changes(chain(*whole), chain(*table))]
+    assert {data for data, _ in asked_of_tables} == {good}
+    assert len(steps) == len(asked_of_tables) == -(-sum(map(len, whole)) // 7)
+    assert (set(steps[::2]), set(steps[1::2])) == ({5}, {-5})
+
+
+def test_the_trial_asks_about_lists_brief_and_whole(asked: _Asked) -> None:
+    *damaged, cut, whole, other = asked.listed
+    disk = damaged[0][0]
+    assert [brief for _, brief in damaged] == [False, True] * (len(damaged) // 2)
+    assert [[a ^ b for a, b in _changes(disk, data)] for data, _ in damaged] == [[]] * 2 + [[1]] * (len(damaged) - 2)
+    assert (cut, whole) == ((disk[:-1], False), (disk, False))
+    record = Record.decode(other[0])
+    assert (record.transaction_id, record.data, record.data_ok, record.record_ok) == (0, b"", False, True)
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -1,0 +1,143 @@
+"""The walk over a file, asked directly: where a buffer ends inside a record, what is taken when, and the last ids there are."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.scan.walk_support import BEFORE as PAGE
+from waltzctl.engine.scan.byte_source import BytesSource
+from waltzctl.engine.scan.kernel import INTERPRETED, Lane, Status, made_up_record
+from waltzctl.engine.scan.walk import RecordWalk, following
+
+BLOCK = 2 * PAGE
+
+
+def walk_over(data: bytes, *, rows: int = 100, wide: bool = True, keep_data: bool = False) -> RecordWalk:
+    return RecordWalk(
+        BytesSource(data),
+        INTERPRETED,
+        start=0,
+        stop=len(data),
+        expected=0,
+        max_record=1 << 20,
+        wide=wide,
+        rows=rows,
+        keep_data=keep_data,
+        block=BLOCK,
+    )
+
+
+@pytest.mark.parametrize(
+    ("number", "behind"),
+    [
+        (0, 1),
+        (-1, 0),
+        (-(2**63), 1 - 2**63),
+        (2**63 - 2, 2**63 - 1),
+        (2**63 - 1, -(2**63)),
+    ],
+)
+def test_behind_the_largest_id_stands_the_smallest(number: int, behind: int) -> None:
+    assert following(number) == behind
+
+
+class _Sized:
+    """The interpreted kernel, which keeps how large its buffers are to be."""
+
+    name = "sized"
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def lane(self, buffer_size: int, rows: int, *, wide: bool, max_length: int) -> Lane:
+        self.sizes.append(buffer_size)
+        return INTERPRETED.lane(buffer_size, rows, wide=wide, max_length=max_length)
+
+
+@pytest.mark.parametrize(
+    ("start", "length", "pages"),
+    [
+        (0, 0, 2),
+        (0, 1, 2),
+        (0, PAGE - 1, 2),
+        (0, PAGE, 3),
+        (0, 2 * PAGE - 1, 3),
+        (10**9, PAGE - 1, 2),
+        (10**9, 9 * PAGE, 11),
+        (0, 30 * PAGE, 32),
+        (0, 62 * PAGE, 64),
+        (0, 10**12, 64),
+    ],
+)
+def test_a_walk_takes_memory_for_what_there_is_to_walk_up_to_a_block(start: int, length: int, pages: int) -> None:
+    """Twice, as what is left of a record stands in front of the next block, up to 32 pages of it, behind one that may be read."""
+    kernel = _Sized()
+    source, most = BytesSource(b""), 64 * PAGE
+    options = {"start": start, "stop": start + length, "expected": 0, "max_record": 9, "wide": True, "rows": 3}
+    RecordWalk(source, kernel, **options, block=most)
+    assert kernel.sizes == [PAGE * (1 + min(32, pages) + pages)]
+
+
+@pytest.mark.parametrize("keep_data", [False, True])
+@pytest.mark.parametrize("length", [100, BLOCK - PAGE - 41, BLOCK - PAGE - 40, BLOCK - PAGE - 39, 3 * BLOCK])
+def test_a_block_may_end_anywhere_in_a_header(length: int, *, keep_data: bool) -> None:
+    """What is held of a record when the next block is read: none of it, a part of its header, all of it, and more."""
+    for held in (0, 1, 8, 27, 28, 31, 32, 33, 34, 35, 36, 37, 39, 40, 41):
+        records = [made_up_record(0, BLOCK - held - 40), made_up_record(1, length), made_up_record(2, 5)]
+        walk = walk_over(b"".join(records), keep_data=keep_data)
+        found: list[int] = []
+        while (status := walk.advance()) is Status.FULL:
+            found += walk.take_batch().transaction_id.tolist()
+        if walk.pending:
+            found += walk.take_batch().transaction_id.tolist()
+        assert (status, found, walk.offset) == (Status.END, [0, 1, 2], sum(map(len, records))), held
+
+
+@pytest.mark.parametrize("length", [3 * BLOCK, 100])
+@pytest.mark.parametrize("blocks", [0, 1, 3])
+def test_no_record_reaches_beyond_the_stop_however_many_blocks_were_read(length: int, blocks: int) -> None:
+    records = [
+        *(made_up_record(number, BLOCK // 4 - 40) for number in range(4 * blocks)),
+        made_up_record(4 * blocks, length),
+    ]
+    data = b"".join(records)
+    for less, status in ((0, Status.END), (1, Status.LENGTH), (length, Status.LENGTH), (length + 1, Status.SHORT)):
+        walk = RecordWalk(
+            BytesSource(data),
+            INTERPRETED,
+            start=0,
+            stop=len(data) - less,
+            expected=0,
+            max_record=1 << 20,
+            wide=True,
+            rows=100,
+            block=BLOCK,
+        )
+        assert walk.advance() is status
+        assert (walk.pending, walk.offset) == (4 * blocks + (not less), len(data) - (length + 40 if less else 0))
+
+
+@pytest.mark.parametrize("claimed", [3 * BLOCK, 9 * BLOCK])
+def test_behind_a_record_whose_length_lies_the_walk_goes_on_inside_what_it_claims(claimed: int) -> None:
+    """It was passed over piece by piece, over what was read before; or it reaches beyond the end."""
+    records = [made_up_record(number, 200) for number in range(6 * BLOCK // 240)]
+    data = bytearray(b"".join(records))
+    data[240 + 28 : 240 + 32] = claimed.to_bytes(4)
+    walk = walk_over(bytes(data), rows=1000)
+    assert walk.advance() is (Status.CHECKSUM if claimed < len(data) else Status.LENGTH)
+    assert (walk.take_batch().transaction_id.tolist(), walk.offset) == ([0], 240)
+    walk.seek(480, 2)
+    assert walk.advance() is Status.END
+    assert walk.take_batch().transaction_id.tolist() == [*range(2, len(records))]
+
+
+def test_a_batch_begins_behind_the_run_that_was_taken_before_it() -> None:
+    records = [made_up_record(number, 10 * number) for number in range(6)]
+    walk = walk_over(b"".join(records), rows=2, keep_data=True)
+    assert walk.advance() is Status.FULL
+    run = walk.take_run()
+    assert (run.first_transaction_id, run.start, run.end, len(run)) == (0, 0, 90, 2)
+    assert walk.advance() is Status.FULL
+    batch = walk.take_batch()
+    assert [bytes(batch.record_bytes(place)) for place in range(len(batch))] == records[2:4]
+    assert batch.data_base == 90
