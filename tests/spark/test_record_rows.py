@@ -326,7 +326,8 @@ def test_damage_belongs_to_the_part_in_which_it_begins(storage: Path, wanted: Ra
 def test_where_the_end_is_damaged_the_next_id_is_the_first_that_is_not_there(storage: Path) -> None:
     for number in (18, 19):
         flip(seg(storage, 0, 10), at(number) + 50)
-    assert _items(storage, Range(HEAD, 728, True)) == ([(10, 17), "18 None"], None)
+    for last in (None, 18, 25):
+        assert _items(storage, Range(HEAD, 728, True), last) == ([(10, 17), "18 None"], None)
 
 
 @pytest.mark.parametrize(("last", "end"), [(None, 20), (19, 20), (20, 20), (18, 20)])
