@@ -97,7 +97,7 @@ class ChunkTask:
     def run(self, limits: ReadLimits) -> Iterator[Finding]:
         """What is wrong in the segments, between them and the next one, and at the end with the partition."""
         seen: set[Finding] = set()
-        for attempt in range(_ATTEMPTS + 1):
+        for _ in range(_ATTEMPTS + 1):
             reports = [check_segment(job, _OPTIONS, limits) for job in self.jobs]
             fresh = [one for report in reports for one in report.findings if one not in seen]
             seen.update(fresh)
@@ -105,8 +105,6 @@ class ChunkTask:
             joins = list(self._joins(reports, limits))
             if not joins or all(_unchanged(report) for report in reports):
                 yield from joins
-                break
-            if attempt == _ATTEMPTS:
                 break
         if self.whole is not None:
             run = self.whole.opened(limits)

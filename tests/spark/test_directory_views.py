@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,12 @@ from tests.builders import build_directory, make_records
 from tests.inspect.helpers import age, cut, idx, patch, seg
 from waltzctl.engine.errors import NotWaltzError
 from waltzctl.engine.findings import Code, Finding, Severity
+from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.segment_job import SegmentJob
+from waltzctl.engine.log import places
 from waltzctl.engine.spark import directory_views
 from waltzctl.engine.spark.directory_views import VIEW_PLANS, ControlTask, IndexTask, SegmentTask, read_view
+from waltzctl.engine.spark.record_plan import MissingTask, record_parts
 from waltzctl.engine.spark.selection import IdBounds, Selection
 from waltzctl.engine.spark.splits import FLAT, Notice, SegmentPart, expand, survey
 from waltzctl.engine.spark.view_schemas import arrow_schema, pick
@@ -201,7 +205,73 @@ def test_what_concerns_a_storage_is_known_when_it_is_planned(storage: Path) -> N
     assert [row["code"] for row in rows("findings", first, *others)] == ["unknown-file"]
 
 
+# ---- the plan of the records ---------------------------------------------------------------------------------------------
+
+
+def planned_records(path: Path, selection: Selection = ALL, split_size: int = 1 << 30) -> list[Any]:
+    return [part for one in survey([path], selection) for part in record_parts(one, selection, split_size)]
+
+
+def outline(items: list[Any]) -> list[Any]:
+    return [
+        ("missing", one.front, one.span) if isinstance(one, MissingTask) else (one.job.first, one.number, one.count)
+        for one in items
+    ]
+
+
+def test_what_is_missing_is_looked_for_in_front_of_the_segments_and_behind_them(storage: Path) -> None:
+    front, behind = ("missing", True, (None, None)), ("missing", False, (None, None))
+    assert outline(planned_records(storage)) == [
+        front, (0, 0, 1), (10, 0, 1), (20, 0, 1), behind, front, (0, 0, 1), behind,
+    ]  # fmt: skip
+    assert outline(planned_records(storage, Selection(frozenset({0})).with_ids(12, 15))) == [
+        ("missing", True, (12, 15)), (10, 0, 1), ("missing", False, (12, 15)),
+    ]  # fmt: skip
+    for first in (0, 10, 20):
+        for path in (seg(storage, 0, first), idx(storage, 0, first)):
+            path.unlink()
+    (only, *others) = planned_records(storage)
+    assert outline([only, *others]) == [behind, front, (0, 0, 1), behind]
+    assert (only.cost, only.directory, only.node) == (0, storage / "0", str(storage))
+
+
+def test_the_parts_of_a_segment_know_the_one_behind_it_only_in_the_end(storage: Path) -> None:
+    parts = [one for one in planned_records(storage, split_size=300) if isinstance(one, SegmentPart)]
+    of_first = [one for one in parts if (one.job.partition, one.job.first) == (0, 0)]
+    assert [(one.number, one.count, one.entries, one.first, one.last) for one in of_first] == [
+        (0, 2, 10, None, None), (1, 2, 10, None, None),
+    ]  # fmt: skip
+    assert [None if one.follower is None else one.follower.first for one in of_first] == [None, 10]
+    assert [one.follower for one in parts if (one.job.partition, one.job.first) in ((0, 20), (1, 0))] == [None] * 2
+
+
+def test_a_look_for_what_is_missing_lists_the_partition_again(tmp_path: Path) -> None:
+    path = age(build_directory(tmp_path / "s", {0: 30}, per_segment=10, size=20, local_low_water_mark=31))
+    front, *_, behind = planned_records(path)
+
+    def told(task: Any) -> list[Any]:
+        return [(one.code.value, one.transaction_id, one.missing) for one in task.run(ReadLimits())]
+
+    assert told(front) == []
+    assert told(behind) == [("acknowledged-missing", 30, 2)]
+    for first in (0, 20):
+        for file in (seg(path, 0, first), idx(path, 0, first)):
+            file.unlink()
+    assert told(front) == [("segment-gap", 0, 10)]
+    assert told(behind) == [("acknowledged-missing", 20, 12)]
+    shutil.rmtree(path / "0")
+    assert told(front) == told(behind) == []
+
+
 # ---- which storages are meant --------------------------------------------------------------------------------------------
+
+
+def test_a_name_at_a_store_is_no_pattern() -> None:
+    fsspec = pytest.importorskip("fsspec")
+    fsspec.filesystem("memory").makedirs("/bucket-of-patterns/a", exist_ok=True)
+    with pytest.raises(Exception, match=r"bucket-of-patterns/\*") as raised:
+        expand(places.place("memory://bucket-of-patterns/*"))
+    assert "has a name of this pattern" not in str(raised.value)
 
 
 def test_a_path_is_a_storage_what_it_holds_or_what_it_matches(tmp_path: Path) -> None:

@@ -239,6 +239,13 @@ def test_damage_without_end_reaches_every_id_behind_it(storage: Path) -> None:
     assert rows(part(storage, 10, last=17)) == list(range(10, 18))
 
 
+def test_what_is_only_just_being_written_is_no_row(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in (14, 15):
+        flip(seg(storage, 0, 10), at(number) + 50)
+    monkeypatch.setattr(record_rows, "damage_told", lambda reader, damage: None)
+    assert rows(part(storage, 10)) == [one for one in range(10, 20) if one not in (14, 15)]
+
+
 def test_data_is_read_where_it_is_wanted(storage: Path) -> None:
     schema = arrow_schema(pick("records", ["data"]))
     (batch,) = read_packet([part(storage, 10)], ["data"], schema)

@@ -217,6 +217,7 @@ def test_ids_are_those_of_a_name_whatever_a_header_says(storage: Path) -> None:
 
 def shown(one: SegmentRange) -> tuple[Any, ...]:
     if one.before:
+        assert one.bytes == 0
         return one.segment, one.first, one.last
     ends = None if one.ends_at is None else one.ends_at.transaction_id
     return one.segment, one.first, one.last, one.start, one.start_id, one.stop, one.following, ends, one.bytes
