@@ -103,7 +103,47 @@ _COMPARE = (
 _COUNTED = "two numbers of truncations are only ever compared for being the same"
 _HERE = "and examination.contiguous_next >= max(proven.mark, proven.names, proven.with_data)"
 _MAY_BE_CUT = 'return torn.proof == "end" and torn.end == self.size and self.tail.harmless(torn.transaction_id)'
+_EXAMINED = "examination = Examination(directory, place, view, tuple(states), short, (), False, proven)"
+_SPANS = "spans = [(one.offset, one.offset + max(one.length, one.written)) for one in file.ranges] or [(0, start)]"
 _STORAGE = (
+    Equivalent(
+        "engine/storage/partition_log.py",
+        "PartitionLog._extent_of",
+        "end = max((segment.next_transaction_id for segment in self._segments), default=0)",
+        "end = max((segment.next_transaction_id for segment in self._segments), default=(-1))",
+        "what is lost ends at 0 or behind it, which is the greater one",
+    ),
+    Equivalent(
+        "engine/storage/retired.py",
+        "_delete",
+        "for name in sorted(os.listdir(directory)):",
+        "for name in list(os.listdir(directory)):",
+        "any order will do; this one is the same every time",
+    ),
+    Equivalent(
+        "engine/storage/control_file.py",
+        "OpenControlFile.reset",
+        "first = 3 - (info.current or 1)",
+        "first = 3 - (info.current or 2)",
+        "where neither is in force either may be written first",
+    ),
+    Equivalent(
+        "engine/storage/partition_recovery.py",
+        "examine_partition",
+        _EXAMINED,
+        _EXAMINED.replace("False", "True"),
+        "stands in for what is known in the end",
+    ),
+    *(
+        Equivalent(
+            "engine/storage/store.py",
+            "_infos_touched",
+            _SPANS,
+            _SPANS.replace("(0, start)", new),
+            "anything in front of the first info stands for the header",
+        )
+        for new in ("(1, start)", "((-1), start)")
+    ),
     *(
         Equivalent("engine/storage/partition_log.py", function, old, new, _COUNTED)
         for function, old, new in (
