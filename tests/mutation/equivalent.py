@@ -1213,6 +1213,27 @@ _KNOWN = "and known.transaction_id > (-1 if found is None else found.transaction
 _SPARK = (
     *(
         Equivalent(
+            "engine/spark/finding_tasks.py",
+            "ChunkTask._joins",
+            "if any(end(row, proven, context.local_low_water_mark)):",
+            "if all(end(row, proven, context.local_low_water_mark)):",
+            "where nothing is missing more is looked at, and still nothing is",
+            nth,
+        )
+        for nth in (1, 2)
+    ),
+    *(
+        Equivalent(
+            "engine/spark/segment_parts.py",
+            "",
+            "_NEAR = (64, 8, 1)",
+            f"_NEAR = {new}",
+            "whichever record in front is taken, those from there lead up to the place or do not",
+        )
+        for new in ("(63, 8, 1)", "(65, 8, 1)", "(64, 7, 1)", "(64, 9, 1)")
+    ),
+    *(
+        Equivalent(
             "engine/spark/record_rows.py",
             "read_packet",
             _BEHIND,
@@ -1521,6 +1542,7 @@ TUNED: dict[str, tuple[str, ...]] = {
     "engine/spark/cluster_history.py": ("_AT_ONCE", "_ROWS"),
     "engine/spark/spark_executor.py": ("PACKET", "FLAT", "WAVE"),
     "engine/spark/run_writing.py": ("_FLUSH", "_HELD"),
+    "engine/spark/finding_tasks.py": ("_SLACK",),
     "engine/spark/segment_parts.py": ("_TRIES", "LOOKBACK", "SEARCH_BUDGET"),
     "engine/spark/splits.py": ("FLAT",),
     "engine/spark/stream_node.py": ("_ABOUT", "_ROWS", "_BYTES"),

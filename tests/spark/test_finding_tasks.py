@@ -280,3 +280,19 @@ def test_the_partition_as_a_whole_has_every_finding_of_its_segments(storage: Pat
     assert ("segment-gap", 57) in found
     parts = [one for task in tasks(storage, 3 * SEGMENT) for one in _found(task)]
     assert sorted(parts, key=str) == sorted(found, key=str)
+
+
+@pytest.mark.parametrize(("mark", "reached"), [(79, True), (80, True), (99, True), (100, False)])
+def test_an_earlier_segment_is_looked_at_where_it_may_reach_the_mark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: int, reached: bool
+) -> None:
+    """By as many records as its bytes can hold; the last one by its name ends far in front of that."""
+    monkeypatch.setattr(finding_tasks, "_SLACK", 0)
+    storage = build_directory(tmp_path / "s", {0: [make_records(100, size=40)]}, local_low_water_mark=mark)
+    write_segment(storage / "0", make_records(10, first=50, size=40), first=50)
+    age(storage)
+    *_, last = tasks(storage, 400)
+    assert isinstance(last, ChunkTask)
+    assert [job.first for job in last.jobs_before] == [0]
+    told = [number for code, number in _found(last) if code == "acknowledged-missing"]
+    assert told == ([] if reached else [100])
