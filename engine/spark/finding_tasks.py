@@ -22,7 +22,7 @@ from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentChe
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.targets import PartitionScope, Scope, ScopeSurroundings
 from waltzctl.engine.inspect.verification import VerifyOptions
-from waltzctl.engine.log.assess import Stretch, end, joints
+from waltzctl.engine.log.assess import begun, end, joints
 from waltzctl.engine.log.view import FileState, read_segment_header
 from waltzctl.engine.losses import Ids
 from waltzctl.engine.spark.splits import FLAT, Surveyed, parts_for
@@ -120,7 +120,7 @@ class ChunkTask:
         row = [report.stretch for report in ordered]
         if self.behind is not None:
             job, begins = self.behind
-            row.append(Stretch(job.first, begins, None, begins - 1, known=False))
+            row.append(begun(job.first, begins))
         joined = joints(row, 0 if self.first else None)
         if self.whole is None:
             yield from told(self.context, joined, reports)

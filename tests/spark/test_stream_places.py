@@ -265,6 +265,13 @@ def test_without_an_index_a_range_is_read_from_the_beginning_of_its_segment(stor
     assert shown(one) == (10, 13, 14, 128, 10, at(15), None, 14, 300)
 
 
+def test_a_range_in_which_nothing_stands_weighs_nothing(storage: Path) -> None:
+    """The ids behind the last record of a segment, which another range tells as missing."""
+    cut(seg(storage, 0, 10), at(17))
+    missing, _ = places(storage).ranges(anchor(16), anchor(20), template(storage))
+    assert shown(missing) == (10, 17, 19, at(17), 17, None, 20, None, 0)
+
+
 def test_a_segment_without_a_whole_header_is_one_range(storage: Path) -> None:
     cut(seg(storage, 0, 10), 100)
     first, one, last = places(storage).ranges(anchor(8), anchor(20), template(storage))
