@@ -1440,6 +1440,23 @@ _QUICK = "the long way makes the same of the only one; this one is quicker"
 _ENDED = "nothing is left of what was received, so that nobody asks how long the next frame is"
 _ONE_MORE = "however much more is read, it is more than may be there"
 _NODE = (
+    Equivalent(
+        "engine/net/executor.py",
+        "Executor._work",
+        "break",
+        "continue",
+        "there is no job, which ends the loop as well",
+    ),
+    *(
+        Equivalent(
+            "engine/net/connection.py",
+            "Connection.__init__",
+            "self._written = 0",
+            f"self._written = {new}",
+            "only whether it grows is looked at",
+        )
+        for new in ("1", "(-1)")
+    ),
     Equivalent(_COMMIT, "_chunks", "if len(runs) == 1:", "if False:", _QUICK),
     Equivalent(_COMMIT, "GroupCommit._bounds", "if count == 1:", "if False:", _QUICK),
     Equivalent(_ANSWERS, "failure_frames", "if count == 1:", "if False:", _QUICK),
