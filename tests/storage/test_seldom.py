@@ -9,14 +9,15 @@ import pytest
 
 from tests.builders import CREATED, KEY, build_directory, make_records
 from tests.storage.support import LAYOUTS, built, codes, data_path, index_path, opened
-from waltzctl.engine.errors import PartitionQuarantinedError, RefusedError
+from waltzctl.engine.errors import InvalidRequestError, PartitionQuarantinedError, RefusedError
 from waltzctl.engine.log.view import FileState, SegmentView, view_partition
 from waltzctl.engine.storage.append import PendingRecord, append_lines
 from waltzctl.engine.storage.belonging import _entries
 from waltzctl.engine.storage.control_file import OpenControlFile, create_control_file
+from waltzctl.engine.storage.creation import create_cluster
 from waltzctl.engine.storage.directory import _Examined
 from waltzctl.formats.accepted_losses import AcceptedLoss, encode_ledger
-from waltzctl.formats.control import Layout, decode_control, initial_control
+from waltzctl.formats.control import MAX_PARTITIONS, Layout, decode_control, initial_control
 
 
 def test_what_was_not_examined_has_no_transaction() -> None:
@@ -133,3 +134,31 @@ def test_an_index_beside_something_that_is_no_file_is_not_told_as_left_alone(tmp
         assert storage.partition(0).quarantined
     view = SegmentView(0, 10, None, FileState.of(index_path(tmp_path, 10)))
     assert view.data is None
+
+
+@pytest.mark.parametrize("index", [None, 0, 50, 128])
+def test_a_segment_that_was_being_made_goes_with_its_index(tmp_path: Path, index: int | None) -> None:
+    """A crash may leave its data file with a part of a header, and its index not at all or with as little."""
+    records = built(tmp_path, 10)
+    header = data_path(tmp_path).read_bytes()[:128]
+    data_path(tmp_path, 10).write_bytes(header[:50])
+    if index is not None:
+        index_path(tmp_path, 10).write_bytes(header[:index])
+    with opened(tmp_path) as storage:
+        partition = storage.partition(0)
+        assert not partition.quarantined
+        assert partition.max_transaction_id == 9
+        assert sorted(path.name for path in (tmp_path / "0").iterdir()) == sorted(
+            [data_path(tmp_path).name, index_path(tmp_path).name]
+        )
+        partition.append(make_records(1, first=10))
+        assert [one.transaction_id for one in partition.read_range(0, 20)] == list(range(11))
+    assert len(records) == 10
+
+
+@pytest.mark.parametrize("number", [0, -1, MAX_PARTITIONS + 1])
+def test_a_cluster_has_as_many_partitions_as_a_reader_believes(tmp_path: Path, number: int) -> None:
+    said = f"the number of partitions must be 1 to {MAX_PARTITIONS}, not {number}"
+    with pytest.raises(InvalidRequestError, match=f"^{said}$"):
+        create_cluster([tmp_path / "s"], num_partitions=number, assign=[])
+    assert not (tmp_path / "s").exists()
