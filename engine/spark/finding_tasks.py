@@ -22,7 +22,7 @@ from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentChe
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.targets import PartitionScope, Scope, ScopeSurroundings
 from waltzctl.engine.inspect.verification import VerifyOptions
-from waltzctl.engine.log.assess import Stretch, end, joints
+from waltzctl.engine.log.assess import begun, end, joints
 from waltzctl.engine.log.view import FileState, read_segment_header
 from waltzctl.engine.losses import Ids
 from waltzctl.engine.spark.splits import FLAT, Surveyed, parts_for
@@ -97,7 +97,7 @@ class ChunkTask:
     def run(self, limits: ReadLimits) -> Iterator[Finding]:
         """What is wrong in the segments, between them and the next one, and at the end with the partition."""
         seen: set[Finding] = set()
-        for attempt in range(_ATTEMPTS + 1):
+        for _ in range(_ATTEMPTS + 1):
             reports = [check_segment(job, _OPTIONS, limits) for job in self.jobs]
             fresh = [one for report in reports for one in report.findings if one not in seen]
             seen.update(fresh)
@@ -105,8 +105,6 @@ class ChunkTask:
             joins = list(self._joins(reports, limits))
             if not joins or all(_unchanged(report) for report in reports):
                 yield from joins
-                break
-            if attempt == _ATTEMPTS:
                 break
         if self.whole is not None:
             run = self.whole.opened(limits)
@@ -122,7 +120,7 @@ class ChunkTask:
         row = [report.stretch for report in ordered]
         if self.behind is not None:
             job, begins = self.behind
-            row.append(Stretch(job.first, begins, None, begins - 1, known=False))
+            row.append(begun(job.first, begins))
         joined = joints(row, 0 if self.first else None)
         if self.whole is None:
             yield from told(self.context, joined, reports)

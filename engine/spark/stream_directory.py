@@ -96,9 +96,8 @@ class DirectoryHistory:
         self._control = read_control(self._path / CONTROL_FILE_NAME)
         if self._control is None:
             view_storage(self._path)  # raises NotWaltzError unless partitions lie there without a control file
-        if (
-            self._control is not None and self._control.size_fits
-        ):  # what is beyond it is of no partition of this cluster
+        # what is beyond a control file that is whole is of no partition of this cluster
+        if self._control is not None and self._control.size_fits:
             found = [number for number in found if number < self._control.header.num_partitions]
         listed = {number: self._list(number) for number in sorted(found)}
         self._listed = {number: one for number, one in listed.items() if one is not None}
@@ -139,13 +138,15 @@ class DirectoryHistory:
         for number in self._places:
             if partitions is not None and number not in partitions:
                 continue
-            last = self._patiently(number, lambda places: self._last(places, known))
-            lost = self._lost_up_to(number, last, known)
+            last, lost = self._end(number, known)
             if up_to == LOW_WATER_MARK:
                 mark = self._mark(number)
                 lost = min(lost, mark)
-                if mark < last.transaction_id:
+                if (
+                    mark < last.transaction_id
+                ):  # what is damaged up to the mark is told when the records behind it are read
                     last = self.at_or_before(number, mark, known.get(number, BEGINNING))
+                    lost = last.transaction_id
             found[number] = Anchor(lost) if lost > last.transaction_id else last
         return found
 
@@ -158,20 +159,21 @@ class DirectoryHistory:
         nothing = PartitionView(number, self._path / str(number), ())
         return Promised(nothing if listed is None else listed.view, listed is not None, mark, session)
 
-    def _lost_up_to(self, number: int, last: Anchor, known: Mapping[int, Anchor]) -> int:
-        """The last transaction that is proven to have been here, behind the last record; that record's id where there is none.
+    def _end(self, number: int, known: Mapping[int, Anchor]) -> tuple[Anchor, int]:
+        """The last record, and the last transaction that is proven to have been here, which is that record's where none is lost.
 
         Asked a second time of files that are listed anew, as a truncation may have come between the listing and the reading.
         """
+        last = self._patiently(number, lambda places: self._last(places, known))
         if self._promised(number).proven.required - 1 <= last.transaction_id:
-            return last.transaction_id
+            return last, last.transaction_id
         self._control = read_control(self._path / CONTROL_FILE_NAME)
         self._listed.pop(number, None)
         if (listed := self._list(number)) is not None:
             self._listed[number] = listed
             self._places[number] = PartitionPlaces(listed.view)
-        again = self._patiently(number, lambda places: self._last(places, known))
-        return max(last.transaction_id, again.transaction_id, self._promised(number).proven.required - 1)
+        last = self._patiently(number, lambda places: self._last(places, known))
+        return last, max(last.transaction_id, self._promised(number).proven.required - 1)
 
     def _last(self, places: PartitionPlaces, known: Mapping[int, Anchor]) -> Anchor:
         number, states = places.partition, places.last_states

@@ -169,7 +169,7 @@ class PartitionPlaces:
             owner = self._owner(anchor.transaction_id)
             if owner is not None and self._segments[owner].first_transaction_id == anchor.segment:
                 with open_segment(SegmentJob(self._directory, anchor.segment, self.partition)) as opened:
-                    seen = None if opened.short else _look(opened, anchor)
+                    seen = _look(opened, anchor)
                 if seen is not None:
                     return seen
         found = self.at_or_before(anchor.transaction_id)

@@ -301,8 +301,6 @@ class WaltzStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """An intact record at most `count` transactions behind `start`; further only behind what is damaged or missing."""
         if count <= 0:
             return start
-        if last.transaction_id - start.transaction_id <= count:
-            return last
         nothing = start.transaction_id  # up to here nothing intact follows `start`
         reach, found = nothing + count, start
         while reach < last.transaction_id:

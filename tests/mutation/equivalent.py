@@ -104,7 +104,47 @@ _COMPARE = (
 _COUNTED = "two numbers of truncations are only ever compared for being the same"
 _HERE = "and examination.contiguous_next >= max(proven.mark, proven.names, proven.with_data)"
 _MAY_BE_CUT = 'return torn.proof == "end" and torn.end == self.size and self.tail.harmless(torn.transaction_id)'
+_EXAMINED = "examination = Examination(directory, place, view, tuple(states), short, (), False, proven)"
+_SPANS = "spans = [(one.offset, one.offset + max(one.length, one.written)) for one in file.ranges] or [(0, start)]"
 _STORAGE = (
+    Equivalent(
+        "engine/storage/partition_log.py",
+        "PartitionLog._extent_of",
+        "end = max((segment.next_transaction_id for segment in self._segments), default=0)",
+        "end = max((segment.next_transaction_id for segment in self._segments), default=(-1))",
+        "what is lost ends at 0 or behind it, which is the greater one",
+    ),
+    Equivalent(
+        "engine/storage/retired.py",
+        "_delete",
+        "for name in sorted(os.listdir(directory)):",
+        "for name in list(os.listdir(directory)):",
+        "any order will do; this one is the same every time",
+    ),
+    Equivalent(
+        "engine/storage/control_file.py",
+        "OpenControlFile.reset",
+        "first = 3 - (info.current or 1)",
+        "first = 3 - (info.current or 2)",
+        "where neither is in force either may be written first",
+    ),
+    Equivalent(
+        "engine/storage/partition_recovery.py",
+        "examine_partition",
+        _EXAMINED,
+        _EXAMINED.replace("False", "True"),
+        "stands in for what is known in the end",
+    ),
+    *(
+        Equivalent(
+            "engine/storage/store.py",
+            "_infos_touched",
+            _SPANS,
+            _SPANS.replace("(0, start)", new),
+            "anything in front of the first info stands for the header",
+        )
+        for new in ("(1, start)", "((-1), start)")
+    ),
     *(
         Equivalent("engine/storage/partition_log.py", function, old, new, _COUNTED)
         for function, old, new in (
@@ -1436,7 +1476,152 @@ _INSPECT = (
 _WEIGHTS = 'SparkExecutor(session).map(describe_worker, range(count), weights=[1 << 30] * count, what="start workers")'
 _ALL_ALIKE = "weights that are all alike make the same packets, and nobody listens to this progress"
 _ONLY_ONE = "there is one"
+_BEHIND = "behind = packet[place + 1] if place + 1 < len(packet) else None"
+_TOGETHER = "return parts[0] if len(parts) == 1 else np.concatenate(parts)"
+_BEGINS = "if header is None or header.first_transaction_id == job.first:"
+_BUILT = "one for one in verify([built], VerifyOptions(quick=True, exclusive=True)) if isinstance(one, Finding)"
+_KNOWN = "and known.transaction_id > (-1 if found is None else found.transaction_id)"
 _SPARK = (
+    *(
+        Equivalent(
+            "engine/spark/finding_tasks.py",
+            "ChunkTask._joins",
+            "if any(end(row, proven, context.local_low_water_mark)):",
+            "if all(end(row, proven, context.local_low_water_mark)):",
+            "where nothing is missing more is looked at, and still nothing is",
+            nth,
+        )
+        for nth in (1, 2)
+    ),
+    *(
+        Equivalent(
+            "engine/spark/segment_parts.py",
+            "",
+            "_NEAR = (64, 8, 1)",
+            f"_NEAR = {new}",
+            "whichever record in front is taken, those from there lead up to the place or do not",
+        )
+        for new in ("(63, 8, 1)", "(65, 8, 1)", "(64, 7, 1)", "(64, 9, 1)")
+    ),
+    *(
+        Equivalent(
+            "engine/spark/record_rows.py",
+            "read_packet",
+            _BEHIND,
+            _BEHIND.replace(old, new),
+            "the header of the segment behind is read once more, and says the same",
+        )
+        for old, new in (
+            ("place + 1]", "place + 0]"),
+            ("place + 1]", "place - 1]"),
+            ("if place + 1 < len(packet)", "if False"),
+            ("+ 1 <", "+ 2 <"),
+            ("len(packet)", "(len(packet)) - 1"),
+        )
+    ),
+    *(
+        Equivalent(
+            "engine/spark/record_arrays.py",
+            "_together",
+            _TOGETHER,
+            _TOGETHER.replace(old, new),
+            "a copy of the only one",
+        )
+        for old, new in (("len(parts) == 1", "False"), ("== 1", "== 0"), ("[0]", "[(-1)]"))
+    ),
+    *(
+        Equivalent(
+            "engine/spark/record_arrays.py",
+            "_hex",
+            "offsets = np.arange(0, 8 * rows + 1, 8, dtype=np.int32)",
+            f"offsets = np.arange(0, {new}, 8, dtype=np.int32)",
+            "what stands behind the last offset is not looked at",
+        )
+        for new in ("9 * rows + 1", "8 * rows + 2")
+    ),
+    Equivalent(
+        "engine/spark/record_arrays.py",
+        "_request_ids",
+        "halves = [np.ascontiguousarray(word).view(np.int32).reshape(-1, 2) for word in (high, low)]",
+        "halves = [np.ascontiguousarray(word).view(np.int32).reshape(-2, 2) for word in (high, low)]",
+        "any negative number stands for what is left",
+    ),
+    *(
+        Equivalent(
+            "engine/spark/stream_places.py",
+            "PartitionPlaces._in_segment",
+            _KNOWN,
+            _KNOWN.replace(old, new),
+            "the same record is looked at, or one more is read; a record that stands somewhere has an id from 0 on",
+        )
+        for old, new in ((">", ">="), ("-1", "-0"), ("-1", "-2"))
+    ),
+    *(
+        Equivalent(
+            "engine/spark/stream_directory.py",
+            "DirectoryHistory._ranges",
+            f"{old},",
+            f"{old.partition('=')[0]}={new},",
+            "stands in for what each range says itself",
+        )
+        for old, *others in (
+            ("segment=0", "1", "(-1)"),
+            ("first=0", "1", "(-1)"),
+            ("last=-1", "-0", "-2"),
+            ("start_id=0", "1", "(-1)"),
+        )
+        for new in others
+    ),
+    *(
+        Equivalent(
+            "engine/spark/finding_tasks.py", "_begins", _BEGINS, new, "the check says the same of it, and reads more"
+        )
+        for new in ("if header is None or False:", "if False:")
+    ),
+    Equivalent(
+        "engine/spark/spark_executor.py",
+        "_anchor_imports",
+        "if all(os.path.isabs(one) for one in sys.path if one):",
+        "if False:",
+        "what is absolute stays as it is",
+    ),
+    Equivalent(
+        "engine/spark/cluster_history.py",
+        "_anchor",
+        "return anchor_of(records[0])",
+        "return anchor_of(records[(-1)])",
+        _ONLY_ONE,
+    ),
+    *(
+        Equivalent(
+            "engine/spark/writer.py",
+            "StorageWriter._check",
+            _BUILT,
+            _BUILT.replace(f"{name}=True", f"{name}=False"),
+            "the tasks have read their records back, and nobody else knows the place: it only takes longer",
+        )
+        for name in ("quick", "exclusive")
+    ),
+    *(
+        Equivalent(
+            "engine/spark/table_files.py",
+            "_worded",
+            "options = VerifyOptions(partitions=partitions or None)",
+            f"options = VerifyOptions(partitions={new})",
+            "more is looked at than is asked for",
+        )
+        for new in ("False or None", "partitions and None")
+    ),
+    *(
+        Equivalent(
+            "engine/spark/stream_reader.py",
+            "WaltzStreamReader._rows",
+            f"if ADMISSION and isinstance(limit, {name}):",
+            f"if True and isinstance(limit, {name}):",
+            "with PySpark 4.2 and later it is; with 4.1 the name is not there, and no stream begins",
+        )
+        for name in ("ReadMaxRows", "ReadAllAvailable")
+    ),
     *(
         Equivalent("engine/spark/handshake.py", "check_workers", _WEIGHTS, _WEIGHTS.replace("1 << 30", new), _ALL_ALIKE)
         for new in ("1 >> 30", "1 << 29", "1 << 31", "0 << 30", "2 << 30")
@@ -1447,9 +1632,9 @@ _SPARK = (
             "describe_worker",
             "kernels.choose(1 << 30)  # the compiled kernel, while nobody waits for it",
             f"kernels.choose({new})  # the compiled kernel, while nobody waits for it",
-            "enough for the compiled kernel",
+            "whenever the compiled kernel is loaded, it is there when it is needed",
         )
-        for new in ("2 << 30", "1 << 31", "1 << 29")
+        for new in ("2 << 30", "1 << 31", "1 << 29", "1 >> 30", "0 << 30")
     ),
     *(
         Equivalent(
@@ -1526,6 +1711,23 @@ _QUICK = "the long way makes the same of the only one; this one is quicker"
 _ENDED = "nothing is left of what was received, so that nobody asks how long the next frame is"
 _ONE_MORE = "however much more is read, it is more than may be there"
 _NODE = (
+    Equivalent(
+        "engine/net/executor.py",
+        "Executor._work",
+        "break",
+        "continue",
+        "there is no job, which ends the loop as well",
+    ),
+    *(
+        Equivalent(
+            "engine/net/connection.py",
+            "Connection.__init__",
+            "self._written = 0",
+            f"self._written = {new}",
+            "only whether it grows is looked at",
+        )
+        for new in ("1", "(-1)")
+    ),
     Equivalent(_COMMIT, "_chunks", "if len(runs) == 1:", "if False:", _QUICK),
     Equivalent(_COMMIT, "GroupCommit._bounds", "if count == 1:", "if False:", _QUICK),
     Equivalent(_ANSWERS, "failure_frames", "if count == 1:", "if False:", _QUICK),
@@ -1629,7 +1831,8 @@ TUNED: dict[str, tuple[str, ...]] = {
     "engine/spark/cluster_history.py": ("_AT_ONCE", "_ROWS"),
     "engine/spark/spark_executor.py": ("PACKET", "FLAT", "WAVE"),
     "engine/spark/run_writing.py": ("_FLUSH", "_HELD"),
-    "engine/spark/segment_parts.py": ("_TRIES",),
+    "engine/spark/finding_tasks.py": ("_SLACK",),
+    "engine/spark/segment_parts.py": ("_TRIES", "LOOKBACK", "SEARCH_BUDGET"),
     "engine/spark/splits.py": ("FLAT",),
     "engine/spark/stream_node.py": ("_ABOUT", "_ROWS", "_BYTES"),
     "engine/spark/stream_places.py": ("SPLIT_BYTES",),

@@ -261,8 +261,8 @@ SECOND: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/spark/stream_reader.py",
-        "if last.transaction_id - start.transaction_id <= count:",
-        "if last.transaction_id - start.transaction_id <= count + 1:",
+        "reach, found = nothing + count, start",
+        "reach, found = nothing + count + 1, start",
         ("tests/spark/test_stream_directory.py",),
         "a batch has one transaction more than its bound",
     ),

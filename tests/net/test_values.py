@@ -43,6 +43,7 @@ from waltzctl.engine.net.setting_kinds import (
     SettingKind,
 )
 from waltzctl.engine.net.settings import (
+    Option,
     Reloaded,
     Settings,
     camel_case,
@@ -366,6 +367,30 @@ class Outer:
     inner: Inner | None = group(Inner, key="front.", name="in-", wanted_by=("needed",))
     other: Inner = group(Inner, key="other.", name="other-", reloadable=True)
     alone: str | None = setting("a word", FILLED_TEXT, default=None, name="single", unless="another")
+
+
+@dataclass(frozen=True)
+class Typed:
+    plain: str = setting("a", FILLED_TEXT)
+    place: str = setting("b", FILLED_TEXT, option=Option("PLACE", argument=True))
+    usual: str = setting("c", FILLED_TEXT, option=Option("TEXT"))
+    hidden: str = setting("d", FILLED_TEXT, secret=True, option=Option())
+    in_file: str = setting("e", FILLED_TEXT, secret=True, option=Option(only_file=True))
+
+
+def test_how_settings_are_typed() -> None:
+    """As an option, a place in the command line, the file of a secret, or not at all."""
+    found = {
+        one.name: (one.option, one.is_argument, one.on_command_line, one.file_option)
+        for one in Settings("x", Typed).listed
+    }
+    assert found == {
+        "plain": ("--plain", False, (), "--plain-file"),
+        "place": ("PLACE", True, ("PLACE",), "--place-file"),
+        "usual": ("--usual", False, ("--usual",), "--usual-file"),
+        "hidden": ("--hidden", False, ("--hidden", "--hidden-file"), "--hidden-file"),
+        "in-file": ("--in-file", False, ("--in-file-file",), "--in-file-file"),
+    }
 
 
 def test_what_follows_from_a_declaration_alone() -> None:

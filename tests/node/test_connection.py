@@ -118,6 +118,13 @@ def test_a_keep_alive_in_front_is_not_shown_with_what_is_refused(caplog: pytest.
     assert line.endswith(shown(b"GET / HTTP/1.1\r\n"))
 
 
+def test_what_is_refused_is_shown_with_what_can_be_printed(caplog: pytest.LogCaptureFixture) -> None:
+    peer, _ = a_peer(greeted=False)
+    peer.send(b"GET \x1f\x20\x7e\x7f\x80")
+    [line] = lines(caplog)
+    assert line.endswith("it begins with 47 45 54 20 1f 20 7e 7f 80 (GET . ~..)")
+
+
 def test_versions_without_a_common_one_are_told(caplog: pytest.LogCaptureFixture) -> None:
     peer, _ = a_peer(greeted=False)
     hello = Hello((3, 4), "somebody").encode()

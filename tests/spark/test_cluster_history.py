@@ -26,6 +26,7 @@ from waltzctl.engine.metadata.cluster_changes import create_cluster
 from waltzctl.engine.metadata.embedded_store import EmbeddedStore
 from waltzctl.engine.spark import cluster_history
 from waltzctl.engine.spark.cluster_history import ClusterAccess, ClusterReader, RangePartition, cluster_stream
+from waltzctl.engine.spark.data_loss import Losses
 from waltzctl.engine.spark.data_source import WaltzDataSource
 from waltzctl.engine.spark.offsets import BEGINNING, Anchor
 from waltzctl.engine.spark.stream_node import NodeRange, PeerAccess, anchor_of
@@ -222,6 +223,9 @@ def test_a_stream_is_bounded_by_ids_in_ranges_of_which_the_last_names_its_record
         NodeRange(0, 2, 5, None), NodeRange(0, 6, 9, last),
     ]  # fmt: skip
     assert list(history.parts(0, last, last)) == []
+    assert list(history.parts(0, Anchor(8), last)) == [NodeRange(0, 9, 9, last)]
+    assert list(history.parts(0, Anchor(5), last)) == [NodeRange(0, 6, 9, last)]
+    assert list(history.parts(0, Anchor(4), last)) == [NodeRange(0, 5, 8), NodeRange(0, 9, 9, last)]
 
 
 def test_what_is_known_of_places(client: Client, metadata: str) -> None:
@@ -252,6 +256,8 @@ def test_a_last_record_that_is_another_one_or_missing_ends_the_task(client: Clie
     said = f"{metadata}, partition 0: transaction 9 is another one than when this was planned"
     with pytest.raises(StalePlanError, match=re.escape(said)):
         list(reader.read(task))
+    for batch in stream(metadata)._history.read(NodeRange(0, 8, 9), Losses()):
+        assert batch.column("transaction_id").to_pylist() == [8, 9]
     client.records[0].clear()
     with pytest.raises(StalePlanError, match=re.escape(said)):
         list(reader.read(task))

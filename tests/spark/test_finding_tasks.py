@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,9 @@ from tests.builders import build_directory, make_records, write_segment
 from tests.inspect.helpers import age, cut, flip, idx, seg
 from tests.spark.reading import in_order, read, verified
 from waltzctl.engine.columns.finding_columns import FINDING
+from waltzctl.engine.findings import Finding
+from waltzctl.engine.inspect.read_limits import ReadLimits
+from waltzctl.engine.spark import finding_tasks
 from waltzctl.engine.spark.directory_views import VIEW_PLANS
 from waltzctl.engine.spark.finding_tasks import ChunkTask, PartitionTask
 from waltzctl.engine.spark.selection import Selection
@@ -124,3 +128,171 @@ def test_the_end_is_that_of_the_segment_that_reaches_furthest(tmp_path: Path, ma
     age(storage)
     for size in (100, 3 * SEGMENT, 4 * SEGMENT, 20 * SEGMENT):
         assert findings(storage, size) == expected(storage)
+
+
+# ---- one task alone ------------------------------------------------------------------------------------------------------
+
+
+def _sized(path: Path, *counts: int) -> Path:
+    """Segments of so many records with 60 bytes each."""
+    segments, first = [], 0
+    for count in counts:
+        segments.append(make_records(count, first=first, size=20))
+        first += count
+    return age(build_directory(path, {0: segments}))
+
+
+@pytest.mark.parametrize(
+    ("counts", "flat", "sizes"),
+    [
+        ((10, 10, 20), 128, [2, 1]),  # the second fills the share to the byte
+        ((10, 10, 20), 127, [2, 1]),
+        ((10, 10, 20), 126, [1, 1, 1]),  # and here it is one byte more
+        ((20, 10, 10), 126, [1, 1, 1]),
+        ((20, 10, 10), 128, [1, 2]),
+        ((1, 1, 1, 40), 0, [3, 1]),
+    ],
+)
+def test_a_row_of_segments_is_full_behind_its_share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counts: tuple[int, ...], flat: int, sizes: list[int]
+) -> None:
+    storage = _sized(tmp_path / "s", *counts)
+    monkeypatch.setattr(finding_tasks, "FLAT", flat)
+    total = sum(128 + 60 * count + flat for count in counts)
+    found = tasks(storage, -(-total // 2))
+    assert [len(one.jobs) for one in found] == sizes  # type: ignore[union-attr]
+
+
+def test_segments_are_in_the_order_of_their_records_whatever_their_names(storage: Path) -> None:
+    for path in (seg(storage, 0, 30), idx(storage, 0, 30)):
+        path.rename(path.with_name(path.name.replace("30", "95")))
+    age(storage)
+    rows = [[job.first for job in one.jobs] for one in tasks(storage, 4 * SEGMENT)]  # type: ignore[union-attr]
+    assert rows == [[0, 10, 20, 95], [40, 50, 60, 70], [80, 90]]
+    first, second, _ = tasks(storage, 4 * SEGMENT)
+    assert isinstance(first, ChunkTask)
+    assert isinstance(second, ChunkTask)
+    assert first.behind is not None
+    assert second.behind is not None
+    assert [(job.first, begins) for job, begins in (first.behind, second.behind)] == [(40, 40), (80, 80)]
+
+
+def test_a_segment_without_a_readable_header_stands_where_its_name_says(storage: Path) -> None:
+    cut(seg(storage, 0, 30), 100)
+    age(storage)
+    rows = [[job.first for job in one.jobs] for one in tasks(storage, 4 * SEGMENT)]  # type: ignore[union-attr]
+    assert [first for row in rows for first in row] == list(range(0, 100, 10))
+
+
+def _found(task: Any) -> list[tuple[str, int | None]]:
+    return [(one.code.value, one.transaction_id) for one in task.run(ReadLimits()) if isinstance(one, Finding)]
+
+
+def test_each_join_is_told_by_the_task_of_the_segment_in_front(storage: Path) -> None:
+    """Within a task, and with the segment behind its last one."""
+    for first in (10, 30, 90):
+        cut(seg(storage, 0, first), 128 + 60 * 7)
+    age(storage)
+    told = [[one for one in _found(task) if one[0] == "segment-gap"] for task in tasks(storage, 4 * SEGMENT)]
+    assert told == [[("segment-gap", 17), ("segment-gap", 37)], []]
+    told = [[one for one in _found(task) if one[0] == "segment-gap"] for task in tasks(storage, SEGMENT)]
+    assert [number for number, found in enumerate(told) if found] == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("changes", "joins", "rounds"), [(0, True, 1), (1, True, 2), (3, True, 4), (4, False, 4), (99, False, 4)]
+)
+def test_joins_of_segments_that_change_are_looked_at_four_times_and_then_left(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, changes: int, joins: bool, rounds: int
+) -> None:
+    cut(seg(storage, 0, 10), 128 + 60 * 7)
+    age(storage)
+    task, checked, left = tasks(storage, 4 * SEGMENT)[0], [], [changes]
+    check_segment, unchanged = finding_tasks.check_segment, finding_tasks._unchanged
+
+    def counting(job: Any, *rest: Any) -> Any:
+        checked.append(job.first)
+        if job.first == 0:
+            left[0] -= 1
+        return check_segment(job, *rest)
+
+    monkeypatch.setattr(finding_tasks, "check_segment", counting)
+    monkeypatch.setattr(finding_tasks, "_unchanged", lambda report: left[0] < 0 and unchanged(report))
+    found = _found(task)
+    assert checked == [job.first for job in task.jobs] * rounds
+    assert ("segment-gap", 17) in found or not joins
+    assert ("segment-gap", 17) not in found or joins
+    assert len(found) == len(set(found)), "what was found in an earlier round is told again"
+
+
+def test_segments_that_join_are_looked_at_once_though_they_change(
+    storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds: list[int] = []
+    check_segment = finding_tasks.check_segment
+
+    def counting(job: Any, *rest: Any) -> Any:
+        rounds.append(job.first)
+        return check_segment(job, *rest)
+
+    monkeypatch.setattr(finding_tasks, "check_segment", counting)
+    monkeypatch.setattr(finding_tasks, "_unchanged", lambda report: False)
+    assert _found(tasks(storage, 4 * SEGMENT)[0]) == []
+    assert rounds == [0, 10, 20, 30]
+
+
+def test_a_segment_is_unchanged_while_its_files_are_as_they_were_read(storage: Path) -> None:
+    jobs = tasks(storage, SEGMENT)[1].jobs  # type: ignore[union-attr]
+    report = finding_tasks.check_segment(jobs[0], finding_tasks._OPTIONS, ReadLimits())
+    assert finding_tasks._unchanged(report)
+    with seg(storage, 0, 10).open("ab") as file:
+        file.write(b"x")
+    assert not finding_tasks._unchanged(report)
+    (last,) = tasks(storage, SEGMENT)[-1].jobs  # type: ignore[union-attr]
+    report = finding_tasks.check_segment(last, finding_tasks._OPTIONS, ReadLimits())
+    with seg(storage, 0, 90).open("ab") as file:
+        file.write(b"x")
+    assert finding_tasks._unchanged(report), "the last segment may grow"
+    for path in (seg(storage, 0, 10), idx(storage, 0, 10)):
+        path.unlink()
+    gone = finding_tasks.check_segment(jobs[0], finding_tasks._OPTIONS, ReadLimits())
+    assert not finding_tasks._unchanged(gone)
+
+
+@pytest.mark.parametrize(("mark", "told"), [(95, []), (96, []), (97, [97]), (99, [97])])
+def test_what_is_missing_up_to_the_mark_is_told_by_the_last_task(tmp_path: Path, mark: int, told: list[int]) -> None:
+    storage = build_directory(tmp_path / "s", {0: 100}, per_segment=10, size=20, local_low_water_mark=mark)
+    cut(seg(storage, 0, 90), 128 + 60 * 7)
+    cut(idx(storage, 0, 90), 128 + 8 * 7)
+    age(storage)
+    *others, last = tasks(storage, 4 * SEGMENT)
+    assert [one for task in others for one in _found(task)] == []
+    assert [number for code, number in _found(last) if code == "acknowledged-missing"] == told
+
+
+def test_the_partition_as_a_whole_has_every_finding_of_its_segments(storage: Path) -> None:
+    flip(seg(storage, 0, 20), 128 + 60 * 3 + 50)
+    cut(seg(storage, 0, 50), 128 + 60 * 7)
+    age(storage)
+    (whole,) = tasks(storage, 20 * SEGMENT)
+    found = _found(whole)
+    assert ("record-checksum", 23) in found
+    assert ("segment-gap", 57) in found
+    parts = [one for task in tasks(storage, 3 * SEGMENT) for one in _found(task)]
+    assert sorted(parts, key=str) == sorted(found, key=str)
+
+
+@pytest.mark.parametrize(("mark", "reached"), [(79, True), (80, True), (99, True), (100, False)])
+def test_an_earlier_segment_is_looked_at_where_it_may_reach_the_mark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: int, reached: bool
+) -> None:
+    """By as many records as its bytes can hold; the last one by its name ends far in front of that."""
+    monkeypatch.setattr(finding_tasks, "_SLACK", 0)
+    storage = build_directory(tmp_path / "s", {0: [make_records(100, size=40)]}, local_low_water_mark=mark)
+    write_segment(storage / "0", make_records(10, first=50, size=40), first=50)
+    age(storage)
+    *_, last = tasks(storage, 400)
+    assert isinstance(last, ChunkTask)
+    assert [job.first for job in last.jobs_before] == [0]
+    told = [number for code, number in _found(last) if code == "acknowledged-missing"]
+    assert told == ([] if reached else [100])

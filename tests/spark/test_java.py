@@ -45,6 +45,18 @@ def test_a_release_is_read_from_what_java_says(tmp_path: Path) -> None:
     assert java.java_release(Path(shell)) is None
 
 
+@pytest.mark.parametrize(
+    ("release", "fits"),
+    [(16, False), (17, True), (18, False), (20, False), (21, True), (22, False), (25, True), (26, False)],
+)
+def test_releases_are_those_that_spark_is_tested_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: int, fits: bool
+) -> None:
+    home = pretend(tmp_path / "home", f"{release}.0.1")
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    assert java.own_java() == (home / "bin" / "java" if fits else None)
+
+
 def test_a_java_that_will_do_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = pretend(tmp_path / "home", "17.0.1")
     monkeypatch.setenv("JAVA_HOME", str(home))

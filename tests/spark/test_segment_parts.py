@@ -190,3 +190,91 @@ def test_a_segment_that_was_cut_has_no_parts_behind_its_end(storage: Path) -> No
     assert ranges(storage, 4)[2:] == [None, None]
     cut(seg(storage, 0, 100), 1000)
     assert ranges(storage, 4)[2:] == [None, None]
+
+
+def sized(tmp_path: Path, sizes: list[int]) -> tuple[Path, list[int]]:
+    """A segment whose records have data of these sizes, without an index, and where they begin."""
+    records = [make_records(1, first=100 + place, size=size)[0] for place, size in enumerate(sizes)]
+    storage = build_directory(tmp_path / "sized", {0: [make_records(100, size=1), records]})
+    idx(storage, 0, 100).unlink()
+    return storage, [128 + sum(40 + size for size in sizes[:place]) for place in range(len(sizes))]
+
+
+@pytest.mark.parametrize("large", [0, 15, 20, 37, 39])
+@pytest.mark.parametrize("count", [3, 5, 8, 13])
+def test_a_record_that_reaches_over_whole_parts_is_the_first_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: int, count: int
+) -> None:
+    """Each part begins with the first record at or behind its share; where that is behind the next share, it is empty."""
+    monkeypatch.setattr(segment_parts, "LOOKBACK", 1600)
+    monkeypatch.setattr(segment_parts, "LOOKAHEAD", 600)
+    storage, begins = sized(tmp_path, [1480 if place == large else 20 for place in range(40)])
+    size = seg(storage, 0, 100).stat().st_size
+    job = SegmentJob(storage / "0", 100, 0, bytes=size)
+    shares = [128 + (size - 128) * number // count for number in range(count + 1)]
+    for number in range(count):
+        with ChunkReader(job, ReadLimits(), data=False) as reader:
+            found = range_of(reader, SegmentPart("n", job, None, number, count))
+        low, high, last = shares[number], shares[number + 1], number == count - 1
+        first = next((place for place, begin in enumerate(begins) if begin >= low), None)
+        if number == 0:
+            assert found == Range(place(0), high, last)
+        elif low - 1600 <= 128:
+            assert found == Range(place(0), high, last, low)
+        elif first is None or (begins[first] >= high and not last):
+            assert found is None
+        else:
+            assert found == Range(RecordPlace(begins[first], 100 + first), high, last)
+
+
+def chained(storage: Path, number: int, target: int) -> tuple[RecordPlace | None, int | None]:
+    job = SegmentJob(storage / "0", 100, 0, bytes=END)
+    with ChunkReader(job, ReadLimits(), data=False) as reader:
+        return segment_parts._chain(reader, place(number), target)
+
+
+def test_a_chain_convinces_that_goes_on_far_enough_or_to_the_last_byte(
+    storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert chained(storage, 10, at(12)) == (place(12), None)
+    assert chained(storage, 10, at(12) - 1) == (place(12), None)
+    assert chained(storage, 10, at(12) + 1) == (place(13), None)
+    assert chained(storage, 10, at(39)) == (place(39), None)
+    assert chained(storage, 10, at(39) + 1) == (None, None)
+    flip(seg(storage, 0, 100), at(20) + 50)
+    # it has to reach 600 bytes behind the target
+    assert chained(storage, 10, at(10)) == (place(10), None)
+    assert chained(storage, 10, at(10) + 1) == (place(11), at(20))
+    assert chained(storage, 10, at(12)) == (place(12), at(20))
+    assert chained(storage, 10, at(20)) == (None, at(20))
+    cut(seg(storage, 0, 100), at(19) + 30)
+    assert chained(storage, 10, at(12)) == (place(12), at(19))
+    cut(seg(storage, 0, 100), at(19))
+    assert chained(storage, 10, at(12)) == (place(12), None)
+
+
+@pytest.mark.parametrize("torn", [1, 30, 59])
+def test_a_torn_end_lets_the_parts_near_it_be_read_from_the_beginning(storage: Path, torn: int) -> None:
+    idx(storage, 0, 100).unlink()
+    cut(seg(storage, 0, 100), END - torn)
+    found = ranges(storage, 4)
+    assert found[:3] == BY_SEARCH[:3]
+    assert found[3] == Range(HEAD, END - torn, True, 1928)
+
+
+@pytest.mark.parametrize("first", [100, 99, 101])
+def test_what_leads_up_to_a_place_is_in_the_segment(storage: Path, first: int) -> None:
+    job = SegmentJob(storage / "0", 100, 0, bytes=END)
+    with ChunkReader(job, ReadLimits(), data=False) as reader:
+        assert segment_parts._proven(reader, 101, END) == place(1)
+        assert segment_parts._proven(reader, 100, END) is None, "nothing is in front of it"
+        assert segment_parts._proven(reader, 139, END) == place(39)
+        assert segment_parts._proven(reader, 140, END) is None
+        assert segment_parts._leads(reader, 100, at(0), at(3), 103)
+        assert not segment_parts._leads(reader, 100, at(0), at(3), 104)
+        assert not segment_parts._leads(reader, 101, at(0), at(3), 103)
+        assert not segment_parts._leads(reader, 100, at(0) - 1, at(3), 103)
+        assert not segment_parts._leads(reader, 100, at(3), at(3), 100)
+        assert not segment_parts._leads(reader, 100, None, at(3), 103)
+        assert not segment_parts._leads(reader, 100, at(0), at(3) + 1, 103)
+        assert not segment_parts._leads(reader, 100, at(0), at(3) - 1, 103)

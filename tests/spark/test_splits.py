@@ -325,6 +325,7 @@ def test_a_split_size_that_no_task_is_worth_is_refused(tmp_path: Path) -> None:
 def test_a_read_has_no_more_tasks_than_a_driver_can_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One step to each side of the bound, which is lowered here: a hundred thousand tasks take gigabytes of files."""
     storage = build_directory(tmp_path / "s", {0: 20, 1: 20})
+    assert batch_read.MAX_TASKS == 100_000
     tasks = len(packets(storage, splitSize=100))
     assert tasks > 10
     monkeypatch.setattr(batch_read, "MAX_TASKS", tasks)

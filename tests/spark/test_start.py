@@ -237,3 +237,14 @@ def test_a_master_is_looked_for_and_one_of_several_will_do(monkeypatch: pytest.M
         host, port = expected[-1]
         assert str(caught.value).startswith(f"{where}: nobody answers: {host}:{port}: Connection refused")
     assert {one[1] for one in asked} == {10.0}
+
+
+def test_what_java_says_while_it_starts_is_kept_from_its_first_byte_and_shown_when_it_fails() -> None:
+    def fail() -> None:
+        with start._quiet_start():
+            os.write(2, b"Invalid memory: banana\nmore")
+            raise RuntimeError("JAVA_GATEWAY_EXITED")
+
+    with pytest.raises(RuntimeError) as raised:
+        fail()
+    assert raised.value.__notes__ == ["Invalid memory: banana\nmore"]

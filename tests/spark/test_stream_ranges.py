@@ -122,6 +122,13 @@ def test_a_file_that_is_gone_or_shorter_than_a_header(segment: Path) -> None:
         _read(_range(segment, ends_at=_anchor(139)))
     (told,) = _read(_range(segment))
     assert str(told).startswith("segment-header")
+    (with_index,) = read_range(_range(segment), data=False)
+    segment.with_suffix(".idx").unlink()
+    (without,) = read_range(_range(segment), data=False)
+    assert isinstance(with_index, Finding)
+    assert isinstance(without, Finding)
+    assert (with_index.code, without.code) == ("segment-header-short", "segment-header-short")
+    assert with_index.message != without.message
     segment.unlink()
     with pytest.raises(StalePlanError, match="its file is gone"):
         _read(_range(segment))
@@ -143,6 +150,17 @@ def test_damage_is_told_by_the_range_that_has_the_first_id_that_it_cost(
     for number in (110, 111):
         flip(segment, _at(number) + 50)
     assert _read(_range(segment, first, last)) == rows
+
+
+def test_a_gap_is_told_whether_there_is_an_index_that_lists_it_or_none(segment: Path) -> None:
+    part = _range(segment, last=140, following=141)
+    (told,) = (one for one in read_range(part, data=False) if isinstance(one, Finding))
+    with segment.with_suffix(".idx").open("ab") as file:
+        file.write((_at(140)).to_bytes(8, "big"))
+    (listed,) = (one for one in read_range(part, data=False) if isinstance(one, Finding))
+    segment.with_suffix(".idx").unlink()
+    assert _read(part) == [*range(100, 140), "segment-gap 140 1"]
+    assert told.message != listed.message
 
 
 def test_damage_up_to_the_end_says_why_the_records_end(segment: Path) -> None:

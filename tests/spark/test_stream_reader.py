@@ -160,8 +160,10 @@ def test_what_is_lost_at_the_end_is_one_place_without_a_record() -> None:
     assert latest(over(history, limit=4), offset(9)) == offset(Anchor(19))
     assert latest(over(history, limit=4), offset(3)) == offset(7)
     assert latest(over(history, limit=4), offset(Anchor(19))) == offset(Anchor(19))
-    history.records[0] |= {20: record(20)}
-    assert latest(over(history, limit=4), offset(Anchor(19))) == offset(20)
+    history.lost[0] = 25
+    assert latest(over(history), offset(Anchor(19))) == offset(Anchor(25))
+    history.records[0] |= {26: record(26)}
+    assert latest(over(history, limit=7), offset(Anchor(19))) == offset(26)
 
 
 def test_a_limit_is_shared_by_the_partitions() -> None:
@@ -282,6 +284,7 @@ def test_a_partition_that_the_query_does_not_read_cannot_be_started_at() -> None
 def test_a_reader_that_is_told_no_beginning_knows_how_far_it_was() -> None:
     history = told(ALL)
     reader = over(history, limit=10)
+    assert reader.reportLatestOffset() == offset(99)
     assert reader.latestOffset() == offset(99)  # of a query whose first batch is asked for again: it has no limit
     reader.initialOffset()
     assert reader.latestOffset() == offset(9)

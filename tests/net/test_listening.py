@@ -1,0 +1,63 @@
+"""Where a port listens: every address of this machine without a host, one port number for all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+
+import pytest
+
+from waltzctl.engine.errors import ListenError
+from waltzctl.engine.net.connection import Connection
+from waltzctl.engine.net.peer_limits import PortLimits
+from waltzctl.engine.net.port import Port
+
+
+class Deaf(Port):
+    """Nobody gets as far as a connection."""
+
+    def _connection(self, peer: str) -> Connection:
+        raise AssertionError(peer)
+
+
+def addresses(host: str, port: int = 0) -> tuple[tuple[str, int], list[tuple[str, int]]]:
+    """What `start` answers, and the addresses of all listening sockets."""
+
+    async def listen() -> tuple[tuple[str, int], list[tuple[str, int]]]:
+        one = Deaf(limits=PortLimits(), log=logging.getLogger("test"), memory=1 << 20)
+        try:
+            first = await one.start(host, port, None)
+            assert one.listening
+            names = [found.getsockname()[:2] for found in one._listeners]
+        finally:
+            await one.close()
+        assert not one.listening
+        return first, names
+
+    return asyncio.run(listen())
+
+
+def test_without_a_host_it_is_every_address() -> None:
+    first, found = addresses("")
+    assert first == found[0]
+    assert {host for host, _ in found} <= {"0.0.0.0", "::"}
+    assert "0.0.0.0" in {host for host, _ in found}
+    assert len({port for _, port in found}) == 1, "one port number for all"
+    assert first[1] > 0
+
+
+def test_of_a_host_it_is_that_one() -> None:
+    first, found = addresses("127.0.0.1")
+    assert found == [first]
+    assert first[0] == "127.0.0.1"
+
+
+def test_a_port_that_is_taken_is_an_error_and_nothing_listens() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        number = taken.getsockname()[1]
+        with pytest.raises(ListenError, match=str(number)):
+            addresses("127.0.0.1", number)
+    assert addresses("127.0.0.1", number)[0] == ("127.0.0.1", number)
