@@ -36,17 +36,30 @@ class VaultAccess(ObjectAccess):
     """Files of backups; see `Access`.  There are no links and no special files among them, and nobody holds a lock."""
 
     def __init__(self) -> None:
-        self._opened: dict[tuple[str, str, int], BackupFiles] = {}
+        self._opened: dict[tuple[str, tuple[int, int], str, int], BackupFiles] = {}
+        self._passwords: dict[str, bytes] = {}
         self._opening = threading.Lock()
+
+    def place_of(self, vault: Path, backup: str, password: bytes | None) -> VaultPath:
+        """The files of a backup, read with a password that the environment need not name.
+
+        Raises what `VaultReader.open` and `VaultReader.find` raise.
+        """
+        if password is not None:
+            self._passwords[os.path.realpath(vault)] = password
+        path = VaultPath(f"{SCHEME}{vault}::{backup}")
+        return VaultPath(f"{SCHEME}{vault}::{self.files(path).head.name}")
 
     def files(self, path: PurePath) -> BackupFiles:
         """The backup that a path leads into.  Raises what `VaultReader.open` and `VaultReader.find` raise."""
         at = _vault(path)
-        key = os.path.realpath(at.vault), at.backup, os.getpid()  # descriptors and locks do not survive a fork
+        vault = os.path.realpath(at.vault)
+        key = vault, _made(vault), at.backup, os.getpid()  # descriptors and locks do not survive a fork
         with self._opening:
             found = self._opened.get(key)
             if found is None:
-                reader = VaultReader.open(at.vault, password_from_environment())
+                password = self._passwords.get(vault)
+                reader = VaultReader.open(at.vault, password_from_environment() if password is None else password)
                 found = self._opened[key] = BackupFiles(reader, reader.find(at.backup))
             return found
 
@@ -124,6 +137,15 @@ class _Source:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _made(vault: str) -> tuple[int, int]:
+    """What tells a vault from another one that is made in its place; nothing where there is none."""
+    try:
+        status = os.stat(vault)
+    except OSError:  # whoever opens it says what is wrong
+        return 0, 0
+    return status.st_dev, status.st_ino
 
 
 @contextlib.contextmanager
