@@ -25,7 +25,7 @@ from waltzctl.vault_options import BackupArgument, PasswordOption, VaultArgument
 MANUAL = Manual(
     name="dump",
     page="backup",
-    summary="Show records, segments, indexes or the control file of a backup, without restoring it",
+    summary="Show what is in the files of a backup, without restoring it",
     description=(
         (
             "As waltzctl dump vault:VAULT::ID, with the vault's password as an option; what the options and formats mean stands"
