@@ -151,6 +151,16 @@ def test_what_is_not_as_the_manifest_says(
     assert one.outcome == ("differs" if any(severity == "damage" for _, severity, *_ in told) else "matches")
 
 
+@pytest.mark.parametrize(("first", "told"), [(9, "extra-file"), (10, "extra-file"), (11, "grown")])
+def test_only_what_begins_behind_the_last_segment_is_growth(tmp_path: Path, first: int, told: str) -> None:
+    """A file of the last segment itself that the manifest does not name came in its place."""
+    known = {name: data for name, data in BEFORE.items() if name != f"0/{index_name(10)}"}
+    lay(tmp_path / "s", {**known, f"0/{index_name(first)}": b"index"})
+    (tmp_path / "manifest").write_bytes(manifest_of(known).encode())
+    (found,) = opened(tmp_path).findings(ReadLimits())
+    assert found.code.value == f"manifest-{told}"
+
+
 def test_links_are_followed_to_a_partition_and_no_deeper(tmp_path: Path) -> None:
     """A partition may lie on another disk; deeper ones could go in a circle."""
     lay(tmp_path / "s", {"0/a": b"1", "b": b"22"})

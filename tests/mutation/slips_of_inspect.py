@@ -14,7 +14,7 @@ _TOLD = "engine/findings/__init__.py"
 _RELEASED = "engine/inspect/released_start.py"
 _VOUCHING = "engine/inspect/vouching.py"
 _STEP = ("tests/inspect/test_one_step.py",)
-_VOUCHED = ("tests/inspect/test_one_step.py", "tests/inspect/test_vouching.py")
+_VOUCHED = ("tests/inspect/test_manifest_values.py", "tests/inspect/test_one_step.py", "tests/inspect/test_vouching.py")
 
 INSPECT: tuple[Slip, ...] = (
     Slip(

@@ -15,6 +15,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 _LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.egg-info", ".*")
 _FAILED = 1
+PATIENCE = 600.0
+"""Seconds after which tests count as ones that never end; those of a slip take some at most."""
 """What pytest says when tests ran and some of them failed; anything else is no answer."""
 
 
@@ -76,7 +78,7 @@ class Scratch:
     def failing(self, tests: Sequence[str]) -> str:
         """Run tests of the copy, up to the first that fails; the line that names it, empty when all pass.
 
-        Raises RuntimeError when they could not be run.
+        Tests that do not come to an end count as failed.  Raises RuntimeError when they could not be run.
         """
         command = [
             sys.executable,
@@ -92,9 +94,18 @@ class Scratch:
         ]
         environment = {name: text for name, text in os.environ.items() if not name.startswith("PYTEST_")}
         environment["PYTHONPATH"] = str(self.path)
-        ended = subprocess.run(
-            [*command, *tests], cwd=self.path, env=environment, capture_output=True, text=True, check=False
-        )
+        try:
+            ended = subprocess.run(
+                [*command, *tests],
+                cwd=self.path,
+                env=environment,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=PATIENCE,
+            )
+        except subprocess.TimeoutExpired:
+            return f"FAILED {' '.join(tests)}: no end within {PATIENCE:g} s"
         if ended.returncode not in (0, _FAILED):
             raise RuntimeError(
                 f"{' '.join(tests)}: pytest ended with {ended.returncode}:\n{ended.stdout[-3000:]}{ended.stderr}"
