@@ -12,6 +12,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from waltzctl.engine.errors import InvalidRequestError, NotWaltzError
 from waltzctl.engine.log import places
 from waltzctl.engine.spark.directory_views import VIEW_PLANS, read_view
+from waltzctl.engine.spark.plain_errors import plain_errors
 from waltzctl.engine.spark.read_options import ReadOptions, parse
 from waltzctl.engine.spark.record_plan import record_parts
 from waltzctl.engine.spark.selection import Selection, pushed
@@ -41,6 +42,7 @@ class Packet(InputPartition):
         self.items = tuple(items)
 
 
+@plain_errors
 class WaltzReader(DataSourceReader):
     """A batch read.  It is sent to every task, so it holds options and no listing."""
 

@@ -1,0 +1,33 @@
+"""What can be said of a read when ``load()`` is called, and not minutes later: unknown options, paths that are not there.
+
+Spark asks for the schema there, unless the caller gives one.  It does not say whether a batch or a stream will be read, so an
+option is taken that one of them has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from waltzctl.engine.client.addresses import names_node
+from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.spark import read_options, stream_node, stream_reader
+from waltzctl.engine.spark.splits import expand
+
+METADATA = "metadata"
+_OPTIONS = dict.fromkeys((*read_options.KNOWN, *stream_reader.KNOWN, *stream_node.KNOWN, METADATA))
+
+
+def check_load(options: Mapping[str, str]) -> None:
+    """Raises InvalidRequestError for an option that no read has, NotWaltzError and DiskReadError for a path that is not there."""
+    known = {name.lower() for name in _OPTIONS}
+    unknown = sorted(
+        name for name in map(str.lower, options) if name not in known and not read_options.is_storage_option(name)
+    )
+    if unknown:
+        raise InvalidRequestError(
+            f"format waltz has no option {', '.join(unknown)}", advice=f"its options are {', '.join(_OPTIONS)}"
+        )
+    if METADATA in options or names_node(options.get("path", "")):
+        return
+    for path in read_options.paths(options):
+        expand(path)
