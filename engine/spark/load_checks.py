@@ -18,7 +18,16 @@ _OPTIONS = dict.fromkeys((*read_options.KNOWN, *stream_reader.KNOWN, *stream_nod
 
 
 def check_load(options: Mapping[str, str]) -> None:
-    """Raises InvalidRequestError for an option that no read has, NotWaltzError and DiskReadError for a path that is not there."""
+    """Look at the options of a read, or of a table that is to be made.
+
+    Raises InvalidRequestError for a table and for an option that no read has, NotWaltzError and DiskReadError for a path that
+    is not there.
+    """
+    if "provider" in options:  # with other properties of a table that is to be made
+        raise InvalidRequestError(
+            "CREATE TABLE ... USING waltz makes a table that Spark could not read: it hands its options to no source in Python",
+            advice="CREATE TEMPORARY VIEW name USING waltz OPTIONS (path '/data/node-1')",
+        )
     known = {name.lower() for name in _OPTIONS}
     unknown = sorted(
         name for name in map(str.lower, options) if name not in known and not read_options.is_storage_option(name)

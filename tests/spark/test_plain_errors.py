@@ -94,8 +94,9 @@ def test_load_tells_what_is_wrong(tmp_path: Path) -> None:
         asked(path=str(tmp_path / "gone")).schema()
     with pytest.raises(InvalidRequestError, match="format waltz has no option optoin; its options are path"):
         asked(path=str(storage), optoin="x").schema()
-    with pytest.raises(InvalidRequestError, match="CREATE TEMPORARY VIEW"):
-        asked().schema()
+    for options in ({}, {"provider": "waltz", "owner": "me", "location": "/w/t", "path": str(storage)}):  # of CREATE TABLE
+        with pytest.raises(InvalidRequestError, match="CREATE TEMPORARY VIEW"):
+            asked(**options).schema()
 
 
 def test_a_stream_that_cannot_be_tells_why_when_it_is_asked() -> None:
