@@ -94,7 +94,10 @@ def test_load_tells_what_is_wrong(tmp_path: Path) -> None:
         asked(path=str(tmp_path / "gone")).schema()
     with pytest.raises(InvalidRequestError, match="format waltz has no option optoin; its options are path"):
         asked(path=str(storage), optoin="x").schema()
-    for options in ({}, {"provider": "waltz", "owner": "me", "location": "/w/t", "path": str(storage)}):  # of CREATE TABLE
+    for options in (
+        {},
+        {"provider": "waltz", "owner": "me", "location": "/w/t", "path": str(storage)},
+    ):  # of CREATE TABLE
         with pytest.raises(InvalidRequestError, match="CREATE TEMPORARY VIEW"):
             asked(**options).schema()
 

@@ -104,7 +104,9 @@ def test_the_other_views_are_tables(spark: SparkSession, view: str) -> None:
     rows = read(path, view=view)
     for row in rows:
         if row.get("created") is not None:
-            row["created"] = row["created"].astimezone().replace(tzinfo=None)  # Spark shows times of this machine's zone
+            row["created"] = (
+                row["created"].astimezone().replace(tzinfo=None)
+            )  # Spark shows times of this machine's zone
     assert as_dicts(frame) == in_order(rows)
 
 
