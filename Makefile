@@ -16,7 +16,7 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --config-settings editable_mode=compat --editable '.[dev]'
 	@touch $@
 
-demo: $(STAMP)        ## the main job on generated data: create, append, damage, verify, recover, undo, serve, back up, a cluster
+demo: $(STAMP)        ## the main job on generated data: create, append, damage, verify, recover, undo, serve, back up, a cluster, a pipeline
 	$(BIN)/python demo/demo.py
 
 test: $(STAMP)        ## the whole default test run, a few minutes on two cores

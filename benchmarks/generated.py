@@ -39,14 +39,20 @@ def make_storage(path: Path, *, size: int, record_size: int, segment_size: int =
     info = info.with_struct(*info.updated(flags=FLAG_AVAILABLE | FLAG_ASSIGNED))
     control = replace(control, partitions=(info,))
     (path / CONTROL_FILE_NAME).write_bytes(control.encode())
+    total = max(1, size // record_size)
+    add_segments(path, first=0, count=total, record_size=record_size, segment_size=segment_size)
+    return total
+
+
+def add_segments(path: Path, *, first: int, count: int, record_size: int, segment_size: int = 256 << 20) -> None:
+    """Write `count` records from the id `first` on, in segments of their own."""
     length = record_size - RECORD_OVERHEAD
     pool = random.Random(record_size).randbytes(length + 4096)
-    total, number = max(1, size // record_size), 0
-    while number < total:
-        count = min(total - number, max(1, segment_size // record_size))
-        _write_segment(path / "0", number, count, pool, length)
-        number += count
-    return total
+    number = first
+    while number < first + count:
+        some = min(first + count - number, max(1, segment_size // record_size))
+        _write_segment(path / "0", number, some, pool, length)
+        number += some
 
 
 def _write_segment(directory: Path, first: int, count: int, pool: bytes, length: int) -> None:

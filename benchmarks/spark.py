@@ -6,13 +6,18 @@ Files are warm (in the page cache), which is the hardest case for Spark: nothing
 given apart. Sections: `engines` (verify of 4 GiB by the local engine and by Spark with one core and with two; one segment of
 4 GiB instead of 64 small ones), `sizes` (verify of 256 MiB to 8 GiB: a straight line?), `memory` (with `sizes`: resident
 memory of Spark's Python workers), `segments` (10 to 10,000: planning), `queries` (records a second of the data source; bytes
-that a filter leaves unread). --quick divides every size by eight.
+that a filter leaves unread), `tables` (from the log to the tables records and transactions, beside a source that has its batches
+ready: 4 GiB of 100 B and of 1 KiB, one replica and three, one core and two; a second run with 1 % more; `--size` for other
+sizes). Kafka's source is not among them: it needs a broker, which this program does not start. --quick divides every size by
+eight.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import shutil
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -31,7 +36,7 @@ from waltzctl.engine.spark.start import open_session
 from waltzctl.engine.task_executor import TaskExecutor
 
 GIB = 1 << 30
-SECTIONS = ("engines", "sizes", "segments", "memory", "queries")
+SECTIONS = ("engines", "sizes", "segments", "memory", "queries", "tables")
 
 
 @dataclass
@@ -42,7 +47,7 @@ class Figures:
 
     def add(self, name: str, value: float, shown: str) -> None:
         self.values[name] = value
-        print(f"  {name:44} {shown}", flush=True)
+        print(f"  {name:62} {shown}", flush=True)
 
 
 def fastest(work: Callable[[], object], repeat: int) -> float:
@@ -212,11 +217,37 @@ def queries(figures: Figures, place: Path, scale: int, repeat: int) -> None:
         )
 
 
+def log_to_tables(figures: Figures, place: Path, size: int, repeat: int) -> None:
+    from tables import make_log, measure, register
+
+    print(f"from the log to tables: {size / GIB:.2g} GiB for each replica; medians of {repeat}")
+    cases = itertools.product((100, 1024), (1, 3), ("local[1]", "local[2]"))
+    for number, (record_size, replicas, master) in enumerate(cases):
+        log = make_log(place / f"log-{number}", size, record_size, replicas)
+        with session(master, figures) as opened:
+            register(opened.spark)
+            for what in ("records", "transactions"):
+                found = measure(opened.spark, log, what, place, repeat, largest_worker)
+                log = found.log
+                name = f"{what}, {record_size} B, {replicas} replica{'s' * (replicas > 1)}, {master}"
+                rate = found.rows / found.first
+                figures.add(name, rate, f"{found.first:.1f} s  {rate / 1e6:.2f} million rows/s")
+                ratio(figures, f"{name}: over ready-made", found.ready / found.first, 0.9)
+                ratio(figures, f"{name}: over 1 % more", found.first / found.second, 10)
+                figures.add(f"{name}: worker", found.memory, f"{found.memory / (1 << 20):.0f} MiB")
+        shutil.rmtree(place / f"log-{number}")
+
+
+def largest_worker() -> int:
+    return max((process.memory_info().rss for process in python_workers()), default=0)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="an eighth of every size")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--only", choices=SECTIONS)
+    parser.add_argument("--size", type=float, default=4.0, help="of a replica in the section tables, GiB")
     parser.add_argument("--directory", type=Path)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
@@ -227,6 +258,10 @@ def main() -> None:
         if arguments.only in (None, name) or (arguments.only == "memory" and name == "sizes"):
             with workplace(arguments.directory, 10 * GIB // scale) as place:
                 section(figures, place, scale, arguments.repeat)
+    if arguments.only in (None, "tables"):
+        size = int(arguments.size * GIB) // scale
+        with workplace(arguments.directory, 7 * size) as place:
+            log_to_tables(figures, place, size, arguments.repeat)
     if arguments.json:
         print(json.dumps(figures.values, indent=1))
 

@@ -1,8 +1,8 @@
-"""A tour of waltzctl on generated data: create, append, damage, verify, recover, undo, rebuild, salvage, serve, a cluster.
+"""A tour of waltzctl on generated data: from create over damage and repair to nodes, backups, a cluster and a pipeline.
 
 ``make demo``, or ``python demo/demo.py [--keep] [--directory DIR]`` where waltzctl is installed.  Every command is run as a
 user would run it; what it says and its exit status are shown, and the demonstration ends with status 1 as soon as anything
-is not as it should be.  Takes one to two minutes.
+is not as it should be.  Takes some minutes; the pipeline is left out where PySpark is not installed.
 """
 
 from __future__ import annotations
@@ -10,316 +10,45 @@ from __future__ import annotations
 import argparse
 import contextlib
 import hashlib
+import importlib.util
 import json
 import os
 import random
-import shlex
 import shutil
 import socket
-import subprocess
 import sys
 import tempfile
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO
 
-PROJECT = Path(__file__).resolve().parents[1]
+from stage import (
+    BOLD,
+    CLEAN,
+    DAMAGE_REMAINS,
+    DAMAGED,
+    RED,
+    REFUSED,
+    REPAIRABLE,
+    Stage,
+    UnexpectedError,
+    by_id,
+    colour,
+    digests,
+    flip,
+    orders,
+    require,
+    segments,
+    tell,
+    title,
+)  # fmt: skip
+
 PARTITIONS = 4
 RECORDS = 25_000
 """Records appended to each partition."""
 SESSIONS = (20_000, 5_000)
 """The same by session: what the first one wrote is below the low-water mark once the second has begun."""
-CLEAN, REPAIRABLE, DAMAGED, DAMAGE_REMAINS, REFUSED, IO_ERROR = 0, 3, 4, 5, 13, 14
-WIDTH = 100
-SHOWN_LINES = 16
-DIM, BOLD, RED, GREEN, PLAIN = "\033[2m", "\033[1m", "\033[31m", "\033[32m", "\033[0m"
-
-
-WRITER = """
-import asyncio, sys
-from waltzctl.engine.client.storage_client import StorageClient
-from waltzctl.engine.errors import PeerError
-from waltzctl.engine.net.tls import client_context
-from waltzctl.engine.net.tls_options import TlsOptions
-from waltzctl.formats.request_id import RequestId
-from waltzctl.formats.wire.records import WireRecord
-
-async def main(host, port, partition, session, first):
-    trust = client_context(TlsOptions(), trust_all=True)
-    async with await StorageClient.connect(host, port, ssl_context=trust) as node:
-        await node.set_low_water_mark(session, partition, first - 1)
-        while True:
-            number = RequestId(7, 0, partition, first % 2**31)
-            await node.append(session, partition, [WireRecord.make(first, number, 0, b"order %d" % first)])
-            print(first, flush=True)
-            first += 1
-
-host, _, port = sys.argv[1].partition(":")
-try:
-    asyncio.run(main(host, int(port), *map(int, sys.argv[2:])))
-except PeerError as error:
-    print(error, file=sys.stderr)
-"""
-"""A client of a node's data port, one transaction at a time: it prints the number of each as soon as it is acknowledged."""
-
-
-class UnexpectedError(Exception):
-    """Something is not as the demonstration says; the message tells what."""
-
-
-def require(truth: bool, what: str) -> None:
-    """Stop the demonstration unless `truth`; say what was found to be so."""
-    if not truth:
-        raise UnexpectedError(f"not so: {what}")
-    print(f"  {_colour(GREEN, 'ok')}  {what}")
-
-
-def _colour(code: str, text: str) -> str:
-    return f"{code}{text}{PLAIN}" if sys.stdout.isatty() and "NO_COLOR" not in os.environ else text
-
-
-def title(text: str) -> None:
-    """Begin a scene."""
-    print(f"\n{_colour(BOLD, text)}\n{_colour(DIM, '-' * len(text))}")
-
-
-def tell(text: str) -> None:
-    """A paragraph of narration."""
-    print("\n" + textwrap.fill(" ".join(text.split()), WIDTH))
-
-
-@dataclass
-class Node:
-    """A running node: the addresses of its ports."""
-
-    process: subprocess.Popen[bytes]
-    data: str
-    admin: str
-    killed: bool = False
-
-    def kill(self) -> None:
-        """SIGKILL, as a crash would."""
-        print(f"\n  {_colour(BOLD, f'$ kill -9 {self.process.pid}')}")
-        self.process.kill()
-        self.process.wait()
-        self.killed = True
-
-
-@dataclass
-class Stage:
-    """The working directory, and how commands are run in it."""
-
-    root: Path
-    commands: int = 0
-    environment: dict[str, str] = field(default_factory=dict)
-    originals: dict[int, dict[int, bytes]] = field(default_factory=dict)
-    """The records of node 1, by partition and id, as they were dumped in the beginning."""
-
-    def __post_init__(self) -> None:
-        path = [str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])]
-        self.environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path), "COLUMNS": str(WIDTH), "NO_COLOR": "1"}
-
-    def run(self, line: str, expected: int | None = CLEAN, *, stdin: bytes | None = None, show: bool = True) -> bytes:
-        """Run ``waltzctl LINE``, show it with what it says, and insist on its exit status.  Returns its stdout.
-
-        With None either nothing is wrong or only what can be repaired without loss, as after a crash.
-        """
-        words = shlex.split(line)
-        shown = words if "--format" in words else [*words, "--format", "table"]
-        self.commands += 1
-        done = subprocess.run(
-            [sys.executable, "-m", "waltzctl", *shown], cwd=self.root, env=self.environment, input=stdin,
-            capture_output=True, check=False,
-        )  # fmt: skip
-        print(f"\n  {_colour(BOLD, '$ waltzctl ' + line)}")
-        if show:
-            self._show((done.stdout + done.stderr).decode(errors="replace").splitlines())
-        print(f"  {_colour(DIM, f'exit status {done.returncode}')}")
-        if done.returncode not in ((CLEAN, REPAIRABLE) if expected is None else (expected,)):
-            lines = (done.stdout + done.stderr).decode(errors="replace").splitlines()
-            text = "\n".join(line[:WIDTH] for line in lines[-40:])
-            raise UnexpectedError(f"`waltzctl {line}` ended with {done.returncode}, not {expected}:\n{text}")
-        return done.stdout
-
-    def quietly(self, line: str) -> str:
-        """What a command that is asked again and again says."""
-        command = [sys.executable, "-m", "waltzctl", *shlex.split(line)]
-        return subprocess.run(
-            command, cwd=self.root, env=self.environment, capture_output=True, check=False
-        ).stdout.decode()
-
-    @contextlib.contextmanager
-    def beside(self, line: str, stdin: str | None = None) -> Iterator[subprocess.Popen[bytes]]:
-        """A command beside the others, until the end of the block; its output goes to a file."""
-        self.commands += 1
-        print(f"\n  {_colour(BOLD, f'$ waltzctl {line} &')}")
-        out = self.root / " ".join(line.split()[:2])
-        with contextlib.ExitStack() as files:
-            given = subprocess.DEVNULL if stdin is None else files.enter_context((self.root / stdin).open("rb"))
-            process = subprocess.Popen(
-                [sys.executable, "-m", "waltzctl", *shlex.split(line)], cwd=self.root, env=self.environment,
-                stdin=given, stdout=files.enter_context(out.open("wb")), stderr=subprocess.STDOUT,
-            )  # fmt: skip
-            try:
-                yield process
-            finally:
-                if process.poll() is None:
-                    process.kill()
-                    process.wait()
-
-    def acknowledged(self, name: str) -> int:
-        """How many lines a command beside the others has said so far."""
-        return (self.root / name).read_bytes().count(b"\n")
-
-    def _show(self, lines: Sequence[str]) -> None:
-        """The beginning, and the end, where the conclusion stands."""
-        left_out = len(lines) - SHOWN_LINES
-        shown = [*lines[: SHOWN_LINES - 3], f"... {left_out} more lines ...", *lines[-3:]] if left_out > 1 else lines
-        for line in shown:
-            print(f"    {line}")
-
-    @contextlib.contextmanager
-    def serve(self, directory: str, ports: str = "--port 0") -> Iterator[Node]:
-        """Run a node of a directory on free ports of this machine, until the end of the block."""
-        with self.start(directory, f"serve {directory} {ports}") as (process, told):
-            node = Node(process, f"127.0.0.1:{told['port']}", f"127.0.0.1:{told['admin_port']}")
-            print(f"    data port {node.data}, admin port {node.admin}")
-            yield node
-
-    @contextlib.contextmanager
-    def start(self, name: str, line: str) -> Iterator[tuple[subprocess.Popen[bytes], dict[str, object]]]:
-        """Run a process that serves, with what it says when it is ready, until the end of the block; it may be killed before."""
-        line = f"{line} --ready-file {name}.ready"
-        print(f"\n  {_colour(BOLD, '$ waltzctl ' + line + ' &')}")
-        self.commands += 1
-        ready = self.root / f"{name}.ready"
-        with (self.root / f"{name}.log").open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "waltzctl", *shlex.split(line)],
-                cwd=self.root, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            )  # fmt: skip
-        try:
-            while not (ready.exists() and (told := json.loads(ready.read_bytes()))["pid"] == process.pid):
-                if process.poll() is not None:
-                    raise UnexpectedError(f"`waltzctl {line}` ended with {process.returncode}; see {log.name}")
-                time.sleep(0.05)
-            yield process, told
-            if process.poll() is None:
-                process.terminate()
-                require(process.wait() == CLEAN, f"{name} ended cleanly")
-        finally:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
-
-    def load(self, node: Node, bench: str, partition: int, first: int, seconds: float) -> int:
-        """Load from two sides for so many seconds, then kill the node; the last transaction acknowledged to a writer.
-
-        `bench` runs with a number of requests under way; the writer appends to another partition from `first` on, in session 2.
-        """
-        self.commands += 1
-        print(f"\n  {_colour(BOLD, f'$ waltzctl {bench} &')}")
-        notes = self.root / "acknowledged"
-        with contextlib.ExitStack() as ending:
-            loader = ending.enter_context(
-                self._started(["-m", "waltzctl", *shlex.split(bench), "--format", "table"], subprocess.PIPE)
-            )
-            out = ending.enter_context(notes.open("wb"))
-            writer = ending.enter_context(
-                self._started(["-c", WRITER, node.data, str(partition), "2", str(first)], out)
-            )
-            while not notes.stat().st_size and writer.poll() is None:
-                time.sleep(0.05)
-            time.sleep(seconds)
-            node.kill()
-            said = b"".join(loader.communicate(timeout=60))
-            _, reason = writer.communicate(timeout=60)
-        self._show(said.decode(errors="replace").splitlines())
-        print(f"  {_colour(DIM, f'exit status {loader.returncode}')}")
-        require(loader.returncode == IO_ERROR, "the load says that its node is gone")
-        print(f"    the writer says: {reason.decode(errors='replace').strip()}")
-        acknowledged = notes.read_text().split()
-        require(bool(acknowledged), f"{len(acknowledged):,} transactions were acknowledged to it")
-        return int(acknowledged[-1])
-
-    @contextlib.contextmanager
-    def _started(self, program: Sequence[str], out: int | IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
-        """A Python program beside this one, until the end of the block."""
-        process = subprocess.Popen(
-            [sys.executable, *program], cwd=self.root, env=self.environment,
-            stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.PIPE,
-        )  # fmt: skip
-        try:
-            yield process
-        finally:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
-
-    def findings(self, directory: str, expected: int) -> list[dict[str, object]]:
-        """What verify finds, as a script would read it."""
-        output = self.run(f"verify {directory} --format ndjson", expected, show=False)
-        return [one for one in map(json.loads, output.splitlines()) if one["type"] == "finding"]
-
-    def copy(self, name: str) -> Path:
-        """A fresh copy of node 1 to damage."""
-        target = self.root / name
-        print(f"\n  {_colour(BOLD, f'$ cp -a node-1 {name}')}")
-        shutil.copytree(self.root / "node-1", target)
-        return target
-
-    def records(self, directory: str, partition: int, expected: int = CLEAN) -> dict[int, bytes]:
-        """Every record of a partition as dump gives it, by id."""
-        return by_id(self.run(f"dump {directory} --partition {partition} --format ndjson", expected, show=False))
-
-
-def by_id(dumped: bytes) -> dict[int, bytes]:
-    """The records of a dump by id; place and segment left out."""
-    found = {}
-    for line in dumped.splitlines():
-        one = json.loads(line)
-        if one["type"] == "record":
-            for place in ("segment", "offset"):
-                del one[place]
-            found[one["transaction_id"]] = json.dumps(one, sort_keys=True).encode()
-    return found
-
-
-def digests(storage: Path) -> dict[str, str]:
-    """SHA-256 of every file of a storage directory but for waltzctl's own."""
-    return {
-        str(path.relative_to(storage)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(storage.rglob("*"))
-        if path.is_file() and ".waltzctl" not in path.parts
-    }
-
-
-def segments(storage: Path, partition: int) -> list[Path]:
-    """Data files of a partition, in order."""
-    return sorted((storage / str(partition)).glob("*.seg"))
-
-
-def flip(path: Path, offset: int, bit: int = 3) -> None:
-    """Flip one bit of a file, as a failing disk would."""
-    with path.open("r+b") as file:
-        file.seek(offset)
-        byte = file.read(1)[0]
-        file.seek(offset)
-        file.write(bytes([byte ^ 1 << bit]))
-
-
-def orders(partition: int, first: int, count: int) -> bytes:
-    """Lines to append: something that a person recognises."""
-    source = random.Random(partition * 1_000_003 + first)
-    items = ("tea", "a lamp", "two chairs", "a bicycle", "paper", "an umbrella with a wooden handle")
-    lines = [
-        f"order {number}: {source.choice(items)} for customer {source.randrange(10_000)}, {source.randrange(100, 99_999)} cents"
-        for number in range(first, first + count)
-    ]
-    return "\n".join(lines).encode() + b"\n"
 
 
 def fill(stage: Stage) -> None:
@@ -600,7 +329,7 @@ def cluster(stage: Stage) -> None:
         nodes["c-3"].kill()
         while stage.acknowledged("log append") < CLUSTER_RECORDS // 4:
             time.sleep(0.02)
-        print(f"\n  {_colour(BOLD, f'$ kill -9 {first.pid}')}   (a log server)")
+        print(f"\n  {colour(BOLD, f'$ kill -9 {first.pid}')}   (a log server)")
         first.kill()
         first.wait()
         require(appending.wait(120) == CLEAN, "every line was committed, through both deaths")
@@ -640,8 +369,74 @@ def _at(ports: tuple[int, int]) -> str:
     return f"--port {ports[0]} --admin-port {ports[1]} --http-port off --plaintext"
 
 
+DECODER = """\
+import re
+
+SCHEMA = "customer INT, item STRING, cents INT"
+KEY = ("customer",)
+
+
+def decode(header, data):
+    number, item, customer, cents = re.fullmatch(r"order (\\d+): (.+) for customer (\\d+), (\\d+) cents", data.decode()).groups()
+    return {"customer": int(customer), "item": item, "cents": int(cents)}
+"""
+"""What an order says, for the pipeline."""
+
+
+def pipeline(stage: Stage) -> None:
+    """The log as tables, of two replicas of which one is damaged."""
+    title("11. The log as tables: a pipeline over two replicas, one of them damaged")
+    if importlib.util.find_spec("pyspark") is None:
+        tell("Left out: PySpark is not installed (pip install 'waltzctl[spark]').")
+        return
+    import pyarrow.parquet as parquet
+
+    flip(segments(stage.copy("damaged"), 1)[0], 200_000)
+    (found,) = stage.findings("damaged", DAMAGED)
+    lost = found["transaction_id"]
+    (stage.root / "orders.py").write_text(DECODER)
+    tell("What an order says is one function: text in, columns out. The rest of the project is written by init.")
+    print(textwrap.indent(DECODER, "    "))
+    stage.run("pipeline init lake --source damaged --source node-2 --decoder orders.py")
+    said = stage.run("pipeline run lake --require complete --format ndjson", REPAIRABLE)
+    gaps = [json.loads(line) for line in said.splitlines() if b"pipeline-gap" in line]
+    require(
+        [(one["node"], one["partition"], one["first_transaction_id"]) for one in gaps]
+        == [(str(stage.root / "damaged"), 1, lost)],
+        f"one gap is named: transaction {lost} of partition 1, of the damaged replica",
+    )
+    agreed = parquet.read_table(
+        stage.root / "lake" / "transactions", columns=["partition", "transaction_id", "replicas"]
+    )
+    once = {(one["partition"], one["transaction_id"]): one["replicas"] for one in agreed.to_pylist()}
+    require(
+        len(once) == agreed.num_rows == PARTITIONS * SESSIONS[0],
+        f"{agreed.num_rows:,} transactions are up to the low-water marks, each once",
+    )
+    require(
+        [place for place, replicas in once.items() if replicas != 2] == [(1, lost)],
+        "both replicas agreed on each but that one, which the other replica gave",
+    )
+    state = parquet.read_table(stage.root / "lake" / "state").to_pylist()
+    last = {
+        (one["customer"], partition): number
+        for partition in range(PARTITIONS)
+        for number, line in enumerate(orders(partition, 0, SESSIONS[0]).decode().splitlines())
+        if (one := {"customer": int(line.split("customer ")[1].split(",")[0])})
+    }
+    require(
+        {(one["customer"], one["partition"]): one["transaction_id"] for one in state} == last,
+        f"the last order of each of {len(last):,} customers by partition is in the table state",
+    )
+    remedies = parquet.read_table(stage.root / "lake" / "quarantine").to_pylist()
+    require(len(remedies) == 1, f"quarantine says what to do: {remedies[0]['remedy']}")
+    stage.run("recover damaged --from node-2 --yes", show=False)
+    tell("What was read is not read again, so the table is told to begin anew; what is made of it follows.")
+    stage.run("pipeline run lake --full-refresh records --require complete")
+
+
 SCENES: tuple[Callable[[Stage], None], ...] = (
-    fill, flipped_bit, torn_tail, indexes, control_struct, lost_segment, raw_image, nodes, backups, cluster,
+    fill, flipped_bit, torn_tail, indexes, control_struct, lost_segment, raw_image, nodes, backups, cluster, pipeline,
 )  # fmt: skip
 
 
@@ -677,7 +472,7 @@ def main() -> int:
     try:
         play(Stage(root))
     except UnexpectedError as error:
-        print(f"\n{_colour(RED, 'FAILED')}  {error}", file=sys.stderr)
+        print(f"\n{colour(RED, 'FAILED')}  {error}", file=sys.stderr)
         return 1
     finally:
         if arguments.keep:

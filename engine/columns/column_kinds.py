@@ -57,7 +57,7 @@ KEY = ColumnKind(
     right=False,
 )
 TIME = ColumnKind(
-    "time", {"type": "string", "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$"}, "string", right=False
+    "time", {"type": "string", "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$"}, "timestamp", right=False
 )
 BASE64 = ColumnKind(
     "base64",

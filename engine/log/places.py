@@ -143,6 +143,13 @@ def file_system(path: UrlPath) -> Any:
                     f"{path}: nothing that is installed reads {scheme} URLs: {error}",
                     advice="install fsspec and its file system for them, for instance s3fs or gcsfs",
                 ) from error
+            except OSError as error:  # a native library, or a server that is asked at once
+                raise UnavailableError(
+                    f"{path}: {scheme} URLs cannot be read here: {str(error).partition(chr(10))[0]}",
+                    advice="hdfs needs a Hadoop client with libhdfs, JAVA_HOME and CLASSPATH, as pyarrow says"
+                    if scheme == "hdfs"
+                    else "does the file system answer, and are its options right?",
+                ) from error
             _file_systems[key] = found
         return found
 

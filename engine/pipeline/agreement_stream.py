@@ -42,6 +42,7 @@ from waltzctl.engine.pipeline.replica_stream import (
 from waltzctl.engine.pipeline.schemas import AGREED, COPY, DIFFERENCES
 from waltzctl.engine.spark.data_loss import Losses
 from waltzctl.engine.spark.offsets import BEGINNING, Anchor, StreamOffset, history_changed, share
+from waltzctl.engine.spark.plain_errors import plain_errors
 from waltzctl.engine.spark.stream_reader import (
     ADMISSION,
     INTACT,
@@ -128,6 +129,7 @@ class AgreementTask(InputPartition):
         self.copies = tuple(copies)
 
 
+@plain_errors
 class AgreementReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """See the module.  `differences`: the copies that differ instead of the transactions."""
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.spark.plain_errors import plain_errors, stream_or_refusal
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter, DataSourceStreamReader
@@ -32,6 +33,7 @@ RECORDS, TRANSACTIONS, DIFFERENCES, REPLICAS = "records", "transactions", "diffe
 _OWN = ("what", "paths", "path")
 
 
+@plain_errors
 class PipelineDataSource(DataSource):
     """See the module."""
 
@@ -55,6 +57,7 @@ class PipelineDataSource(DataSource):
             raise InvalidRequestError(f"{FORMAT}: {self._what()} is a stream")
         return ReplicasReader(self._sources(), self._given())
 
+    @stream_or_refusal
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
         """Raises InvalidRequestError."""
         what = self._what()
@@ -107,6 +110,7 @@ class _OneReplica(InputPartition):
         self.source = source
 
 
+@plain_errors
 class ReplicasReader(DataSourceReader):
     """One row for each partition that a storage is to have."""
 

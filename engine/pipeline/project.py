@@ -15,13 +15,14 @@ from typing import Any
 
 from waltzctl.engine.errors import InvalidRequestError, NotWaltzError
 from waltzctl.engine.pipeline.decoding import Decoder, load_decoder
+from waltzctl.engine.pipeline.table_formats import TABLE_FORMATS, merges_changes
 
 SPEC_NAMES = ("spark-pipeline.yml", "spark-pipeline.yaml")
 """What Spark looks for."""
 DECODER = "decoder.py"
 DEFAULTS = "conf/spark-defaults.conf"
 """Settings that Spark takes at its start only; a specification cannot hold them."""
-FORMATS = ("parquet", "delta", "iceberg")
+FORMATS = ("parquet", *TABLE_FORMATS)
 SETTINGS = {
     "waltz.sources": "one replica a line: a storage directory, a URL, waltz://HOST:ADMINPORT",
     "waltz.format": "of the tables: parquet, delta or iceberg",
@@ -90,6 +91,11 @@ class Project:
     def decoder(self) -> Decoder:
         """The project's decoder.  Raises InvalidRequestError."""
         return load_decoder(self.directory / DECODER)
+
+    @cached_property
+    def state_in_files(self) -> bool:
+        """Whether `state` is a sink with files of our own; else it is a table that Spark merges changes into."""
+        return not merges_changes(self.format)
 
     @property
     def storage_path(self) -> Path | None:

@@ -19,6 +19,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from waltzctl.engine.client.addresses import names_node
 from waltzctl.engine.errors import InvalidRequestError, MismatchError
 from waltzctl.engine.spark.offsets import StreamOffset
+from waltzctl.engine.spark.plain_errors import plain_errors
 from waltzctl.engine.spark.stream_directory import directory_stream
 from waltzctl.engine.spark.stream_node import node_stream
 from waltzctl.engine.spark.stream_reader import (
@@ -102,6 +103,7 @@ class ReplicaTask(InputPartition):
         self.place, self.parts = place, parts
 
 
+@plain_errors
 class ReplicaSetReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """See the module."""
 

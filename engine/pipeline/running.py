@@ -28,18 +28,20 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from waltzctl.engine import errors
 from waltzctl.engine.errors import ClusterError, DirectoryLockedError, InvalidRequestError, PipelineError, WaltzError
 from waltzctl.engine.pipeline.completeness import IncompleteRange, gaps
 from waltzctl.engine.pipeline.project import TABLES, Project, defaults_of, with_following
+from waltzctl.engine.pipeline.table_formats import PACKAGES, check_packages, installed_spark
 from waltzctl.engine.spark import shipping
 from waltzctl.engine.spark.spark_session import Session, SparkOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+Rows = tuple[dict[str, Any], ...]
 VIEWS = ("completeness", "activity")
 """Tables that are made anew at every run."""
 _SERVER = "org.apache.spark.sql.connect.service.SparkConnectService$"
@@ -67,16 +69,23 @@ class RunOptions:
     spark: SparkOptions = SparkOptions()  # noqa: RUF009  # frozen
     complete: bool = False
     """Whether gaps are looked for afterwards."""
+    look: bool = False
+    """Whether `completeness` and `activity` are wanted as well."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """What came of it.  `gaps` None: nobody asked; `exit_status_name`: by `gaps`."""
+    """What came of it.  `gaps` None: nobody asked; `exit_status_name`: by `gaps`.
+
+    `completeness`, `activity`: the rows of these tables, where somebody wanted to look.
+    """
 
     path: Path
     refreshed: tuple[str, ...]
     gaps: tuple[IncompleteRange, ...] | None
     elapsed: float
+    completeness: tuple[dict[str, Any], ...] = ()
+    activity: tuple[dict[str, Any], ...] = ()
 
     @property
     def exit_status_name(self) -> str:
@@ -105,6 +114,9 @@ def run_pipeline(project: Project, options: RunOptions, say: Callable[[str], Non
     """
     check_tables(options)
     project.format, project.options, project.buckets, project.decoder  # noqa: B018  # what is wrong is said before Java starts
+    if not options.spark.connect:
+        settings = dict(_settings(project, options.spark))
+        check_packages(project.format, settings.get(PACKAGES, ""), installed_spark())
     with serving(project, options.spark) as server:
         return run_at(server, project, options, say)
 
@@ -130,8 +142,16 @@ def run_at(server: PipelineServer, project: Project, options: RunOptions, say: C
     _hand_over(project, replace(options, full_refresh=full), server.environment, say)
     if not options.dry_run:
         _begin(project, ())
-    found = _gaps(server.session.spark, project) if options.complete and not options.dry_run else None
-    return RunReport(project.directory, full, found, time.monotonic() - begun)
+    found: tuple[IncompleteRange, ...] | None = None
+    completeness: Rows = ()
+    activity: Rows = ()
+    if (options.complete or options.look) and not options.dry_run:
+        completeness = _rows(server.session.spark, project, "completeness")
+        found = tuple(
+            gaps(completeness, _rows(server.session.spark, project, "quarantine", "missing > 0 OR missing IS NULL"))
+        )
+        activity = _rows(server.session.spark, project, "activity") if options.look else ()
+    return RunReport(project.directory, full, found, time.monotonic() - begun, completeness, activity)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +224,7 @@ def _leftovers(server: PipelineServer, project: Project) -> tuple[str, ...]:
     if server.session.options.connect or project.catalog or project.database:
         return ()
     known = {row["tableName"] for row in server.session.spark.sql("SHOW TABLES").collect()}
-    if project.format == "parquet":
+    if project.state_in_files:
         known.add("state")  # a sink, of which the catalog does not know
     found = []
     for one in TABLES:
@@ -236,7 +256,7 @@ def _begin(project: Project, tables: tuple[str, ...]) -> None:
 
 def _forget_state(project: Project) -> None:
     """Let `state` begin anew: how far it is first, so that nothing is missing after a kill, then its files."""
-    if project.format != "parquet":
+    if not project.state_in_files:
         return
     if project.storage_path is not None:
         shutil.rmtree(project.storage_path / "_checkpoints" / "state", ignore_errors=True)
@@ -252,14 +272,14 @@ def _hand_over(project: Project, options: RunOptions, environment: dict[str, str
 def program_arguments(project: Project, options: RunOptions) -> list[list[str]]:
     """What Spark's program is started with, once or twice.
 
-    Where tables are named Spark leaves every sink out (4.3), and with Parquet `state` is one: where it is among them, a run of
+    Where tables are named Spark leaves every sink out (4.3), and `state` may be one: where it is among them, a run of
     everything follows.
     """
     if options.dry_run:
         return [["dry-run"]]
     if options.full_refresh_all:
         return [["run", "--full-refresh-all"]]
-    sinks = {"state"} if project.format == "parquet" else set()
+    sinks = {"state"} if project.state_in_files else set()
     named = []
     for name, tables in (("--full-refresh", options.full_refresh), ("--refresh", options.refresh)):
         if kept := [one for one in tables if one not in sinks]:
@@ -338,9 +358,6 @@ def _said(lines: list[str]) -> str:
     return next((line for line in reversed(lines) if line.strip()), "it ended without a word")
 
 
-def _gaps(spark: SparkSession, project: Project) -> tuple[IncompleteRange, ...]:
-    for name in ("completeness", "quarantine"):
-        spark.sql(f"REFRESH TABLE {project.namespace}{name}")  # what this session knows may be of the run before
-    rows = spark.table(f"{project.namespace}completeness").collect()
-    bad = spark.table(f"{project.namespace}quarantine").where("missing > 0 OR missing IS NULL").collect()
-    return tuple(gaps([row.asDict() for row in rows], [row.asDict() for row in bad]))
+def _rows(spark: SparkSession, project: Project, table: str, condition: str = "true") -> Rows:
+    spark.sql(f"REFRESH TABLE {project.namespace}{table}")  # what this session knows may be of the run before
+    return tuple(row.asDict() for row in spark.table(f"{project.namespace}{table}").where(condition).collect())

@@ -54,9 +54,13 @@ class Tables:
         self._project = opened
 
     @property
-    def format(self) -> str:
-        """Of the tables that Spark keeps."""
-        return self._project.format
+    def format(self) -> str | None:
+        """Of the tables that Spark keeps, as ``@dp.table`` takes it.
+
+        None: what ``spark.sql.sources.default`` says.  A format that is declared is set anew at every run, and Delta refuses that
+        for a table that there is (Spark 4.2, Delta 4.4: ``DELTA_CANNOT_CHANGE_PROVIDER``).
+        """
+        return self._project.format if self._project.format == "parquet" else None
 
     def _stream(self, spark: SparkSession, what: str) -> DataFrame:
         reader = spark.readStream.format(FORMAT).options(**self._project.options)
@@ -149,9 +153,9 @@ class Tables:
         from pyspark import pipelines
 
         key = self._project.decoder.key
-        if self.format != "parquet" and hasattr(pipelines, "create_auto_cdc_flow"):
+        if not self._project.state_in_files:
             pipelines.temporary_view(name="changes")(lambda: self.changes(spark))
-            pipelines.create_streaming_table("state", format=self.format)
+            pipelines.create_streaming_table("state")
             pipelines.create_auto_cdc_flow(
                 target="state",
                 source="changes",

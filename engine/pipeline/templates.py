@@ -6,6 +6,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from waltzctl.engine.pipeline.table_formats import defaults_for, installed_spark
+
 SPEC = """\
 # The pipeline, for spark-pipelines and waltzctl pipeline run.  Settings that Spark takes at its start only are in conf/.
 name: {name}
@@ -35,23 +37,6 @@ spark.hadoop.javax.jdo.option.ConnectionURL jdbc:derby:;databaseName={storage}/m
 spark.driver.extraJavaOptions "-Dderby.system.home={storage}"
 spark.ui.enabled false
 """
-EXTENSIONS = {
-    "parquet": "",
-    "delta": """\
-# Delta must be made for the Spark in use: io.delta:delta-spark_SPARK_2.13:VERSION
-spark.jars.packages io.delta:delta-spark_4.2_2.13:4.4.0
-spark.sql.extensions io.delta.sql.DeltaSparkSessionExtension
-spark.sql.catalog.spark_catalog org.apache.spark.sql.delta.catalog.DeltaCatalog
-""",
-    "iceberg": """\
-# Iceberg must be made for the Spark in use: org.apache.iceberg:iceberg-spark-runtime-SPARK_2.13:VERSION
-spark.jars.packages org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0
-spark.sql.extensions org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions
-spark.sql.catalog.spark_catalog org.apache.iceberg.spark.SparkSessionCatalog
-spark.sql.catalog.spark_catalog.type hive
-""",
-}
-"""What a table format needs beside its name."""
 DECODER = '''\
 """What the transactions of this log say.  Change it; then: waltzctl pipeline run DIR --full-refresh transactions."""
 
@@ -73,8 +58,10 @@ def decode(header, data):
 '''
 _TABLE = """\
 from pyspark import pipelines as dp
+from pyspark.sql import SparkSession
 from waltzctl.pipeline import project
 
+spark = SparkSession.active()
 waltz = project(__file__)
 
 """
@@ -198,7 +185,7 @@ def project_files(directory: Path, sources: Sequence[str], table_format: str, de
             format=table_format,
         ),
         "conf/spark-defaults.conf": DEFAULTS.format(directory=directory.as_uri(), storage=storage)
-        + EXTENSIONS[table_format],
+        + defaults_for(table_format, installed_spark(), directory.as_uri()),
         "decoder.py": DECODER if decoder is None else decoder,
         "transformations/records.py": RECORDS,
         "transformations/transactions.py": TRANSACTIONS,

@@ -12,16 +12,17 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from waltzctl.engine.errors import InvalidRequestError, NotWaltzError
 from waltzctl.engine.log import places
 from waltzctl.engine.spark.directory_views import VIEW_PLANS, read_view
+from waltzctl.engine.spark.plain_errors import plain_errors
 from waltzctl.engine.spark.read_options import ReadOptions, parse
 from waltzctl.engine.spark.record_plan import record_parts
 from waltzctl.engine.spark.selection import Selection, pushed
 from waltzctl.engine.spark.splits import pack, survey
 from waltzctl.engine.spark.view_schemas import arrow_schema, columns_of, pick
+from waltzctl.engine.spark.wanted_types import arrow_schema_of, handed_on
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import pyarrow as pa
     from pyspark.sql.datasource import Filter
     from pyspark.sql.types import StructType
 
@@ -41,6 +42,7 @@ class Packet(InputPartition):
         self.items = tuple(items)
 
 
+@plain_errors
 class WaltzReader(DataSourceReader):
     """A batch read.  It is sent to every task, so it holds options and no listing."""
 
@@ -48,8 +50,7 @@ class WaltzReader(DataSourceReader):
         """Raises InvalidRequestError for a schema that the view does not have."""
         self._options = options
         self._wanted = [column.name for column in columns_of(options.view, schema)]
-        self._names = [field.name for field in schema.fields]
-        self._required = [not field.nullable for field in schema.fields]
+        self._schema = schema
         self._selection = Selection(options.partitions).with_ids(options.first, options.last)
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -82,23 +83,15 @@ class WaltzReader(DataSourceReader):
         if not isinstance(partition, Packet):  # Spark makes one of its own where there is none of ours
             return iter(())
         check_seen(partition.items)
-        schema = self._arrow_schema()
+        made = arrow_schema(pick(self._options.view, self._wanted))
+        wanted = arrow_schema_of(self._schema)
         if self._options.view == "records":
             from waltzctl.engine.spark.record_rows import read_packet
 
-            return read_packet(partition.items, self._wanted, schema, fail_on_loss=self._options.fail_on_loss)
-        return read_view(partition.items, pick(self._options.view, self._wanted), schema)
-
-    def _arrow_schema(self) -> pa.Schema:
-        import pyarrow as pa
-
-        fields = arrow_schema(pick(self._options.view, self._wanted))
-        return pa.schema(
-            [
-                field.with_name(name).with_nullable(not required)
-                for field, name, required in zip(fields, self._names, self._required, strict=True)
-            ]
-        )
+            rows = read_packet(partition.items, self._wanted, made, fail_on_loss=self._options.fail_on_loss)
+        else:
+            rows = read_view(partition.items, pick(self._options.view, self._wanted), made)
+        return (handed_on(batch, wanted) for batch in rows)
 
 
 class PushingReader(WaltzReader):

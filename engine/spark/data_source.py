@@ -14,10 +14,13 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
 )
 
+from waltzctl.engine.spark.plain_errors import plain_errors, stream_or_refusal
+
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
+@plain_errors
 class WaltzDataSource(DataSource):
     """Reads and writes storages of Waltz.  `engine.spark.read_options` names the options of a batch read."""
 
@@ -29,11 +32,13 @@ class WaltzDataSource(DataSource):
     def schema(self) -> StructType:
         """The schema of what is read, unless the caller gives one: everything of the view but the records' data.
 
-        Raises InvalidRequestError.
+        Raises InvalidRequestError, and what `load_checks.check_load` raises.
         """
+        from waltzctl.engine.spark.load_checks import check_load
         from waltzctl.engine.spark.read_options import view_options
         from waltzctl.engine.spark.view_schemas import pick, spark_schema
 
+        check_load(self.options)
         view, names, data = view_options(self.options)
         return spark_schema(pick(view, names, data=data))
 
@@ -47,6 +52,7 @@ class WaltzDataSource(DataSource):
 
         return reader(self.options, schema)
 
+    @stream_or_refusal
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
         """Of a stream: of nodes (``waltz://host:port``), directories, a cluster (``metadata``).  Raises InvalidRequestError."""
         if "metadata" in self.options:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -182,8 +183,14 @@ def read_view(items: Sequence[Any], columns: Sequence[Column], schema: pa.Schema
 
 
 def _batch(rows: list[Row], columns: Sequence[Column], schema: pa.Schema) -> pa.RecordBatch:
-    arrays = [pa.array([row[one.name] for row in rows], arrow_type(one.kind.spark)) for one in columns]
+    arrays = [_array([row[one.name] for row in rows], arrow_type(one.kind.spark)) for one in columns]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
+    if pa.types.is_timestamp(kind):
+        values = [None if one is None else datetime.fromisoformat(one) for one in values]
+    return pa.array(values, kind)
 
 
 def _rows(item: Any, limits: ReadLimits) -> Iterator[Row]:

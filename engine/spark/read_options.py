@@ -69,7 +69,7 @@ def view_options(options: Mapping[str, str]) -> tuple[str, tuple[str, ...] | Non
 
 def parse(options: Mapping[str, str]) -> ReadOptions:
     """All options of a batch read.  Raises InvalidRequestError for what is unknown or cannot be meant."""
-    unknown = sorted(name for name in map(str.lower, options) if name not in _NAMES and not _is_storage(name))
+    unknown = sorted(name for name in map(str.lower, options) if name not in _NAMES and not is_storage_option(name))
     if unknown:
         raise InvalidRequestError(
             f"format waltz has no option {', '.join(unknown)}", advice=f"its options are {', '.join(KNOWN)}"
@@ -120,10 +120,11 @@ def paths(options: Mapping[str, str]) -> tuple[PurePath, ...]:
 
 def storage_options(options: Mapping[str, str]) -> dict[str, Any]:
     """What the fsspec file system is opened with.  Values that are JSON objects, lists or truth values are taken as such."""
-    return {name[len(STORAGE_PREFIX) :]: _value(options[name]) for name in options if _is_storage(name)}
+    return {name[len(STORAGE_PREFIX) :]: _value(options[name]) for name in options if is_storage_option(name)}
 
 
-def _is_storage(name: str) -> bool:
+def is_storage_option(name: str) -> bool:
+    """Whether an option is one of the file system behind a URL."""
     return name.lower().startswith(STORAGE_PREFIX) and len(name) > len(STORAGE_PREFIX)
 
 

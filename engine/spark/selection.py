@@ -1,4 +1,4 @@
-"""What of a storage is wanted: partitions and transaction ids, as options and filters bound them.
+"""What of the storages is wanted: partitions and transaction ids, as options and filters bound them, and which storages.
 
 A filter is only ever used to leave out what it would remove from the result: Spark applies every filter again.  Rows in which
 the filtered column is null (damage that belongs to no partition or no transaction) are among what it removes.
@@ -68,11 +68,15 @@ def _pick(choose: Any, one: int | None, other: int | None) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Selection(Collection[int]):
-    """Partitions and ids.  As a collection it is the partitions; `named` are those that an option names, and must exist."""
+    """Partitions and ids.  As a collection it is the partitions; `named` are those that an option names, and must exist.
+
+    `nodes`: the storages, by what the column of that name says; None: all.
+    """
 
     named: frozenset[int] | None = None
     partitions: IdBounds = IdBounds()
     ids: IdBounds = IdBounds()
+    nodes: frozenset[str] | None = None
 
     def __contains__(self, number: object) -> bool:
         return isinstance(number, int) and number in self.partitions and (self.named is None or number in self.named)
@@ -88,7 +92,7 @@ class Selection(Collection[int]):
         """Whether nothing can be in it."""
         if self.named is not None and not any(number in self for number in self.named):
             return True
-        return self.partitions.empty or self.ids.empty
+        return self.partitions.empty or self.ids.empty or self.nodes == frozenset()
 
     def with_ids(self, first: int | None, last: int | None) -> Selection:
         """Only ids from `first` to `last`, both inclusive."""
@@ -101,7 +105,7 @@ class Selection(Collection[int]):
 
 
 def pushed(selection: Selection, filters: Sequence[Filter]) -> Selection:
-    """The selection with what filters on partition and transaction_id leave of it; other filters change nothing."""
+    """The selection with what filters on node, partition and transaction_id leave of it; other filters change nothing."""
     for one in filters:
         attribute = getattr(one, "attribute", None)
         if attribute is None or len(attribute) != 1:
@@ -111,7 +115,25 @@ def pushed(selection: Selection, filters: Sequence[Filter]) -> Selection:
             selection = replace(selection, partitions=_narrow(selection.partitions, one))
         elif column == "transaction_id":
             selection = replace(selection, ids=_narrow(selection.ids, one))
+        elif column == "node" and (nodes := _nodes(one)) is not None:
+            selection = replace(selection, nodes=nodes if selection.nodes is None else selection.nodes & nodes)
     return selection
+
+
+def _nodes(one: Filter) -> frozenset[str] | None:
+    """The storages that a filter leaves; None where it says nothing of that kind."""
+    from pyspark.sql import datasource as spark
+
+    if isinstance(one, spark.In):
+        members = list(one.value or ())
+    elif isinstance(one, (spark.EqualTo, spark.EqualNullSafe)):
+        members = [one.value]
+    else:
+        return None
+    if isinstance(one, spark.EqualNullSafe) and one.value is None:
+        return None
+    wanted = [member for member in members if member is not None]
+    return frozenset(wanted) if all(isinstance(member, str) for member in wanted) else None
 
 
 def _narrow(bounds: IdBounds, one: Filter) -> IdBounds:

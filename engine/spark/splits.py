@@ -96,6 +96,8 @@ def survey(paths: Iterable[PurePath], selection: Selection) -> Iterator[Surveyed
     named = [one for path in paths for one in expand(path)]
     if not selection.partitions.open:
         named = [path for path in named if _is_wanted(path, selection) and _holds_any(path, selection)]
+    if selection.nodes is not None:
+        named = list(_of_nodes(named, selection.nodes))
     for scope in plan(named, wanted):
         if not selection.partitions.open:  # a filter on the partition removes what has none
             scope.partitions = {key: one for key, one in scope.partitions.items() if one.number in selection}
@@ -125,6 +127,16 @@ def expand(path: PurePath) -> list[PurePath]:
                 return held
         raise
     return [path]
+
+
+def _of_nodes(named: Iterable[PurePath], nodes: frozenset[str]) -> Iterator[PurePath]:
+    """What belongs to these storages; what belongs to none stays.  A storage that is named twice has its first name."""
+    names: dict[str, str] = {}
+    for path in named:
+        target = resolve(path)
+        storage = path if target.kind is TargetKind.STORAGE else target.storage
+        if storage is None or names.setdefault(places.identity(storage), text(storage)) in nodes:
+            yield path
 
 
 def _is_wanted(path: PurePath, selection: Selection) -> bool:

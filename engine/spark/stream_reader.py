@@ -29,6 +29,7 @@ from waltzctl.engine.spark.offsets import (
     parse_starting,
     share,
 )
+from waltzctl.engine.spark.plain_errors import plain_errors
 from waltzctl.engine.spark.read_options import STORAGE_PREFIX, partitions_of
 
 if TYPE_CHECKING:
@@ -180,6 +181,7 @@ class TaskParts(InputPartition):
         return f"{len(self.parts)} parts, {sum(part.bytes for part in self.parts)} bytes"
 
 
+@plain_errors
 class WaltzStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """See the module.  Spark makes one for the driver and one more for the executors."""
 

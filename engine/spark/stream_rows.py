@@ -13,6 +13,7 @@ from waltzctl.engine.findings import Code, Finding
 from waltzctl.engine.scan.columns import RecordBatch
 from waltzctl.engine.spark.record_arrays import Constants, arrow_batch, finding_batch
 from waltzctl.engine.spark.view_schemas import arrow_schema, columns_of
+from waltzctl.engine.spark.wanted_types import arrow_schema_of, handed_on
 from waltzctl.formats.wire.records import WireRecord
 
 if TYPE_CHECKING:
@@ -35,8 +36,11 @@ class RowMaker:
 
     @cached_property
     def _arrow(self) -> pa.Schema:
-        made = arrow_schema(columns_of("records", self.schema))
-        return pa.schema([field.with_name(name) for field, name in zip(made, self.schema.names, strict=True)])
+        return arrow_schema(columns_of("records", self.schema))
+
+    @cached_property
+    def _wanted(self) -> pa.Schema:
+        return arrow_schema_of(self.schema)
 
     @property
     def data(self) -> bool:
@@ -45,11 +49,11 @@ class RowMaker:
 
     def records(self, batch: RecordBatch, constants: Constants) -> pa.RecordBatch:
         """Rows of intact records."""
-        return arrow_batch(batch, self._names, constants, self._arrow)
+        return handed_on(arrow_batch(batch, self._names, constants, self._arrow), self._wanted)
 
     def finding(self, finding: Finding, node: str) -> pa.RecordBatch:
         """A row that tells of damage: only its place, its code and what it cost."""
-        return finding_batch([finding], self._names, node, self._arrow)
+        return handed_on(finding_batch([finding], self._names, node, self._arrow), self._wanted)
 
     def sent(self, records: Sequence[WireRecord], node: str, partition: int) -> pa.RecordBatch:
         """Rows of records as a node sends them: where they stand in which file, and their checksum there, are not seen."""
@@ -65,4 +69,4 @@ class RowMaker:
             pa.array(given[column.name] if column.given else list(map(column.of, rows)), field.type)
             for column, field in zip(columns_of("records", self.schema), self._arrow, strict=True)
         ]
-        return pa.RecordBatch.from_arrays(arrays, schema=self._arrow)
+        return handed_on(pa.RecordBatch.from_arrays(arrays, schema=self._arrow), self._wanted)

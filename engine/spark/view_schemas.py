@@ -1,7 +1,7 @@
 """The views of the Spark data source, and the schemas of Spark and of Arrow that follow from their columns.
 
 A view has the columns of the objects that the commands print (engine/columns), with `node` (the storage, as it was named) in
-front.  Integers are signed, offsets and sizes are bytes, checksums eight lower-case hex digits, times RFC 3339 in UTC.  Every
+front.  Integers are signed, offsets and sizes are bytes, checksums eight lower-case hex digits, times timestamps.  Every
 column may be null: it is where nothing is known, for instance everything but the place in a row that tells of damage.
 """
 
@@ -20,17 +20,11 @@ from waltzctl.engine.columns.finding_columns import FINDING
 from waltzctl.engine.columns.record_columns import RECORD
 from waltzctl.engine.columns.segment_columns import INDEX_ENTRY, SEGMENT
 from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.spark.wanted_types import ARROW_TYPES, fits
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-_SIMPLE: dict[str, Any] = {
-    "int": pa.int32(),
-    "bigint": pa.int64(),
-    "string": pa.string(),
-    "binary": pa.binary(),
-    "boolean": pa.bool_(),
-}
 NODE = Column("node", TEXT, "the storage (directory or URL) as it was named", given=True, stands=Stands.VIEW)
 
 
@@ -83,7 +77,8 @@ def spark_schema(columns: Iterable[Column]) -> StructType:
 def columns_of(view: str, schema: StructType) -> tuple[Column, ...]:
     """The columns that a caller's schema names, in its order; names as in Spark, whatever the case.
 
-    Raises InvalidRequestError where a name or a type is none of the view's.
+    Raises InvalidRequestError for a name that the view does not have, and for a type that cannot stand for the column's own
+    (`engine.spark.wanted_types`).
     """
     known = {one.name: one for one in VIEWS[view]}
     chosen = []
@@ -94,8 +89,8 @@ def columns_of(view: str, schema: StructType) -> tuple[Column, ...]:
                 f"the schema names a column {field.name}, which view {view} does not have",
                 advice=f"its columns are {ddl(VIEWS[view])}",
             )
-        kind = field.dataType.simpleString()
-        if kind != column.kind.spark:
+        if not fits(_spark_type(column.kind.spark), field.dataType):
+            kind = field.dataType.simpleString()
             raise InvalidRequestError(
                 f"the schema says that column {field.name} is {kind}; in view {view} it is {column.kind.spark}",
                 advice=f"its columns are {ddl(VIEWS[view])}",
@@ -118,26 +113,27 @@ def arrow_schema(columns: Iterable[Column]) -> pa.Schema:
 @cache
 def arrow_type(kind: str) -> pa.DataType:
     """The Arrow type of one of Spark's, as its DDL spells it."""
-    if kind in _SIMPLE:
-        return _SIMPLE[kind]
+    if kind in ARROW_TYPES:
+        return ARROW_TYPES[kind]
     inner = kind[kind.index("<") + 1 : -1]
     if kind.startswith("array<"):
         return pa.list_(pa.field("element", arrow_type(inner), True))
     fields = (field.split(":") for field in inner.split(","))
-    return pa.struct([pa.field(name, _SIMPLE[simple], True) for name, simple in fields])
+    return pa.struct([pa.field(name, ARROW_TYPES[simple], True) for name, simple in fields])
 
 
 @cache
 def _spark_type(kind: str) -> Any:
     from pyspark.sql import types
 
-    if kind in _SIMPLE:
+    if kind in ARROW_TYPES:
         return {
             "int": types.IntegerType,
             "bigint": types.LongType,
             "string": types.StringType,
             "binary": types.BinaryType,
             "boolean": types.BooleanType,
+            "timestamp": types.TimestampType,
         }[kind]()
     inner = kind[kind.index("<") + 1 : -1]
     if kind.startswith("array<"):

@@ -19,6 +19,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from tests.builders import build_directory, make_records
 from tests.spark.nodes import served
+from tests.spark.object_store import running_store
 from tests.spark.streaming import SCHEMA, damage
 from waltzctl.engine.errors import InvalidRequestError, MismatchError, StalePlanError
 from waltzctl.engine.pipeline.agreement_stream import agreement_stream
@@ -185,3 +186,34 @@ def test_a_directory_a_node_and_objects_are_replicas_alike(tmp_path: Path) -> No
         reader = ReplicasReader(tuple(map(str, sources)), given)
         there = [row for task in reader.partitions() for batch in reader.read(task) for row in batch.to_pylist()]
         assert [(row["partition"], row["last_transaction_id"], row["mark"]) for row in there] == [(0, 59, 39)] * 3
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+def test_replicas_in_an_object_store_are_read_like_directories(tmp_path: Path) -> None:
+    """An S3 server on the loopback; objects that are replaced by longer ones, as a copy that is kept up to date replaces them."""
+    pytest.importorskip("moto.server", reason="no S3-compatible server is installed")
+    pytest.importorskip("s3fs", reason="s3fs is not installed")
+    one, two = replica(tmp_path / "1", 120, mark=99), replica(tmp_path / "2", 60, mark=59)
+    damage(two, 0, 20)
+    with running_store() as store:
+        sources = [store.upload(one, "s3://lake/node-1"), store.upload(two, "s3://lake/node-2")]
+        records, agreed = (Query(kind, *sources, **store.options) for kind in ("records", "transactions"))
+        differing = Query("differences", *sources, **store.options)
+        found = records.run()
+        assert sum(row["node"] == sources[0] for row in found) == 120
+        assert [row["transaction_id"] for row in found if row["finding"]] == [20]
+        rows = agreed.run()
+        assert ids(rows) == list(range(100))
+        assert [row["replicas"] for row in rows] == [
+            1 if number in (20, *range(60, 100)) else 2 for number in range(100)
+        ]
+        assert differing.run() == []
+        reader = ReplicasReader(tuple(sources), store.options)
+        there = [row for task in reader.partitions() for batch in reader.read(task) for row in batch.to_pylist()]
+        assert [(row["node"], row["last_transaction_id"], row["mark"]) for row in there] == [
+            (sources[0], 119, 99), (sources[1], 59, 59),
+        ]  # fmt: skip
+        store.upload(replica(one, 130, mark=125), sources[0])
+        assert ids(agreed.run()) == list(range(100, 126))
+        assert len(records.run()) == 10
+        assert records.run() == []

@@ -163,7 +163,7 @@ def test_what_cannot_be_meant_is_refused(options: dict[str, str], said: str) -> 
         ClusterReader({"metadata": "m", **options}, SCHEMA)
     ClusterReader({"metadata": "m", "view": " Records ", "timeout": "5s", "failOnDataLoss": "true"}, SCHEMA)
     with pytest.raises(InvalidRequestError, match="no option nonsense"):
-        WaltzDataSource({"metadata": "m", "nonsense": "1"}).streamReader(SCHEMA)
+        WaltzDataSource({"metadata": "m", "nonsense": "1"}).streamReader(SCHEMA).latestOffset()
 
 
 def test_how_a_cluster_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,10 +5,8 @@ The store is moto's server on loopback, reached through s3fs; what it was asked 
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +14,7 @@ import pytest
 
 from tests.builders import build_directory, make_records
 from tests.inspect.helpers import age, flip, seg
+from tests.spark.object_store import Store, running_store
 from tests.spark.reading import dumped, examples, in_order, read, verified
 from tests.spark.streaming import Query, ids
 from waltzctl.engine.columns.finding_columns import FINDING
@@ -25,7 +24,7 @@ from waltzctl.engine.spark.stream_reader import ADMISSION
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-moto_server = pytest.importorskip("moto.server", reason="no S3-compatible server is installed")
+pytest.importorskip("moto.server", reason="no S3-compatible server is installed")
 pytest.importorskip("s3fs", reason="s3fs is not installed")
 
 pytestmark = [
@@ -35,66 +34,10 @@ pytestmark = [
 ]
 
 
-@dataclass
-class Store:
-    """The server, and every read of an object: its key, and how many bytes were answered."""
-
-    endpoint: str
-    gets: list[tuple[str, str | None, int]] = field(default_factory=list)
-
-    @property
-    def options(self) -> dict[str, str]:
-        return {
-            "storage.endpoint_url": self.endpoint,
-            "storage.key": "tester",
-            "storage.secret": "geheim",
-            "storage.client_kwargs": '{"region_name": "us-east-1"}',
-        }
-
-    def upload(self, directory: Path, url: str) -> str:
-        import s3fs
-
-        files = s3fs.S3FileSystem(
-            endpoint_url=self.endpoint,
-            key="tester",
-            secret="geheim",
-            skip_instance_cache=True,
-        )
-        bucket, _, prefix = url.removeprefix("s3://").partition("/")
-        if not files.exists(bucket):
-            files.mkdir(bucket)
-        for file in sorted(directory.rglob("*")):
-            if file.is_file():
-                files.pipe_file(f"{bucket}/{prefix}/{file.relative_to(directory)}", file.read_bytes())
-        self.gets.clear()
-        return url
-
-
 @pytest.fixture(scope="module")
 def store() -> Iterator[Store]:
-    """A server of this process on a free port."""
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    running = Store(f"http://{host}:{port}")
-    application = server._server.app
-
-    def watched(environ: dict[str, Any], start: Any) -> Any:
-        path, asked = environ.get("PATH_INFO", ""), environ.get("HTTP_RANGE")
-
-        def started(status: str, headers: list[tuple[str, str]], *rest: Any) -> Any:
-            length = next((int(value) for name, value in headers if name.lower() == "content-length"), 0)
-            if environ["REQUEST_METHOD"] == "GET" and re.search(r"\.(seg|idx|ctl)$", path):
-                running.gets.append((path, asked, length))
-            return start(status, headers, *rest)
-
-        return application(environ, started)
-
-    server._server.app = watched
-    yield running
-    server.stop()
+    with running_store() as running:
+        yield running
 
 
 def at(url: str, row: dict[str, Any], storage: Path) -> dict[str, Any]:

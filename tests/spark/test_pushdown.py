@@ -191,6 +191,32 @@ def test_a_filter_on_ids_opens_only_segments_that_may_hold_them(tmp_path: Path) 
         assert opened.names() - looked_at == wanted
 
 
+def test_a_filter_on_the_node_reads_nothing_of_the_others(tmp_path: Path) -> None:
+    one, two = (age(build_directory(tmp_path / name, {0: 20}, per_segment=10)) for name in ("1", "2"))
+    (tmp_path / "link").symlink_to(two)
+    named = [one, two, tmp_path / "link"]
+    everything = read(*named)
+    node = ("node",)
+    for filters in (
+        [EqualTo(node, str(two))],
+        [EqualTo(node, str(tmp_path / "link"))],  # the same storage, which goes by its first name
+        [In(node, (str(one), None, "/elsewhere"))],
+        [EqualNullSafe(node, None)],
+        [EqualTo(node, str(one)), EqualTo(node, str(two))],
+        [Not(EqualTo(node, str(one)))],
+    ):
+        got = read(*named, filters=filters)
+        if not isinstance(filters[0], Not):
+            expected = in_order(row for row in everything if all(matches(one, row) for one in filters))
+            assert in_order(row for row in got if all(matches(one, row) for one in filters)) == expected, filters
+    with Opened([one, two]) as opened:
+        assert len(read(*named, filters=[EqualTo(node, str(two))])) == 20
+        assert not [path for path in opened.names() if one in path.parents]
+    assert packets(*named, filters=[EqualTo(node, str(one)), EqualTo(node, str(two))]) == []
+    parted = [one / "0", two]
+    assert {row["node"] for row in read(*parted, filters=[EqualTo(node, str(one))])} == {str(one)}
+
+
 @pytest.fixture
 def pushing(spark: SparkSession) -> Iterator[SparkSession]:
     spark.conf.set(CONF, "true")

@@ -101,7 +101,13 @@ def test_the_other_views_are_tables(spark: SparkSession, view: str) -> None:
     path = FIXTURES / "flipped-bit" / "storage"
     frame = waltz(spark, path, view=view)
     assert frame.columns == [column.name for column in VIEWS[view]]
-    assert as_dicts(frame) == in_order(read(path, view=view))
+    rows = read(path, view=view)
+    for row in rows:
+        if row.get("created") is not None:
+            row["created"] = (
+                row["created"].astimezone().replace(tzinfo=None)
+            )  # Spark shows times of this machine's zone
+    assert as_dicts(frame) == in_order(rows)
 
 
 def test_nothing_that_is_wanted_is_an_empty_table(spark: SparkSession, storage: Path) -> None:
@@ -112,7 +118,7 @@ def test_nothing_that_is_wanted_is_an_empty_table(spark: SparkSession, storage: 
     ("schema", "options", "said"),
     [
         ("partition int, partitoin int", {}, r"partitoin.*its columns are.*transaction_id"),
-        ("partition long", {}, r"partition is bigint.*it is int"),
+        ("transaction_id int", {}, r"transaction_id is int.*it is bigint"),
         (None, {"splitsiez": "1"}, r"no option splitsiez.*splitSize"),
         (None, {"view": "recods"}, r"no view 'recods'.*records"),
         (None, {"columns": "segment,size,bytes"}, r"no such column: bytes"),
@@ -262,9 +268,9 @@ def test_what_is_made_for_a_query_follows_from_its_options(storage: Path, tmp_pa
         return WaltzDataSource(CaseInsensitiveDict(options))
 
     assert source().name() == "waltz"
-    assert source(columns="segment,data").schema().names == ["segment", "data"]
-    assert source(data="true").schema() == spark_schema(RECORD_COLUMNS)
-    assert source(view="index").schema() == spark_schema(VIEWS["index"])
+    assert source(columns="segment,data", path=str(storage)).schema().names == ["segment", "data"]
+    assert source(data="true", path=str(storage)).schema() == spark_schema(RECORD_COLUMNS)
+    assert source(view="index", path=str(storage)).schema() == spark_schema(VIEWS["index"])
     schema = spark_schema(pick("records", ["partition"]))
     made = source(path=str(storage), pushdown="false").reader(schema)
     assert type(made) is WaltzReader
@@ -277,9 +283,9 @@ def test_what_is_made_for_a_query_follows_from_its_options(storage: Path, tmp_pa
     kinds = {name: type(one.streamReader(schema)._history) for name, one in streams.items()}  # type: ignore[attr-defined]
     assert kinds == {"directory": DirectoryHistory, "node": NodeHistory}
     with pytest.raises(InvalidRequestError, match="a stream of format waltz reads one storage"):
-        source(paths='["waltz://127.0.0.1:1"]').streamReader(schema)
+        source(paths='["waltz://127.0.0.1:1"]').streamReader(schema).initialOffset()
     with pytest.raises(InvalidRequestError, match="a stream of format waltz reads one storage"):
-        source().streamReader(schema)
+        source().streamReader(schema).initialOffset()
     writer = source(path=str(tmp_path / "new")).writer(spark_schema(RECORD_COLUMNS), False)
     writer.abort([])
     assert list(tmp_path.iterdir()) == []

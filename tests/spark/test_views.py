@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shutil
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tests.builders import build_directory, make_records, write_segment
@@ -77,7 +79,12 @@ def segment_row(storage: Path, one: SegmentDump) -> dict[str, Any]:
     names = [column.name for column in VIEWS["segments"] if column.name != "node"]
     values = {name: getattr(one, name) for name in names}
     key = None if one.cluster_key is None else str(one.cluster_key)
-    return {"node": str(storage), **values, "path": str(one.path), "cluster_key": key}
+    return {"node": str(storage), **values, "path": str(one.path), "cluster_key": key, "created": time_of(one.created)}
+
+
+def time_of(said: str | None) -> datetime | None:
+    """As Arrow gives it back."""
+    return None if said is None else pa.scalar(datetime.fromisoformat(said), pa.timestamp("us", "UTC")).as_py()
 
 
 @pytest.mark.parametrize("size", ["128MiB", "100"])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import enum
-from typing import Annotated
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +14,9 @@ from waltzctl.engines import spark_settings
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Example, Manual, ManualSection
 from waltzctl.options import FormatOption, QuietOption, VerboseOption, path_of
+
+if TYPE_CHECKING:
+    from waltzctl.engine.pipeline.running import RunReport
 
 MANUAL = Manual(
     name="run",
@@ -25,7 +30,8 @@ MANUAL = Manual(
         ),
         (
             "--require complete looks at the tables afterwards: it ends with 3 where a replica lacks what another one has, with 4"
-            " where something is in none, or replicas disagree, and names each gap by node, partition and ids."
+            " where something is in none, or replicas disagree, and names each gap by node, partition and ids. --html writes a"
+            " page: the gaps, what each replica has of each partition, plots by transaction id, clients and headers."
         ),
         (
             "--dry-run has Spark check the tables and runs none. --full-refresh TABLE reads a table anew, and what is made of it"
@@ -35,6 +41,7 @@ MANUAL = Manual(
     examples=(
         Example("waltzctl pipeline run /lake/waltz", "Everything that is new."),
         Example("waltzctl pipeline run /lake/waltz --require complete", "And fail where anything is missing."),
+        Example("waltzctl pipeline run /lake/waltz --html waltz.html", "And a page with plots."),
         Example("waltzctl pipeline run /lake/waltz --full-refresh transactions", "After a change of decoder.py."),
         Example(
             "waltzctl pipeline run /lake/waltz --master spark://head:7077 --conf spark.executor.memory=4g",
@@ -97,6 +104,9 @@ def run(
         list[str] | None, typer.Option("--conf", metavar="K=V", help="A setting of Spark; repeatable.")
     ] = None,
     require: Annotated[Required | None, typer.Option("--require", help="Look for gaps afterwards.")] = None,
+    html: Annotated[
+        str | None, typer.Option("--html", metavar="FILE", help="Write a page with plots of the tables there.")
+    ] = None,
     output_format: FormatOption = None,
     quiet: QuietOption = False,
     verbose: VerboseOption = 0,
@@ -104,6 +114,9 @@ def run(
     """Run, look, report."""
     target = path_of(directory, name="DIR")
     where, settings = _where(master, remote), spark_settings(conf)
+    shown = None if html is None else path_of(html, name="--html")
+    if shown is not None and dry_run:
+        raise typer.BadParameter("a dry run has no tables to show", param_hint="'--html'")
 
     from waltzctl.engine.pipeline.project import open_project
     from waltzctl.engine.pipeline.running import RunOptions, run_pipeline
@@ -118,8 +131,14 @@ def run(
             dry_run=dry_run,
             spark=SparkOptions(where, settings),
             complete=require is Required.COMPLETE,
+            look=shown is not None,
         )
         report = run_pipeline(open_project(target), options, console.detail)
+        if shown is not None:
+            _write_page(report, shown, target.name)
+            console.note(f"{shown}: written")
+        if require is None:
+            report = replace(report, gaps=None)  # they are in the page, and nobody wants to fail by them
         status = ExitStatus.from_label(report.exit_status_name)
         for gap in report.gaps or ():
             console.emit(PIPELINE_GAP.shown(gap))
@@ -131,6 +150,14 @@ def run(
         )
         console.success(_conclusion(directory, complete=complete, gaps=len(report.gaps or ()), dry_run=dry_run))
     return status
+
+
+def _write_page(report: RunReport, target: Path, name: str) -> None:
+    from waltzctl.output_file import replacing_text
+    from waltzctl.render.pipeline_html import page
+
+    with replacing_text(target) as file:
+        file.writelines(page(report, name))
 
 
 def _conclusion(directory: str, *, complete: bool | None, gaps: int, dry_run: bool) -> str:

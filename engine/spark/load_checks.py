@@ -1,0 +1,42 @@
+"""What can be said of a read when ``load()`` is called, and not minutes later: unknown options, paths that are not there.
+
+Spark asks for the schema there, unless the caller gives one.  It does not say whether a batch or a stream will be read, so an
+option is taken that one of them has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from waltzctl.engine.client.addresses import names_node
+from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.spark import read_options, stream_node, stream_reader
+from waltzctl.engine.spark.splits import expand
+
+METADATA = "metadata"
+_OPTIONS = dict.fromkeys((*read_options.KNOWN, *stream_reader.KNOWN, *stream_node.KNOWN, METADATA))
+
+
+def check_load(options: Mapping[str, str]) -> None:
+    """Look at the options of a read, or of a table that is to be made.
+
+    Raises InvalidRequestError for a table and for an option that no read has, NotWaltzError and DiskReadError for a path that
+    is not there.
+    """
+    if "provider" in options:  # with other properties of a table that is to be made
+        raise InvalidRequestError(
+            "CREATE TABLE ... USING waltz makes a table that Spark could not read: it hands its options to no source in Python",
+            advice="CREATE TEMPORARY VIEW name USING waltz OPTIONS (path '/data/node-1')",
+        )
+    known = {name.lower() for name in _OPTIONS}
+    unknown = sorted(
+        name for name in map(str.lower, options) if name not in known and not read_options.is_storage_option(name)
+    )
+    if unknown:
+        raise InvalidRequestError(
+            f"format waltz has no option {', '.join(unknown)}", advice=f"its options are {', '.join(_OPTIONS)}"
+        )
+    if METADATA in options or names_node(options.get("path", "")):
+        return
+    for path in read_options.paths(options):
+        expand(path)

@@ -1,0 +1,118 @@
+"""Types that a schema may ask for in place of a view's own."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
+
+from pyspark.sql.types import StructType
+
+from tests.builders import build_directory
+from tests.inspect.helpers import flip, seg
+from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.pipeline.column_types import parse_columns
+from waltzctl.engine.spark.batch_read import reader
+from waltzctl.engine.spark.stream_rows import RowMaker
+from waltzctl.engine.spark.wanted_types import arrow_schema_of, fits, handed_on
+
+
+@pytest.fixture(scope="module")
+def storage(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = build_directory(tmp_path_factory.mktemp("types") / "s", {0: 5})
+    flip(seg(made, 0, 0), 200)
+    return made
+
+
+def read(storage: Path, schema: str, view: str = "records") -> list[dict[str, Any]]:
+    asked: StructType = parse_columns(schema)
+    made = reader({"path": str(storage), "view": view}, asked)
+    batches = [batch for task in made.partitions() for batch in made.read(task)]
+    assert all(batch.schema.equals(arrow_schema_of(asked)) for batch in batches), "Spark takes no other schema"
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+def test_numbers_may_be_wider(storage: Path) -> None:
+    rows = read(storage, "partition BIGINT, header DOUBLE, transaction_id DECIMAL(20, 0), `SIZE` DECIMAL(38,2)")
+    assert [row["transaction_id"] for row in rows] == [Decimal(number) for number in range(5)]
+    assert {type(row["partition"]) for row in rows} == {int}
+    assert {row["header"] for row in rows} > {None}
+    assert all(row["SIZE"] == row["SIZE"].to_integral_value() for row in rows)
+
+
+def test_some_fields_of_a_struct(storage: Path) -> None:
+    plain = read(storage, "request_id STRUCT<client: INT, generation: INT, partition: INT, sequence: INT>")
+    rows = read(storage, "request_id STRUCT<Sequence: BIGINT, client: INT>")
+    assert [row["request_id"] for row in rows] == [
+        one["request_id"] and {"Sequence": one["request_id"]["sequence"], "client": one["request_id"]["client"]}
+        for one in plain
+    ]
+    assert None in [row["request_id"] for row in rows], "damage has none"
+
+
+def test_fields_of_structs_in_an_array(storage: Path) -> None:
+    plain = read(storage, "structs ARRAY<STRUCT<session_id: BIGINT, valid: BOOLEAN>>, partition INT", "control")
+    rows = read(storage, "structs ARRAY<STRUCT<valid: BOOLEAN, session_id: DECIMAL(19, 0)>>", "control")
+    assert [[one["session_id"] for one in row["structs"]] for row in rows] == [
+        [one["session_id"] for one in row["structs"]] for row in plain
+    ]
+
+
+def test_times_are_timestamps_or_texts(storage: Path) -> None:
+    ((when,),) = (row.values() for row in read(storage, "created TIMESTAMP", "segments"))
+    ((said,),) = (row.values() for row in read(storage, "created STRING", "segments"))
+    assert isinstance(when, datetime)
+    assert when.astimezone(UTC) == datetime.fromisoformat(said)
+    assert said.endswith("Z")
+    assert len(said) == len("2026-01-01T00:00:00.000Z")
+
+
+@pytest.mark.parametrize(
+    ("kind", "wanted", "expected"),
+    [
+        ("int", "smallint", False),
+        ("int", "decimal(10,0)", True),
+        ("int", "decimal(10,1)", False),
+        ("bigint", "int", False),
+        ("bigint", "double", False),
+        ("bigint", "decimal(19,0)", True),
+        ("bigint", "decimal(18,0)", False),
+        ("string", "binary", False),
+        ("string", "decimal(38,0)", False),
+        ("timestamp", "string", True),
+        ("string", "timestamp", False),
+        ("struct<a:int>", "int", False),
+        ("struct<a:int>", "struct<b:int>", False),
+        ("struct<a:int>", "struct<a:int,b:int>", False),
+        ("array<int>", "int", False),
+        ("array<int>", "array<bigint>", True),
+    ],
+)
+def test_nothing_is_cut_off(kind: str, wanted: str, expected: bool) -> None:
+    column, asked = (parse_columns(f"a {text}").fields[0].dataType for text in (kind, wanted))
+    assert fits(column, asked) is expected
+
+
+def test_a_type_that_cannot_stand_is_named(storage: Path) -> None:
+    with pytest.raises(InvalidRequestError, match="column transaction_id is int; in view records it is bigint"):
+        read(storage, "transaction_id INT")
+
+
+def test_rows_of_a_stream_have_them_as_well() -> None:
+    made = RowMaker(parse_columns("partition BIGINT, request_id STRUCT<client: INT>"))
+    rows = made.sent([], "/node", 0)
+    assert rows.schema.equals(arrow_schema_of(made.schema))
+
+
+def test_lists_keep_their_nulls() -> None:
+    kind = pa.list_(pa.field("element", pa.int64()))
+    array = pa.array([[1], None, [], [2, 3]], pa.list_(pa.field("element", pa.int32())))
+    given = pa.RecordBatch.from_arrays([array.slice(1)], ["a"])
+    made = handed_on(given, pa.schema([pa.field("a", kind)]))
+    assert made.to_pylist() == [{"a": None}, {"a": []}, {"a": [2, 3]}]
