@@ -12,6 +12,7 @@ fail.  A frame that cannot be decoded ends its connection, as in the release, an
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Iterator, Sequence
@@ -20,7 +21,8 @@ from typing import Protocol
 
 import numpy as np
 
-from waltzctl.engine.errors import WaltzError
+from waltzctl.engine.durable.disk import WritableFile
+from waltzctl.engine.errors import SyncFailedError, WaltzError
 from waltzctl.engine.node.answers import (
     MALFORMED_REASON,
     SUCCESS_SIZE,
@@ -38,9 +40,10 @@ from waltzctl.engine.node.permissions import Denial, out_of_order
 from waltzctl.engine.node.requests import AppendRun, Sender
 from waltzctl.engine.scan.frames import FrameColumn
 from waltzctl.engine.scan.transcode import AppendEncoder, EncodedAppends, EncodedBlock, FrameVerdict
+from waltzctl.engine.storage.partition import UnsyncedAppend
 from waltzctl.formats.wire.failure import STORAGE_EXCEPTION, FailureCode
 
-__all__ = ["AppendJudge", "CommitTarget", "GroupCommit", "failure_frames"]
+__all__ = ["AppendJudge", "CommitTarget", "GroupCommit", "UnsyncedCommit", "failure_frames"]
 
 SMALL_RUN = 32 << 10
 """Bytes up to which a run is copied together with its neighbours, so that one call encodes them all."""
@@ -61,6 +64,14 @@ class CommitTarget(Protocol):
 
     def append_blocks(self, blocks: Sequence[EncodedBlock]) -> None:
         """Write and sync."""
+        ...
+
+    def write_blocks(self, blocks: Sequence[EncodedBlock]) -> UnsyncedAppend | None:
+        """Write, for whoever syncs and then calls `finish_append`; None, and nothing was done, where one sync is not enough."""
+        ...
+
+    def finish_append(self, append: UnsyncedAppend, error: SyncFailedError | None) -> None:
+        """What was written has been synced, or could not be."""
         ...
 
 
@@ -103,6 +114,38 @@ class _Chunk:
     stretches: list[tuple[int, int, Denial | None]] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class UnsyncedCommit:
+    """Runs whose records are written and not durable yet.  `started`: `time.monotonic` before the write."""
+
+    runs: Sequence[AppendRun]
+    chunks: list[_Chunk]
+    started: float
+    written: UnsyncedAppend
+
+    @property
+    def file(self) -> WritableFile:
+        """What has to be synced."""
+        return self.written.file
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """Runs that are judged, and of which everything that was admitted is durable.  Both times are of `time.monotonic`."""
+
+    runs: Sequence[AppendRun]
+    chunks: list[_Chunk]
+    answers: list[Answer]
+    wrote: bool
+    started: float
+    finished: float
+
+    @classmethod
+    def now(cls, runs: Sequence[AppendRun], chunks: list[_Chunk], wrote: bool, started: float) -> _Done:
+        finished = time.monotonic()
+        return cls(runs, chunks, [answer for chunk in chunks for answer in _answers(chunk)], wrote, started, finished)
+
+
 class GroupCommit:
     """Executes append runs of one partition.  Not thread-safe: a partition's requests are executed one after another."""
 
@@ -137,27 +180,70 @@ class GroupCommit:
 
     def _commit(self, runs: Sequence[AppendRun]) -> None:
         """One write and flush."""
-        try:
-            chunks = _chunks(runs)
-            blocks: list[EncodedBlock] = []
-            following = self.target.next_transaction_id
-            for chunk in chunks:
-                following = self._encode(chunk, following, blocks)
+        done = None
+        with self._failing(runs):
+            chunks, blocks = self._judged(runs)
             started = time.monotonic()
             if blocks:
                 self.target.append_blocks(blocks)
-            finished = time.monotonic()
-            answers = [answer for chunk in chunks for answer in _answers(chunk)]
+            done = _Done.now(runs, chunks, bool(blocks), started)
+        if done is not None:
+            self._tell(done)
+
+    def begin(self, runs: Sequence[AppendRun]) -> UnsyncedCommit | None:
+        """As `execute` for runs that share one flush, up to that flush: whoever flushes calls `finish` then, in the same thread.
+
+        None: everything is answered, because nothing had to be flushed or more than one flush was needed.
+        """
+        done = None
+        with self._failing(runs):
+            chunks, blocks = self._judged(runs)
+            started = time.monotonic()
+            written = self.target.write_blocks(blocks) if blocks else None
+            if written is not None:
+                return UnsyncedCommit(runs, chunks, started, written)
+            if blocks:
+                self.target.append_blocks(blocks)
+            done = _Done.now(runs, chunks, bool(blocks), started)
+        if done is not None:
+            self._tell(done)
+        return None
+
+    def finish(self, commit: UnsyncedCommit, error: SyncFailedError | None) -> None:
+        """What `begin` wrote is durable, or its sync failed with `error`: answer every request."""
+        done = None
+        with self._failing(commit.runs):
+            self.target.finish_append(commit.written, error)
+            done = _Done.now(commit.runs, commit.chunks, True, commit.started)
+        if done is not None:
+            self._tell(done)
+
+    @contextlib.contextmanager
+    def _failing(self, runs: Sequence[AppendRun]) -> Iterator[None]:
+        """Answers all runs with the failure of what is done inside.  Raises the exits of the interpreter only."""
+        try:
+            yield
         except BaseException as error:
             self._fail(runs, error)
             if isinstance(error, (KeyboardInterrupt, SystemExit)):
                 raise
-            return
+
+    def _judged(self, runs: Sequence[AppendRun]) -> tuple[list[_Chunk], list[EncodedBlock]]:
+        chunks = _chunks(runs)
+        blocks: list[EncodedBlock] = []
+        following = self.target.next_transaction_id
+        for chunk in chunks:
+            following = self._encode(chunk, following, blocks)
+        return chunks, blocks
+
+    def _tell(self, done: _Done) -> None:
+        """What was admitted is durable: answer every request."""
+        runs, chunks = done.runs, done.chunks
         self._judge.answering(_requests(runs))
         # counting takes as long as answering, and the peer need not wait for it; what was received must not wait for that
         counted = [(chunk.stretches, [run.received for run in chunk.runs]) for chunk in chunks]
-        later(runs[0].sender, self._log, self._count, counted, bool(blocks), finished - started, finished)
-        for sender, answer, requests, size in answers:
+        later(runs[0].sender, self._log, self._count, counted, done.wrote, done.finished - done.started, done.finished)
+        for sender, answer, requests, size in done.answers:
             if answer is None:
                 break_off(sender, MALFORMED_REASON, requests, size, self._log)
             else:

@@ -89,11 +89,13 @@ class DataPort(Port):
 class _Read:
     """The sender of one read: its connection, and the room that the answer was promised.  Thread-safe."""
 
-    __slots__ = ("_connection", "_promised")
+    __slots__ = ("_connection", "_promised", "at_once")
 
     def __init__(self, connection: DataConnection) -> None:
         self._connection = connection
         self._promised = 0
+        self.at_once = False
+        """Whether the answer comes in the loop's thread, while the request is handed over."""
 
     @property
     def closed(self) -> bool:
@@ -112,7 +114,10 @@ class _Read:
         self._promised = 0
 
     def post(self, answer: bytes | list[bytes], requests: int, size: int) -> None:
-        self._connection.post_read(answer, self._promised, size)
+        if self.at_once:
+            self._connection.take_read(answer, self._promised, size)
+        else:
+            self._connection.post_read(answer, self._promised, size)
 
     def break_off(self, reason: str, requests: int, size: int) -> None:
         self._connection.post_read(b"", self._promised, size)
@@ -163,15 +168,27 @@ class DataConnection(Connection):
 
     def post_read(self, answer: bytes | list[bytes], promised: int, size: int) -> None:
         """As `post`, for one read and the room that was promised to its answer.  Thread-safe."""
+        self._port.outbox.put(self._read_answered, answer, self._made(answer, promised), size)
+
+    def take_read(self, answer: bytes | list[bytes], promised: int, size: int) -> None:
+        """As `post_read`, in the loop's thread: the answer is sent with what else is there when the hand-over is done."""
+        self._answer_read(answer, self._made(answer, promised), size)
+
+    def _made(self, answer: bytes | list[bytes], promised: int) -> int:
         length = sum(map(len, answer)) if isinstance(answer, list) else len(answer)
         self.share.make(promised, length)
-        self._port.outbox.put(self._read_answered, answer, length, size)
+        return length
 
     def _answered(self, answer: bytes | list[bytes], requests: int, size: int) -> None:
         self.answer(answer)
         self._done(requests, size)
 
     def _read_answered(self, answer: bytes | list[bytes], length: int, size: int) -> None:
+        self._answer_read(answer, length, size)
+        if self._waiting:
+            self._go_on()
+
+    def _answer_read(self, answer: bytes | list[bytes], length: int, size: int) -> None:
         self._end_read()
         ahead = self._port.output_each // max(1, length)  # as if all were as long as this one
         self._read_window = min(_MOST_READS, self._read_window * 2, 1 + ahead)
@@ -180,8 +197,6 @@ class DataConnection(Connection):
             self.send()  # so that what this peer has not taken yet counts before more is read for it
         self.share.send(length)
         self._done(1, size)
-        if self._waiting:
-            self._go_on()
 
     def _end_read(self) -> None:
         self._reads -= 1
@@ -353,8 +368,10 @@ class DataConnection(Connection):
         if not is_short(request.message):
             return False
         sender = cast("_Read", request.sender)
+        sender.at_once = True
         if service.answer_now(request, sender.room_for_answer()):
             return True
+        sender.at_once = False
         sender.give_room_back()
         return False
 

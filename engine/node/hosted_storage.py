@@ -11,8 +11,10 @@ import time
 import uuid
 from collections.abc import Iterable, Sequence
 
+from waltzctl.engine.durable.flusher import MOST_THREADS, Flusher
 from waltzctl.engine.errors import PartitionQuarantinedError
 from waltzctl.engine.net.executor import Executor
+from waltzctl.engine.node.commit_passes import CommitPasses
 from waltzctl.engine.node.disk_probe import DiskProbe
 from waltzctl.engine.node.node_metrics import NodeMetrics
 from waltzctl.engine.node.node_settings import HealthOptions, ServiceOptions
@@ -71,6 +73,8 @@ class HostedStorage:
         self._fences = SessionFences.open(storage.path, storage.num_partitions)
         workers = options.workers or min(MOST_WORKERS, storage.num_partitions + 2)
         self._pool = Executor(workers, log=log)
+        self._flusher = Flusher(log=log, threads=min(MOST_THREADS, storage.num_partitions - 1))
+        self._passes = CommitPasses(self._pool, self._flusher, log=log)
         probe = DiskProbe(storage.path, min_free_bytes=health.min_free_bytes, name=_ROOM_PROBE)
         self._room = Room(probe, max_age=health.max_age)
         self._services: dict[int, PartitionService] = {}
@@ -247,6 +251,7 @@ class HostedStorage:
                 return False
             self._closed = True
             self._pool.close()
+            self._flusher.close()
             self._fences.close()
             self.storage.close()
             return True
@@ -260,6 +265,7 @@ class HostedStorage:
                 self.storage.availability(number),
                 fences=self._fences,
                 pool=self._pool,
+                passes=self._passes,
                 encoder=self._encoder,
                 metrics=self._metrics.partition(number),
                 room=self._room,

@@ -19,12 +19,14 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
+from typing import cast
 
-from waltzctl.engine.errors import WaltzError
+from waltzctl.engine.errors import SyncFailedError, WaltzError
 from waltzctl.engine.net.executor import Executor
 from waltzctl.engine.node import permissions
 from waltzctl.engine.node.answers import MALFORMED_REASON, break_off, failures_for, post, refuse, report, requests_of
-from waltzctl.engine.node.commit import GroupCommit
+from waltzctl.engine.node.commit import GroupCommit, UnsyncedCommit
+from waltzctl.engine.node.commit_passes import CommitPasses
 from waltzctl.engine.node.failure_responses import denial_of
 from waltzctl.engine.node.node_metrics import NodePartitionMetrics
 from waltzctl.engine.node.node_settings import ServiceOptions
@@ -36,6 +38,9 @@ from waltzctl.engine.scan.transcode import AppendEncoder
 from waltzctl.engine.storage.availability_marks import Availability
 from waltzctl.engine.storage.fences import SessionFences
 from waltzctl.engine.storage.partition import Partition
+
+PASS_BYTES = 64 << 10
+"""Bytes of frame bodies that one partition may have in a pass: more of them share a flush among themselves."""
 
 
 class Admission(Enum):
@@ -59,6 +64,7 @@ class PartitionService:
         *,
         fences: SessionFences,
         pool: Executor,
+        passes: CommitPasses | None = None,
         encoder: AppendEncoder,
         metrics: NodePartitionMetrics,
         room: Room,
@@ -66,12 +72,15 @@ class PartitionService:
         max_data_length: int,
         log: logging.Logger,
     ) -> None:
-        """Raises DamageError, DiskReadError when the partition's fence cannot be told."""
+        """`passes`: who has small appends written together with those of other partitions; None: everything is done in `pool`.
+
+        Raises DamageError, DiskReadError when the partition's fence cannot be told.
+        """
         self.number = partition.number
         self.partition = partition
         self.metrics = metrics
         self.options = options
-        self._fences, self._pool, self._room, self._log = fences, pool, room, log
+        self._fences, self._pool, self._passes, self._room, self._log = fences, pool, passes, room, log
         self._availability = availability
         self._session = max(partition.session_id, fences.get(partition.number))
         self._commit = GroupCommit(
@@ -123,8 +132,18 @@ class PartitionService:
         if over is not None:
             refuse(item, over, self._log)
         else:
-            self._pool.schedule(self)
+            self._schedule(item)
         return Admission.ACCEPTED
+
+    def _schedule(self, first: Item) -> None:
+        """Have what is queued executed, `first` at first: by the next pass, or by a thread of its own."""
+        if self._passes is not None and self._fits_pass(first):
+            self._passes.schedule(self)
+        else:
+            self._pool.schedule(self)
+
+    def _fits_pass(self, item: Item) -> bool:
+        return isinstance(item, AppendRun) and item.size <= min(PASS_BYTES, self.options.commit_bytes)
 
     def answer_now(self, request: Request, room: int) -> bool:
         """Answer a request at once, in the calling thread, if that is a matter of microseconds; never waits for the disk.
@@ -140,13 +159,7 @@ class PartitionService:
         try:
             return self._answered_from_memory(request, room)
         finally:
-            with self._lock:
-                again = bool(self._queue) and not self._held
-                self._scheduled = again
-                if not again:
-                    self._idle.notify_all()
-            if again:
-                self._pool.schedule(self)
+            self.go_on()
 
     def _answered_from_memory(self, request: Request, room: int) -> bool:
         message = request.message
@@ -208,16 +221,57 @@ class PartitionService:
 
     # --- behind: one worker at a time --------------------------------------------------------------------------------
 
+    def begin(self) -> UnsyncedCommit | None:
+        """Take the appends that are queued in front, and write them; None when there is nothing to be synced.  For a pass."""
+        with self._lock:
+            queue = self._queue
+            if self._held or not queue or not self._fits_pass(queue[0]):
+                return None
+            count, size, most = 0, 0, min(PASS_BYTES, self.options.commit_bytes)
+            while count < len(queue) and isinstance(item := queue[count], AppendRun) and size + item.size <= most:
+                size += item.size
+                count += 1
+            runs = cast("list[AppendRun]", queue[:count])
+            self._queue = queue[count:]
+            self._under_way = sum(len(run.table) for run in runs)
+            self._waiting -= self._under_way
+            self._waiting_bytes -= size
+            self._progress = time.monotonic()
+            waiters, self._waiters = self._waiters, []
+        if waiters:
+            self._call(waiters)
+        return self._commit.begin(runs)
+
+    def finish(self, commit: UnsyncedCommit, error: SyncFailedError | None) -> None:
+        """What `begin` wrote is durable, or its sync failed: answer.  For a pass."""
+        self._commit.finish(commit, error)
+
+    def go_on(self) -> None:
+        """Nothing of this partition is under way now: see to it that what is queued is executed."""
+        with self._lock:
+            self._under_way = 0
+            self._progress = time.monotonic()
+            if self._queue and not self._held:
+                first = self._queue[0]
+            else:
+                self._rest()
+                return
+        self._schedule(first)
+
+    def _rest(self) -> None:
+        """There is nothing to do, or it has to wait; the lock is held."""
+        self._scheduled = False
+        if not self._queue:
+            self._commit.broken.clear()
+        self._idle.notify_all()
+
     def run(self) -> bool:
         """Execute what is queued; True to be put in line again.  For the worker pool."""
         while True:
             with self._lock:
                 batch = self._queue
                 if not batch or self._held:
-                    self._scheduled = False
-                    if not batch:
-                        self._commit.broken.clear()
-                    self._idle.notify_all()
+                    self._rest()
                     return False
                 self._queue = []
                 self._under_way, self._waiting, self._waiting_bytes = self._waiting, 0, 0
@@ -412,7 +466,8 @@ class PartitionService:
             if not self._queue or self._scheduled:
                 return
             self._scheduled = True
-        self._pool.schedule(self)
+            first = self._queue[0]
+        self._schedule(first)
 
     def refuse(self, over: Denial) -> None:
         """Answer whatever comes from now on with a failure; what is queued is still executed."""

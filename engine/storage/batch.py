@@ -108,6 +108,18 @@ def _encoded(record: Record, expected: int, place: str, max_data_length: int) ->
     return raw
 
 
+def only_part(batch: Batch, segment_size: int, threshold: int) -> BatchPart | None:
+    """The whole batch as one part that reaches no checkpoint; None when it is not that (`parts_of`)."""
+    if 0 < batch.records < _to_checkpoint(batch) and segment_size + int(batch.offsets[-1]) <= threshold:
+        return BatchPart(batch.pieces, batch.offsets)
+    return None
+
+
+def _to_checkpoint(batch: Batch) -> int:
+    """With how many records the next checkpoint is reached."""
+    return CHECKPOINT_INTERVAL - batch.first_transaction_id % CHECKPOINT_INTERVAL
+
+
 def parts_of(batch: Batch, segment_size: int, threshold: int) -> Iterator[BatchPart | None]:
     """The parts that are written and synced one after another, and None where a new segment begins.
 
@@ -115,7 +127,7 @@ def parts_of(batch: Batch, segment_size: int, threshold: int) -> Iterator[BatchP
     """
     offsets, count = batch.offsets, batch.records
     size, begin = segment_size, 0
-    left = CHECKPOINT_INTERVAL - batch.first_transaction_id % CHECKPOINT_INTERVAL
+    left = _to_checkpoint(batch)
     if 0 < count <= left and size + int(offsets[-1]) <= threshold:  # as nearly every batch
         yield BatchPart(batch.pieces, offsets)
         return

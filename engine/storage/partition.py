@@ -13,11 +13,12 @@ Thread-safe: writers take turns, readers wait for no disk write.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import (
@@ -32,11 +33,11 @@ from waltzctl.engine.errors import (
 )
 from waltzctl.engine.findings import Code, Finding, Severity, make_finding
 from waltzctl.engine.log.view import FileState, SegmentView
-from waltzctl.engine.storage.batch import Batch, batch_of_blocks, batch_of_records, parts_of
+from waltzctl.engine.storage.batch import Batch, batch_of_blocks, batch_of_records, only_part, parts_of
 from waltzctl.engine.storage.control_file import OpenControlFile
 from waltzctl.engine.storage.partition_log import PartitionLog, RecordHeader
 from waltzctl.engine.storage.partition_recovery import UNKNOWN_END, Examination, mend
-from waltzctl.engine.storage.segment_files import ActiveSegment, SegmentExtent, create_segment, whole_extent
+from waltzctl.engine.storage.segment_files import ActiveSegment, BatchPart, SegmentExtent, create_segment, whole_extent
 from waltzctl.engine.storage.storage_options import StorageOptions
 from waltzctl.engine.storage.wire_records import WireRecords
 from waltzctl.formats.control import PartitionStruct
@@ -49,6 +50,18 @@ if TYPE_CHECKING:
 def _of_index(finding: Finding) -> bool:
     """Whether something is wrong with an index, which is made anew whatever it is."""
     return finding.severity is not Severity.NOTE and str(finding.path).endswith(INDEX_SUFFIX)
+
+
+class UnsyncedAppend(NamedTuple):
+    """Records that were written and are not durable yet (`Partition.write_blocks`)."""
+
+    active: ActiveSegment
+    part: BatchPart
+
+    @property
+    def file(self) -> disk.WritableFile:
+        """What has to be synced."""
+        return self.active.data
 
 
 class Partition:
@@ -205,21 +218,59 @@ class Partition:
             self._writable()
             self._append(batch_of_blocks(blocks, self.next_transaction_id, self._place))
 
+    def write_blocks(self, blocks: Sequence[EncodedBlock]) -> UnsyncedAppend | None:
+        """The first half of `append_blocks`, for whoever syncs the files of several partitions at the same time.
+
+        What is returned says which file has to be synced; then `finish_append` must be called, by the same thread: until then
+        nobody else writes here, and readers do not see the records.  None, and nothing was done, for blocks that need more than
+        one sync: they end a segment or reach a checkpoint.  Raises as `append_blocks`.
+        """
+        self._write_lock.acquire()
+        written = None
+        try:
+            active = self._writable()
+            batch = batch_of_blocks(blocks, self.next_transaction_id, self._place)
+            part = only_part(batch, active.end, self._options.segment_size_threshold)
+            if part is not None:
+                with self._all_or_nothing():
+                    active.write(part)
+                written = UnsyncedAppend(active, part)
+        finally:
+            if written is None:
+                self._write_lock.release()
+        return written
+
+    def finish_append(self, append: UnsyncedAppend, error: SyncFailedError | None) -> None:
+        """The second half: the records are durable, and readers may see them.  Raises the `error` that the sync failed with."""
+        try:
+            if error is not None:
+                raise self._fail(error)
+            append.active.count(append.part)
+            self._log.publish(append.active.next_transaction_id, append.active.end)
+        finally:
+            self._write_lock.release()
+
     def _append(self, batch: Batch) -> None:
         active = self._writable()
-        before = self.next_transaction_id
-        try:
+        with self._all_or_nothing():
             for part in parts_of(batch, active.end, self._options.segment_size_threshold):
                 if part is None:
                     active = self._roll(active)
                 else:
                     active.append(part)
+        self._log.publish(active.next_transaction_id, active.end)
+
+    @contextlib.contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """Around what writes an append: of one that fails nothing remains, or the partition writes no more."""
+        before = self.next_transaction_id
+        try:
+            yield
         except SyncFailedError as error:
             raise self._fail(error) from None
         except BaseException:
             self._take_back(before)
             raise
-        self._log.publish(active.next_transaction_id, active.end)
 
     def _roll(self, active: ActiveSegment) -> ActiveSegment:
         """Close the last segment, durably, and begin the next one."""

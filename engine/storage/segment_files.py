@@ -183,11 +183,8 @@ class ActiveSegment:
         SyncFailedError means that nobody knows what the disk holds: the caller must not write again.
         """
         following = self.next_transaction_id + len(part.offsets) - 1
-        entries = encode_offsets(part.offsets[:-1] + self.end)
         try:
-            self.data.write_pieces_at(self.end, part.pieces)
-            self.index_synced = False
-            self.index.write_at(entry_position(self.next_transaction_id, self.first_transaction_id), entries)
+            self._write(part)
             self.data.sync()
             if following % CHECKPOINT_INTERVAL == 0:
                 self.sync_index()
@@ -196,7 +193,29 @@ class ActiveSegment:
         except BaseException:
             self.cut_back()
             raise
-        self.next_transaction_id = following
+        self.count(part)
+
+    def write(self, part: BatchPart) -> None:
+        """As `append`, without syncing anything: for records that end in front of a checkpoint.
+
+        When the data has been synced, `count` has to follow; nothing may be written before that.  Raises DiskWriteError, as
+        `append`.
+        """
+        try:
+            self._write(part)
+        except BaseException:
+            self.cut_back()
+            raise
+
+    def _write(self, part: BatchPart) -> None:
+        entries = encode_offsets(part.offsets[:-1] + self.end)
+        self.data.write_pieces_at(self.end, part.pieces)
+        self.index_synced = False
+        self.index.write_at(entry_position(self.next_transaction_id, self.first_transaction_id), entries)
+
+    def count(self, part: BatchPart) -> None:
+        """The records of a part are durable: they count from now on."""
+        self.next_transaction_id += len(part.offsets) - 1
         self.end += int(part.offsets[-1])
 
     def cut_back(self) -> None:

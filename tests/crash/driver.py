@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -11,12 +12,14 @@ from tests.blocks import encoded_block
 from tests.builders import build_directory, make_records
 from tests.crash.recorder import Recorder, Recording
 from tests.crash.truth import PartitionTruth, Truth
+from waltzctl.engine.durable.flusher import Flusher
 from waltzctl.engine.errors import SyncFailedError
 from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
 from waltzctl.engine.storage.fences import SessionFences
 from waltzctl.formats.control import Layout
 from waltzctl.formats.segment import Record
 
+_LOG = logging.getLogger("waltzctl.test")
 STRADDLING = {Layout.DOCUMENTED: 6, Layout.RELEASED: 11}
 """A partition one of whose structs crosses a sector of the control file, so that an update of it can tear."""
 
@@ -105,6 +108,30 @@ class Driver:
         self._under_way(number, replace(before, possible=tuple(after)))
         self.storage.partition(number).append_blocks(blocks)
         self._done(number, before.holding(after))
+
+    def append_in_a_pass(self, sizes: Mapping[int, Sequence[int | None]]) -> None:
+        """Blocks of several partitions, by number: all are written, then all files synced, then all is acknowledged."""
+        written = []
+        for number, wanted in sizes.items():
+            before = self.truth.partitions[number]
+            after, blocks = list(before.possible), []
+            for size in wanted:
+                records = make_records(3, first=len(after), partition=number, size=size, seed=7)
+                blocks.append(encoded_block(records, 1))
+                after += records
+            self.truth = self.truth.with_partition(number, replace(before, possible=tuple(after)))
+            self._recorder.promise(self.truth, settled=False)
+            partition = self.storage.partition(number)
+            append = partition.write_blocks(blocks)
+            if append is None:
+                partition.append_blocks(blocks)
+                self._done(number, before.holding(tuple(after)))
+            else:
+                written.append((number, partition, append, before.holding(tuple(after))))
+        errors = Flusher(log=_LOG, threads=0).flush([append.file for _, _, append, _ in written])
+        for (number, partition, append, truth), error in zip(written, errors, strict=True):
+            partition.finish_append(append, error)
+            self._done(number, truth)
 
     def raise_fence(self, number: int, session: int) -> None:
         """Let a session in: from then on lower ones stay out, whatever happens."""

@@ -61,6 +61,18 @@ def test_a_group_across_a_checkpoint(layout: Layout, tmp_path: Path, survive: Cr
     survive(f"group commit, checkpoint, {layout}", recording, StorageChecker(ONE_SEGMENT))
 
 
+@ONE_LAYOUT
+def test_passes_over_two_partitions(layout: Layout, tmp_path: Path, survive: CrashTest) -> None:
+    """Both are written before either is synced; one of them ends a segment meanwhile, or reaches a checkpoint."""
+    path, truth = built(tmp_path / "s", layout, 7)
+    with recorded(path, truth, SMALL_SEGMENTS) as (driver, recording):
+        number = STRADDLING[layout]
+        driver.append_in_a_pass({number: [10], 0: [30, 700]})
+        driver.append_in_a_pass({0: [10], number: [1700]})
+        driver.append_in_a_pass({number: [10], 0: [None]})
+    survive(f"group commit, passes, {layout}", recording, StorageChecker(SMALL_SEGMENTS))
+
+
 @LAYOUTS
 def test_fences_never_fall(layout: Layout, tmp_path: Path, survive: CrashTest) -> None:
     """Sessions come and go; partitions share the file, one of them is deleted and comes back."""
@@ -99,6 +111,10 @@ def groups(driver: Driver) -> None:
     driver.append_blocks(STRADDLING[Layout.RELEASED], [20, 700, 30])
 
 
+def passes(driver: Driver) -> None:
+    driver.append_in_a_pass({STRADDLING[Layout.RELEASED]: [20, 700], 0: [30]})
+
+
 def fences(driver: Driver) -> None:
     driver.raise_fence(STRADDLING[Layout.RELEASED], 4)
     driver.raise_fence(STRADDLING[Layout.RELEASED], 9)
@@ -110,7 +126,7 @@ def _syncs_of(suffix: str) -> Callable[[Change], bool]:
 
 @pytest.mark.parametrize(
     ("work", "records", "forgets"),
-    [(groups, 5, _syncs_of(".seg")), (fences, 5, _syncs_of(FENCE_FILE_NAME))],
+    [(groups, 5, _syncs_of(".seg")), (passes, 5, _syncs_of(".seg")), (fences, 5, _syncs_of(FENCE_FILE_NAME))],
 )
 def test_an_engine_that_forgets_a_sync_is_found_out(
     work: Callable[[Driver], None], records: int, forgets: Callable[[Change], bool], tmp_path: Path

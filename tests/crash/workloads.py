@@ -256,6 +256,7 @@ def _storage() -> Mapping[str, Callable[[Path], Recorded]]:
         ),
         "open and close": Captured(test_storage.test_opening_and_closing_an_undamaged_directory, layout=RELEASED),
         "group commit": Captured(test_group_commit.test_groups_that_roll_over, layout=RELEASED),
+        "group commit, passes": Captured(test_group_commit.test_passes_over_two_partitions, layout=RELEASED),
         "group commit, one segment": Captured(test_group_commit.test_groups_within_a_segment, layout=RELEASED),
         "group commit, checkpoint": Captured(test_group_commit.test_a_group_across_a_checkpoint, layout=RELEASED),
         "node session": Captured(test_group_commit.test_a_session_of_a_node, layout=RELEASED),

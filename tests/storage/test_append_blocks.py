@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
+import os
 import shutil
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,9 +20,10 @@ from tests.builders import build_directory, digest, make_records
 from tests.golden import golden_directories, needs_golden
 from tests.storage.support import LAYOUTS, SMALL, damage, data_path, entries, index_path, opened
 from waltzctl.engine.durable import disk
-from waltzctl.engine.errors import OutOfOrderError, PartitionQuarantinedError
+from waltzctl.engine.errors import DiskFullError, OutOfOrderError, PartitionQuarantinedError, SyncFailedError
 from waltzctl.engine.scan.transcode import EncodedBlock
 from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
+from waltzctl.formats.control import Layout
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import HEADER_SIZE, Record
 
@@ -255,3 +259,140 @@ def test_a_quarantined_partition_takes_no_blocks(tmp_path: Path) -> None:
         storage.partition(0).append_blocks(
             [encoded_block(make_records(1, first=storage.partition(0).next_transaction_id))]
         )
+
+
+# ---- in two halves --------------------------------------------------------------------------------------------------------
+
+
+def blocks_of(first: int, *sizes: int) -> list[EncodedBlock]:
+    records = [
+        Record.make(number, RequestId(1, 2, 0, number), 0, bytes(size)) for number, size in enumerate(sizes, first)
+    ]
+    return [encoded_block([one], 1) for one in records]
+
+
+@LAYOUTS
+def test_what_is_written_counts_when_it_is_finished(tmp_path: Path, layout: Layout) -> None:
+    build_directory(tmp_path / "d", {0: 5}, layout=layout)
+    with opened(tmp_path / "d") as storage:
+        partition = storage.partition(0)
+        append = partition.write_blocks(blocks_of(5, 10, 20))
+        assert append is not None
+        assert append.file.path == data_path(tmp_path / "d")
+        assert (partition.max_transaction_id, partition.read(5), partition.segments[-1].next_transaction_id) == (
+            4,
+            None,
+            5,
+        )
+        append.file.sync()
+        partition.finish_append(append, None)
+        assert partition.max_transaction_id == 6
+        assert [len(one.data) for one in partition.read_range(5, 9)] == [10, 20]
+        partition.append_blocks(blocks_of(7, 1))
+        assert partition.max_transaction_id == 7
+    with opened(tmp_path / "d") as storage:
+        assert storage.partition(0).findings == ()
+        assert storage.partition(0).max_transaction_id == 7
+
+
+def test_until_then_nobody_else_writes(tmp_path: Path) -> None:
+    build_directory(tmp_path / "d", {0: 5})
+    with opened(tmp_path / "d") as storage:
+        partition = storage.partition(0)
+        append = partition.write_blocks(blocks_of(5, 10))
+        assert append is not None
+        other = threading.Thread(target=partition.truncate, args=(4,))
+        other.start()
+        other.join(0.05)
+        assert other.is_alive()
+        append.file.sync()
+        partition.finish_append(append, None)
+        other.join(60)
+        assert partition.max_transaction_id == 4
+
+
+def test_a_sync_that_failed_leaves_nothing_to_be_believed(tmp_path: Path) -> None:
+    build_directory(tmp_path / "d", {0: 5})
+    with opened(tmp_path / "d") as storage:
+        partition = storage.partition(0)
+        append = partition.write_blocks(blocks_of(5, 10))
+        assert append is not None
+        error = SyncFailedError(append.file.path, None, OSError("EIO"), doing="sync")
+        with pytest.raises(SyncFailedError):
+            partition.finish_append(append, error)
+        assert (partition.failed, partition.max_transaction_id) == (error, 4)
+        for write in (
+            lambda: partition.write_blocks(blocks_of(5, 1)),
+            lambda: partition.append_blocks(blocks_of(5, 1)),
+        ):
+            with pytest.raises(SyncFailedError):
+                write()
+
+
+@pytest.mark.parametrize(("count", "halves"), [(997, True), (998, True), (999, False), (1000, True)])
+def test_a_checkpoint_takes_more_than_one_sync(tmp_path: Path, count: int, halves: bool) -> None:
+    """A batch up to transaction 998 does not reach it; one up to 999 does."""
+    build_directory(tmp_path / "d", {0: count}, per_segment=2000, size=1)
+    with opened(tmp_path / "d", StorageOptions()) as storage:
+        partition = storage.partition(0)
+        before = files(tmp_path / "d")
+        append = partition.write_blocks(blocks_of(count, 1))
+        assert (append is not None) is halves
+        if append is None:
+            assert files(tmp_path / "d") == before
+            partition.append_blocks(blocks_of(count, 1))  # the lock is free
+        else:
+            append.file.sync()
+            partition.finish_append(append, None)
+        assert partition.max_transaction_id == count
+
+
+@pytest.mark.parametrize(("room", "halves"), [(-1, False), (0, True), (1, True)])
+def test_so_does_the_end_of_a_segment(tmp_path: Path, room: int, halves: bool) -> None:
+    blocks = blocks_of(3, 40)
+    path = build_directory(tmp_path / "d", {0: 3})
+    size = data_path(path).stat().st_size
+    with opened(path, StorageOptions(size + len(blocks[0].data) + room)) as storage:
+        partition = storage.partition(0)
+        append = partition.write_blocks(blocks)
+        assert (append is not None) is halves
+        if append is not None:
+            append.file.sync()
+            partition.finish_append(append, None)
+
+
+def test_what_is_refused_leaves_the_lock_free_and_the_files_as_they_were(tmp_path: Path) -> None:
+    build_directory(tmp_path / "d", {0: 5})
+    with opened(tmp_path / "d") as storage:
+        partition = storage.partition(0)
+        before = files(tmp_path / "d")
+        with pytest.raises(OutOfOrderError):
+            partition.write_blocks(blocks_of(6, 1))
+        assert files(tmp_path / "d") == before
+        other = threading.Thread(target=partition.append_blocks, args=(blocks_of(5, 1),))
+        other.start()
+        other.join(60)
+        assert partition.max_transaction_id == 5
+
+
+def test_a_write_that_fails_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build_directory(tmp_path / "d", {0: 5})
+    with opened(tmp_path / "d") as storage:
+        partition = storage.partition(0)
+        before = files(tmp_path / "d")
+        with monkeypatch.context() as patch:
+            real, calls = os.pwrite, []
+
+            def full(descriptor: int, data: bytes, offset: int) -> int:
+                calls.append(offset)
+                if len(calls) == 2:  # of the index
+                    raise OSError(errno.ENOSPC, "no space left on device")
+                return real(descriptor, data, offset)
+
+            patch.setattr(os, "pwrite", full)
+            with pytest.raises(DiskFullError):
+                partition.write_blocks(blocks_of(5, 30))
+        assert files(tmp_path / "d") == before
+        assert partition.failed is None
+        partition.append_blocks(blocks_of(5, 30))
+        assert partition.max_transaction_id == 5

@@ -1,0 +1,147 @@
+"""Passes: whatever waits to be appended, in however many partitions, is written by one thread and flushed together.
+
+A partition in which a client has one request in flight has nothing to share a flush with.  A node has many of them: a thread for
+each spends its time on being woken.  Here partitions that have small appends waiting stand in one line.  A pass takes the whole
+line: it has each partition judge, encode and write what waits in it, then flushes all their files at the same time
+(`engine.durable.flusher`), then has each answer.  Meanwhile the line grows for the next pass.
+
+A few passes are under way at the same time: while one waits for the disk, another one works.  When all of them have been waiting
+for long, the disk of the partitions in them is slow or hangs; then partitions are executed by threads of their own, as those are
+whose requests are long or are no appends, so that nobody waits for another partition's disk.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from waltzctl.engine.durable.flusher import Flusher
+from waltzctl.engine.errors import SyncFailedError
+from waltzctl.engine.net.executor import Executor
+from waltzctl.engine.node.commit import UnsyncedCommit
+
+AT_A_TIME = 2
+"""Passes that are under way at the same time."""
+_PATIENCE = 0.05
+"""Seconds after which a pass counts as one that waits for a slow disk."""
+
+
+class PassMember(Protocol):
+    """A partition that stands in the line of passes (`engine.node.partition_service`), at most once."""
+
+    def begin(self) -> UnsyncedCommit | None:
+        """Take what is queued and write it; None when there is nothing to be synced.
+
+        Raises the exits of the interpreter only, and then there is nothing to be synced.
+        """
+        ...
+
+    def finish(self, commit: UnsyncedCommit, error: SyncFailedError | None) -> None:
+        """What `begin` wrote was synced, or could not be: answer.  Raises the exits of the interpreter only."""
+        ...
+
+    def go_on(self) -> None:
+        """The pass is over: stand in line again if more is queued."""
+        ...
+
+    def run(self) -> bool:
+        """Execute what is queued without a pass (`engine.net.executor.Job`)."""
+        ...
+
+
+class CommitPasses:
+    """The line of partitions that have small appends waiting, and the passes that take it.  Thread-safe."""
+
+    def __init__(
+        self,
+        pool: Executor,
+        flusher: Flusher,
+        *,
+        log: logging.Logger,
+        at_a_time: int = AT_A_TIME,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._pool, self._flusher, self._log, self._clock = pool, flusher, log, clock
+        self._lock = threading.Lock()
+        self._line: deque[PassMember] = deque()
+        self._resting = [_Pass(self) for _ in range(at_a_time)]
+        self._begun: dict[_Pass, float] = {}
+
+    def schedule(self, member: PassMember) -> None:
+        """Have a partition take part in the next pass.  The caller sees to it that it does not stand in line already."""
+        with self._lock:
+            stuck = not self._resting and self._clock() - max(self._begun.values()) > _PATIENCE
+            self._line.append(member)
+            if stuck:
+                alone = list(self._line)
+                self._line.clear()
+            elif not self._resting:
+                return  # a pass that ends looks at the line
+            else:
+                next_pass = self._resting.pop()
+                self._begun[next_pass] = self._clock()
+        if stuck:
+            for one in alone:
+                self._pool.schedule(one)
+        else:
+            self._pool.schedule(next_pass)
+
+    @property
+    def others_wait(self) -> bool:
+        """Whether a job stands in the pool's line that no thread has taken."""
+        return self._pool.others_wait
+
+    def execute(self, members: list[PassMember]) -> None:
+        """One pass over `members`.  Raises the exits of the interpreter only, after everything is answered."""
+        leave: BaseException | None = None
+        written: list[tuple[PassMember, UnsyncedCommit]] = []
+        for member in members:
+            try:
+                commit = member.begin()
+            except (KeyboardInterrupt, SystemExit) as exit_:
+                leave, commit = exit_, None
+            if commit is None:
+                member.go_on()
+            else:
+                written.append((member, commit))
+        errors = self._flusher.flush([commit.file for _, commit in written])
+        for (member, commit), error in zip(written, errors, strict=True):
+            try:
+                member.finish(commit, error)
+            except (KeyboardInterrupt, SystemExit) as exit_:
+                leave = exit_
+        for member, _ in written:
+            member.go_on()
+        if leave is not None:
+            raise leave
+
+    def next_line(self, by: _Pass) -> list[PassMember]:
+        """What a pass is to take; nothing: it rests."""
+        with self._lock:
+            line = list(self._line)
+            self._line.clear()
+            if line:
+                self._begun[by] = self._clock()
+            else:
+                del self._begun[by]
+                self._resting.append(by)
+            return line
+
+
+class _Pass:
+    """A pass as a job: taken by a thread of the pool, and left when the line is empty."""
+
+    def __init__(self, passes: CommitPasses) -> None:
+        self._passes = passes
+
+    def run(self) -> bool:
+        """For the pool."""
+        while members := self._passes.next_line(self):
+            self._passes.execute(members)
+            if self._passes.others_wait:
+                return True
+        return False

@@ -1,0 +1,243 @@
+"""A partition's requests where small appends go through passes: what a pass takes, what it leaves, and who is asked next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.node.service_support import Peer, appended, created, run_of, serving
+from tests.node.test_partition_service import SESSION, Alone, Partition, Pool
+from waltzctl.engine.errors import SyncFailedError
+from waltzctl.engine.node import partition_service
+from waltzctl.engine.node.commit import UnsyncedCommit
+from waltzctl.formats.wire.storage import MaxTransactionIdRequest, SuccessResponse, encode
+
+MOST = partition_service.PASS_BYTES
+
+
+class Written:
+    """Records that are not synced yet."""
+
+    def __init__(self, records: int) -> None:
+        self.records, self.file = records, object()
+
+
+class TwoHalves(Partition):
+    """As `Partition`, and appends in two halves; with `whole` each needs more than one sync."""
+
+    whole = False
+
+    def write_blocks(self, blocks: Sequence[Any]) -> Written | None:
+        return None if self.whole else Written(sum(block.records for block in blocks))
+
+    def finish_append(self, append: Written, error: SyncFailedError | None) -> None:
+        if error is not None:
+            raise error
+        self.done.append(append.records)
+        self.next_transaction_id += append.records
+
+
+class InPasses(Alone):
+    """A service with passes; the line of each is `pool.line` and `passes.line`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
+        super().__init__(monkeypatch, **options)
+        self.partition = TwoHalves()
+        self.service.partition = self.service._commit.target = self.partition  # type: ignore[assignment]
+        self.passes = Pool()
+        self.service._passes = self.passes  # type: ignore[assignment]
+
+    def append(self, *firsts: int, size: int = 1) -> None:
+        """One run, a request for each."""
+        frames = [encode(appended(n, sequence=n, session=SESSION, partition=3, data=bytes(size))) for n in firsts]
+        self.service.submit(run_of(self.peer, frames))
+
+    def begin(self) -> UnsyncedCommit | None:
+        assert self.passes.line.pop(0) is self.service
+        return self.service.begin()
+
+    @property
+    def lines(self) -> tuple[int, int]:
+        """How often it stands in line for a pass, and for a thread of its own."""
+        return len(self.passes.line), len(self.pool.line)
+
+    def sequences(self) -> list[int]:
+        found = [answer.sequence for answer in self.peer.answers]
+        self.peer.answers.clear()
+        return found
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> InPasses:
+    return InPasses(monkeypatch)
+
+
+def test_an_append_is_answered_when_its_sync_is_done(alone: InPasses) -> None:
+    alone.append(0, 1)
+    alone.append(2)
+    assert alone.lines == (1, 0)
+    commit = alone.begin()
+    assert commit is not None
+    assert (alone.sequences(), alone.partition.next_transaction_id, alone.service.queue_size) == ([], 0, 3)
+    alone.service.finish(commit, None)
+    assert (alone.sequences(), alone.partition.done, alone.service.queue_size) == ([0, 1, 2], [3], 0)
+    assert alone.lines == (0, 0)
+    alone.service.go_on()
+    assert alone.lines == (0, 0)
+    assert alone.service.hold(0.0)
+
+
+def test_a_sync_that_failed_is_told_to_everybody_in_the_commit(alone: InPasses) -> None:
+    alone.append(0, 1)
+    commit = alone.begin()
+    assert commit is not None
+    alone.service.finish(commit, SyncFailedError(Path("/d/3/0.seg"), None, OSError("EIO"), doing="sync"))
+    assert alone.codes() == ["sync-failed"] * 2
+    assert alone.service.outage is not None
+    alone.service.go_on()
+    assert alone.service.queue_size == 0
+
+
+def test_what_needs_more_than_one_sync_is_done_at_once(alone: InPasses) -> None:
+    alone.partition.whole = True
+    alone.append(0, 1)
+    assert alone.begin() is None
+    assert (alone.sequences(), alone.partition.done) == ([0, 1], [2])
+
+
+def test_what_is_refused_needs_no_sync(alone: InPasses) -> None:
+    alone.append(7)
+    assert alone.begin() is None
+    assert alone.codes() == ["out-of-order"]
+
+
+@pytest.mark.parametrize("limit", [MOST, 500])
+@pytest.mark.parametrize(("more", "in_pass"), [(-1, True), (0, True), (1, False)])
+def test_long_runs_get_a_thread_of_their_own(
+    monkeypatch: pytest.MonkeyPatch, limit: int, more: int, in_pass: bool
+) -> None:
+    """What a pass takes of a partition ends with its own bound, and with that of a commit."""
+    alone = InPasses(monkeypatch, commit_bytes=min(limit, 8 << 20))
+    run = run_of(alone.peer, [appended(0, session=SESSION, partition=3)])._replace(size=limit + more)
+    alone.service.submit(run)
+    assert alone.lines == ((1, 0) if in_pass else (0, 1))
+
+
+def test_anything_but_an_append_gets_a_thread_of_its_own(alone: InPasses) -> None:
+    alone.submit()
+    assert alone.lines == (0, 1)
+    assert alone.work() is False
+    assert alone.codes() == [""]
+
+
+@pytest.mark.parametrize(("sizes", "taken"), [([30, 40, 30], 3), ([30, 40, 31], 2), ([100, 1], 1), ([1, 100], 1)])
+def test_a_pass_takes_what_fits_and_comes_back_for_the_rest(
+    monkeypatch: pytest.MonkeyPatch, sizes: list[int], taken: int
+) -> None:
+    monkeypatch.setattr(partition_service, "PASS_BYTES", 100)
+    alone = InPasses(monkeypatch)
+    for number, size in enumerate(sizes):
+        run = run_of(alone.peer, [appended(number, sequence=number, session=SESSION, partition=3)])
+        alone.service.submit(run._replace(size=size))
+    commit = alone.begin()
+    assert commit is not None
+    assert alone.service.queue_size == len(sizes)
+    alone.service.finish(commit, None)
+    assert alone.sequences() == list(range(taken))
+    assert alone.service.queue_size == len(sizes) - taken
+    alone.service.go_on()
+    assert alone.lines == (int(taken < len(sizes)), 0)
+
+
+def test_a_request_behind_appends_follows_them_in_a_thread_of_its_own(alone: InPasses) -> None:
+    alone.append(0)
+    alone.submit(sequence=50)
+    alone.append(1)
+    commit = alone.begin()
+    assert commit is not None
+    alone.service.finish(commit, None)
+    alone.service.go_on()
+    assert alone.lines == (0, 1)
+    alone.work()
+    assert alone.sequences() == [0, 50, 1]
+
+
+def test_what_comes_during_a_flush_is_for_the_next_pass(alone: InPasses) -> None:
+    alone.append(0)
+    commit = alone.begin()
+    assert commit is not None
+    alone.append(1)
+    assert alone.lines == (0, 0)
+    alone.service.finish(commit, None)
+    assert alone.sequences() == [0]
+    alone.service.go_on()
+    assert alone.lines == (1, 0)
+
+
+def test_while_it_is_held_a_pass_takes_nothing(alone: InPasses) -> None:
+    alone.append(0)
+    alone.service._held = True
+    assert alone.begin() is None
+    alone.service.go_on()
+    assert alone.lines == (0, 0)
+    assert alone.sequences() == []
+    alone.service.resume()
+    assert alone.lines == (1, 0)
+
+
+def test_who_was_told_that_the_queue_is_full_hears_when_a_pass_took_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = InPasses(monkeypatch, queue_requests=1)
+    alone.append(0)
+    told: list[str] = []
+    alone.service.on_room(lambda: told.append("room"))
+    alone.begin()
+    assert told == ["room"]
+
+
+def test_what_a_pass_begins_and_ends_is_progress(alone: InPasses) -> None:
+    alone.append(0)
+    alone.append(1)
+    alone.now += 9
+    assert alone.service.stalled_seconds == 9
+    commit = alone.begin()
+    assert commit is not None
+    assert alone.service.stalled_seconds == 0
+    alone.now += 5
+    assert alone.service.stalled_seconds == 5
+    alone.append(2)
+    alone.service.finish(commit, None)
+    alone.service.go_on()
+    assert (alone.service.stalled_seconds, alone.service.queue_size) == (0, 1)
+
+
+def test_an_empty_queue_forgets_whose_frames_were_broken(alone: InPasses) -> None:
+    alone.service._commit.broken.append(alone.peer)
+    alone.append(0)
+    assert alone.begin() is None
+    assert alone.peer.reasons
+    alone.service.go_on()
+    assert alone.service._commit.broken == []
+
+
+def test_many_partitions_at_once_on_a_disk(tmp_path: Path) -> None:
+    """Each partition's appends come in their order and are there when the directory is opened again."""
+    created(tmp_path / "s", 6)
+    with serving(tmp_path / "s") as served:
+        peers = [Peer() for _ in range(6)]
+        for first in range(60):
+            for number, peer in enumerate(peers):
+                data = f"{first} of {number}".encode()
+                served.submit(peer, appended(first, sequence=first, partition=number, data=data), partition=number)
+        for number, peer in enumerate(peers):
+            answers = peer.wait(60)
+            assert answers == [SuccessResponse(1, n, number) for n in range(60)]
+    with serving(tmp_path / "s") as served:
+        for number in range(6):
+            service = served.hosted.service(number)
+            assert service is not None
+            assert service.partition.findings == ()
+            assert service.partition.max_transaction_id == 59
+            assert served.one(MaxTransactionIdRequest(1, 1, number)).transaction_id == 59  # type: ignore[union-attr]
