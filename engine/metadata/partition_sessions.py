@@ -9,10 +9,12 @@ import contextlib
 
 from waltzctl.engine.errors import ConcurrentUpdateError, DamageError, MismatchError, NotWaltzError
 from waltzctl.engine.metadata.metadata_store import (
+    Check,
     MetadataStore,
     NodeExistsError,
     NodeMissingError,
     NodeVersionError,
+    Set,
     Watch,
     ZnodeState,
 )
@@ -72,8 +74,11 @@ class PartitionSessions:
 
     async def assigned(self, partition: int) -> tuple[str, ...]:
         """The storage nodes of a partition, ``host:port``, sorted."""
-        found, _ = await read_payload(self._store, ASSIGNMENT_PATH, NodeAssignment)
-        return tuple(sorted(one.node for one in found.nodes if partition in one.partitions))
+        return (await self._assigned(partition))[0]
+
+    async def _assigned(self, partition: int) -> tuple[tuple[str, ...], int]:
+        found, state = await read_payload(self._store, ASSIGNMENT_PATH, NodeAssignment)
+        return tuple(sorted(one.node for one in found.nodes if partition in one.partitions)), state.version
 
     async def partition(self, partition: int) -> tuple[PartitionMetadata, int]:
         """A partition's metadata and the version of its node, -1 where there is none yet."""
@@ -103,7 +108,13 @@ class PartitionSessions:
                 return begun
 
     async def write_replicas(self, partition: int, session_id: int, replicas: tuple[ReplicaState, ...]) -> None:
-        """Write replica states.  Raises ConcurrentUpdateError when the stored session is another one."""
+        """Write replica states, as long as the partition has just these storage nodes.
+
+        An operator's change is judged by the replicas that stand here.  Were those of a session written that began before the
+        change, more of them might be gone than a recovery can do without (weakness V16).
+
+        Raises ConcurrentUpdateError when the stored session is another one, or the storage nodes are.
+        """
         while True:
             known, version = await self.partition(partition)
             if known.session_id != session_id:
@@ -112,8 +123,16 @@ class PartitionSessions:
                 )
             if known.replicas == replicas:
                 return
-            written = PartitionMetadata(known.generation, session_id, replicas)
-            if await self._write(partition, written, version):
+            assigned, assigned_at = await self._assigned(partition)
+            if {one.node for one in replicas} != {*assigned}:
+                raise ConcurrentUpdateError(
+                    f"partition {partition}: its storage nodes are others than when session {session_id} began"
+                )
+            written = PartitionMetadata(known.generation, session_id, replicas).encode()
+            with contextlib.suppress(NodeVersionError, NodeMissingError):
+                await self._store.commit(
+                    (Check(ASSIGNMENT_PATH, assigned_at), Set(f"{PARTITION_PATH}/{partition}", written, version))
+                )
                 return
 
     async def _write(self, partition: int, metadata: PartitionMetadata, version: int) -> bool:

@@ -14,7 +14,9 @@ import pytest
 from tests.metadata.stores import Stores
 from waltzctl.engine.errors import ConcurrentUpdateError
 from waltzctl.engine.metadata import membership as rooms
-from waltzctl.engine.metadata.cluster_changes import create_cluster
+from waltzctl.engine.metadata.cluster_changes import add_node, create_cluster
+from waltzctl.engine.metadata.cluster_changes import assign as assign_nodes
+from waltzctl.engine.metadata.cluster_changes import unassign as unassign_nodes
 from waltzctl.engine.metadata.cluster_state import read_cluster_state
 from waltzctl.engine.metadata.membership import Membership, new_client_id
 from waltzctl.engine.metadata.metadata_store import MetadataStore
@@ -208,11 +210,30 @@ def test_sessions_count_up_and_older_generations_are_refused(stores: Stores) -> 
             await sessions.begin_session(2, 4)
         assert (await sessions.begin_session(2, 6)).session_id == 2
         states = (ReplicaState(2, "h:1", 2),)
+        await add_node(store, "h:1", admin_port=2, group=0)
+        await assign_nodes(store, "h:1", [2])
         await sessions.write_replicas(2, 2, states)
         for session in (1, 3):
             with pytest.raises(ConcurrentUpdateError, match="session 2"):
                 await sessions.write_replicas(2, session, states)
         assert (await sessions.partition(2))[0].replicas == states
+
+    over(stores, test)
+
+
+def test_v16_replica_states_of_a_session_over_other_nodes_are_refused(stores: Stores) -> None:
+    async def test(stores: Stores, store: MetadataStore) -> None:
+        sessions = PartitionSessions(store)
+        for node in ("h:1", "h:3"):
+            await add_node(store, node, admin_port=2, group=0)
+            await assign_nodes(store, node, [2])
+        session = (await sessions.begin_session(2, 1)).session_id
+        await unassign_nodes(store, "h:3", [2])
+        both = (ReplicaState(2, "h:1", session), ReplicaState(2, "h:3", session))
+        with pytest.raises(ConcurrentUpdateError, match="storage nodes are others"):
+            await sessions.write_replicas(2, session, both)
+        assert (await sessions.partition(2))[0].replicas == ()
+        await sessions.write_replicas(2, session, both[:1])
 
     over(stores, test)
 
