@@ -5,9 +5,12 @@ Source: release 0.13.2 (store metadata); what the znodes hold: `formats.znodes`.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping
 
-from waltzctl.engine.errors import ConcurrentUpdateError, DamageError, MismatchError, NotWaltzError
+from waltzctl.engine.errors import ConcurrentUpdateError, DamageError, MismatchError, NotWaltzError, WaltzError
 from waltzctl.engine.metadata.metadata_store import (
     Check,
     MetadataStore,
@@ -31,6 +34,8 @@ from waltzctl.formats.znodes import (
     ZnodeVersionError,
 )
 
+_PAUSE = 1.0
+"""Seconds between looks at the storage nodes' assignment while the metadata does not answer."""
 _CREATE = "check the metadata's root, and create the cluster first: waltzctl cluster create"
 
 
@@ -64,6 +69,28 @@ def decoded(where: str, kind: type[PayloadType], data: bytes) -> PayloadType:
 async def store_parameters(store: MetadataStore) -> StoreParameters:
     """The cluster's key and number of partitions.  Raises as `read_payload`."""
     return (await read_payload(store, STORE_PATH, StoreParameters))[0]
+
+
+async def follow_replicas(
+    store: MetadataStore, told: Callable[[Mapping[int, Collection[str]]], Awaitable[None]], *, log: logging.Logger
+) -> None:
+    """Tell the storage nodes of each partition that has any, now and whenever that may have changed.  For ever."""
+    changed = asyncio.Event()
+    while True:
+        changed.clear()
+        try:
+            found, _ = await read_payload(store, ASSIGNMENT_PATH, NodeAssignment, changed.set)
+        except WaltzError as error:
+            log.warning("the storage nodes' assignment is not known: %s", error)
+            await asyncio.sleep(_PAUSE)
+            continue
+        nodes: dict[int, set[str]] = {}
+        for one in found.nodes:
+            for partition in one.partitions:
+                nodes.setdefault(partition, set()).add(one.node)
+        await told(nodes)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(changed.wait(), store.session_timeout)
 
 
 class PartitionSessions:

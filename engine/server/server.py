@@ -29,7 +29,12 @@ from waltzctl.engine.errors import InvalidRequestError, MismatchError, PeerUnrea
 from waltzctl.engine.metadata.membership import Membership
 from waltzctl.engine.metadata.metadata_location import MetadataLocation
 from waltzctl.engine.metadata.metadata_store import MetadataStore
-from waltzctl.engine.metadata.partition_sessions import PartitionSessions, read_payload, store_parameters
+from waltzctl.engine.metadata.partition_sessions import (
+    PartitionSessions,
+    follow_replicas,
+    read_payload,
+    store_parameters,
+)
 from waltzctl.engine.net.loopback import is_loopback
 from waltzctl.engine.net.settings import Reloaded, reload_fields, reloadable_fields
 from waltzctl.engine.net.tls import client_context, server_context
@@ -38,15 +43,13 @@ from waltzctl.engine.server.log_server import LogServer
 from waltzctl.engine.server.server_health import ServerHealthReport
 from waltzctl.engine.server.server_metrics import ServerReading
 from waltzctl.engine.server.server_settings import ServerOptions
-from waltzctl.formats.znodes import ASSIGNMENT_PATH, ClusterParameters, NodeAssignment, StoreParameters
+from waltzctl.formats.znodes import ClusterParameters, StoreParameters
 
 if TYPE_CHECKING:
     from waltzctl.engine.net.http_port import HttpPort
 
 RELOADABLE = reloadable_fields(ServerOptions)
 """Fields of `ServerOptions` that `Server.reload` puts into force; every other one needs a restart."""
-_PAUSE = 1.0
-"""Seconds between looks at the storage nodes' assignment while the metadata does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +152,7 @@ class Server:
             not options.plaintext,
         )
         self._begin(self._membership.follow(self._assigned))
-        self._begin(self._follow_nodes())
+        self._begin(follow_replicas(self._store, self.log_server.reassign, log=self._log))
         self._log.info("server %d of %s: clients find it at %s", number, location, self._endpoint)
 
     async def _parameters(self) -> tuple[ClusterParameters, StoreParameters]:
@@ -208,25 +211,6 @@ class Server:
     def _assigned(self, generations: Mapping[int, int]) -> None:
         self._log.info("serving %d partitions", len(generations))
         self._begin(self.log_server.assign(generations))
-
-    async def _follow_nodes(self) -> None:
-        """Replace the sessions of partitions whose storage nodes change.  For ever."""
-        changed = asyncio.Event()
-        while True:
-            changed.clear()
-            try:
-                found, _ = await read_payload(self._store, ASSIGNMENT_PATH, NodeAssignment, changed.set)
-            except WaltzError as error:
-                self._log.warning("the storage nodes' assignment is not known: %s", error)
-                await asyncio.sleep(_PAUSE)
-                continue
-            nodes: dict[int, set[str]] = {}
-            for one in found.nodes:
-                for partition in one.partitions:
-                    nodes.setdefault(partition, set()).add(one.node)
-            await self.log_server.reassign(nodes)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(changed.wait(), self._store.session_timeout)
 
     # ---- what it answers -----------------------------------------------------------------------------------------------
 

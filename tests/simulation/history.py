@@ -7,9 +7,10 @@ import sys
 from typing import Any
 
 from tests.simulation import world as partition_world
+from tests.simulation.cluster import Cluster
 from tests.simulation.virtual_time import simulate
 
-WORLDS: dict[str, Any] = {"partition": partition_world.World}
+WORLDS: dict[str, Any] = {"partition": partition_world.World, "cluster": Cluster}
 
 
 def history(world: str, seed: int) -> Any:

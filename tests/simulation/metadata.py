@@ -116,7 +116,7 @@ class TreeStore:
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
         self._lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self.reachable = True
+        self.reachable, self.closed = True, False
         self.where, self.session_timeout = WHERE, SESSION_SECONDS
 
     @property
@@ -126,15 +126,20 @@ class TreeStore:
         return self._lost
 
     async def lose_session(self, told_after: float, back_after: float) -> None:
-        """The process cannot reach the metadata: its session is over, which it notices by its own clock, earlier or later."""
+        """The process cannot reach the metadata: its session is over after a while, for the process by its own clock.
+
+        That may be earlier or later; when it comes back in time the session goes on, whatever the process thinks.
+        """
+        if not self.reachable:
+            return
         self.reachable = False
-        loop = asyncio.get_running_loop()
-        loop.call_later(SESSION_SECONDS, self._tree.expire, self)
+        over = asyncio.get_running_loop().call_later(SESSION_SECONDS, self._tree.expire, self)
         await asyncio.sleep(told_after)
         if not self._lost.done():
             self._lost.set_result("the session is over")
         await asyncio.sleep(max(0.0, back_after - told_after))
-        self.reachable = True
+        over.cancel()
+        self.reachable = not self.closed
 
     async def _travel(self) -> None:
         chance = self._tree.chance
@@ -217,6 +222,12 @@ class TreeStore:
                 case Check():
                     pass
         await self._travel()
+
+    async def die(self) -> None:
+        """The process is gone: nothing is heard of it, and its session is over when its time is."""
+        self.reachable, self.closed = False, True
+        await asyncio.sleep(SESSION_SECONDS)
+        self._tree.expire(self)
 
     async def close(self) -> None:
         self._tree.expire(self)

@@ -10,8 +10,8 @@ import pytest
 from tests.simulation.history import history, run
 
 AT_A_TIME = 25
-DEFAULT = {"partition": 800}
-LONG = {"partition": 80_000}
+DEFAULT = {"partition": 500, "cluster": 50}
+LONG = {"partition": 80_000, "cluster": 20_000}
 SEEDS = [
     pytest.param(world, first, marks=[pytest.mark.long] if first >= DEFAULT[world] else [], id=f"{world}-{first}")
     for world, most in LONG.items()
@@ -29,3 +29,6 @@ def test_a_history_is_the_same_every_time() -> None:
     first, second = history("partition", 7), history("partition", 7)
     assert [one.told for one in first.all_servers] == [one.told for one in second.all_servers]
     assert len(first.all_servers[-1].told) > 10
+    one, two = history("cluster", 3), history("cluster", 3)
+    assert one.told == two.told
+    assert sum(map(len, one.told)) > 10

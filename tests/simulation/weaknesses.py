@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.simulation import nodes, world
+from waltzctl.engine.client import partition_mount
 from waltzctl.engine.errors import WaltzError
 from waltzctl.engine.metadata import cluster_changes
 from waltzctl.engine.quorum import recovery
@@ -192,6 +193,30 @@ def a_new_replica_votes(patch: Patch) -> None:
     patch.setattr(recovery, "begin", begin)
 
 
+def a_replica_that_was_away_is_new(patch: Patch) -> None:
+    """As in the release: who was named as new begins empty, so that it is cut to the mark which was resolved without it."""
+    real_connected, real_state = recovery._connected, recovery._replica_state
+
+    def connected(state: Any, event: Any) -> Any:
+        one = state.replicas[event.node]
+        if one.last is not None and one.last.session_id < 0 and one.last.closing_high_water_mark != UNRESOLVED:
+            known = replace(one, last=replace(one.last, session_id=min(0, event.session_id)))
+            state = replace(state, replicas=MappingProxyType({**state.replicas, event.node: known}), latest_session=-1)
+            known_too = real_connected(state, event).replicas[event.node]
+            cut_to = one.last.closing_high_water_mark
+            phase = recovery.Phase.PUBLISHED if event.max_transaction_id <= cut_to else recovery.Phase.CUTTING
+            found = replace(known_too, last=one.last, cut_to=cut_to, phase=phase, votes=False)
+            return replace(state, replicas=MappingProxyType({**state.replicas, event.node: found}))
+        return real_connected(state, event)
+
+    def replica_state(state: Any, one: Any, mark: int) -> Any:
+        made = real_state(state, one, mark)
+        return replace(made, session_id=-1) if one.last is None and not one.in_session else made
+
+    patch.setattr(recovery, "_connected", connected)
+    patch.setattr(recovery, "_replica_state", replica_state)
+
+
 def a_lost_storage_votes(patch: Patch) -> None:
     """A replica whose storage is of an earlier session than the metadata says votes."""
     real = recovery._connected
@@ -237,6 +262,21 @@ def a_batch_overtakes(patch: Patch) -> None:
     patch.setattr(store_session.StoreSession, "written", written)
 
 
+def a_client_sends_again_too_soon(patch: Patch) -> None:
+    """An append whose connection is lost counts as failed, and is sent again by the next mount."""
+    real = partition_mount.Mount.lost
+
+    def lost(self: Any) -> None:
+        real(self)
+        pending = [*self._pending.values()]
+        self._pending.clear()
+        for one in pending:
+            if not one.decided.done():
+                one.decided.set_result(None)
+
+    patch.setattr(partition_mount.Mount, "lost", lost)
+
+
 @dataclass(frozen=True, slots=True)
 class Weakness:
     """`name` in the list of weaknesses, or a word of ours.
@@ -266,8 +306,10 @@ WEAKNESSES = (
     Weakness("quorum", half_is_a_quorum, 4),
     Weakness("absent", the_highest_is_kept, 12),
     Weakness("new-votes", a_new_replica_votes, 12),
+    Weakness("given-back", a_replica_that_was_away_is_new, 505),
     Weakness("lost-votes", a_lost_storage_votes, 36),
     Weakness("uncut", nothing_is_cut, 3),
     Weakness("locks", locks_are_forgotten, 0),
     Weakness("overtaken", a_batch_overtakes, 8),
+    Weakness("sent-again", a_client_sends_again_too_soon, 2, "cluster"),
 )
