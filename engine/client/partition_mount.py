@@ -139,11 +139,15 @@ class _Pending:
 
 @dataclass(slots=True)
 class _Flushing:
-    """A flush that is not answered, or whose mark the feed has not come to.  `sequence`: of the last append before it."""
+    """A flush that is not answered, or whose mark the feed has not come to.  `sequence`: of the last append before it.
+
+    `nudge`: it was sent because nothing happened.
+    """
 
     sequence: int
     done: asyncio.Future[int]
     mark: int | None = None
+    nudge: bool = False
 
 
 @dataclass(eq=False, slots=True)
@@ -316,9 +320,14 @@ class Mount:
         """What the feed has come past: flushes, appends in front of them, and appends that a lock refused."""
         while self._flushes and (mark := self._flushes[0].mark) is not None and mark <= self.position:
             flush = self._flushes.popleft()
+            passed_over = False
             while self._pending and next(iter(self._pending)) <= flush.sequence:
                 _set(self._pending.popitem(last=False)[1].decided, None)
+                passed_over = True
             _set(flush.done, mark)
+            if passed_over and flush.nudge and self.ready.is_set():  # the server knows this mount no more
+                self.ready.clear()
+                self._mount_again()
         refused = [
             sequence
             for sequence, one in self._pending.items()
@@ -449,7 +458,9 @@ class Mount:
             return
         if next(iter(self._pending)) == oldest and not self._flushes:
             with contextlib.suppress(PeerError):
-                self._flush().done.add_done_callback(_heard)
+                flush = self._flush()
+                flush.nudge = True
+                flush.done.add_done_callback(_heard)
         self._watch()
 
 

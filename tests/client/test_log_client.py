@@ -498,3 +498,45 @@ def test_c10_questions_go_on_behind_the_last_number(tmp_path: Path, behind: int)
             assert await client.data(PARTITION, 0) == b"data"
 
     run(tmp_path, test)
+
+
+def test_partitions_that_are_back_before_they_were_closed_are_mounted_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a server loses its session with the metadata, and has it again while its partitions are still closing."""
+
+    async def test(around: Around) -> None:
+        client, (server, _, _) = around.client, around.serving.servers[0]
+        feed = client.feed(PARTITION)
+        await client.append(PARTITION, Draft(b"0"))
+        assert (await anext(feed)).transaction_id == 0
+        closing, may_end = asyncio.Event(), asyncio.Event()
+        real = Partition.close
+
+        async def close(self: Partition) -> None:
+            closing.set()
+            await may_end.wait()
+            await real(self)
+
+        monkeypatch.setattr(Partition, "close", close)
+        gone = asyncio.ensure_future(server.assign({}))
+        await closing.wait()
+        monkeypatch.setattr(Partition, "close", real)
+        await server.assign({PARTITION: 1})
+        may_end.set()
+        await gone
+        assert (await client.append(PARTITION, Draft(b"1"), timeout=20)).transaction_id == 1  # type: ignore[union-attr]
+        assert (await asyncio.wait_for(anext(feed), 20)).transaction_id == 1
+        await feed.aclose()
+
+    run(tmp_path, test)
+
+
+def test_a_mount_that_the_server_knows_no_more_is_made_again(tmp_path: Path) -> None:
+    async def test(around: Around) -> None:
+        client, (server, _, _) = around.client, around.serving.servers[0]
+        await client.append(PARTITION, Draft(b"0"))
+        server.partitions[PARTITION]._connections.clear()
+        assert (await client.append(PARTITION, Draft(b"1"), timeout=20)).transaction_id == 1  # type: ignore[union-attr]
+
+    run(tmp_path, test)

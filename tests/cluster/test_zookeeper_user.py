@@ -33,9 +33,7 @@ def test_commands_servers_and_clients_show_who_they_are(
             assert refused.status != 0
             assert "not permitted" in refused.err
             assert AUTH_VARIABLE in refused.err
-        assert "secret-word" not in "".join(
-            one.read_text(errors="replace") for one in tmp_path.glob("*.log")
-        )
+        assert "secret-word" not in "".join(one.read_text(errors="replace") for one in tmp_path.glob("*.log"))
     monkeypatch.setenv(AUTH_FILE_VARIABLE, str(file))
     made = invoke("create-cluster", tmp_path / "d", "--partitions", 1, "--metadata", f"{where}-2", "-q")
     assert made.status == 0, made.err
