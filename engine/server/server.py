@@ -127,6 +127,10 @@ class Server:
         location = location_of(options)
         self._store = await self._open.enter_async_context(location.open())
         self._cluster, parameters = await self._parameters()
+        if beyond := [one for one in options.preferred or () if one >= self._cluster.num_partitions]:
+            raise InvalidRequestError(
+                f"partition {beyond[0]} is to be preferred, and the cluster has 0 to {self._cluster.num_partitions - 1}"
+            )
         context, trusting = await asyncio.to_thread(_contexts, options)
         self._membership = Membership(self._store, log=self._log)
         self.log_server = LogServer(
@@ -141,7 +145,7 @@ class Server:
         http_port = await self._start_http()
         advertised = options.advertised_host or _reachable(options.host, host)
         self._endpoint = str(Address(advertised, port))
-        number = await self._membership.register(advertised, port)
+        number = await self._membership.register(advertised, port, options.preferred or ())
         self._open.push_async_callback(self._membership.unregister)
         self.ready_info = ServerReadyInfo(
             number,

@@ -112,6 +112,20 @@ def test_a_preference_moves_a_partition_and_is_taken_back(stores: Stores) -> Non
     over(stores, test)
 
 
+def test_v18_what_a_server_prefers_from_its_start_is_dealt_to_it(stores: Stores) -> None:
+    async def test(stores: Stores, store: MetadataStore) -> None:
+        first, second = Server(await stores.open()), Server(await stores.open())
+        await first.start()
+        mine = await first.until(lambda held: len(held) == 4)
+        wanted = max(mine)
+        await second.membership.register("h", 2, [wanted])
+        await first.until(lambda held: wanted not in held and len(held) == 2)
+        assert (await read_cluster_state(store)).servers[1].preferred == (wanted,)
+        await first.stop()
+
+    over(stores, test)
+
+
 def test_a_preference_that_cannot_be_assigned_ends(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(stores: Stores, store: MetadataStore) -> None:
         server = Server(await stores.open())
