@@ -71,6 +71,7 @@ class SimulatedServer:
             with contextlib.suppress(PeerError, RefusedError):
                 await self.membership.register("server", self.port)
                 break
+            self.cluster.tree.expire(self.store)  # a start that fails ends the process, and what it left
             await asyncio.sleep(0.2)
         follow = self.membership.follow(self._assigned)
         self.tasks = [asyncio.ensure_future(follow), asyncio.ensure_future(self._follow_replicas())]
@@ -113,6 +114,7 @@ class Cluster:
         self.servers: list[SimulatedServer] = []
         self.numbers = 0
         self.over = False
+        self.operating = asyncio.Lock()
         self.asked: set[bytes] = set()
         self.committed: list[tuple[Transaction, bytes]] = []
         self.refused: set[bytes] = set()
@@ -238,6 +240,10 @@ class Cluster:
         await assign(operator, name, range(PARTITIONS))
 
     async def _change_replicas(self, operator: TreeStore) -> None:
+        async with self.operating:
+            await self._change(operator)
+
+    async def _change(self, operator: TreeStore) -> None:
         with contextlib.suppress(PeerError, RefusedError, DeadlineError):
             if self.chance.random() < 0.5 and len(self.network.nodes) < 6:
                 for _ in range(self.chance.choice((1, 1, 2))):

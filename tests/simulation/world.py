@@ -181,10 +181,16 @@ class World:
         with contextlib.suppress(RefusedError):
             if last:
                 refuse_without_quorum(PARTITION, last, left)
+            if gone and self._is_filling(last):
+                return  # nobody takes away what an empty disk may need to be filled from
             self.assigned = tuple(left)
             LOG.info("the replicas are %s", self.assigned)
             for server in self.servers:
                 self._spawn(self._reassign(server))
+
+    def _is_filling(self, last: Sequence[str]) -> bool:
+        states = {one.node: one.session_id for one in self.metadata.stored.replicas}
+        return any(self.network.nodes[name].replica(PARTITION).session_id < states[name] for name in last)
 
     async def _reassign(self, server: Server) -> None:
         await asyncio.sleep(self.chance.choice((0.001, 0.1, 2.0)))
