@@ -14,6 +14,8 @@ from waltzctl.formats.schema import compile_schema
 
 REQUEST_ID_SCHEMA = Struct("client" / Int32sb, "generation" / Int32sb, "partition" / Int32sb, "sequence" / Int32sb)
 REQUEST_ID = compile_schema(REQUEST_ID_SCHEMA)
+LAST_SEQUENCE = (1 << 31) - 1
+"""The highest sequence number; the release goes on with the lowest one behind it."""
 
 
 def _signed32(value: int) -> int:

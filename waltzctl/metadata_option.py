@@ -18,6 +18,13 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
+ZOOKEEPER_USER = (
+    "Where ZooKeeper asks who somebody is, WALTZCTL_ZOOKEEPER_AUTH says it, USER:PASSWORD, or WALTZCTL_ZOOKEEPER_AUTH_FILE"
+    " names a file whose first line does, for every command, log server and storage node. What they make there then belongs to"
+    " that user alone. Without, it is open to anybody, as programs of release 0.13.2 need it."
+)
+"""For manual pages: how a program shows ZooKeeper who it is."""
+
 MetadataOption = Annotated[
     str | None,
     typer.Option(

@@ -15,11 +15,12 @@ generation rises  mount again at the same server, which may have closed the part
 not ready         ask again after a while
 client is ahead   every call of the partition fails: the log has lost what this client has seen, or is another one
 lock failure      wait until the feed has come to the transaction that was in the way, build anew, send again
-nothing happens   after `nudge` seconds a flush is sent, so that an append that a server passed over is found
+nothing happens   after `nudge` seconds a flush is sent, so that an append that a server passed over is found; then mount again
 ================  ======================================================================================================
 
 Every call has a deadline (weaknesses C4, C7 of release 0.13.2); data that does not agree with its checksum is asked for three
-times, and then an error (C1).
+times, and then an error (C1).  When the sequence numbers of a client id come to their end, it goes on under a new one, so that no
+request id is ever there twice (C10).
 
 Everything belongs to one event loop.  Source: release 0.13.2.
 """
@@ -229,12 +230,19 @@ class LogClient:
             if found is None:
                 if self._client_id is None:
                     self._client_id = await self._servers.client_id()
-                mark = await self.high_water_mark(partition)
-                found = self._appending[partition] = Mount(
-                    self.endpoint, self.options, partition, self._client_id, mark, None
-                )
-                self._begin(found)
+                return self._append_as(partition, self._client_id, await self.high_water_mark(partition))
+            if found.spent:
+                await found.settled()  # what comes later goes behind it
+                client_id = await self._servers.client_id()
+                self._end(found)
+                return self._append_as(partition, client_id, found.position)
             return found
+
+    def _append_as(self, partition: int, client_id: int, position: int) -> Mount:
+        made = self._appending[partition] = Mount(self.endpoint, self.options, partition, client_id, position, None)
+        self._client_id = client_id
+        self._begin(made)
+        return made
 
     def _begin(self, mount: Mount) -> None:
         self._mounts.add(mount)

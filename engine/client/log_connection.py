@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 from waltzctl.engine.client.client_connection import NodePortConnection
 from waltzctl.engine.client.server_client import SERVER_PORT
 from waltzctl.engine.errors import PeerError
+from waltzctl.formats.request_id import LAST_SEQUENCE
 from waltzctl.formats.wire import client as wire
 
 Pushed: TypeAlias = wire.FeedData | wire.FeedSuspended | wire.MountResponse | wire.FlushResponse | wire.LockFailure
@@ -24,6 +25,10 @@ class LogConnection(NodePortConnection[wire.ClientMessage]):
 
     pushed: Callable[[Pushed], None] | None = None
     lost: Callable[[PeerError], None] | None = None
+
+    def next_sequence(self) -> int:
+        """The number of the next question, of 32 bits here: behind the last comes 0, which nobody waits for any more."""
+        return super().next_sequence() & LAST_SEQUENCE
 
     def send(self, message: wire.ClientRequest) -> None:
         """Send what has no answer of its own.  Raises PeerError on a connection that has ended."""

@@ -20,7 +20,7 @@ from waltzctl.engine.errors import PeerError, RefusedError, WaltzError
 from waltzctl.engine.metadata.server_directory import PartitionServer
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.lock_id import lock_id
-from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.request_id import LAST_SEQUENCE, RequestId
 from waltzctl.formats.wire import client as wire
 
 
@@ -28,6 +28,8 @@ class ClientAheadError(RefusedError):
     """The log ends in front of what this client has seen of it."""
 
 
+SPENT_AT = LAST_SEQUENCE - (1 << 20)
+"""Behind this sequence number nothing new is appended under a client id; the rest is for mounts and for what is sent again."""
 Connect = Callable[[Address], Awaitable[LogConnection]]
 """Connects to a server.  Raises PeerError."""
 
@@ -137,11 +139,15 @@ class _Pending:
 
 @dataclass(slots=True)
 class _Flushing:
-    """A flush that is not answered, or whose mark the feed has not come to.  `sequence`: of the last append before it."""
+    """A flush that is not answered, or whose mark the feed has not come to.  `sequence`: of the last append before it.
+
+    `nudge`: it was sent because nothing happened.
+    """
 
     sequence: int
     done: asyncio.Future[int]
     mark: int | None = None
+    nudge: bool = False
 
 
 @dataclass(eq=False, slots=True)
@@ -171,6 +177,8 @@ class Mount:
     _suspended: bool = False
     _room: asyncio.Event = field(default_factory=asyncio.Event)
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _calls: int = 0
+    _idle: asyncio.Event = field(default_factory=asyncio.Event)
 
     # ---- where it is mounted -------------------------------------------------------------------------------------------
 
@@ -312,9 +320,14 @@ class Mount:
         """What the feed has come past: flushes, appends in front of them, and appends that a lock refused."""
         while self._flushes and (mark := self._flushes[0].mark) is not None and mark <= self.position:
             flush = self._flushes.popleft()
+            passed_over = False
             while self._pending and next(iter(self._pending)) <= flush.sequence:
                 _set(self._pending.popitem(last=False)[1].decided, None)
+                passed_over = True
             _set(flush.done, mark)
+            if passed_over and flush.nudge and self.ready.is_set():  # the server knows this mount no more
+                self.ready.clear()
+                self._mount_again()
         refused = [
             sequence
             for sequence, one in self._pending.items()
@@ -346,8 +359,27 @@ class Mount:
 
     # ---- appends -------------------------------------------------------------------------------------------------------
 
+    @property
+    def spent(self) -> bool:
+        """Whether this client id has no request ids left for the partition (weakness C10)."""
+        return self._sequence >= SPENT_AT
+
+    async def settled(self) -> None:
+        """Wait until no append and no flush is under way."""
+        while self._calls:
+            self._idle.clear()
+            await self._idle.wait()
+
     async def append(self, build: Build) -> Transaction | None:
         """See `LogClient.append`."""
+        self._calls += 1
+        try:
+            return await self._append(build)
+        finally:
+            self._calls -= 1
+            self._idle.set()
+
+    async def _append(self, build: Build) -> Transaction | None:
         async with self._turn:  # in the order of the calls; what is sent again goes in front of what is new
             while len(self._pending) >= self.options.in_flight and self._error is None:
                 self._room.clear()
@@ -394,12 +426,17 @@ class Mount:
 
     async def flush(self) -> int:
         """See `LogClient.flush`."""
-        while True:
-            await self.ready.wait()
-            if self._error is not None:
-                raise self._error
-            with contextlib.suppress(PeerError):
-                return await self._flush().done
+        self._calls += 1
+        try:
+            while True:
+                await self.ready.wait()
+                if self._error is not None:
+                    raise self._error
+                with contextlib.suppress(PeerError):
+                    return await self._flush().done
+        finally:
+            self._calls -= 1
+            self._idle.set()
 
     def _flush(self) -> _Flushing:
         assert self._connection is not None
@@ -421,7 +458,9 @@ class Mount:
             return
         if next(iter(self._pending)) == oldest and not self._flushes:
             with contextlib.suppress(PeerError):
-                self._flush().done.add_done_callback(_heard)
+                flush = self._flush()
+                flush.nudge = True
+                flush.done.add_done_callback(_heard)
         self._watch()
 
 

@@ -96,10 +96,10 @@ class Membership:
         """Whether this server stands among the servers, as far as it knows."""
         return self._lost is not None and not self._lost.done()
 
-    async def register(self, host: str, port: int) -> int:
-        """Take the next server id and stand among the servers; the id."""
+    async def register(self, host: str, port: int, preferred: Sequence[int] = ()) -> int:
+        """Take the next server id and stand among the servers, with what this one prefers; the id."""
         number = await next_id(self._store, SERVER_IDS_PATH)
-        await self._stand(ServerDescriptor(number, host, port, ()))
+        await self._stand(ServerDescriptor(number, host, port, tuple(preferred)))
         return number
 
     async def _stand(self, descriptor: ServerDescriptor) -> None:

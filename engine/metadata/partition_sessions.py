@@ -5,14 +5,19 @@ Source: release 0.13.2 (store metadata); what the znodes hold: `formats.znodes`.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping
 
-from waltzctl.engine.errors import ConcurrentUpdateError, DamageError, MismatchError, NotWaltzError
+from waltzctl.engine.errors import ConcurrentUpdateError, DamageError, MismatchError, NotWaltzError, WaltzError
 from waltzctl.engine.metadata.metadata_store import (
+    Check,
     MetadataStore,
     NodeExistsError,
     NodeMissingError,
     NodeVersionError,
+    Set,
     Watch,
     ZnodeState,
 )
@@ -29,6 +34,8 @@ from waltzctl.formats.znodes import (
     ZnodeVersionError,
 )
 
+_PAUSE = 1.0
+"""Seconds between looks at the storage nodes' assignment while the metadata does not answer."""
 _CREATE = "check the metadata's root, and create the cluster first: waltzctl cluster create"
 
 
@@ -64,6 +71,28 @@ async def store_parameters(store: MetadataStore) -> StoreParameters:
     return (await read_payload(store, STORE_PATH, StoreParameters))[0]
 
 
+async def follow_replicas(
+    store: MetadataStore, told: Callable[[Mapping[int, Collection[str]]], Awaitable[None]], *, log: logging.Logger
+) -> None:
+    """Tell the storage nodes of each partition that has any, now and whenever that may have changed.  For ever."""
+    changed = asyncio.Event()
+    while True:
+        changed.clear()
+        try:
+            found, _ = await read_payload(store, ASSIGNMENT_PATH, NodeAssignment, changed.set)
+        except WaltzError as error:
+            log.warning("the storage nodes' assignment is not known: %s", error)
+            await asyncio.sleep(_PAUSE)
+            continue
+        nodes: dict[int, set[str]] = {}
+        for one in found.nodes:
+            for partition in one.partitions:
+                nodes.setdefault(partition, set()).add(one.node)
+        await told(nodes)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(changed.wait(), store.session_timeout)
+
+
 class PartitionSessions:
     """What a log server's sessions ask of the metadata; see `engine.server.store_partition.SessionMetadata`."""
 
@@ -72,8 +101,11 @@ class PartitionSessions:
 
     async def assigned(self, partition: int) -> tuple[str, ...]:
         """The storage nodes of a partition, ``host:port``, sorted."""
-        found, _ = await read_payload(self._store, ASSIGNMENT_PATH, NodeAssignment)
-        return tuple(sorted(one.node for one in found.nodes if partition in one.partitions))
+        return (await self._assigned(partition))[0]
+
+    async def _assigned(self, partition: int) -> tuple[tuple[str, ...], int]:
+        found, state = await read_payload(self._store, ASSIGNMENT_PATH, NodeAssignment)
+        return tuple(sorted(one.node for one in found.nodes if partition in one.partitions)), state.version
 
     async def partition(self, partition: int) -> tuple[PartitionMetadata, int]:
         """A partition's metadata and the version of its node, -1 where there is none yet."""
@@ -103,7 +135,13 @@ class PartitionSessions:
                 return begun
 
     async def write_replicas(self, partition: int, session_id: int, replicas: tuple[ReplicaState, ...]) -> None:
-        """Write replica states.  Raises ConcurrentUpdateError when the stored session is another one."""
+        """Write replica states, as long as the partition has just these storage nodes.
+
+        An operator's change is judged by the replicas that stand here.  Were those of a session written that began before the
+        change, more of them might be gone than a recovery can do without (weakness V16).
+
+        Raises ConcurrentUpdateError when the stored session is another one, or the storage nodes are.
+        """
         while True:
             known, version = await self.partition(partition)
             if known.session_id != session_id:
@@ -112,8 +150,16 @@ class PartitionSessions:
                 )
             if known.replicas == replicas:
                 return
-            written = PartitionMetadata(known.generation, session_id, replicas)
-            if await self._write(partition, written, version):
+            assigned, assigned_at = await self._assigned(partition)
+            if {one.node for one in replicas} != {*assigned}:
+                raise ConcurrentUpdateError(
+                    f"partition {partition}: its storage nodes are others than when session {session_id} began"
+                )
+            written = PartitionMetadata(known.generation, session_id, replicas).encode()
+            with contextlib.suppress(NodeVersionError, NodeMissingError):
+                await self._store.commit(
+                    (Check(ASSIGNMENT_PATH, assigned_at), Set(f"{PARTITION_PATH}/{partition}", written, version))
+                )
                 return
 
     async def _write(self, partition: int, metadata: PartitionMetadata, version: int) -> bool:

@@ -1,5 +1,9 @@
 """A connection to ZooKeeper that ends: connecting has a deadline, and closing waits for nothing that is still being attempted.
 
+Who talks to an ensemble that asks who they are says so by ``USER:PASSWORD`` in `AUTH_VARIABLE`, or in the file that
+`AUTH_FILE_VARIABLE` names: every program of this package, since all connect here.  What they make then belongs to that user
+alone (weakness Z7); without, to anybody, as programs of release 0.13.2 need it.
+
 The library is imported where it is used: it takes as long as a short command.
 """
 
@@ -7,13 +11,17 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from waltzctl.engine.errors import InvalidRequestError, PeerUnreachableError
 from waltzctl.engine.metadata.zookeeper_options import ZooKeeperOptions
 
+AUTH_VARIABLE = "WALTZCTL_ZOOKEEPER_AUTH"
+AUTH_FILE_VARIABLE = "WALTZCTL_ZOOKEEPER_AUTH_FILE"
 _PATIENCE = 1.0
 """Seconds that closing a connection which never was one may take before the program goes on without it."""
 
@@ -29,18 +37,49 @@ class _LastWords(logging.Handler):
         self.text = record.getMessage()
 
 
+def zookeeper_auth(environment: Mapping[str, str] | None = None) -> str | None:
+    """Who this program is for ZooKeeper, ``USER:PASSWORD``; None: nobody in particular.
+
+    Raises InvalidRequestError, which never shows a password.
+    """
+    given = os.environ if environment is None else environment
+    text, file, source = given.get(AUTH_VARIABLE), given.get(AUTH_FILE_VARIABLE), AUTH_VARIABLE
+    if text and file:
+        raise InvalidRequestError(f"{AUTH_VARIABLE} and {AUTH_FILE_VARIABLE} are both set", advice="unset one of them")
+    if file:
+        source = f"{file}, which {AUTH_FILE_VARIABLE} names"
+        try:
+            text = (Path(file).read_text("utf-8").splitlines() or [""])[0].strip()
+        except (OSError, UnicodeError) as error:
+            raise InvalidRequestError(f"{source}: cannot be read: {type(error).__name__}") from None
+    elif not text:
+        return None
+    user, colon, password = (text or "").partition(":")
+    if not (user and colon and password):
+        raise InvalidRequestError(f"{source}: is not USER:PASSWORD")
+    return text
+
+
 @contextlib.contextmanager
 def connected(options: ZooKeeperOptions) -> Iterator[Any]:
     """A connected client.  Raises PeerUnreachableError, InvalidRequestError for a connect string that is none."""
     from kazoo.client import KazooClient
+    from kazoo.security import CREATOR_ALL_ACL
 
+    auth = zookeeper_auth()
     library = logging.Logger("zookeeper", logging.WARNING)  # its lines would be ours otherwise, several a second
     last_words = _LastWords()
     library.addHandler(last_words)
     try:
         # the library waits this long within one attempt, whatever it was told about all of them
         patience = min(options.session_timeout, options.connect_timeout)
-        client = KazooClient(hosts=options.connect_string, timeout=patience, logger=library)
+        client = KazooClient(
+            hosts=options.connect_string,
+            timeout=patience,
+            logger=library,
+            auth_data=[("digest", auth)] if auth else None,
+            default_acl=CREATOR_ALL_ACL if auth else None,
+        )
     except ValueError as error:
         raise InvalidRequestError(
             f"zookeeper.connectString {options.connect_string!r} is not understood: {error}",

@@ -15,7 +15,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from waltzctl.engine.errors import DeadlineError, PeerUnreachableError
+from waltzctl.engine.errors import DeadlineError, PeerUnreachableError, RefusedError
 from waltzctl.engine.metadata.metadata_store import (
     ANY_VERSION,
     Change,
@@ -31,8 +31,12 @@ from waltzctl.engine.metadata.metadata_store import (
     Watch,
     ZnodeState,
 )
-from waltzctl.engine.metadata.zookeeper_connection import connected
+from waltzctl.engine.metadata.zookeeper_connection import AUTH_FILE_VARIABLE, AUTH_VARIABLE, connected
 from waltzctl.engine.metadata.zookeeper_options import ZooKeeperOptions
+
+
+class NotPermittedError(RefusedError):
+    """The node belongs to another user than this program told ZooKeeper, if it told any."""
 
 
 class ZooKeeperStore:
@@ -94,8 +98,14 @@ class ZooKeeperStore:
         except exceptions.KazooException as error:
             raise self._failure(path, error) from None
 
-    def _failure(self, path: str, error: Exception) -> MetadataConflictError | PeerUnreachableError:
+    def _failure(self, path: str, error: Exception) -> MetadataConflictError | PeerUnreachableError | NotPermittedError:
         from kazoo import exceptions
+
+        if isinstance(error, exceptions.NoAuthError):
+            return NotPermittedError(
+                f"ZooKeeper at {self._options.connect_string}, node {self._at(path)}: not permitted",
+                advice=f"say who you are: {AUTH_VARIABLE}, USER:PASSWORD, or {AUTH_FILE_VARIABLE}",
+            )
 
         kinds: tuple[tuple[type[Exception], type[Any]], ...] = (
             (exceptions.NoNodeError, NodeMissingError),
@@ -147,8 +157,10 @@ class ZooKeeperStore:
     async def create_root(self) -> bool:
         """See `MetadataStore`."""
         above = self._at("").rpartition("/")[0]
-        if above:
-            await self._call("", self._client.ensure_path_async, above)
+        if above:  # what others may use as well stays open
+            from kazoo.security import OPEN_ACL_UNSAFE
+
+            await self._call("", self._client.ensure_path_async, above, OPEN_ACL_UNSAFE)
         try:
             await self._call("", self._client.create_async, self._at(""))
         except NodeExistsError:

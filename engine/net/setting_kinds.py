@@ -10,7 +10,7 @@ from os import fspath
 from pathlib import Path
 from typing import Any
 
-from waltzctl.engine.amounts import parse_duration, parse_size, write_duration, write_size
+from waltzctl.engine.amounts import parse_duration, parse_ranges, parse_size, write_duration, write_size
 
 Value = str | int | float | bool | Path | None
 OFF = "off"
@@ -176,4 +176,13 @@ MILLISECONDS = SettingKind(
     shown=lambda seconds: round(seconds * 1000),
 )
 """Of which the engine is told in seconds."""
+PARTITIONS = SettingKind(
+    "partition numbers",
+    "LIST",
+    parse_ranges,
+    (int,),
+    "0-3,7",
+    written=lambda numbers: ",".join(map(str, numbers)),
+    shown=lambda numbers: ",".join(map(str, numbers)),
+)
 SWITCH = SettingKind("true or false", "", _boolean, (bool,), written=lambda on: str(on).lower())

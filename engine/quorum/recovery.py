@@ -10,6 +10,7 @@ condition, the first that holds                                        cut to   
 =====================================================================  ===================  =====  ========================
 its storage's session is older than the metadata's (lost, restored)    its low-water mark   no     what the cut leaves
 it is new: the metadata does not name it                               its low-water mark   no     what the cut leaves
+W: the metadata says that it was never part of a session               its low-water mark   no     what the cut leaves
 its closing high-water mark is resolved                                that mark            no     what the cut leaves
 W: another replica was in a later session                              its low-water mark   no     what the cut leaves
 its last transaction is below its low-water mark (was far behind)      nothing              no     its last transaction
@@ -24,6 +25,9 @@ of the last replicas holds, and that is no lower than the lowest replica that vo
 give a higher one its quorum, nothing is resolved.  Meanwhile each replica copies from the nearest one ahead of it, so that what
 any voter holds finds its quorum.  New replicas copy; before the mark is resolved they are not counted, nor copied from.
 
+W: a replica that was taken away, and is given back while it cannot be asked, comes with an end of its own.  R takes it for one
+that begins empty, writes (-1, resolved mark), and keeps what it holds up to that mark, which no other replica may hold.
+
 What follows, for each replica: cut to the mark, the mark set as its low-water mark, records copied up to the mark.  When a
 quorum of the assigned replicas is there the metadata is written, and only behind that the session opens (R: it may open before).
 
@@ -31,7 +35,7 @@ What is written for a replica; those that are no longer assigned vanish:
 
 =====================================================  ==========================================================
 its low-water mark is set, or was in this session      (session, unresolved); R: so is every one that does not vote
-it is new                                              (-1, resolved mark)
+it is new                                              (latest session in the metadata, resolved mark); R: (-1, that mark)
 its closing high-water mark was resolved               unchanged
 otherwise                                              (latest session in the metadata, resolved mark)
 =====================================================  ==========================================================
@@ -326,7 +330,12 @@ def _connected(state: Recovery, event: Connected) -> Recovery:
     cut_to, votes, marked = None, False, event.session_id == state.session_id
     if marked:
         pass
-    elif last is None or event.session_id < last.session_id or one.in_session:
+    elif (
+        last is None
+        or event.session_id < last.session_id
+        or one.in_session
+        or (last.session_id < 0 and last.closing_high_water_mark != UNRESOLVED)
+    ):
         cut_to = event.low_water_mark
     elif last.closing_high_water_mark != UNRESOLVED:
         cut_to = last.closing_high_water_mark
@@ -462,7 +471,7 @@ def _replica_state(state: Recovery, one: Replica, mark: int) -> ReplicaState:
     if one.in_session:
         return ReplicaState(state.partition, one.node, state.session_id, UNRESOLVED)
     if one.last is None:
-        return ReplicaState(state.partition, one.node, -1, mark)
+        return ReplicaState(state.partition, one.node, state.latest_session, mark)
     if one.last.closing_high_water_mark != UNRESOLVED:
         return one.last
     # one that missed a session is cut to its own low-water mark: its storage's session is older than what stands here

@@ -70,9 +70,11 @@ class LogServer:
             )
             self.partitions[number] = Partition(store, log=self._log, options=self.options.partition, cache=self.cache)
             self.partitions[number].start()
-        await asyncio.gather(*(one.close() for one in gone))
-        if not self.partitions:
+        if (
+            not self.partitions
+        ):  # before anything is waited for: they may be back by then, and would be strangers to their clients
             self._port.disconnect()
+        await asyncio.gather(*(one.close() for one in gone))
 
     async def reassign(self, nodes: Mapping[int, Collection[str]]) -> None:
         """The storage nodes of partitions are these now.  Only those whose nodes changed get a new session, all at once."""

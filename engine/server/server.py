@@ -29,7 +29,12 @@ from waltzctl.engine.errors import InvalidRequestError, MismatchError, PeerUnrea
 from waltzctl.engine.metadata.membership import Membership
 from waltzctl.engine.metadata.metadata_location import MetadataLocation
 from waltzctl.engine.metadata.metadata_store import MetadataStore
-from waltzctl.engine.metadata.partition_sessions import PartitionSessions, read_payload, store_parameters
+from waltzctl.engine.metadata.partition_sessions import (
+    PartitionSessions,
+    follow_replicas,
+    read_payload,
+    store_parameters,
+)
 from waltzctl.engine.net.loopback import is_loopback
 from waltzctl.engine.net.settings import Reloaded, reload_fields, reloadable_fields
 from waltzctl.engine.net.tls import client_context, server_context
@@ -38,15 +43,13 @@ from waltzctl.engine.server.log_server import LogServer
 from waltzctl.engine.server.server_health import ServerHealthReport
 from waltzctl.engine.server.server_metrics import ServerReading
 from waltzctl.engine.server.server_settings import ServerOptions
-from waltzctl.formats.znodes import ASSIGNMENT_PATH, ClusterParameters, NodeAssignment, StoreParameters
+from waltzctl.formats.znodes import ClusterParameters, StoreParameters
 
 if TYPE_CHECKING:
     from waltzctl.engine.net.http_port import HttpPort
 
 RELOADABLE = reloadable_fields(ServerOptions)
 """Fields of `ServerOptions` that `Server.reload` puts into force; every other one needs a restart."""
-_PAUSE = 1.0
-"""Seconds between looks at the storage nodes' assignment while the metadata does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +127,10 @@ class Server:
         location = location_of(options)
         self._store = await self._open.enter_async_context(location.open())
         self._cluster, parameters = await self._parameters()
+        if beyond := [one for one in options.preferred or () if one >= self._cluster.num_partitions]:
+            raise InvalidRequestError(
+                f"partition {beyond[0]} is to be preferred, and the cluster has 0 to {self._cluster.num_partitions - 1}"
+            )
         context, trusting = await asyncio.to_thread(_contexts, options)
         self._membership = Membership(self._store, log=self._log)
         self.log_server = LogServer(
@@ -138,7 +145,7 @@ class Server:
         http_port = await self._start_http()
         advertised = options.advertised_host or _reachable(options.host, host)
         self._endpoint = str(Address(advertised, port))
-        number = await self._membership.register(advertised, port)
+        number = await self._membership.register(advertised, port, options.preferred or ())
         self._open.push_async_callback(self._membership.unregister)
         self.ready_info = ServerReadyInfo(
             number,
@@ -149,7 +156,7 @@ class Server:
             not options.plaintext,
         )
         self._begin(self._membership.follow(self._assigned))
-        self._begin(self._follow_nodes())
+        self._begin(follow_replicas(self._store, self.log_server.reassign, log=self._log))
         self._log.info("server %d of %s: clients find it at %s", number, location, self._endpoint)
 
     async def _parameters(self) -> tuple[ClusterParameters, StoreParameters]:
@@ -208,25 +215,6 @@ class Server:
     def _assigned(self, generations: Mapping[int, int]) -> None:
         self._log.info("serving %d partitions", len(generations))
         self._begin(self.log_server.assign(generations))
-
-    async def _follow_nodes(self) -> None:
-        """Replace the sessions of partitions whose storage nodes change.  For ever."""
-        changed = asyncio.Event()
-        while True:
-            changed.clear()
-            try:
-                found, _ = await read_payload(self._store, ASSIGNMENT_PATH, NodeAssignment, changed.set)
-            except WaltzError as error:
-                self._log.warning("the storage nodes' assignment is not known: %s", error)
-                await asyncio.sleep(_PAUSE)
-                continue
-            nodes: dict[int, set[str]] = {}
-            for one in found.nodes:
-                for partition in one.partitions:
-                    nodes.setdefault(partition, set()).add(one.node)
-            await self.log_server.reassign(nodes)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(changed.wait(), self._store.session_timeout)
 
     # ---- what it answers -----------------------------------------------------------------------------------------------
 

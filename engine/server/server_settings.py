@@ -18,6 +18,7 @@ from waltzctl.engine.net.setting_kinds import (
     COUNT,
     FILLED_TEXT,
     MILLISECONDS,
+    PARTITIONS,
     PORT,
     PORT_OR_OFF,
     SECONDS,
@@ -161,6 +162,15 @@ class ServerOptions:
         unless="the address that is bound, or this machine's name where that is all of them",
         key="waltzctl.advertisedHost",
         option=Option("HOST"),
+    )
+    preferred: tuple[int, ...] | None = setting(
+        "partitions that this server is to have, of those that no server before it prefers",
+        PARTITIONS,
+        default=None,
+        unless="none in particular",
+        key="waltzctl.preferredPartitions",
+        name="prefer",
+        option=Option("LIST"),
     )
     plaintext: bool = setting(
         "no TLS on the client port",

@@ -328,7 +328,6 @@ class _Replica:
         """Connect, for ever again, and tell what the replica holds."""
         session, pause = self.session, self.session.options.first_retry
         while True:
-            self._gone.clear()
             try:
                 storage = await session._nodes.get(self.node)
                 info = await storage.last_session_info(session.session_id, session.partition)
@@ -338,6 +337,7 @@ class _Replica:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, session.options.longest_retry)
                 continue
+            self._gone.clear()  # what failed meanwhile, a read that began before, is not about this connection
             self._storage = storage
             session.tell(recovery.Connected(self.node, info.session_id, info.low_water_mark, last))
             begun = asyncio.get_running_loop().time()

@@ -19,11 +19,12 @@ from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.log_client import LogClient
 from waltzctl.engine.client.log_connection import PORT, LogConnection
 from waltzctl.engine.client.log_transaction import Draft, Transaction
-from waltzctl.engine.client.partition_mount import ClientAheadError, ClientOptions
+from waltzctl.engine.client.partition_mount import SPENT_AT, ClientAheadError, ClientOptions
 from waltzctl.engine.errors import CorruptRecordError, DeadlineError, InvalidRequestError, RefusedError
 from waltzctl.engine.metadata.server_directory import PartitionServer, Told
 from waltzctl.engine.server.client_port import ClientConnection
 from waltzctl.engine.server.partition import Append, Partition
+from waltzctl.formats.request_id import LAST_SEQUENCE
 from waltzctl.formats.wire import client as wire
 
 OPTIONS = ClientOptions(timeout=20.0, nudge=0.3, first_retry=0.01, longest_retry=0.05, not_ready=0.02)
@@ -448,3 +449,94 @@ def test_a_reader_that_is_slow_is_waited_for(tmp_path: Path, monkeypatch: pytest
         assert did[-1] == "resume"
 
     run(tmp_path, test, options=ClientOptions(timeout=20.0, ahead=64, in_flight=256))
+
+
+def test_c10_a_client_id_whose_request_ids_end_is_followed_by_another(tmp_path: Path) -> None:
+    """One step to each side of the end: the last append under the old id, the first under the new one."""
+
+    async def test(around: Around) -> None:
+        client = around.client
+        await client.append(PARTITION, Draft(b"0"))
+        client._appending[PARTITION]._sequence = SPENT_AT - 1
+        last, first = [await client.append(PARTITION, Draft(b"%d" % n)) for n in (1, 2)]
+        assert last is not None
+        assert first is not None
+        old, new = last.request_id, first.request_id
+        assert old.sequence == SPENT_AT
+        assert (new.client, new.sequence < 10) == (old.client + 1, True)
+        both = await asyncio.gather(*(client.append(PARTITION, Draft(b"%d" % n)) for n in range(3, 9)))
+        told = await all_of(client)
+        assert told[3:] == both
+        assert len({one.request_id for one in told}) == 9
+        assert await client.flush(PARTITION) == 8
+
+    run(tmp_path, test)
+
+
+def test_c10_appends_under_way_are_decided_before_the_next_client_id_is_used(tmp_path: Path) -> None:
+    async def test(around: Around) -> None:
+        client = around.client
+        await client.append(PARTITION, Draft(b"0"))
+        client._appending[PARTITION]._sequence = SPENT_AT - 3
+        made = await asyncio.gather(*(client.append(PARTITION, Draft(b"%d" % n)) for n in range(1, 20)))
+        assert [one.transaction_id for one in made if one] == list(range(1, 20))
+        later = await client.append(PARTITION, Draft(b"20"))
+        assert later is not None
+        assert later.request_id.client == made[0].request_id.client + 1  # type: ignore[union-attr]
+
+    run(tmp_path, test)
+
+
+@pytest.mark.parametrize("behind", [-1, 0, 1])
+def test_c10_questions_go_on_behind_the_last_number(tmp_path: Path, behind: int) -> None:
+    async def test(around: Around) -> None:
+        client = around.client
+        await client.append(PARTITION, Draft(b"data"))
+        for one in around.connections:
+            one._next_sequence = LAST_SEQUENCE + behind
+        for _ in range(3):
+            assert await client.data(PARTITION, 0) == b"data"
+
+    run(tmp_path, test)
+
+
+def test_partitions_that_are_back_before_they_were_closed_are_mounted_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a server loses its session with the metadata, and has it again while its partitions are still closing."""
+
+    async def test(around: Around) -> None:
+        client, (server, _, _) = around.client, around.serving.servers[0]
+        feed = client.feed(PARTITION)
+        await client.append(PARTITION, Draft(b"0"))
+        assert (await anext(feed)).transaction_id == 0
+        closing, may_end = asyncio.Event(), asyncio.Event()
+        real = Partition.close
+
+        async def close(self: Partition) -> None:
+            closing.set()
+            await may_end.wait()
+            await real(self)
+
+        monkeypatch.setattr(Partition, "close", close)
+        gone = asyncio.ensure_future(server.assign({}))
+        await closing.wait()
+        monkeypatch.setattr(Partition, "close", real)
+        await server.assign({PARTITION: 1})
+        may_end.set()
+        await gone
+        assert (await client.append(PARTITION, Draft(b"1"), timeout=20)).transaction_id == 1  # type: ignore[union-attr]
+        assert (await asyncio.wait_for(anext(feed), 20)).transaction_id == 1
+        await feed.aclose()
+
+    run(tmp_path, test)
+
+
+def test_a_mount_that_the_server_knows_no_more_is_made_again(tmp_path: Path) -> None:
+    async def test(around: Around) -> None:
+        client, (server, _, _) = around.client, around.serving.servers[0]
+        await client.append(PARTITION, Draft(b"0"))
+        server.partitions[PARTITION]._connections.clear()
+        assert (await client.append(PARTITION, Draft(b"1"), timeout=20)).transaction_id == 1  # type: ignore[union-attr]
+
+    run(tmp_path, test)

@@ -14,7 +14,9 @@ import pytest
 from tests.metadata.stores import Stores
 from waltzctl.engine.errors import ConcurrentUpdateError
 from waltzctl.engine.metadata import membership as rooms
-from waltzctl.engine.metadata.cluster_changes import create_cluster
+from waltzctl.engine.metadata.cluster_changes import add_node, create_cluster
+from waltzctl.engine.metadata.cluster_changes import assign as assign_nodes
+from waltzctl.engine.metadata.cluster_changes import unassign as unassign_nodes
 from waltzctl.engine.metadata.cluster_state import read_cluster_state
 from waltzctl.engine.metadata.membership import Membership, new_client_id
 from waltzctl.engine.metadata.metadata_store import MetadataStore
@@ -106,6 +108,20 @@ def test_a_preference_moves_a_partition_and_is_taken_back(stores: Stores) -> Non
         assert (await read_cluster_state(store)).servers[1].preferred == ()
         await first.stop()
         await second.stop()
+
+    over(stores, test)
+
+
+def test_v18_what_a_server_prefers_from_its_start_is_dealt_to_it(stores: Stores) -> None:
+    async def test(stores: Stores, store: MetadataStore) -> None:
+        first, second = Server(await stores.open()), Server(await stores.open())
+        await first.start()
+        mine = await first.until(lambda held: len(held) == 4)
+        wanted = max(mine)
+        await second.membership.register("h", 2, [wanted])
+        await first.until(lambda held: wanted not in held and len(held) == 2)
+        assert (await read_cluster_state(store)).servers[1].preferred == (wanted,)
+        await first.stop()
 
     over(stores, test)
 
@@ -208,11 +224,30 @@ def test_sessions_count_up_and_older_generations_are_refused(stores: Stores) -> 
             await sessions.begin_session(2, 4)
         assert (await sessions.begin_session(2, 6)).session_id == 2
         states = (ReplicaState(2, "h:1", 2),)
+        await add_node(store, "h:1", admin_port=2, group=0)
+        await assign_nodes(store, "h:1", [2])
         await sessions.write_replicas(2, 2, states)
         for session in (1, 3):
             with pytest.raises(ConcurrentUpdateError, match="session 2"):
                 await sessions.write_replicas(2, session, states)
         assert (await sessions.partition(2))[0].replicas == states
+
+    over(stores, test)
+
+
+def test_v16_replica_states_of_a_session_over_other_nodes_are_refused(stores: Stores) -> None:
+    async def test(stores: Stores, store: MetadataStore) -> None:
+        sessions = PartitionSessions(store)
+        for node in ("h:1", "h:3"):
+            await add_node(store, node, admin_port=2, group=0)
+            await assign_nodes(store, node, [2])
+        session = (await sessions.begin_session(2, 1)).session_id
+        await unassign_nodes(store, "h:3", [2])
+        both = (ReplicaState(2, "h:1", session), ReplicaState(2, "h:3", session))
+        with pytest.raises(ConcurrentUpdateError, match="storage nodes are others"):
+            await sessions.write_replicas(2, session, both)
+        assert (await sessions.partition(2))[0].replicas == ()
+        await sessions.write_replicas(2, session, both[:1])
 
     over(stores, test)
 

@@ -389,7 +389,7 @@ def test_what_is_written_of_every_kind_of_replica() -> None:
             )
         ),
     )
-    assert recovery.replica_states(state)[-1] == ReplicaState(0, "n:1", -1, 9)
+    assert recovery.replica_states(state)[-1] == ReplicaState(0, "n:1", 1, 9)
 
 
 def opened() -> recovery.Recovery:
@@ -450,3 +450,13 @@ def test_a_session_opens_once() -> None:
 def test_where_everybody_is_there_nobody_is_missing() -> None:
     state, _ = told(begun("a:1", "b:1", "c:1"), *(Connected(f"{one}:1", 1, 1, 9) for one in "abc"))
     assert recovery.waits_for(state) == "0 of 3 replicas are recovered to transaction 9, 2 are needed; missing: nobody"
+
+
+@pytest.mark.parametrize("session_written", [-1, 1], ids=["by-the-release", "by-us"])
+def test_a_replica_that_is_given_back_with_an_end_of_its_own_is_cut_to_its_low_water_mark(session_written: int) -> None:
+    """It was absent in the session that named it as new; what it holds up to that session's mark is of an earlier life."""
+    last = (ReplicaState(0, "a:1", 1, U), ReplicaState(0, "b:1", 1, U), ReplicaState(0, "n:1", session_written, 9))
+    state = recovery.begin(0, 2, PartitionMetadata(1, 2, last), ("a:1", "b:1", "n:1"))
+    state, actions = recovery.step(state, recovery.Connected("n:1", 0, 3, 12))
+    assert actions == (recovery.Truncate("n:1", 3),)
+    assert not state.replicas["n:1"].votes

@@ -1,45 +1,34 @@
 """Histories of faults, one for each seed: nothing acknowledged is lost, moved or doubled; locks serialize; it goes on in peace.
 
-A failing history is repeated by ``python -m tests.simulation.test_histories SEED``.
+A failing history is repeated by ``python -m tests.simulation.history WORLD SEED``, which a failure prints.
 """
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 
-from tests.simulation.virtual_time import simulate
-from tests.simulation.world import World
+from tests.simulation.history import history, run
 
 AT_A_TIME = 25
-SEEDS = [pytest.param(first, marks=[pytest.mark.long] if first >= 400 else []) for first in range(0, 20_000, AT_A_TIME)]
+DEFAULT = {"partition": 500, "cluster": 50}
+LONG = {"partition": 80_000, "cluster": 20_000}
+SEEDS = [
+    pytest.param(world, first, marks=[pytest.mark.long] if first >= DEFAULT[world] else [], id=f"{world}-{first}")
+    for world, most in LONG.items()
+    for first in range(0, most, AT_A_TIME)
+]
 
 
-def history(seed: int) -> World:
-    world = World(seed)
-    simulate(world.live())
-    return world
-
-
-@pytest.mark.parametrize("first", SEEDS)
-def test_a_history(first: int) -> None:
+@pytest.mark.parametrize(("world", "first"), SEEDS)
+def test_a_history(world: str, first: int) -> None:
     for seed in range(first, first + AT_A_TIME):
-        try:
-            history(seed)
-        except BaseException as error:
-            error.add_note(f"repeat it: python -m tests.simulation.test_histories {seed}")
-            raise
+        run(world, seed)
 
 
 def test_a_history_is_the_same_every_time() -> None:
-    first, second = history(7), history(7)
+    first, second = history("partition", 7), history("partition", 7)
     assert [one.told for one in first.all_servers] == [one.told for one in second.all_servers]
     assert len(first.all_servers[-1].told) > 10
-
-
-if __name__ == "__main__":
-    import logging
-
-    logging.basicConfig(level=logging.DEBUG)
-    history(int(sys.argv[1]))
+    one, two = history("cluster", 3), history("cluster", 3)
+    assert one.told == two.told
+    assert sum(map(len, one.told)) > 10

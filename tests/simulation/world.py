@@ -1,10 +1,13 @@
-"""A cluster in virtual time: the server's own code over storage nodes, a network and metadata that fail as a seed says.
+"""A partition in virtual time: the server's own code over storage nodes, a network and metadata that fail as a seed says.
 
 =============  ========================================================================================================
-storage node   goes down at any moment, also in the middle of an append, of which a beginning stays; comes back
-network        delays; loses connections, before or behind what was asked; slow nodes
+storage node   goes down at any moment, also in the middle of an append, of which a beginning stays; comes back; gives a record
+               out with other data than was written
+network        delays; loses connections, before or behind what was asked; answers that never come; slow nodes
 metadata       compare and set, delayed; unreachable for a while
 server         killed without a word; replaced under a later generation while the old one still lives; given the partition back
+replicas       added and removed, one and several at once (the four examples of design document *Waltz Server*), swapped, given
+               back with what they held; a node's disk replaced by an empty one, where the others hold everything
 =============  ========================================================================================================
 """
 
@@ -14,11 +17,14 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from waltzctl.engine.errors import ConcurrentUpdateError, PeerUnreachableError, RemoteError
+from tests.simulation.nodes import Network, Node
+from waltzctl.engine.errors import ConcurrentUpdateError, PeerUnreachableError, RefusedError
+from waltzctl.engine.metadata.cluster_changes import refuse_without_quorum
+from waltzctl.engine.quorum.vote import quorum_of
 from waltzctl.engine.server.locks import Locks
 from waltzctl.engine.server.partition import Append, Partition
 from waltzctl.engine.server.server_settings import PartitionOptions, SessionOptions
@@ -27,119 +33,10 @@ from waltzctl.engine.server.store_partition import PartitionClosedError, StorePa
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import RecordHeader
-from waltzctl.formats.wire.failure import FailureCode
-from waltzctl.formats.wire.records import SessionInfo, WireRecord
 from waltzctl.formats.znodes import PartitionMetadata, ReplicaState
 
 LOG = logging.getLogger("waltzctl.simulation")
 PARTITION = 0
-
-
-@dataclass
-class Node:
-    """A storage node.  `fence`: the highest session that was let in."""
-
-    name: str
-    log: list[WireRecord] = field(default_factory=list)
-    session_id: int = -1
-    low_water_mark: int = -1
-    fence: int = -1
-    up: bool = True
-    life: int = 0
-    slow: float = 1.0
-
-
-class Link:
-    """A connection from a server to a node; `engine.server.storage_nodes.Storage`.  What is sent first arrives first."""
-
-    def __init__(self, world: World, node: Node) -> None:
-        self._world, self._node, self._life = world, node, node.life
-        self._arrival = 0.0
-        self.closed = False
-
-    async def close(self) -> None:
-        self.closed = True
-
-    async def _travel(self, answer: bool) -> None:
-        world, node, loop = self._world, self._node, asyncio.get_running_loop()
-        self._arrival = max(self._arrival + 1e-6, loop.time() + world.chance.uniform(0.0002, 0.01) * node.slow)
-        arrival = self._arrival
-        while loop.time() < arrival:
-            await asyncio.sleep(arrival - loop.time())
-        if world.chance.random() < world.loss:
-            self.closed = True
-        if self.closed or not node.up or node.life != self._life:
-            self.closed = True
-            where = "on its way back" if answer else "on its way"
-            raise PeerUnreachableError(node.name, f"the connection was lost {where}")
-
-    async def _ask(self, session_id: int, do: Any) -> Any:
-        await self._travel(answer=False)
-        node = self._node
-        if session_id < node.fence:
-            raise RemoteError(node.name, "a later session", code=FailureCode.SESSION_CHANGED)
-        node.fence = session_id
-        try:
-            done = do(node)
-        except RemoteError:
-            await self._travel(answer=True)
-            raise
-        await self._travel(answer=True)
-        return done
-
-    async def last_session_info(self, session_id: int, partition: int, *, offline: bool = False) -> SessionInfo:
-        found: SessionInfo = await self._ask(
-            session_id, lambda node: SessionInfo(node.session_id, node.low_water_mark, node.low_water_mark)
-        )
-        return found
-
-    async def max_transaction_id(self, session_id: int, partition: int, *, offline: bool = False) -> int:
-        return int(await self._ask(session_id, lambda node: len(node.log) - 1))
-
-    async def set_low_water_mark(
-        self, session_id: int, partition: int, low_water_mark: int, *, offline: bool = False
-    ) -> None:
-        def do(node: Node) -> None:
-            node.session_id, node.low_water_mark = session_id, low_water_mark
-
-        await self._ask(session_id, do)
-
-    async def truncate(self, session_id: int, partition: int, transaction_id: int, *, offline: bool = False) -> int:
-        def do(node: Node) -> int:
-            del node.log[transaction_id + 1 :]
-            return len(node.log) - 1
-
-        return int(await self._ask(session_id, do))
-
-    async def records(
-        self, session_id: int, partition: int, first_transaction_id: int, max_count: int
-    ) -> tuple[WireRecord, ...]:
-        return tuple(
-            await self._ask(session_id, lambda node: node.log[first_transaction_id : first_transaction_id + max_count])
-        )
-
-    async def append(
-        self, session_id: int, partition: int, records: Sequence[WireRecord], *, offline: bool = False
-    ) -> None:
-        await self._ask(session_id, lambda node: self._write(node, records))
-
-    def _write(self, node: Node, records: Sequence[WireRecord]) -> None:
-        if records[0].transaction_id != len(node.log):
-            raise RemoteError(node.name, "out of order", code=FailureCode.OUT_OF_ORDER)
-        if self._world.chance.random() < self._world.torn:
-            node.log += records[: self._world.chance.randrange(len(records) + 1)]
-            self._world.crash(node)
-            return
-        node.log += records
-
-    def start_append_encoded(
-        self, session_id: int, partition: int, count: int, records: bytes, *, offline: bool = False
-    ) -> asyncio.Future[Any]:
-        from waltzctl.formats.wire.primitives import DEFAULT_LIMITS
-        from waltzctl.formats.wire.records import pack_count, unpack_records
-
-        found, _ = unpack_records(memoryview(pack_count(count) + records), 0, DEFAULT_LIMITS)
-        return asyncio.ensure_future(self.append(session_id, partition, found))
 
 
 class Metadata:
@@ -147,6 +44,7 @@ class Metadata:
 
     def __init__(self, world: World) -> None:
         self._world, self.stored = world, PartitionMetadata()
+        self.guards_assignment = True
 
     async def _travel(self) -> None:
         await asyncio.sleep(self._world.chance.choice((0.001, 0.003, 0.003, 0.2)))
@@ -171,6 +69,8 @@ class Metadata:
         await self._travel()
         if self.stored.session_id != session_id:
             raise ConcurrentUpdateError(f"session {self.stored.session_id} is later")
+        if self.guards_assignment and {one.node for one in replicas} != {*self._world.assigned}:
+            raise ConcurrentUpdateError("the storage nodes are others by now")
         self.stored = PartitionMetadata(self.stored.generation, session_id, replicas)
 
 
@@ -178,7 +78,7 @@ class Server:
     """A server's partition, and what its feed told."""
 
     def __init__(self, world: World, generation: int) -> None:
-        self.nodes = StorageNodes(world.connect)
+        self.nodes = StorageNodes(world.network.connect)
         options = SessionOptions(
             in_flight=world.chance.choice((1, 3)),
             copied=world.chance.choice((1, 7)),
@@ -203,11 +103,13 @@ class Server:
             self.told.append(one)
 
     async def kill(self) -> None:
+        """End it without a word; that never waits for a recovery (weakness V12)."""
         self.closed = True
         self._feeding.cancel()
         await asyncio.gather(self._feeding, return_exceptions=True)
-        await self.partition.close()
-        await self.nodes.close()
+        async with asyncio.timeout(60):
+            await self.partition.close()
+            await self.nodes.close()
 
 
 @dataclass
@@ -222,46 +124,89 @@ class Asked:
     failed: bool = False
 
 
-class World:
-    """One history.
+class Errors(logging.Handler):
+    """What is logged as an error is a mistake of the program; but for a lost session, nothing that happens here is worth one."""
 
-    `loss`: the share of messages with which a connection is lost; `torn`: of appends in which a node goes down.
-    """
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "every partition is closed until the metadata answers" not in record.msg:
+            self.lines.append(record.getMessage())
+
+
+class World:
+    """One history."""
 
     def __init__(self, seed: int) -> None:
         self.seed, self.chance = seed, Random(seed)
         self.loss = self.chance.choice((0.0, 0.002, 0.02))
-        self.torn = self.chance.choice((0.0, 0.005, 0.02))
+        self.network = Network(
+            self.chance,
+            self.loss,
+            stall=self.chance.choice((0.0, 0.0, 0.002)),
+            torn=self.chance.choice((0.0, 0.005, 0.02)),
+            rot=self.chance.choice((0.0, 0.0, 0.05)),
+        )
         count = self.chance.choice((1, 3, 3, 3, 5))
-        self.nodes = {f"n{n}:1": Node(f"n{n}:1") for n in range(count)}
-        self.assigned = tuple(self.nodes)
+        self.assigned = tuple(self.network.node(f"n{n}:1").name for n in range(count))
+        self.changing = self.chance.random() < 0.5
         self.metadata = Metadata(self)
         self.servers: list[Server] = []
         self.all_servers: list[Server] = []
         self.generation = 0
         self.asked: list[Asked] = []
+        self.errors = Errors()
         self._tasks: set[asyncio.Task[None]] = set()
-
-    async def connect(self, name: str) -> Link:
-        await asyncio.sleep(self.chance.uniform(0.001, 0.01))
-        node = self.nodes[name]
-        if not node.up:
-            raise PeerUnreachableError(name, "nobody answers")
-        return Link(self, node)
-
-    def crash(self, node: Node, seconds: float | None = None) -> None:
-        """A node goes down, and comes back after a while."""
-        node.up, node.life = False, node.life + 1
-        self._spawn(self._come_back(node, self.chance.uniform(0.05, 3.0) if seconds is None else seconds))
-
-    async def _come_back(self, node: Node, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-        node.up = True
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    # ---- replicas ------------------------------------------------------------------------------------------------------
+
+    def change_replicas(self) -> None:
+        """One of the four examples of the design document, or both at once; nodes that were away come back as they are."""
+        away = [one for one in self.network.nodes if one not in self.assigned]
+        new = [f"n{len(self.network.nodes)}:1", f"n{len(self.network.nodes) + 1}:1"]
+        pool = away if away and self.chance.random() < 0.5 else new
+        added = [self.network.node(name).name for name in pool[: self.chance.choice((0, 0, 1, 2))]]
+        gone = self.chance.sample(self.assigned, min(len(self.assigned), self.chance.choice((0, 1, 1, 2))))
+        left = [one for one in (*self.assigned, *added) if one not in gone]
+        if not left or len(left) > 6:
+            return
+        last = [one.node for one in self.metadata.stored.replicas]
+        with contextlib.suppress(RefusedError):
+            if last:
+                refuse_without_quorum(PARTITION, last, left)
+            if gone and self._is_filling(last):
+                return  # nobody takes away what an empty disk may need to be filled from
+            self.assigned = tuple(left)
+            LOG.info("the replicas are %s", self.assigned)
+            for server in self.servers:
+                self._spawn(self._reassign(server))
+
+    def _is_filling(self, last: Sequence[str]) -> bool:
+        states = {one.node: one.session_id for one in self.metadata.stored.replicas}
+        return any(self.network.nodes[name].replica(PARTITION).session_id < states[name] for name in last)
+
+    async def _reassign(self, server: Server) -> None:
+        await asyncio.sleep(self.chance.choice((0.001, 0.1, 2.0)))
+        if not server.closed:
+            await server.partition.store.reassign(self.assigned)
+
+    def replace_disk(self) -> None:
+        """A node begins with an empty disk, if all others hold everything that may have been acknowledged."""
+        name = self.chance.choice(self.assigned)
+        concerned = {*self.assigned, *(one.node for one in self.metadata.stored.replicas)}
+        others = [self.network.nodes[one].replica(PARTITION).log for one in concerned - {name}]
+        own = self.network.nodes[name].replica(PARTITION).log
+        if others and all(one[: len(own)] == own for one in others):
+            LOG.info("%s has an empty disk", name)
+            self.network.nodes[name].replicas.clear()
+            self.network.crash(self.network.nodes[name])
 
     def serve(self) -> Server:
         """Another server under a later generation; who was there does not know it yet."""
@@ -297,7 +242,7 @@ class World:
         before = [one for one in self.asked if one.server is server and not one.refused]
 
         async def work() -> None:
-            mark = await server.partition.flush()
+            mark = await server.partition.flush()  # answered, or ended with the partition (weakness V8)
             while len(server.told) <= mark and not server.closed:
                 await asyncio.sleep(0.01)
             seen = {one.request_id for one in server.told[: mark + 1]}
@@ -311,7 +256,7 @@ class World:
     async def live(self) -> None:
         """Faults and appends, then peace; everything that was promised is checked."""
         self.serve()
-        for _ in range(self.chance.choice((60, 200))):
+        for _ in range(self.chance.choice((40, 80, 130))):
             await asyncio.sleep(self.chance.choice((0.0, 0.001, 0.01, 0.1)))
             what = self.chance.random()
             server = self.chance.choice(self.servers)
@@ -321,45 +266,58 @@ class World:
             elif what < 0.8:
                 self.flush(server)
             elif what < 0.88:
-                self.crash(self.chance.choice(list(self.nodes.values())))
+                self.network.crash(self._any_node())
             elif what < 0.92:
-                self.chance.choice(list(self.nodes.values())).slow = self.chance.choice((1.0, 1.0, 30.0))
+                self._any_node().slow = self.chance.choice((1.0, 1.0, 30.0))
             elif what < 0.95 and len(self.servers) < 3:
                 self.serve()
-            elif what < 0.98:
+            elif what < 0.965:
                 self.generation += 1
                 server.partition.store.raise_generation(self.generation)
-            elif len(self.servers) > 1:
-                killed = self.servers.pop(0)
-                await killed.kill()
+            elif what < 0.975:
+                if len(self.servers) > 1:
+                    killed = self.servers.pop(0)
+                    await killed.kill()
+            elif self.changing and what < 0.995:
+                self.change_replicas()
+            elif self.changing:
+                self.replace_disk()
         await self.peace()
 
+    def _any_node(self) -> Node:
+        return self.chance.choice(list(self.network.nodes.values()))
+
     async def peace(self) -> None:
-        self.loss = self.torn = 0.0
-        for node in self.nodes.values():
-            node.slow = 1.0
+        """No faults any more: soon somebody serves, the one who did or another."""
+        self.loss = 0.0
+        self.network.calm()
         await asyncio.sleep(5.0)
-        last = self.serve()
+        if self.chance.random() < 0.5:
+            last = self.serve()
+        else:
+            last = self.servers[-1]
+            self.generation += 1
+            last.partition.store.raise_generation(self.generation)
         async with asyncio.timeout(120):
-            self.append(last)
-            mark = await last.partition.flush()
-            while len(last.told) <= mark:
-                await asyncio.sleep(0.01)
-            self.append(last)
-            mark = await last.partition.flush()
-            await asyncio.sleep(2.0)
+            for _ in range(2):
+                self.append(last)
+                mark = await last.partition.flush()
+                while len(last.told) <= mark:
+                    await asyncio.sleep(0.01)
+        await asyncio.sleep(2.0)
         self.check(last, mark)
         for server in list(self.servers):
             await server.kill()
-        for task in [*self._tasks]:
-            task.cancel()
+        self.network.end()
+        await asyncio.sleep(3.0)
+        assert not self._tasks, "a flush was never answered, nor ended with its partition"
 
     def check(self, last: Server, mark: int) -> None:
         log = last.told[: mark + 1]
         ids = [one.request_id for one in log]
         assert len(set(ids)) == len(ids), "a transaction is there twice"
         for server in self.all_servers:
-            assert server.told[: mark + 1] == log[: len(server.told)], "two clients saw different transactions"
+            assert server.told == log[: len(server.told)], "two clients saw different transactions"
         there = set(ids)
         for one in self.asked:
             assert not (one.failed and one.request_id in there), f"{one.request_id} was told to have failed"
@@ -372,10 +330,13 @@ class World:
                 assert written.get(lock, -1) <= one.client_high_water_mark, f"two writers held lock {lock} at {at}"
             for lock in (*one.locks.write, *one.locks.append):
                 written[lock] = at
-        for node in self.nodes.values():
-            found = [one.request_id for one in node.log[: mark + 1]]
-            assert found == ids[: len(found)], f"{node.name} holds something else"
-            assert all(one.data_ok for one in node.log)
+        held = {name: self.network.nodes[name].replica(PARTITION).log[: mark + 1] for name in self.assigned}
+        for name, records in held.items():
+            found = [one.request_id for one in records]
+            assert found == ids[: len(found)], f"{name} holds something else"
+            assert all(one.data_ok for one in records), f"{name} holds a copy that disagrees with its checksum"
+        assert sum(len(one) == len(ids) for one in held.values()) >= quorum_of(len(held)), "no quorum holds it all"
+        assert not self.errors.lines, self.errors.lines
 
 
 async def _quiet(work: Any) -> None:

@@ -11,7 +11,7 @@ from waltzctl.connection_options import run_async
 from waltzctl.console import Console
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Example, Manual, ManualSection
-from waltzctl.metadata_option import location_of
+from waltzctl.metadata_option import ZOOKEEPER_USER, location_of
 from waltzctl.options import FormatOption, LayoutName, QuietOption, VerboseOption, parsed, path_of
 from waltzctl.values import counted, parse_ranges
 
@@ -37,6 +37,7 @@ MANUAL = Manual(
             " or in an embedded store's file. Where there is something already nothing is made. waltzctl cluster names the"
             " storage nodes in it."
         ),
+        ZOOKEEPER_USER,
     ),
     examples=(
         Example("waltzctl create-cluster /data/waltz --partitions 4", "One node that holds all four partitions."),

@@ -14,6 +14,7 @@ from waltzctl import __version__
 from waltzctl.console import Console
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Example, Manual, ManualSection
+from waltzctl.metadata_option import ZOOKEEPER_USER
 from waltzctl.options import FormatOption, QuietOption, VerboseOption, path_of
 from waltzctl.setting_options import SettingsGiven, show_settings, with_settings
 
@@ -78,6 +79,7 @@ MANUAL = Manual(
                     "--metadata is zk://HOST:PORT,.../ROOT, or the path of an embedded store's file, which is for the processes"
                     " of one machine. WALTZCTL_METADATA says it for every command."
                 ),
+                ZOOKEEPER_USER,
             ),
         ),
         ManualSection(

@@ -14,6 +14,7 @@ from waltzctl import __version__
 from waltzctl.console import Console, on_terminal, wants_colour
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Example, Manual, ManualSection
+from waltzctl.metadata_option import ZOOKEEPER_USER
 from waltzctl.options import Format, FormatOption, QuietOption, VerboseOption, path_of
 from waltzctl.setting_options import SettingsGiven, show_settings, with_settings
 
@@ -47,6 +48,7 @@ MANUAL = Manual(
             "Create the directory with create-cluster. With ZooKeeper configured, the key and the number of partitions come"
             " from there, and an empty directory becomes a new node."
         ),
+        ZOOKEEPER_USER,
     ),
     examples=(
         Example("waltzctl serve /data/waltz", "On this machine only, ports 55280 to 55282."),

@@ -25,7 +25,7 @@ from waltzctl.commands.cluster import (
 from waltzctl.commands.cluster.target import VERIFYING
 from waltzctl.connection_options import SECURITY, Connecting, with_connection
 from waltzctl.manual import Example, Manual, ManualSection
-from waltzctl.metadata_option import ClusterTarget, MetadataOption
+from waltzctl.metadata_option import ZOOKEEPER_USER, ClusterTarget, MetadataOption
 
 ACTIONS: tuple[ModuleType, ...] = (
     create, show, top, verify, connectivity, add_node, remove_node, assign, unassign, auto_assign, sync, prefer, unprefer,
@@ -67,6 +67,7 @@ MANUAL = Manual(
                     "WHERE is zk://HOST:PORT,HOST:PORT/ROOT, or the path of an embedded store's file. WALTZCTL_METADATA says it"
                     " for every command. Tools, servers and storage nodes of release 0.13.2 use the same nodes of ZooKeeper."
                 ),
+                ZOOKEEPER_USER,
                 (
                     "In an embedded store a process that died is no longer among the servers after 5 seconds. The file must lie"
                     " on a disk of this machine, and is synced with every change."

@@ -10,7 +10,7 @@ from waltzctl.commands.log import append, bench, get, high_water_mark, tail, tra
 from waltzctl.commands.log.target import STATUSES
 from waltzctl.connection_options import SECURITY, Connecting, with_connection
 from waltzctl.manual import Example, Manual, ManualSection
-from waltzctl.metadata_option import ClusterTarget, MetadataOption
+from waltzctl.metadata_option import ZOOKEEPER_USER, ClusterTarget, MetadataOption
 
 ACTIONS: tuple[ModuleType, ...] = (append, tail, get, high_water_mark, trace, validate, bench)
 """One file each, in the order in which ``--help`` lists them."""
@@ -43,6 +43,7 @@ MANUAL = Manual(
                     "WHERE is zk://HOST:PORT,HOST:PORT/ROOT, or the path of an embedded store's file. WALTZCTL_METADATA says it"
                     " for every command."
                 ),
+                ZOOKEEPER_USER,
             ),
         ),
         SECURITY,

@@ -1,0 +1,322 @@
+"""A cluster in virtual time: clients, log servers, places among the servers and sessions of partitions, all as in production.
+
+=============  ========================================================================================================
+client         appends under locks, follows feeds; its connections are lost and made again
+log server     `LogServer` with `Membership`: killed without a word, stopped, started; its session with the metadata is lost
+metadata       changes raced for, watches and answers that come late, connections that are lost
+storage node   as in `tests.simulation.nodes`
+replicas       changed by `engine.metadata.cluster_changes`, as an operator does it
+=============  ========================================================================================================
+
+Each append carries a number that no other has.  Some count: their data says how many were appended under their lock before them,
+as far as the client knew, and what it knew must have been all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import Coroutine, Mapping
+from random import Random
+from typing import Any
+
+from tests.simulation.metadata import Tree, TreeStore
+from tests.simulation.nodes import Network
+from tests.simulation.pipes import Pipe, connect
+from tests.simulation.world import LOG, Errors
+from waltzctl.engine.client.addresses import Address
+from waltzctl.engine.client.log_client import LogClient
+from waltzctl.engine.client.log_connection import PORT, LogConnection
+from waltzctl.engine.client.log_transaction import Draft, Transaction
+from waltzctl.engine.client.partition_mount import ClientOptions
+from waltzctl.engine.errors import DeadlineError, PeerError, PeerUnreachableError, RefusedError
+from waltzctl.engine.metadata.cluster_changes import add_node, assign, create_cluster, unassign
+from waltzctl.engine.metadata.membership import Membership
+from waltzctl.engine.metadata.partition_sessions import PartitionSessions, follow_replicas
+from waltzctl.engine.metadata.server_directory import ServerDirectory
+from waltzctl.engine.net.outbox import Outbox
+from waltzctl.engine.quorum.vote import quorum_of
+from waltzctl.engine.server.log_server import LogServer
+from waltzctl.engine.server.server_settings import PartitionOptions, ServerOptions, SessionOptions
+
+PARTITIONS = 2
+
+
+class SimulatedServer:
+    """A log server, its place in the cluster, and its port at the end of pipes."""
+
+    def __init__(self, cluster: Cluster, port: int) -> None:
+        self.cluster, self.port = cluster, port
+        self.store = TreeStore(cluster.tree)
+        self.membership = Membership(self.store, log=LOG)
+        chance = cluster.chance
+        options = ServerOptions(
+            metadata="simulated",
+            session=SessionOptions(
+                in_flight=chance.choice((1, 3)), copied=chance.choice((1, 7)), first_retry=0.01, longest_retry=0.5
+            ),
+            partition=PartitionOptions(batch=chance.choice((1, 4)), checkpoint=chance.choice((10, 250_000))),
+        )
+        self.log_server = LogServer(PartitionSessions(self.store), cluster.network.connect, log=LOG, options=options)
+        self.log_server.port.loop = asyncio.get_running_loop()
+        self.log_server.port.outbox = Outbox(self.log_server.port.loop, lambda: None)
+        self.pipes: list[Pipe] = []
+        self.tasks: list[asyncio.Task[Any]] = []
+        self.gone = False
+
+    async def start(self) -> None:
+        """Stand among the servers, and serve what is given."""
+        while True:
+            with contextlib.suppress(PeerError, RefusedError):
+                await self.membership.register("server", self.port)
+                break
+            self.cluster.tree.expire(self.store)  # a start that fails ends the process, and what it left
+            await asyncio.sleep(0.2)
+        follow = self.membership.follow(self._assigned)
+        self.tasks = [asyncio.ensure_future(follow), asyncio.ensure_future(self._follow_replicas())]
+
+    def _assigned(self, generations: Mapping[int, int]) -> None:
+        self.tasks.append(asyncio.ensure_future(self.log_server.assign(generations)))
+
+    async def _follow_replicas(self) -> None:
+        await follow_replicas(self.store, self.log_server.reassign, log=LOG)
+
+    async def end(self, told: bool) -> None:
+        """Stop, or die without a word: then the others hear of it when its session is over."""
+        self.gone = True
+        if told:
+            with contextlib.suppress(PeerError, RefusedError):
+                await self.membership.unregister()
+        for pipe in self.pipes:
+            pipe.cut()
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        async with asyncio.timeout(60):
+            for one in self.log_server.partitions.values():
+                await one.close()
+        self.cluster.spawn(self.store.die())
+
+
+class Cluster:
+    """One history."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed, self.chance = seed, Random(seed)
+        chance = self.chance
+        self.loss = chance.choice((0.0, 0.001, 0.01))
+        self.network = Network(
+            chance, self.loss, stall=chance.choice((0.0, 0.0, 0.002)), torn=chance.choice((0.0, 0.01)), rot=0.0
+        )
+        self.tree = Tree(chance, chance.choice((0.0, 0.0, 0.01)), chance.random() < 0.5)
+        self.errors = Errors()
+        self.servers: list[SimulatedServer] = []
+        self.numbers = 0
+        self.over = False
+        self.operating = asyncio.Lock()
+        self.asked: set[bytes] = set()
+        self.committed: list[tuple[Transaction, bytes]] = []
+        self.refused: set[bytes] = set()
+        self.told: list[list[Transaction]] = []
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run something beside."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.errors.lines.append(f"{type(error).__name__}: {error}")
+
+    # ---- who takes part ------------------------------------------------------------------------------------------------
+
+    async def serve(self) -> None:
+        """Another server."""
+        made = SimulatedServer(self, 1000 + len(self.servers))
+        self.servers.append(made)
+        await made.start()
+
+    @property
+    def alive(self) -> list[SimulatedServer]:
+        """The servers that run."""
+        return [one for one in self.servers if not one.gone]
+
+    async def reach(self, address: Address) -> LogConnection:
+        """A client's connection to a server: see `partition_mount.Connect`."""
+        await asyncio.sleep(self.chance.uniform(0.001, 0.01))
+        server = self.servers[address.port - 1000]
+        if server.gone:
+            raise PeerUnreachableError(str(address), "nobody answers")
+        made = LogConnection(PORT, address, timeout=5.0, keep_alive_seconds=1e6)
+        pipe = connect(made, server.log_server.port._connection("a client"), self.chance, lambda: self.loss)
+        server.pipes.append(pipe)
+        done, _ = await asyncio.wait({made._greeted, made._closed}, return_when=asyncio.FIRST_COMPLETED)
+        if made._greeted not in done:
+            raise PeerUnreachableError(str(address), "the connection was lost")
+        return made
+
+    async def client(self) -> LogClient:
+        """One more client, entered."""
+        directory = ServerDirectory(TreeStore(self.tree), PARTITIONS, log=LOG)
+        options = ClientOptions(timeout=20.0, in_flight=self.chance.choice((1, 4)), nudge=1.0, longest_retry=1.0)
+        return await LogClient(directory, self.reach, log=LOG, options=options).__aenter__()
+
+    # ---- what clients do -----------------------------------------------------------------------------------------------
+
+    async def append(self, client: LogClient, partition: int) -> None:
+        """An append, perhaps under a lock."""
+        kind = self.chance.random()
+        lock = [("lock", self.chance.choice((1, 2)))] if kind < 0.4 else []
+        sent: list[bytes] = []
+
+        def build(mark: int) -> Draft:
+            self.numbers += 1
+            sent.append(b"%d %d" % (mark if lock else -1, self.numbers))
+            self.asked.add(sent[-1])
+            return Draft(sent[-1], header=lock[0][1] if lock else 0, write_locks=lock)
+
+        with contextlib.suppress(DeadlineError, PeerError):
+            found = await client.append(partition, build)
+            assert found is not None
+            self.committed.append((found, sent[-1]))
+            self.refused |= {*sent[:-1]}
+
+    async def follow(self, client: LogClient) -> None:
+        """A feed of everything."""
+        told: list[list[Transaction]] = [[] for _ in range(PARTITIONS)]
+        self.told += told
+        while not self.over:  # a feed that cannot begin is begun again
+            with contextlib.suppress(PeerError):
+                async for one in client.feed({n: len(known) - 1 for n, known in enumerate(told)}):
+                    assert one.transaction_id == len(told[one.partition]), "a feed has a gap, or tells something twice"
+                    told[one.partition].append(one)
+            await asyncio.sleep(0.1)
+
+    # ---- the history ---------------------------------------------------------------------------------------------------
+
+    async def live(self) -> None:
+        """Faults, appends and feeds; then peace, and everything that was promised is counted."""
+        operator, late, lost = TreeStore(self.tree), self.tree.late, self.tree.loss
+        self.tree.late, self.tree.loss = False, 0.0
+        await create_cluster(operator, name="c", num_partitions=PARTITIONS, cluster_key=uuid.UUID(int=1))
+        for number in range(self.chance.choice((1, 3, 3))):
+            await self._one_more_node(operator, number)
+        self.tree.late, self.tree.loss = late, lost
+        await self.serve()
+        await self.serve()
+        clients = [await self.client() for _ in range(2)]
+        for client in clients:
+            self.spawn(self.follow(client))
+        for _ in range(self.chance.choice((20, 50))):
+            await asyncio.sleep(self.chance.choice((0.001, 0.01, 0.3)))
+            what = self.chance.random()
+            if what < 0.7:
+                for _ in range(self.chance.choice((1, 1, 4))):
+                    self.spawn(self.append(self.chance.choice(clients), self.chance.randrange(PARTITIONS)))
+            elif what < 0.78:
+                self.network.crash(self.chance.choice(list(self.network.nodes.values())))
+            elif what < 0.84:
+                for pipe in self.chance.choice(self.servers).pipes[-2:]:
+                    pipe.cut()
+            elif what < 0.89:
+                one = self.chance.choice(self.alive)
+                self.spawn(one.store.lose_session(self.chance.uniform(2.0, 6.0), self.chance.uniform(1.0, 8.0)))
+            elif what < 0.95:
+                self.spawn(self._change_replicas(operator))
+            elif len(self.alive) > 1:
+                await self.chance.choice(self.alive).end(told=self.chance.random() < 0.5)
+            else:
+                self.spawn(self.serve())
+        await self.peace(clients, operator)
+
+    async def _one_more_node(self, operator: TreeStore, number: int) -> None:
+        name = self.network.node(f"n{number}:1").name
+        await add_node(operator, name, admin_port=2, group=number)
+        await assign(operator, name, range(PARTITIONS))
+
+    async def _change_replicas(self, operator: TreeStore) -> None:
+        async with self.operating:
+            await self._change(operator)
+
+    async def _change(self, operator: TreeStore) -> None:
+        with contextlib.suppress(PeerError, RefusedError, DeadlineError):
+            if self.chance.random() < 0.5 and len(self.network.nodes) < 6:
+                for _ in range(self.chance.choice((1, 1, 2))):
+                    await self._one_more_node(operator, len(self.network.nodes))
+            else:
+                partition = self.chance.randrange(PARTITIONS)
+                held = await PartitionSessions(operator).assigned(partition)
+                if len(held) > 1:  # the last one is given back to nobody: there would be no partition
+                    await unassign(operator, self.chance.choice(held), [partition])
+
+    async def peace(self, clients: list[LogClient], operator: TreeStore) -> None:
+        """Soon everybody gets through."""
+        self.loss = self.tree.loss = 0.0
+        self.tree.late = False
+        self.network.calm()
+        await asyncio.sleep(10.0)
+        ends = []
+        for partition in range(PARTITIONS):
+            async with asyncio.timeout(100):
+                for client in clients:
+                    await client.append(partition, Draft(b"peace"), timeout=60)
+                ends.append(await clients[0].high_water_mark(partition))
+        await asyncio.sleep(25.0)  # what is under way meets its deadline
+        feeds = [(n % PARTITIONS, told) for n, told in enumerate(self.told)]
+        fresh = await self.client()
+        logs: list[list[Transaction]] = [[] for _ in range(PARTITIONS)]
+        data: dict[tuple[int, int], bytes] = {}
+        async with asyncio.timeout(100):
+            ends = [await fresh.high_water_mark(partition) for partition in range(PARTITIONS)]
+            async for one in fresh.feed(range(PARTITIONS), until=ends.__getitem__):
+                logs[one.partition].append(one)
+                data[one.partition, one.transaction_id] = await fresh.data(one.partition, one.transaction_id)
+        sessions = PartitionSessions(operator)
+        holders = [await sessions.assigned(partition) for partition in range(PARTITIONS)]
+        self.over = True
+        for client in (*clients, fresh):
+            await client.close()
+        for server in self.alive:
+            await server.end(told=True)
+        self.network.end()
+        for task in [*self._tasks]:
+            task.cancel()
+        self.check(logs, data, feeds, holders)
+
+    def check(
+        self,
+        logs: list[list[Transaction]],
+        data: dict[tuple[int, int], bytes],
+        feeds: list[tuple[int, list[Transaction]]],
+        holders: list[tuple[str, ...]],
+    ) -> None:
+        for partition, told in feeds:
+            assert told == logs[partition], "two clients saw different transactions, or one not all of them"
+        numbers = [one for one in data.values() if one != b"peace"]
+        assert len({*numbers}) == len(numbers), "something that was appended once is there twice"
+        assert {*numbers} <= self.asked
+        for found, sent in self.committed:
+            assert logs[found.partition][found.transaction_id] == found, f"{found} was acknowledged and is not there"
+            assert data[found.partition, found.transaction_id] == sent
+        assert not {*numbers} & self.refused, "what was refused, and sent again as something else, is there"
+        for partition, log in enumerate(logs):
+            last: dict[int, int] = {}
+            for one in log:
+                if one.header:
+                    mark = int(data[partition, one.transaction_id].split()[0])
+                    assert last.get(one.header, -1) <= mark, (
+                        f"two writers held a lock at {partition}/{one.transaction_id}"
+                    )
+                    last[one.header] = one.transaction_id
+            held = [self.network.nodes[name].replica(partition).log[: len(log)] for name in holders[partition]]
+            for records in held:
+                assert [r.request_id for r in records] == [t.request_id for t in log[: len(records)]], (
+                    "a replica differs"
+                )
+            assert sum(len(one) == len(log) for one in held) >= quorum_of(len(held)), "no quorum holds it all"
+        assert not self.errors.lines, self.errors.lines
