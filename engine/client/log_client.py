@@ -80,8 +80,8 @@ class LogClient:
         self._endpoints: dict[tuple[Address, int], Endpoint] = {}
         self._appending: dict[int, Mount] = {}
         self._opening: dict[int, asyncio.Lock] = {}
-        self._mounts: set[Mount] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._mounts: dict[Mount, None] = {}  # in their order
+        self._tasks: dict[asyncio.Task[None], None] = {}  # in their order
         self._client_id: int | None = None
 
     async def __aenter__(self) -> Self:
@@ -245,11 +245,11 @@ class LogClient:
         return made
 
     def _begin(self, mount: Mount) -> None:
-        self._mounts.add(mount)
+        self._mounts[mount] = None
         mount.served_by(self._known.get(mount.partition))
 
     def _end(self, mount: Mount) -> None:
-        self._mounts.discard(mount)
+        self._mounts.pop(mount, None)
         mount.end(PeerUnreachableError("the client", "the feed was ended"), told=False)
 
     async def _ask(self, partition: int, make: Callable[[RequestId], Any], expected: type[Any]) -> Any:
@@ -284,11 +284,11 @@ class LogClient:
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.ensure_future(work)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._ended)
         return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._log.error("%s", error, exc_info=error)

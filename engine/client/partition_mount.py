@@ -63,7 +63,7 @@ class Endpoint:
         self._connect, self._spawn, self._options = connect, spawn, options
         self._current: LogConnection | None = None
         self._making: asyncio.Task[LogConnection] | None = None
-        self._mounts: set[Mount] = set()
+        self._mounts: dict[Mount, None] = {}  # in their order
         self._keeping: asyncio.Task[None] | None = None
         self.sequence = -1
         """Of the present connection: one more with each that is made."""
@@ -85,7 +85,7 @@ class Endpoint:
 
     def attach(self, mount: Mount) -> None:
         """Mount through this connection from now on, also when it is made again."""
-        self._mounts.add(mount)
+        self._mounts[mount] = None
         if self._current is not None and not self._current.closed:
             mount.connected(self._current, self.sequence)
         elif self._keeping is None or self._keeping.done():
@@ -93,7 +93,7 @@ class Endpoint:
 
     def detach(self, mount: Mount) -> None:
         """No longer."""
-        self._mounts.discard(mount)
+        self._mounts.pop(mount, None)
 
     async def _keep(self) -> None:
         """Connect until it stands, and mount what waits for it."""

@@ -113,10 +113,10 @@ class Port(ABC):
         self.outbox: Outbox
         self.loop: asyncio.AbstractEventLoop
         self._complaints = _Complaints(log)
-        self._connections: set[Connection] = set()
+        self._connections: dict[Connection, None] = {}  # in their order
         self._arriving: set[asyncio.Task[None]] = set()
         self._expected = 0  # accepted, and not among the connections yet
-        self._touched: set[Connection] = set()
+        self._touched: dict[Connection, None] = {}  # in their order
         self._listeners: list[socket.socket] = []
         self._spare: int | None = None
         self._ssl: ssl.SSLContext | None = None
@@ -346,7 +346,7 @@ class Port(ABC):
 
     def add(self, connection: Connection) -> None:
         """A connection is there."""
-        self._connections.add(connection)
+        self._connections[connection] = None
         self._expected -= 1
         self._share_output()
         if self.draining:
@@ -354,14 +354,14 @@ class Port(ABC):
 
     def remove(self, connection: Connection) -> None:
         """A connection is gone."""
-        self._connections.discard(connection)
-        self._touched.discard(connection)
+        self._connections.pop(connection, None)
+        self._touched.pop(connection, None)
         if not self._connections:
             self._empty.set()
 
     def touch(self, connection: Connection) -> None:
         """A connection has answers to send when the present bunch of calls from other threads is done."""
-        self._touched.add(connection)
+        self._touched[connection] = None
 
     def complain(self, text: str) -> None:
         """Write a line about a peer, unless there were too many of them lately.  Thread-safe."""
@@ -369,7 +369,9 @@ class Port(ABC):
 
     def _send(self) -> None:
         while self._touched:
-            self._touched.pop().send()
+            touched, self._touched = self._touched, {}
+            for connection in touched:
+                connection.send()
 
     def _share_output(self) -> None:
         """Water marks follow the number of connections, in steps."""

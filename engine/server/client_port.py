@@ -78,7 +78,7 @@ class ClientConnection(Connection):
         )
         self._client_port = port
         self._limits = Limits(max_data=limits.max_body)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}  # in their order
         self._taken = asyncio.Event()
         self._taken.set()
         self._handlers: dict[type, Callable[[Any], None]] = {
@@ -148,11 +148,11 @@ class ClientConnection(Connection):
         """Do something that takes time; it counts as a request under way."""
         self._begin(1, 0)
         task = asyncio.ensure_future(work)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._task_done)
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         error = None if task.cancelled() else task.exception()
         if isinstance(error, PartitionClosedError):
             self._port.log.info("%s: %s", self.peer, error)

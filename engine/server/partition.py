@@ -93,7 +93,7 @@ class Partition:
         self._locks: LockTable | None = None
         self._work = asyncio.Event()
         self._advanced = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}  # in their order
         self._connections: dict[int, tuple[int, int, object]] = {}
 
     @property
@@ -137,11 +137,11 @@ class Partition:
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, PartitionClosedError):
             self._log.error("partition %d", self.number, exc_info=error)

@@ -103,7 +103,7 @@ class Server:
         self._stopping: asyncio.Task[None] | None = None
         self._closed = asyncio.Event()
         self._open = contextlib.AsyncExitStack()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}  # in their order
         self._http: HttpPort[ServerHealthReport, ServerReading] | None = None
 
     @classmethod
@@ -204,11 +204,11 @@ class Server:
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._log.error("%s", error, exc_info=error)
 

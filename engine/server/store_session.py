@@ -86,7 +86,7 @@ class StoreSession:
         self._kept: deque[_Batch] = deque()
         self._replicas = {node: _Replica(self, node) for node in assigned}
         self._quorum = quorum_of(len(assigned))
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}  # in their order
         loop = asyncio.get_running_loop()
         self._opened: asyncio.Future[int] = loop.create_future()
         self._closed: asyncio.Future[str] = loop.create_future()
@@ -154,11 +154,11 @@ class StoreSession:
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something as long as the session lives; what it fails with ends the session."""
         task = asyncio.ensure_future(work)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._log.error("partition %d: session %d", self.partition, self.session_id, exc_info=error)
             self._end(f"{type(error).__name__}: {error}")

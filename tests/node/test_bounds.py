@@ -230,12 +230,12 @@ def test_what_was_sent_counts_no_longer_against_its_peer() -> None:
 def test_each_peer_s_share_of_the_answers_and_of_the_reads() -> None:
     peer = Peer(output=10 << 20, connection_output=1 << 20)
     assert peer.port.output_each == 1 << 20
-    peer.port._connections = set(range(20))
+    peer.port._connections = dict.fromkeys(range(20))
     assert peer.port.output_each == (10 << 20) // 20
-    peer.port._connections = set(range(100_000))
+    peer.port._connections = dict.fromkeys(range(100_000))
     assert peer.port.output_each == 32 << 10
     assert peer.port.chunk == port._SMALLEST_CHUNK
-    peer.port._connections = set()
+    peer.port._connections = {}
     assert peer.port.chunk == port._CHUNK
 
 
@@ -321,7 +321,7 @@ class Listener:
 def test_so_many_connections_and_no_more(there: int, expected: int, let_in: bool) -> None:
     """Those that are still being greeted count."""
     peer = Peer(max_connections=3)
-    peer.port._connections, peer.port._expected = set(range(there)), expected
+    peer.port._connections, peer.port._expected = dict.fromkeys(range(there)), expected
     peer.port._accept(Listener())
     assert peer.clock.begun == let_in
     assert peer.port._expected == expected + let_in

@@ -119,17 +119,17 @@ class Cluster:
         self.committed: list[tuple[Transaction, bytes]] = []
         self.refused: set[bytes] = set()
         self.told: list[list[Transaction]] = []
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: dict[asyncio.Task[Any], None] = {}
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run something beside."""
         task = asyncio.ensure_future(work)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._ended)
         return task
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             self.errors.lines.append(f"{type(error).__name__}: {error}")
 

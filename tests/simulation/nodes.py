@@ -62,7 +62,7 @@ class Network:
     rot: float = 0.0
     deadline: float | None = 2.0
     nodes: dict[str, Node] = field(default_factory=dict)
-    _tasks: set[asyncio.Future[Any]] = field(default_factory=set)
+    _tasks: dict[asyncio.Future[Any], None] = field(default_factory=dict)
 
     def node(self, name: str) -> Node:
         """A node by its name, made where there is none."""
@@ -82,8 +82,8 @@ class Network:
         task = asyncio.ensure_future(
             self._come_back(node, self.chance.uniform(0.05, 3.0) if seconds is None else seconds)
         )
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
 
     @staticmethod
     async def _come_back(node: Node, seconds: float) -> None:

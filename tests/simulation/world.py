@@ -158,12 +158,12 @@ class World:
         self.generation = 0
         self.asked: list[Asked] = []
         self.errors = Errors()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
 
     # ---- replicas ------------------------------------------------------------------------------------------------------
 
