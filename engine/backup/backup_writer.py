@@ -59,7 +59,7 @@ class BackupWriter:
     """A backup of `source` on its way into an open vault.  `read` may be called from several threads, the rest from one."""
 
     def __init__(self, store: PageStorage, reader: VaultReader, source: str, now_ms: Callable[[], int]) -> None:
-        self._store, self._reader = store, reader
+        self._store, self.reader = store, reader
         self.sealer = reader.sealer
         self.source = source
         self._created, self._began = now_ms(), time.monotonic()
@@ -75,7 +75,7 @@ class BackupWriter:
         self._damaged = 0
 
     def _new_id(self) -> int:
-        there = set(self._reader.ids())
+        there = set(self.reader.ids())
         while True:
             made = int.from_bytes(os.urandom(8), "big")
             if made not in there:
@@ -87,7 +87,7 @@ class BackupWriter:
             for one in head.sections:
                 first = head.first_page + one.first_piece
                 with contextlib.suppress(DamageError):  # what it lists is kept once more
-                    for number, piece in enumerate(self._reader.section(head, one).pieces):
+                    for number, piece in enumerate(self.reader.section(head, one).pieces):
                         yield piece.digest, first + number
 
     @property
@@ -108,7 +108,7 @@ class BackupWriter:
         for one in () if head is None else head.sections:
             assert head is not None
             with contextlib.suppress(DamageError):  # it is read anew
-                section = self._reader.section(head, one)
+                section = self.reader.section(head, one)
                 number = None if one.partition == BESIDE else one.partition
                 found[number] = PreviousSection(section, head.first_page + one.first_piece, head.created_ms)
         return found
