@@ -148,10 +148,10 @@ def nodes_of(texts: Sequence[str], *, name: str) -> list[Address] | None:
         raise typer.BadParameter(error.message, param_hint=f"'{name}'") from None
 
 
-def refuse_without_node(connection: Connecting) -> None:
+def refuse_without_node(connection: Connecting, *, name: str = "PATH") -> None:
     """Raise typer.BadParameter where options of a connection were given and no node is meant."""
     if connection.given:
-        raise typer.BadParameter("is about nodes; PATH is no waltz:// URL", param_hint=f"'{connection.given[0]}'")
+        raise typer.BadParameter(f"is about nodes; {name} is no waltz:// URL", param_hint=f"'{connection.given[0]}'")
 
 
 def refuse_with_node(**given: object) -> None:

@@ -1,22 +1,20 @@
 """Making a vault, and backups in it.
 
 A backup is one batch of the page store: it is there whole or not at all.  Pieces are read, told apart by their digests and
-sealed side by side; what the vault has becomes a reference.  Data is written ahead of the batch as it comes, so that memory
-holds a few pieces whatever the size of the source; after a crash that data belongs to nothing, and its room is used again.
+sealed side by side; what the vault has becomes a reference.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
+from waltzctl.engine.backup.backup_writer import BackupWriter, ReadPiece
 from waltzctl.engine.backup.piece_cutting import LIMIT
 from waltzctl.engine.backup.section_plan import PlannedPiece, PreviousSection, SectionPlan, SourceChangedError
 from waltzctl.engine.backup.source_files import (
@@ -26,10 +24,9 @@ from waltzctl.engine.backup.source_files import (
     plan_partition,
     plan_storage,
 )
-from waltzctl.engine.errors import DamageError, InvalidRequestError
+from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.log import places
-from waltzctl.engine.pages.batch import UNWRITTEN, WriteBatch
-from waltzctl.engine.pages.blob_stats import BlobSpan
+from waltzctl.engine.pages.batch import WriteBatch
 from waltzctl.engine.pages.page_storage import PageStorage
 from waltzctl.engine.progress import SILENT, Progress
 from waltzctl.engine.scan.byte_source import BytesSource
@@ -38,28 +35,19 @@ from waltzctl.engine.scan.scanner import summarise_records
 from waltzctl.engine.vault.sealing import (
     DEFAULT_LEVEL,
     SCRYPT_COST,
-    Sealer,
-    head_digest,
     new_encryption,
-    section_digest,
 )
 from waltzctl.engine.vault.vault_reader import VaultReader
-from waltzctl.formats.checksums import crc32c
-from waltzctl.formats.pages.write_batch import Edit, EditType, PageEntry, PageId
 from waltzctl.formats.vault import (
     BESIDE,
     CONFIGURATION_PAGES,
-    SECTION_COPIES,
     BackedPartition,
     BackupHead,
     Namespace,
     Piece,
-    Section,
     VaultConfiguration,
 )
 
-WRITTEN_AT_ONCE = 16 << 20
-"""Bytes of sealed pages that are written and flushed together."""
 WORKERS = min(8, os.cpu_count() or 1)
 _TRIES = 40
 _PAUSE = 0.02
@@ -105,62 +93,18 @@ def create_backup(
     looked = look_at(source, partitions)
     with PageStorage.open(vault) as store:
         reader = VaultReader.over(store, password)
-        return _Creation(store, reader, looked, tag, progress, piece_limit, now_ms).run()
-
-
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """A piece that was read; `sealed` is None where the vault has it."""
-
-    piece: Piece
-    sealed: bytes | None
+        writer = BackupWriter(store, reader, str(looked.path), now_ms)
+        return _Creation(writer, looked, tag, progress, piece_limit).run()
 
 
 class _Creation:
-    """A backup on its way."""
+    """A backup of a directory on its way."""
 
     def __init__(
-        self,
-        store: PageStorage,
-        reader: VaultReader,
-        source: SourceDirectory,
-        tag: str | None,
-        progress: Progress,
-        limit: int,
-        now_ms: Callable[[], int],
+        self, writer: BackupWriter, source: SourceDirectory, tag: str | None, progress: Progress, limit: int
     ) -> None:
-        self._store, self._reader, self._source = store, reader, source
-        self._sealer: Sealer = reader.sealer
-        self._tag, self._progress = tag, progress
-        self._limit = limit
-        self._created, self._began = now_ms(), time.monotonic()
-        self._heads = [one for one in reader.heads() if isinstance(one, BackupHead)]
-        self._known = dict(self._kept_pieces())
-        self._id = self._new_id()
-        self._first_page = store.max_id(namespace=Namespace.DATA) + 1
-        self._next = self._first_page
-        self._puts: list[Edit] = []
-        self._refs: list[Edit] = []
-        self._waiting: list[tuple[PageId, bytes]] = []
-        self._waiting_size = 0
-        self._pages = self._new_pages = self._new_bytes = 0
-        self._damaged = 0
-
-    def _new_id(self) -> int:
-        there = set(self._reader.ids())
-        while True:
-            made = int.from_bytes(os.urandom(8), "big")
-            if made not in there:
-                return made
-
-    def _kept_pieces(self) -> Iterator[tuple[bytes, int]]:
-        """Digests that the vault has, and a page of each."""
-        for head in self._heads:
-            for one in head.sections:
-                first = head.first_page + one.first_piece
-                with contextlib.suppress(DamageError):  # what it lists is kept once more
-                    for number, piece in enumerate(self._reader.section(head, one).pieces):
-                        yield piece.digest, first + number
+        self._writer, self._source = writer, source
+        self._tag, self._progress, self._limit = tag, progress, limit
 
     # ---- the whole ---------------------------------------------------------------------------------------------------
 
@@ -168,50 +112,30 @@ class _Creation:
         """Read, place, commit."""
         try:
             with ThreadPoolExecutor(WORKERS, thread_name_prefix="backup") as workers:
-                head = self._run(workers)
-            self._store.commit([*self._puts, *self._refs])  # a reference follows what it shows
+                return self._run(workers)
         except BaseException:
-            self._store.give_back(_spans(self._puts))
+            self._writer.give_up()
             raise
-        return head
 
     def _run(self, workers: ThreadPoolExecutor) -> BackupHead:
         source = self._source
-        previous = self._previous()
+        previous = self._writer.previous()
         storage = plan_storage(source, previous.get(None), limit=self._limit)
         plans = [self._planned(number, previous) for number in source.partitions]
         self._progress.start("backing up", sum(one.size for plan in (storage, *plans) for one in plan.pieces))
         sections = [
             self._take(number, plan, previous, workers) for number, plan in zip(source.partitions, plans, strict=True)
         ]
-        own = self._write_section(BESIDE, storage, self._read_all(storage, workers))
-        control = source.control
-        key = None if control is None else control.header.cluster_key
-        head = BackupHead(
-            self._id, self._created, str(source.path), self._tag, key,
-            None if control is None else control.header.num_partitions, tuple(sections), own, self._first_page,
-            self._next - self._first_page, own.size + sum(one.size for one in sections), self._pages, self._new_pages,
-            self._new_bytes, round(time.monotonic() - self._began, 3), source.live, self._damaged,
-        )  # fmt: skip
-        sealed = self._sealer.seal(head.encode(), head_digest(self._id))
-        for namespace in (Namespace.BACKUPS, Namespace.BACKUP_COPIES):
-            self._put(PageId(namespace, self._id), sealed)
-        self._place()
-        return head
-
-    def _previous(self) -> dict[int | None, PreviousSection]:
-        """The sections of the newest backup of the same source, by partition."""
-        same = [one for one in self._heads if one.source == str(self._source.path)]
-        if not same:
-            return {}
-        head = max(same, key=lambda one: one.created_ms)
-        found: dict[int | None, PreviousSection] = {}
-        for one in head.sections:
-            with contextlib.suppress(DamageError):  # it is read anew
-                section = self._reader.section(head, one)
-                number = None if one.partition == BESIDE else one.partition
-                found[number] = PreviousSection(section, head.first_page + one.first_piece, head.created_ms)
-        return found
+        own = self._writer.write_section(BESIDE, storage, self._read_all(storage, workers))
+        header = None if source.control is None else source.control.header
+        return self._writer.commit(
+            sections,
+            own,
+            tag=self._tag,
+            cluster_key=None if header is None else header.cluster_key,
+            num_partitions=None if header is None else header.num_partitions,
+            live=source.live,
+        )
 
     # ---- a partition -------------------------------------------------------------------------------------------------
 
@@ -241,16 +165,16 @@ class _Creation:
         workers: ThreadPoolExecutor,
     ) -> BackedPartition:
         for left in reversed(range(_TRIES)):
-            before = self._state()
+            before = self._writer.state()
             try:
                 taken = self._read_all(plan, workers)
                 if self._source.live:
                     self._read_twice(number, plan, taken)
-                return self._write_section(number, plan, taken)
+                return self._writer.write_section(number, plan, taken)
             except (FileNotFoundError, SourceChangedError) as error:
                 if not left or not self._source.live:
                     raise self._changed(number, str(error)) from error
-                self._return_to(before)
+                self._writer.return_to(before)
                 time.sleep(_PAUSE)
                 plan = self._planned(number, previous)
         raise AssertionError("unreachable")
@@ -260,7 +184,7 @@ class _Creation:
         last = check_unchanged(self._source, number, plan)
         for planned, piece in zip(plan.pieces, taken, strict=True):
             again = any(one.path == last for one in planned.ranges)
-            if again and self._sealer.digest(self._content(planned)) != piece.digest:
+            if again and self._writer.sealer.digest(self._content(planned)) != piece.digest:
                 raise SourceChangedError(f"{last}: it was cut while it was read")
         control = self._source.control
         current = (
@@ -273,20 +197,6 @@ class _Creation:
                 f"{self._source.path / str(number)}: it ends at transaction {end}, and its mark was {mark}"
             )
 
-    def _state(self) -> tuple[int, int, int, int]:
-        return self._next, self._pages, self._new_pages, self._new_bytes
-
-    def _return_to(self, state: tuple[int, int, int, int]) -> None:
-        """Forget pieces of a partition that did not stand still; data that was placed for them is given back."""
-        self._next, self._pages, self._new_pages, self._new_bytes = state
-        self._store.give_back(_spans(one for one in self._puts if one.page.id >= self._next))
-        self._puts, self._refs = (
-            [one for one in edits if one.page.id < self._next] for edits in (self._puts, self._refs)
-        )
-        self._waiting = [one for one in self._waiting if one[0].id < self._next]
-        self._waiting_size = sum(len(data) for _, data in self._waiting)
-        self._known = {digest: page for digest, page in self._known.items() if page < self._next}
-
     def _changed(self, number: int, why: str) -> SourceChangedError:
         return SourceChangedError(
             f"{self._source.path / str(number)}: changed while it was read: {why}",
@@ -296,7 +206,7 @@ class _Creation:
     def _read_all(self, plan: SectionPlan, workers: ThreadPoolExecutor) -> list[Piece]:
         """Take every piece in order; some are read ahead."""
         taken: list[Piece] = []
-        ahead: deque[tuple[PlannedPiece, Future[_Read] | None]] = deque()
+        ahead: deque[tuple[PlannedPiece, Future[ReadPiece] | None]] = deque()
         pieces = iter(plan.pieces)
         while True:
             while len(ahead) < 2 * WORKERS + 2 and (piece := next(pieces, None)) is not None:
@@ -308,20 +218,15 @@ class _Creation:
                 read = reading.result()
             else:
                 assert piece.kept is not None
-                read = _Read(piece.kept, None)
-            self._take_piece(piece, read)
-            taken.append(read.piece)
+                read = ReadPiece(piece.kept, None)
+            taken.append(self._writer.take(read, piece.page))
+            self._progress.advance(piece.size)
 
-    def _read(self, piece: PlannedPiece) -> _Read:
+    def _read(self, piece: PlannedPiece) -> ReadPiece:
         content = self._content(piece)
         if self._source.live and piece.records:
             _check_records(content, piece)
-        digest = self._sealer.digest(content)
-        plain = Piece(digest, piece.size, 0, piece.first_transaction_id, piece.records)
-        if digest in self._known:
-            return _Read(plain, None)
-        sealed = self._sealer.seal(content, digest)
-        return _Read(replace(plain, stored=len(sealed)), sealed)
+        return self._writer.read(content, piece.first_transaction_id, piece.records)
 
     def _content(self, piece: PlannedPiece) -> bytearray:
         content = bytearray(piece.size)
@@ -333,57 +238,6 @@ class _Creation:
             view[place : place + one.size] = data
             place += one.size
         return content
-
-    def _take_piece(self, planned: PlannedPiece, read: _Read) -> None:
-        page = self._next
-        self._next += 1
-        self._pages += 1
-        origin = planned.page if planned.page is not None else self._known.get(read.piece.digest)
-        if origin is not None:
-            self._refs.append(
-                Edit(EditType.REF, PageId(Namespace.DATA, page), UNWRITTEN, origin=PageId(Namespace.DATA, origin))
-            )
-        else:
-            assert read.sealed is not None
-            self._known[read.piece.digest] = page
-            self._new_pages += 1
-            self._put(PageId(Namespace.DATA, page), read.sealed)
-        self._progress.advance(planned.size)
-
-    def _write_section(self, number: int, plan: SectionPlan, taken: Sequence[Piece]) -> BackedPartition:
-        """The section behind its pieces, twice."""
-        section = Section(plan.directories, plan.files, tuple(taken))
-        section.check()  # a backup that could not be read is none
-        place = self._next - self._first_page
-        sealed = self._sealer.seal(section.encode(), section_digest(self._id, place))
-        for _ in range(SECTION_COPIES):
-            self._put(PageId(Namespace.DATA, self._next), sealed)
-            self._next += 1
-        self._damaged += plan.damaged
-        return BackedPartition(
-            number, plan.first, plan.last, plan.size, place, place - len(taken), len(taken)
-        )  # fmt: skip
-
-    # ---- pages -------------------------------------------------------------------------------------------------------
-
-    def _put(self, page: PageId, sealed: bytes) -> None:
-        self._waiting.append((page, sealed))
-        self._waiting_size += len(sealed)
-        self._new_bytes += len(sealed)
-        if self._waiting_size >= WRITTEN_AT_ONCE:
-            self._place()
-
-    def _place(self) -> None:
-        spans = self._store.place([data for _, data in self._waiting])
-        for (page, data), span in zip(self._waiting, spans, strict=True):
-            entry = PageEntry(span.file_id, span.offset, len(data), crc32c(data), 0, ())
-            self._puts.append(Edit(EditType.PUT, page, UNWRITTEN, entry))
-        self._waiting, self._waiting_size = [], 0
-
-
-def _spans(puts: Iterable[Edit]) -> list[BlobSpan]:
-    """Where the data of pages lies that were placed."""
-    return [BlobSpan(entry.file_id, entry.offset, entry.size) for one in puts if (entry := one.entry) is not None]
 
 
 def _check_records(content: bytearray, piece: PlannedPiece) -> None:

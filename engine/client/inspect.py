@@ -29,7 +29,7 @@ from waltzctl.formats.wire.failure import FailureCode
 from waltzctl.formats.wire.records import WireRecord
 
 _DAMAGED = frozenset({FailureCode.CORRUPT_RECORD, FailureCode.DAMAGED, FailureCode.DATA_CHECKSUM})
-_IN_A_ROW = 1000
+UNREADABLE_IN_A_ROW = 1000
 """So many records that cannot be read, one after the other, and the rest of the partition is given up."""
 
 
@@ -120,7 +120,7 @@ async def walk(
             )
             position, failed = position + 1, failed + 1
             size.count = 1
-            if failed == _IN_A_ROW:
+            if failed == UNREADABLE_IN_A_ROW:
                 text = f"{failed} transactions in a row cannot be read; the rest was not tried"
                 yield _finding(Code.READ_ERROR, url, partition, position, text)
                 return

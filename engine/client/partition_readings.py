@@ -11,14 +11,15 @@ from __future__ import annotations
 import json
 import math
 import re
+import uuid
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from waltzctl.engine.client.admin_client import AdminClient
 from waltzctl.engine.errors import InvalidRequestError, ProtocolError, RemoteError
-from waltzctl.engine.node.readings import OUT_OF_SERVICE
-from waltzctl.formats.control import FLAG_ASSIGNED, FLAG_AVAILABLE
+from waltzctl.engine.node.readings import CLUSTER_KEY, CLUSTER_PARTITIONS, OUT_OF_SERVICE
+from waltzctl.formats.control import FLAG_ASSIGNED, FLAG_AVAILABLE, MAX_PARTITIONS
 from waltzctl.formats.wire.failure import FailureCode
 from waltzctl.formats.wire.records import SessionInfo
 
@@ -107,6 +108,8 @@ class PartitionReading:
     queued_requests: int | None
     out_of_service: str | None = None
     """The node's word for what keeps the partition out of sessions; None when nothing does, or the node does not tell."""
+    truncations: int | None = None
+    """Requests to truncate it that were carried out since it was opened; None where the node does not count them."""
 
 
 def parse_metrics(text: str, peer: str) -> tuple[MetricReading, ...]:
@@ -184,10 +187,37 @@ async def read_partitions(
     """
     statuses = dict(await client.assigned_status())
     metrics = parse_metrics(await client.metrics(), str(client.address))
-    gauges, outages = _gauges(metrics), _outages(metrics)
+    gauges, outages, truncations = _gauges(metrics), _outages(metrics), _truncations(metrics)
     wanted = sorted(statuses if partitions is None else set(partitions))
     found = [await _partition(client, number, statuses, gauges.get(number, {})) for number in wanted]
-    return tuple(replace(one, out_of_service=outages.get(one.partition)) for one in found)
+    return tuple(
+        replace(one, out_of_service=outages.get(one.partition), truncations=truncations.get(one.partition))
+        for one in found
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterIdentity:
+    """What tells a cluster from another."""
+
+    cluster_key: uuid.UUID
+    num_partitions: int
+
+
+async def read_cluster(client: AdminClient) -> ClusterIdentity | None:
+    """Of which cluster the node is; None where it does not tell, as a released one.  Raises what the call raises."""
+    told = {
+        metric.name: metric.value
+        for metric in parse_metrics(await client.metrics(), str(client.address))
+        if metric.kind == "gauge" and metric.partition is None
+    }
+    key, count = told.get(CLUSTER_KEY), told.get(CLUSTER_PARTITIONS)
+    if not isinstance(key, str) or not isinstance(count, int) or not 0 < count <= MAX_PARTITIONS:
+        return None
+    try:
+        return ClusterIdentity(uuid.UUID(key), count)
+    except ValueError:
+        return None
 
 
 def _gauges(metrics: tuple[MetricReading, ...]) -> dict[int, dict[str, int]]:
@@ -196,6 +226,14 @@ def _gauges(metrics: tuple[MetricReading, ...]) -> dict[int, dict[str, int]]:
         if metric.kind == "gauge" and metric.partition is not None and isinstance(metric.value, int):
             gauges.setdefault(metric.partition, {})[metric.name] = metric.value
     return gauges
+
+
+def _truncations(metrics: tuple[MetricReading, ...]) -> dict[int, int]:
+    return {
+        metric.partition: metric.count
+        for metric in metrics
+        if metric.partition is not None and metric.name == "truncate-request" and metric.count is not None
+    }
 
 
 def _outages(metrics: tuple[MetricReading, ...]) -> dict[int, str]:

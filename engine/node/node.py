@@ -34,7 +34,7 @@ from waltzctl.engine.node.health import Health, NodeHealthReport
 from waltzctl.engine.node.hosted_storage import HostedStorage
 from waltzctl.engine.node.node_metrics import NodeMetrics
 from waltzctl.engine.node.node_settings import NodeOptions
-from waltzctl.engine.node.readings import NodeReading, read_node
+from waltzctl.engine.node.readings import NodeReading, cluster_metrics, read_node
 from waltzctl.engine.scan import wire_code
 from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.formats.control import Layout
@@ -222,7 +222,8 @@ class Node:
         return await self.health.look()
 
     def _registry(self) -> str:
-        return registry(self.read().metrics())
+        of_cluster = cluster_metrics(self.storage.cluster_key, self.storage.num_partitions)
+        return registry((*self.read().metrics(), *of_cluster))
 
     def _listening(self) -> dict[str, bool]:
         found = {"data": self.data.listening, "admin": self.admin.listening}

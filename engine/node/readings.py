@@ -6,6 +6,7 @@ partition, and a name within it.  A partition is there while it is loaded.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -26,6 +27,8 @@ GROUP = "waltz-storage"
 
 OUT_OF_SERVICE = "out-of-service"
 """A gauge of ours: the code of what keeps a partition out of sessions; it is there while something does."""
+CLUSTER_KEY, CLUSTER_PARTITIONS = "cluster-key", "cluster-partitions"
+"""Gauges of ours that the admin port alone shows: what a directory made of the node's records has to say in its headers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,12 @@ class NodeReading:
                 yield NamedMetric(group, name, Gauge(value))
             if reading.out_of_service is not None:
                 yield NamedMetric(group, OUT_OF_SERVICE, Gauge(reading.out_of_service))
+
+
+def cluster_metrics(cluster_key: uuid.UUID, num_partitions: int) -> Iterator[NamedMetric]:
+    """Of which cluster the node is."""
+    yield NamedMetric(GROUP, CLUSTER_KEY, Gauge(str(cluster_key)))
+    yield NamedMetric(GROUP, CLUSTER_PARTITIONS, Gauge(num_partitions))
 
 
 def read_node(storage: StorageDirectory, hosted: HostedStorage, metrics: NodeMetrics, *, version: str) -> NodeReading:

@@ -103,8 +103,8 @@ def test_the_partitions_of_our_node(tmp_path: Path) -> None:
     async def work() -> None:
         async with running(tmp_path) as node, admin_of(node) as client:
             assert await read_partitions(client) == (
-                PartitionReading(0, True, True, True, True, 3, 4, 4, 9, 0),
-                PartitionReading(2, True, True, True, True, 3, -1, -1, -1, 0),
+                PartitionReading(0, True, True, True, True, 3, 4, 4, 9, 0, truncations=0),
+                PartitionReading(2, True, True, True, True, 3, -1, -1, -1, 0, truncations=0),
             )
             await client.set_writable(0, False)
             one, missing = await read_partitions(client, {3, 0})

@@ -9,6 +9,7 @@ _LIVE = ("tests/backup/test_live.py",)
 _DAMAGE = ("tests/backup/test_damage.py",)
 _PLAN = "engine/backup/section_plan.py"
 _CREATION = "engine/backup/backup_creation.py"
+_WRITER = "engine/backup/backup_writer.py"
 _RESTORE = "engine/backup/backup_restore.py"
 
 BACKUPS: tuple[Slip, ...] = (
@@ -42,7 +43,7 @@ BACKUPS: tuple[Slip, ...] = (
     ),
     Slip(
         _CREATION,
-        "if again and self._sealer.digest(self._content(planned)) != piece.digest:",
+        "if again and self._writer.sealer.digest(self._content(planned)) != piece.digest:",
         "if False:",
         _LIVE,
         "a backup mixes records from before and behind a truncation",
@@ -55,7 +56,7 @@ BACKUPS: tuple[Slip, ...] = (
         "a backup whose mark is above its end opens only after a repair",
     ),
     Slip(
-        _CREATION,
+        _WRITER,
         "self._store.commit([*self._puts, *self._refs])",
         "self._store.commit([*self._refs, *self._puts])",
         _BACKUPS,

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import uuid
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from waltzctl.connection_options import (
+    SECURITY,
+    Connecting,
+    nodes_of,
+    refuse_without_node,
+    run_async,
+    with_connection,
+)
 from waltzctl.console import Console
 from waltzctl.exit_status import ExitStatus
-from waltzctl.manual import Example, Manual
+from waltzctl.manual import Example, Manual, ManualSection
 from waltzctl.options import (
     FormatOption,
     PartitionsOption,
     QuietOption,
     VerboseOption,
+    parsed,
     partitions_of,
     path_of,
     place_of,
@@ -22,26 +32,57 @@ from waltzctl.render.progress_bar import progress
 from waltzctl.values import counted, human_bytes, human_duration
 from waltzctl.vault_options import WRITING, PasswordOption, VaultArgument, password_of, vault_of
 
+if TYPE_CHECKING:
+    from waltzctl.engine.client.partition_readings import ClusterIdentity
+
 MANUAL = Manual(
     name="create",
     page="backup",
-    summary="Back a storage directory up",
+    summary="Back a storage directory up, or a node through its port",
     description=(
         (
             "SOURCE is a storage directory, or the URL of one in an object store. A node may be running on it: of each partition"
             " what is durable at one moment is backed up, and no mark in the backup is above what the backup holds. Everything in"
             " the directory is taken but the lock, damage included; where there is some, status 5 and a sentence say so."
         ),
+        (
+            "waltz://HOST:PORT, the address of a node's admin port, backs up the records of its partitions, with session and"
+            " marks, as they are at one moment; the node serves meanwhile. The same transactions become the same pieces as in a"
+            " backup of its directory. What the last backup of the same node holds, and no recovery can have taken back, is not"
+            " read again."
+        ),
     ),
     examples=(
         Example("waltzctl backup create /backup/waltz /var/lib/waltz --tag nightly", "All partitions."),
         Example("waltzctl backup create /backup/waltz /var/lib/waltz --partition 0-3", "Some of them."),
+        Example("waltzctl backup create /backup/waltz waltz://storage-1:55281", "Of a running node, from elsewhere."),
     ),
-    statuses=WRITING,
+    statuses=tuple(sorted({*WRITING, ExitStatus.MISMATCH})),
     objects=("backup",),
+    sections=(
+        ManualSection(
+            "THROUGH A PORT",
+            (
+                (
+                    "A port shows records, sessions and marks, and no files. Restored, they are a directory of the released"
+                    " layout with segments that are closed beyond 1,000,000,000 bytes, each with its index; verify finds it"
+                    " clean where the node's records are. Not in it are the bytes of the node's own files, the fences of"
+                    " sessions, accepted losses and the quarantine. Partitions that the node does not have, or that"
+                    " --partition leaves out, are not assigned. Records that the node does not give out are missing (5)."
+                ),
+                (
+                    "Headers need the cluster's key and number of partitions. Nodes of waltzctl tell them; of a released node"
+                    " --key and --partitions say them, or a backup of the same cluster that the vault has. The node compares"
+                    " them with its own in each case (12)."
+                ),
+            ),
+        ),
+        SECURITY,
+    ),
 )
 
 
+@with_connection
 def run(
     vault: VaultArgument,
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="What is backed up.", show_default=False)],
@@ -51,23 +92,52 @@ def run(
         str | None,
         typer.Option("--prometheus", metavar="FILE", help="Write figures for Prometheus' textfile collector."),
     ] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", metavar="UUID", help="The cluster's key, for a node that does not tell it.")
+    ] = None,
+    partitions: Annotated[
+        int | None,
+        typer.Option("--partitions", metavar="N", min=1, help="The cluster's number of partitions, with --key."),
+    ] = None,
     password_file: PasswordOption = None,
     output_format: FormatOption = None,
     quiet: QuietOption = False,
     verbose: VerboseOption = 0,
+    connection: Connecting = Connecting(),  # noqa: B008  # frozen
 ) -> ExitStatus:
     """Read, keep, report."""
-    directory, place, wanted = vault_of(vault), place_of(source, name="SOURCE"), partitions_of(partition)
+    directory, wanted = vault_of(vault), partitions_of(partition)
     figures = None if prometheus is None else path_of(prometheus, name="--prometheus")
+    nodes = nodes_of([source], name="SOURCE")
+    cluster = _cluster(key, partitions, of_node=nodes is not None)
+    if nodes is None:
+        refuse_without_node(connection, name="SOURCE")
+        place = place_of(source, name="SOURCE")
 
-    from waltzctl.engine.backup.backup_creation import create_backup
     from waltzctl.objects.backup import BACKUP
 
     with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
-        with progress(quiet=quiet, verbose=verbose) as listener:
-            made = create_backup(
-                directory, place, password=password_of(password_file), tag=tag, partitions=wanted, progress=listener
-            )
+        with progress(quiet=quiet, verbose=verbose, noun=None if nodes is None else "records") as listener:
+            password = password_of(password_file)
+            if nodes is None:
+                from waltzctl.engine.backup.backup_creation import create_backup
+
+                made = create_backup(directory, place, password=password, tag=tag, partitions=wanted, progress=listener)
+            else:
+                from waltzctl.engine.backup.node_backup import create_node_backup
+
+                made = run_async(
+                    create_node_backup(
+                        directory,
+                        nodes[0],
+                        connection.reach(console),
+                        password=password,
+                        tag=tag,
+                        partitions=wanted,
+                        cluster=cluster,
+                        progress=listener,
+                    )
+                )
         if figures is not None:
             from waltzctl.engine.backup.backup_metrics import write_metrics
 
@@ -85,3 +155,20 @@ def run(
             return ExitStatus.DAMAGE_REMAINS
         console.success(f"BACKED UP  {said}")
     return ExitStatus.CLEAN
+
+
+def _cluster(key: str | None, partitions: int | None, *, of_node: bool) -> ClusterIdentity | None:
+    """What the node is to be of.  Raises typer.BadParameter."""
+    cluster_key = parsed("--key", key, uuid.UUID)
+    if cluster_key is None and partitions is None:
+        return None
+    if not of_node:
+        raise typer.BadParameter(
+            "is about nodes; a directory has its control file", param_hint="'--key'" if key else "'--partitions'"
+        )
+    if cluster_key is None or partitions is None:
+        raise typer.BadParameter("a node compares both: give --key and --partitions", param_hint="'--partitions'")
+
+    from waltzctl.engine.client.partition_readings import ClusterIdentity
+
+    return ClusterIdentity(cluster_key, partitions)
