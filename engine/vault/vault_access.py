@@ -37,7 +37,14 @@ class VaultAccess(ObjectAccess):
 
     def __init__(self) -> None:
         self._opened: dict[tuple[str, str, int], BackupFiles] = {}
+        self._passwords: dict[str, bytes] = {}
         self._opening = threading.Lock()
+
+    def unlock(self, vault: Path, password: bytes | None) -> None:
+        """Open a vault with this password from now on; with None, as before, with that of the environment."""
+        with self._opening:
+            if password is not None:
+                self._passwords[os.path.realpath(vault)] = password
 
     def files(self, path: PurePath) -> BackupFiles:
         """The backup that a path leads into.  Raises what `VaultReader.open` and `VaultReader.find` raise."""
@@ -46,7 +53,8 @@ class VaultAccess(ObjectAccess):
         with self._opening:
             found = self._opened.get(key)
             if found is None:
-                reader = VaultReader.open(at.vault, password_from_environment())
+                password = self._passwords.get(key[0])
+                reader = VaultReader.open(at.vault, password_from_environment() if password is None else password)
                 found = self._opened[key] = BackupFiles(reader, reader.find(at.backup))
             return found
 

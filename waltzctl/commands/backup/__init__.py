@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from waltzctl.commands.backup import create, diff, forget, init, list_backups, prune, repair, restore, show, verify
+from waltzctl.commands.backup import (
+    create,
+    diff,
+    dump,
+    forget,
+    init,
+    list_backups,
+    prune,
+    repair,
+    restore,
+    show,
+    verify,
+)
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Example, Manual, ManualSection
 
 ACTIONS: tuple[ModuleType, ...] = (
-    init, create, list_backups, show, verify, restore, diff, forget, prune, repair,
+    init, create, list_backups, show, dump, verify, restore, diff, forget, prune, repair,
 )  # fmt: skip
 """One file each, in the order in which ``--help`` lists them."""
 
@@ -24,7 +36,7 @@ MANUAL = Manual(
             " directory is not read again."
         ),
         (
-            "list, show, verify, restore and diff only read the vault, take no lock, and work beside a backup that is being"
+            "list, show, dump, verify, restore and diff only read the vault, take no lock, and work beside a backup that is being"
             " made. Every command that only reads storage directories, and --from of recover, read a backup without restoring"
             " it: vault:VAULT::ID."
         ),
@@ -44,6 +56,11 @@ MANUAL = Manual(
         "backup",
         "finding",
         "verify-summary",
+        "record",
+        "control",
+        "partition-info",
+        "segment",
+        "index-entry",
         "restored",
         "backup-difference",
         "plan",
