@@ -86,7 +86,7 @@ StorageArgument = Annotated[str, typer.Argument(metavar="PATH", help="A storage 
 
 
 def with_shared(kind: Callable[..., Value], name: str) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
-    """Give a command options that several share, the fields of `kind`; it gets them as one argument, `name`."""
+    """Give a command options that several share, the fields of `kind`; it gets them as one argument, `name`, in its place."""
     shared = inspect.signature(kind, eval_str=True).parameters
 
     def decorate(run: Callable[..., Result]) -> Callable[..., Result]:
@@ -94,8 +94,9 @@ def with_shared(kind: Callable[..., Value], name: str) -> Callable[[Callable[...
             value = kind(**{field: given.pop(field) for field in shared})
             return run(**given, **{name: value})
 
-        own = [one for one in inspect.signature(run, eval_str=True).parameters.values() if one.name != name]
-        parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in (*own, *shared.values())]
+        own = inspect.signature(run, eval_str=True).parameters.values()
+        placed = [one for stands in own for one in (shared.values() if stands.name == name else (stands,))]
+        parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in placed]
         wrapped.__name__, wrapped.__doc__, wrapped.__module__ = run.__name__, run.__doc__, run.__module__
         wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         wrapped.__annotations__ = {one.name: one.annotation for one in parameters}

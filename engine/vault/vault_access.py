@@ -40,15 +40,11 @@ class VaultAccess(ObjectAccess):
         self._passwords: dict[str, bytes] = {}
         self._opening = threading.Lock()
 
-    def place_of(self, vault: Path, backup: str, password: bytes | None) -> VaultPath:
-        """The files of a backup, read with a password that the environment need not name.
-
-        Raises what `VaultReader.open` and `VaultReader.find` raise.
-        """
-        if password is not None:
-            self._passwords[os.path.realpath(vault)] = password
-        path = VaultPath(f"{SCHEME}{vault}::{backup}")
-        return VaultPath(f"{SCHEME}{vault}::{self.files(path).head.name}")
+    def unlock(self, vault: Path, password: bytes | None) -> None:
+        """Open a vault with this password from now on; with None, as before, with that of the environment."""
+        with self._opening:
+            if password is not None:
+                self._passwords[os.path.realpath(vault)] = password
 
     def files(self, path: PurePath) -> BackupFiles:
         """The backup that a path leads into.  Raises what `VaultReader.open` and `VaultReader.find` raise."""

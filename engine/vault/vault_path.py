@@ -11,6 +11,11 @@ _SEPARATOR = "::"
 class VaultPath(PurePosixPath):
     """A name and nothing more, like every pure path.  It can be pickled."""
 
+    @classmethod
+    def of(cls, vault: Path, backup: str) -> VaultPath:
+        """The storage directory that a backup holds; `backup`: an id, a prefix of one, or ``latest``."""
+        return cls(f"{SCHEME}{vault}{_SEPARATOR}{backup}")
+
     @property
     def _parted(self) -> tuple[str, str]:
         vault, _, rest = str(self).removeprefix(SCHEME).rpartition(_SEPARATOR)

@@ -62,36 +62,6 @@ def test_the_whole_way(tmp_path: Path, place: Path, source: Path) -> None:
     assert invoke("backup", "diff", place, first["id"], "latest").status == 0
 
 
-@pytest.mark.parametrize(
-    "asked",
-    [
-        (), ("--what", "control"), ("--what", "index", "--from", 3, "--to", 5), ("--what", "segments"),
-        ("--partition", 1, "--reverse", "--limit", 2, "--data", "hex"), ("--partition", 0, "--from", 119),
-    ],
-)  # fmt: skip
-def test_a_backup_is_dumped_as_its_directory_is(place: Path, source: Path, asked: tuple[object, ...]) -> None:
-    name = created(place, source)["id"]
-    answer = invoke("backup", "dump", place, "latest", "--format", "ndjson", *asked)
-    assert answer.status == 0
-    backed = invoke("dump", f"vault:{place}::{name}", "--format", "ndjson", *asked)
-    assert answer.out == backed.out.replace("::latest", f"::{name}")
-    plain = invoke("dump", source, "--format", "ndjson", *asked)
-    assert answer.out.replace(f"vault:{place}::{name}", str(source)) == plain.out
-
-
-def test_a_dump_takes_the_password_as_the_other_actions_do(tmp_path: Path, source: Path) -> None:
-    place, password, payload = tmp_path / "vault", tmp_path / "password", tmp_path / "payload"
-    password.write_text("secret\n")
-    assert invoke("backup", "init", place, "--encrypt", "--password-file", password).status == 0
-    created(place, source, "--password-file", password)
-    assert invoke("backup", "dump", place, "latest").status == 2
-    asked = ("--partition", 1, "--from", 7, "--to", 7, "--format", "raw", "-o")
-    assert invoke("backup", "dump", place, "latest", "--password-file", password, *asked, payload).status == 0
-    assert invoke("dump", source, *asked, tmp_path / "plain").status == 0
-    assert payload.read_bytes() == (tmp_path / "plain").read_bytes()
-    assert invoke("backup", "dump", place, "none", "--password-file", password).status not in (0, 1)
-
-
 def test_figures_for_prometheus(tmp_path: Path, place: Path, source: Path) -> None:
     shown = created(place, source, "--tag", "nightly", "--prometheus", tmp_path / "backup.prom")
     text = (tmp_path / "backup.prom").read_text()

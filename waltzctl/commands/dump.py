@@ -14,6 +14,7 @@ from waltzctl.connection_options import (
     refuse_without_node,
     with_connection,
 )
+from waltzctl.dump_options import Dumping, with_dumping
 from waltzctl.engines import ENGINE, Computing, with_engine
 from waltzctl.exit_status import INSPECTING, ExitStatus
 from waltzctl.manual import Example, Manual, ManualSection
@@ -27,7 +28,6 @@ from waltzctl.options import (
     partitions_of,
     path_of,
     place_of,
-    transaction_of,
 )
 
 MANUAL = Manual(
@@ -108,6 +108,7 @@ MANUAL = Manual(
 
 @with_engine
 @with_connection
+@with_dumping
 def run(
     path: Annotated[
         str,
@@ -115,16 +116,7 @@ def run(
             metavar="PATH", help="A directory, a .ctl, .seg or .idx file, or waltz://HOST:PORT.", show_default=False
         ),
     ],
-    what: Annotated[What | None, typer.Option("--what", help="What to show; depends on PATH unless given.")] = None,
-    first: Annotated[int | None, typer.Option("--from", metavar="T", min=0, help="First transaction.")] = None,
-    last: Annotated[int | None, typer.Option("--to", metavar="T", min=0, help="Last transaction.")] = None,
-    limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=0, help="At most so many objects.")] = None,
-    reverse: Annotated[bool, typer.Option("--reverse", help="Last record first.")] = False,
-    data: Annotated[DataForm | None, typer.Option("--data", help="Form of the data; base64 unless given.")] = None,
-    output: Annotated[
-        str | None,
-        typer.Option("-o", "--output", metavar="FILE", help="Write there instead; FILE appears once it is whole."),
-    ] = None,
+    dumping: Dumping = Dumping(),  # noqa: B008  # frozen
     export: Annotated[
         str | None,
         typer.Option(
@@ -132,10 +124,6 @@ def run(
         ),
     ] = None,
     partition: PartitionsOption = None,
-    output_format: Annotated[
-        DumpFormat | None,
-        typer.Option("--format", help="Form of the output; table on a terminal and plain elsewhere unless given."),
-    ] = None,
     quiet: QuietOption = False,
     verbose: VerboseOption = 0,
     connection: Connecting = Connecting(),  # noqa: B008  # frozen
@@ -143,16 +131,15 @@ def run(
 ) -> ExitStatus:
     """Show it."""
     partitions = partitions_of(partition)
-    first, last = transaction_of(first, "--from"), transaction_of(last, "--to")
-    if first is not None and last is not None and first > last:
-        raise typer.BadParameter(f"{last} lies before --from {first}", param_hint="'--to'")
+    dumping.check()
+    what, data, output = dumping.what, dumping.data, dumping.output
 
     nodes = nodes_of([path], name="PATH")
     if nodes is not None:
         if what not in (None, What.RECORDS):
             raise typer.BadParameter("a node shows its records only", param_hint="'--what'")
-        refuse_with_node(reverse=reverse, export=export, **computing.given)
-        if output_format is DumpFormat.HEXDUMP:
+        refuse_with_node(reverse=dumping.reverse, export=export, **computing.given)
+        if dumping.output_format is DumpFormat.HEXDUMP:
             raise typer.BadParameter("a node does not show its bytes", param_hint="'--format'")
 
         from waltzctl.node_dump import NodeDump, dump_node
@@ -162,11 +149,11 @@ def run(
                 address=nodes[0],
                 connecting=connection,
                 partitions=partitions,
-                first=first,
-                last=last,
-                limit=limit,
+                first=dumping.first,
+                last=dumping.last,
+                limit=dumping.limit,
                 data=data,
-                format=output_format,
+                format=dumping.output_format,
                 output=path_of(output, name="-o") if output is not None else None,
                 quiet=quiet,
                 verbose=verbose,
@@ -177,9 +164,9 @@ def run(
         if output is None:
             raise typer.BadParameter("name the directory of the table with -o DIR", param_hint="'--export'")
         for option, given in (
-            ("--limit", limit is not None),
-            ("--reverse", reverse),
-            ("--format", output_format is not None),
+            ("--limit", dumping.limit is not None),
+            ("--reverse", dumping.reverse),
+            ("--format", dumping.output_format is not None),
         ):
             if given:
                 raise typer.BadParameter(
@@ -198,8 +185,8 @@ def run(
                 format=export,
                 what=what or What.RECORDS,
                 partitions=partitions,
-                first=first,
-                last=last,
+                first=dumping.first,
+                last=dumping.last,
                 data=data is not DataForm.NONE,
                 computing=computing,
                 quiet=quiet,
@@ -210,20 +197,6 @@ def run(
         if value is not None:
             raise typer.BadParameter("is for tables: add --export FORMAT -o DIR", param_hint=f"'--{option}'")
 
-    from waltzctl.storage_dump import DumpRequest, dump
+    from waltzctl.storage_dump import dump
 
-    request = DumpRequest(
-        path=place_of(path),
-        what=what,
-        partitions=partitions,
-        first=first,
-        last=last,
-        limit=limit,
-        reverse=reverse,
-        data=data,
-        format=output_format,
-        output=path_of(output, name="-o") if output is not None else None,
-        quiet=quiet,
-        verbose=verbose,
-    )
-    return dump(request)
+    return dump(dumping.request(place_of(path), partitions, quiet=quiet, verbose=verbose))

@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Iterable, Iterator
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import TYPE_CHECKING, TextIO
 
-from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.dump import ControlDump, DumpedRecord, IndexEntry, SegmentDump
+from waltzctl.engine.log import places
 from waltzctl.engine.log.view import Target, TargetKind
 from waltzctl.formats.adapters import format_time
 from waltzctl.formats.control import CONTROL_HEADER, Layout, PartitionInfo
@@ -134,7 +134,7 @@ class HexdumpWriter:
             path = self._file(item.partition, item.segment, SEGMENT_SUFFIX)
             self._head(path)
             self._line(f"transaction {item.transaction_id}, {item.size} bytes")
-            data = disk.read_range(path, item.offset, item.size)
+            data = places.read_range(path, item.offset, item.size)
             self._lines(record_lines(data, item.offset, with_data=self._with_data))
         elif isinstance(item, Finding):
             self._finding(item)
@@ -162,7 +162,7 @@ class HexdumpWriter:
 
     def _structure(self, path: PurePath, schema: CompiledSchema, offset: int) -> None:
         try:
-            data = disk.read_range(path, offset, schema.size)
+            data = places.read_range(path, offset, schema.size)
         except FileNotFoundError:
             return  # a finding says so
         self._head(path)
@@ -172,19 +172,19 @@ class HexdumpWriter:
         path = self._file(entry.partition, entry.segment, INDEX_SUFFIX)
         self._head(path)
         at = entry_position(entry.transaction_id, entry.segment)
-        data = disk.read_range(path, at, ENTRY_SIZE)
+        data = places.read_range(path, at, ENTRY_SIZE)
         if len(data) == ENTRY_SIZE:
             (value,) = INDEX_ENTRY.struct.unpack(data)
             self._line(field_line(at, data, f"transaction {entry.transaction_id}", f"at offset {value}"))
 
     def _finding(self, finding: Finding) -> None:
-        path = Path(finding.path)
+        path = places.place(str(finding.path))
         self._head(path)
         self._line(printable(f"!! {finding.severity} {finding.code}: {finding.message}"))
         if finding.offset is None or not finding.length:
             return
         try:
-            data = disk.read_range(path, finding.offset, min(finding.length, DAMAGE_SHOWN))
+            data = places.read_range(path, finding.offset, min(finding.length, DAMAGE_SHOWN))
         except (FileNotFoundError, IsADirectoryError, DiskReadError):
             return  # what cannot be read cannot be shown; the sentence above stands
         self._lines(data_lines(data, finding.offset))

@@ -21,7 +21,7 @@ from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Example, Manual, ManualSection
 
 ACTIONS: tuple[ModuleType, ...] = (
-    init, create, list_backups, show, verify, restore, diff, dump, forget, prune, repair,
+    init, create, list_backups, show, dump, verify, restore, diff, forget, prune, repair,
 )  # fmt: skip
 """One file each, in the order in which ``--help`` lists them."""
 
@@ -36,7 +36,7 @@ MANUAL = Manual(
             " directory is not read again."
         ),
         (
-            "list, show, verify, restore, diff and dump only read the vault, take no lock, and work beside a backup that is being"
+            "list, show, dump, verify, restore and diff only read the vault, take no lock, and work beside a backup that is being"
             " made. Every command that only reads storage directories, and --from of recover, read a backup without restoring"
             " it: vault:VAULT::ID."
         ),
@@ -56,13 +56,13 @@ MANUAL = Manual(
         "backup",
         "finding",
         "verify-summary",
-        "restored",
-        "backup-difference",
         "record",
         "control",
         "partition-info",
         "segment",
         "index-entry",
+        "restored",
+        "backup-difference",
         "plan",
         "result",
         "vault-pruned",

@@ -1,0 +1,65 @@
+"""The options of the commands that dump storage: which records or parts are shown, and in which form."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from waltzctl.options import DataForm, DumpFormat, What, path_of, transaction_of, with_shared
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from waltzctl.storage_dump import DumpRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Dumping:
+    """The options as they were given."""
+
+    what: Annotated[What | None, typer.Option("--what", help="What to show; depends on PATH unless given.")] = None
+    first: Annotated[int | None, typer.Option("--from", metavar="T", min=0, help="First transaction.")] = None
+    last: Annotated[int | None, typer.Option("--to", metavar="T", min=0, help="Last transaction.")] = None
+    limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=0, help="At most so many objects.")] = None
+    reverse: Annotated[bool, typer.Option("--reverse", help="Last record first.")] = False
+    data: Annotated[DataForm | None, typer.Option("--data", help="Form of the data; base64 unless given.")] = None
+    output: Annotated[
+        str | None,
+        typer.Option("-o", "--output", metavar="FILE", help="Write there instead; FILE appears once it is whole."),
+    ] = None
+    output_format: Annotated[
+        DumpFormat | None,
+        typer.Option("--format", help="Form of the output; table on a terminal and plain elsewhere unless given."),
+    ] = None
+
+    def check(self) -> None:
+        """Raise typer.BadParameter for transactions that cannot be meant."""
+        first, last = transaction_of(self.first, "--from"), transaction_of(self.last, "--to")
+        if first is not None and last is not None and first > last:
+            raise typer.BadParameter(f"{last} lies before --from {first}", param_hint="'--to'")
+
+    def request(self, path: PurePath, partitions: Collection[int] | None, *, quiet: bool, verbose: int) -> DumpRequest:
+        """What is to be dumped of a place.  Raises typer.BadParameter."""
+        from waltzctl.storage_dump import DumpRequest
+
+        return DumpRequest(
+            path=path,
+            what=self.what,
+            partitions=partitions,
+            first=self.first,
+            last=self.last,
+            limit=self.limit,
+            reverse=self.reverse,
+            data=self.data,
+            format=self.output_format,
+            output=None if self.output is None else path_of(self.output, name="-o"),
+            quiet=quiet,
+            verbose=verbose,
+        )
+
+
+with_dumping = with_shared(Dumping, "dumping")
+"""Gives a command these options, as one argument, `dumping`."""
