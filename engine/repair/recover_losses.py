@@ -63,7 +63,8 @@ class LossPlanner:
         assert content is not None  # which was surveyed
         found = self._without_data(part, found)
         rest, tail = by_ids(content, found, part.ceiling), found.tail
-        if rest is not None and tail is not None:
+        if rest is not None:
+            assert tail is not None  # it is what the ids are asked about
             head = rest.losses[len(found.losses) - 1]
             here = Neighbours(self.witnesses.before(part, tail.first), None)
             if self._held(part, head):
@@ -81,8 +82,7 @@ class LossPlanner:
             part.survey, part.ceiling = twice, None
             return
         if self.replicas:
-            self._shifted(part)
-            found = part.survey or found
+            found = self._shifted(part, found)
         other = by_places(found) if self.replicas else None
         if other is None or self._held(part, found.losses[-1]):
             return
@@ -128,25 +128,24 @@ class LossPlanner:
             place += 1
         return found
 
-    def _shifted(self, part: RepairedSegment) -> None:
+    def _shifted(self, part: RepairedSegment, found: Survey) -> Survey:
         """Records that are shifted against their ids read like one that stands twice, and another that is missing further on.
 
         They are the loss of all of them where a replica proves others between the same neighbours, in as many bytes.
         """
-        assert part.survey is not None
-        losses = part.survey.losses
-        for one, other in pairwise(losses):
-            if not (one.out_of_order and other.out_of_order and one.stop == one.first and other.stop is not None):
+        for one, other in pairwise(found.losses):
+            if not one.out_of_order or one.stop != one.first or other.length:
                 continue
+            assert other.stop is not None  # what ends a file has a length
             whole = replace(one, end=other.end, stop=other.stop)
             around = self.witnesses.around(part, whole)
-            if other.length or None in (around.before, around.after):
+            if None in (around.before, around.after):
                 continue
-            found = self._prove(whole.first, other.stop, around)
-            if isinstance(found, Proven) and len(found) == whole.length:
-                kept = tuple(whole if loss is one else loss for loss in losses if loss is not other)
-                part.survey = replace(part.survey, losses=kept)
-                return
+            proven = self._prove(whole.first, other.stop, around)
+            if isinstance(proven, Proven) and len(proven) == whole.length:
+                kept = (whole if loss is one else loss for loss in found.losses if loss is not other)
+                part.survey = found = replace(found, losses=tuple(kept))
+        return found
 
     def _held(self, part: RepairedSegment, loss: Loss) -> bool:
         """Whether a replica has the record behind a loss, under its id."""
