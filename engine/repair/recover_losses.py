@@ -100,7 +100,7 @@ class LossPlanner:
         assert part.original is not None  # it was surveyed
         following = next((one for one in self.context.segments if one.first == part.ceiling), None)
         rest = by_ids(part.original, found, None)
-        if following is None or rest is None or rest.next_id <= following.first:
+        if following is None or rest is None:
             return None
         here = offsets(replace(part, ceiling=None), (following.first,)).get(following.first)
         same = record_at(part, here)
@@ -243,13 +243,13 @@ class LossPlanner:
     def _undecided(self, part: RepairedSegment, loss: Loss, why: str) -> None:
         files = self.context.files(part)
         found = loss.told(files)
-        if found is None and loss.cause is Code.REPLICA_DIFFERS:
+        if loss.cause is Code.REPLICA_DIFFERS:
             found = files.finding(
                 loss.cause,
                 f"transaction {loss.first}: the record is intact, the replicas keep another one under this id",
                 transaction_id=loss.first, offset=loss.offset, length=loss.length,
             )  # fmt: skip
-        if found is None:
+        elif found is None:
             assert part.original is not None
             found = bad_data(part.original, loss.first, loss.offset).finding(files)
         self.context.draft.leave(found, why)
@@ -260,7 +260,7 @@ class LossPlanner:
         `part` may end in a torn record, which belongs to what is missing.
         """
         stop = following.first
-        tail = None if part is None or part.survey is None else part.survey.tail
+        tail = None if part is None else part.tail
         neighbours = Neighbours(self.witnesses.before(part, first), self.witnesses.behind(following, stop))
         found = Refusal("it was given up unread") if tail and tail.unread else self._prove(first, stop, neighbours)
         if isinstance(found, Proven):
@@ -292,7 +292,7 @@ class LossPlanner:
         `mark` None: the local low-water mark is not known.  `limit`: nothing above the mark is restored from there on; `whole`:
         up to there, or nothing, is.  Returns the next id after what was restored.
         """
-        tail = None if part is None or part.survey is None else part.survey.tail
+        tail = None if part is None else part.tail
         wanted, required = proven.next_id, proven.required
         if limit is not None:
             wanted, required = limit if whole else min(wanted, limit), min(required, limit)

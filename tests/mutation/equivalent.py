@@ -664,13 +664,6 @@ _REPAIR = (
         "there is a run, and so the place of one",
     ),
     Equivalent(
-        "engine/repair/reconcile.py",
-        "Reconciliation.outvote",
-        "stops = [*(part.first for part in parts[1:]), last + 1]",
-        "stops = [*(part.first for part in parts[1:]), last + 2]",
-        "the end of the range bounds the last segment already",
-    ),
-    Equivalent(
         "engine/repair/recover_losses.py",
         "LossPlanner._held",
         "if loss.stop is None:",
