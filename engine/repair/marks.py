@@ -36,5 +36,6 @@ def lower_mark(draft: PlanDraft, control_path: PurePath, info: PartitionInfo, af
 
 
 def _inside(edit: Edit, written: Overwrite) -> bool:
-    same = isinstance(edit, Overwrite) and edit.path == written.path
-    return same and isinstance(edit, Overwrite) and written.offset <= edit.offset and edit.end <= written.end
+    if not isinstance(edit, Overwrite) or edit.path != written.path:
+        return False
+    return written.offset <= edit.offset and edit.end <= written.end

@@ -114,7 +114,7 @@ class IndexPlan:
             if isinstance(item, Damage):
                 if item.proof == "budget":
                     raise DamageError(f"{name}: what follows offset {item.offset} was given up unread")
-                if span is None or span.end != item.offset:
+                if span is None:
                     damaged_from = item.offset
                 span = item
                 continue

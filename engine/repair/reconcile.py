@@ -87,7 +87,7 @@ class Reconciliation:
         if after + 1 >= found.next_id and (tail is None or tail.first <= after):
             return True
         places = offsets(part, (after, after + 1))
-        offset = HEADER_SIZE if after + 1 == part.first else places.get(after + 1)
+        offset = places.get(after + 1)
         if offset is None:
             return False
         self.context.draft.step(
@@ -102,9 +102,9 @@ class Reconciliation:
     def outvote(self, first: int, last: int) -> None:
         """Make a loss of intact records that are to be replaced."""
         parts = sorted((part for part in self.context.segments if part.survey is not None), key=lambda part: part.first)
-        stops = [*(part.first for part in parts[1:]), last + 1]
-        for part, stop in zip(parts, stops, strict=True):
-            low, high = max(first, part.first), min(last + 1, stop)
+        for part, behind in zip(parts, [*parts[1:], None], strict=False):
+            low = max(first, part.first)
+            high = last + 1 if behind is None else min(last + 1, behind.first)
             if low < high and not outvote(part, low, high):
                 self.context.find(
                     Code.REPLICA_DIFFERS, part.data_path, "the place of the records that are to be replaced is damaged",

@@ -104,7 +104,7 @@ class _Mender:
             )  # fmt: skip
             self._write(offset, held.to_bytes(size, "big"))
             return True
-        if 0 < stated <= held and layout.file_size(stated) < control.size:
+        if 0 < stated <= held:
             excess = control.partitions[stated:]
             if all(map(_sound, control.partitions[:stated])) and not any(s.valid for i in excess for s in i.structs):
                 self._cut(stated, f"bytes behind the infos of {stated} partitions, which are sound")

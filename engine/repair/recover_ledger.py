@@ -38,13 +38,12 @@ def settle_ledger(context: RepairContext, present: Sequence[AcceptedLoss], mark:
     if context.lowered_to is not None:
         after = min(after, context.lowered_to)
     steps = draft.steps[steps_before:]
-    restored = [
-        (step.from_transaction_id, step.to_transaction_id + 1)
-        for step in steps
-        if step.action.startswith("restore-")
-        and step.from_transaction_id is not None
-        and step.to_transaction_id is not None
-    ]
+    restored: list[Ids] = []
+    for step in steps:
+        if step.action.startswith("restore-"):
+            assert step.from_transaction_id is not None
+            assert step.to_transaction_id is not None
+            restored.append((step.from_transaction_id, step.to_transaction_id + 1))
     known = [(loss.first, loss.last + 1) for loss in present]
     entries = [(*one, False) for one in sorted(context.given_up)] + [(*one, True) for one in sorted(context.disputed)]
     for first, stop, why, disputed in entries:

@@ -63,7 +63,8 @@ class LossPlanner:
         assert content is not None  # which was surveyed
         found = self._without_data(part, found)
         rest, tail = by_ids(content, found, part.ceiling), found.tail
-        if rest is not None and tail is not None:
+        if rest is not None:
+            assert tail is not None  # it is what the ids are asked about
             head = rest.losses[len(found.losses) - 1]
             here = Neighbours(self.witnesses.before(part, tail.first), None)
             if self._held(part, head):
@@ -81,8 +82,7 @@ class LossPlanner:
             part.survey, part.ceiling = twice, None
             return
         if self.replicas:
-            self._shifted(part)
-            found = part.survey or found
+            found = self._shifted(part, found)
         other = by_places(found) if self.replicas else None
         if other is None or self._held(part, found.losses[-1]):
             return
@@ -100,7 +100,7 @@ class LossPlanner:
         assert part.original is not None  # it was surveyed
         following = next((one for one in self.context.segments if one.first == part.ceiling), None)
         rest = by_ids(part.original, found, None)
-        if following is None or rest is None or rest.next_id <= following.first:
+        if following is None or rest is None:
             return None
         here = offsets(replace(part, ceiling=None), (following.first,)).get(following.first)
         same = record_at(part, here)
@@ -128,25 +128,24 @@ class LossPlanner:
             place += 1
         return found
 
-    def _shifted(self, part: RepairedSegment) -> None:
+    def _shifted(self, part: RepairedSegment, found: Survey) -> Survey:
         """Records that are shifted against their ids read like one that stands twice, and another that is missing further on.
 
         They are the loss of all of them where a replica proves others between the same neighbours, in as many bytes.
         """
-        assert part.survey is not None
-        losses = part.survey.losses
-        for one, other in pairwise(losses):
-            if not (one.out_of_order and other.out_of_order and one.stop == one.first and other.stop is not None):
+        for one, other in pairwise(found.losses):
+            if not one.out_of_order or one.stop != one.first or other.length:
                 continue
+            assert other.stop is not None  # what ends a file has a length
             whole = replace(one, end=other.end, stop=other.stop)
             around = self.witnesses.around(part, whole)
-            if other.length or None in (around.before, around.after):
+            if None in (around.before, around.after):
                 continue
-            found = self._prove(whole.first, other.stop, around)
-            if isinstance(found, Proven) and len(found) == whole.length:
-                kept = tuple(whole if loss is one else loss for loss in losses if loss is not other)
-                part.survey = replace(part.survey, losses=kept)
-                return
+            proven = self._prove(whole.first, other.stop, around)
+            if isinstance(proven, Proven) and len(proven) == whole.length:
+                kept = (whole if loss is one else loss for loss in found.losses if loss is not other)
+                part.survey = found = replace(found, losses=tuple(kept))
+        return found
 
     def _held(self, part: RepairedSegment, loss: Loss) -> bool:
         """Whether a replica has the record behind a loss, under its id."""
@@ -244,13 +243,13 @@ class LossPlanner:
     def _undecided(self, part: RepairedSegment, loss: Loss, why: str) -> None:
         files = self.context.files(part)
         found = loss.told(files)
-        if found is None and loss.cause is Code.REPLICA_DIFFERS:
+        if loss.cause is Code.REPLICA_DIFFERS:
             found = files.finding(
                 loss.cause,
                 f"transaction {loss.first}: the record is intact, the replicas keep another one under this id",
                 transaction_id=loss.first, offset=loss.offset, length=loss.length,
             )  # fmt: skip
-        if found is None:
+        elif found is None:
             assert part.original is not None
             found = bad_data(part.original, loss.first, loss.offset).finding(files)
         self.context.draft.leave(found, why)
@@ -261,7 +260,7 @@ class LossPlanner:
         `part` may end in a torn record, which belongs to what is missing.
         """
         stop = following.first
-        tail = None if part is None or part.survey is None else part.survey.tail
+        tail = None if part is None else part.tail
         neighbours = Neighbours(self.witnesses.before(part, first), self.witnesses.behind(following, stop))
         found = Refusal("it was given up unread") if tail and tail.unread else self._prove(first, stop, neighbours)
         if isinstance(found, Proven):
@@ -293,7 +292,7 @@ class LossPlanner:
         `mark` None: the local low-water mark is not known.  `limit`: nothing above the mark is restored from there on; `whole`:
         up to there, or nothing, is.  Returns the next id after what was restored.
         """
-        tail = None if part is None or part.survey is None else part.survey.tail
+        tail = None if part is None else part.tail
         wanted, required = proven.next_id, proven.required
         if limit is not None:
             wanted, required = limit if whole else min(wanted, limit), min(required, limit)

@@ -77,13 +77,13 @@ class OverlapPlanner:
             votes[0].clear()  # it is not whole
         chosen = [place for place in (0, 1) if votes[place]]
         if len(chosen) == 1:
-            kept = chosen[0]
+            (kept,) = chosen
             joined = behind.reach if behind.first == ends[kept] else 0
             if max(ends[kept], joined) >= ends[1 - kept]:
                 why = "; ".join(votes[kept])
                 return self._keep(kept, earlier, later, why, ids_lost=False)
         if self.context.allow_data_loss:
-            kept = 0 if ends[0] > ends[1] else 1
+            kept = int(ends[0] <= ends[1])
             further = "it reaches further" if ends[0] != ends[1] else "it is the later one, which a node reads"
             outcome = self._keep(
                 kept, earlier, later, f"both runs differ and nothing tells which is right; {further}", ids_lost=True
@@ -122,13 +122,13 @@ class OverlapPlanner:
             for place in (0, 1):
                 if runs[place].equals(theirs):
                     votes[place].append(f"{replica.path} holds the same records")
-        joins = [place for place in (0, 1) if behind.first is not None and ends[place] == behind.first]
+        joins = [votes[place] for place in (0, 1) if ends[place] == behind.first]
         if len(joins) == 1:
-            votes[joins[0]].append(f"the next segment begins with {behind.first}, where it ends")
+            joins.pop().append(f"the next segment begins with {behind.first}, where it ends")
         if behind.end and self.mark is not None:
-            reach = [place for place in (0, 1) if ends[place] > self.mark]
+            reach = [votes[place] for place in (0, 1) if ends[place] > self.mark]
             if len(reach) == 1:
-                votes[reach[0]].append(f"it alone reaches the local low-water mark {self.mark}")
+                reach.pop().append(f"it alone reaches the local low-water mark {self.mark}")
         return votes
 
     def _keep(
@@ -144,7 +144,8 @@ class OverlapPlanner:
         if not earlier.cut_behind(last):
             return self._leave(earlier, later, ["its place in the earlier one is not to be found"])
         assert earlier.content is not None
-        size = 0 if earlier.data is None else earlier.data.size
+        assert earlier.data is not None  # what is taken from elsewhere overlaps with nothing
+        size = earlier.data.size
         self.context.draft.step(
             "cut-segment", earlier.data_path, self.context.partition, f"transaction {last} becomes its last one: {why}",
             ids=(later.first, stop - 1), offset=earlier.content.size(), length=size - earlier.content.size(),

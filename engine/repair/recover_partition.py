@@ -178,12 +178,13 @@ class _Walk:
     def _join(self, before: RepairedSegment | None, part: RepairedSegment) -> None:
         """From the end of one segment to the beginning of the next."""
         assert part.survey is not None
-        tail = None if before is None or before.survey is None else before.survey.tail
+        tail = None if before is None else before.tail
         if self.expected is not None and part.first > self.expected:
             self.losses.gap(before, self.expected, part)
         elif self.expected is not None and part.first < self.expected:
             pass  # an overlap that a person must decide about
-        elif tail is not None and before is not None:
+        elif tail is not None:
+            assert before is not None  # whose it is
             self._junk(before)
         found = part.survey
         self.expected = max(self.expected or 0, found.tail.first if found.tail is not None else found.next_id)

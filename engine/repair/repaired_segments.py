@@ -17,6 +17,7 @@ from waltzctl.engine.repair.marks import lower_mark
 from waltzctl.engine.repair.plan import PlanDraft
 from waltzctl.engine.repair.provenance import ProvenanceVerdict, SegmentSurroundings, judge
 from waltzctl.engine.repair.rebuild_index import IndexPlan, index_header
+from waltzctl.engine.repair.survey import Loss as DamagedPlace
 from waltzctl.engine.repair.survey import Survey, hint_of, survey
 from waltzctl.engine.scan.columns import Damage
 from waltzctl.engine.scan.scanner import summarise_records
@@ -60,6 +61,11 @@ class RepairedSegment:
     def index_entries(self) -> int:
         """Whole entries of the present index."""
         return 0 if self.index is None else max(0, (self.index.size - HEADER_SIZE) // ENTRY_SIZE)
+
+    @property
+    def tail(self) -> DamagedPlace | None:
+        """The loss that reaches to the end of what was read of its data file."""
+        return None if self.survey is None else self.survey.tail
 
     @property
     def has_records(self) -> bool:

@@ -64,8 +64,9 @@ class Rivals:
     def _settle(self, part: RepairedSegment, first: int, stop: int) -> None:
         places = offsets(part, (first, stop))
         told = find_proven(self.replicas, self.context.partition, first, stop, Neighbours(None, None))
-        if not isinstance(told, Proven) or len(places) < 2 or part.original is None:
+        if not isinstance(told, Proven) or len(places) < 2:
             return
+        assert part.original is not None  # it has been surveyed
         here = Content("", part.original.part(places[first], places[stop]))
         if here.equals(Content("", tuple(run.span for run in told.runs))):
             self.context.draft.sources |= {run.span.path for run in told.runs}
@@ -116,8 +117,9 @@ class Rivals:
         Not one that the replica has in the same place under the id that belongs there, nor one that some replica has under the
         same id, and that is or will be here.  None where no such record stands there.
         """
-        if not loss.out_of_order or part.original is None:
+        if not loss.out_of_order:
             return None
+        assert part.original is not None  # it has been surveyed
         theirs = Content("", tuple(run.span for run in found.runs))
         ends = (loss.offset + one.end for one in records_in_a_row(theirs, 0, len(found)))
         place = loss.offset
@@ -142,8 +144,9 @@ class Rivals:
 
     def _pairs(self, part: RepairedSegment, loss: Loss) -> list[_Pair] | None:
         """The records that stand out of order in a place where no id is missing; None where there is anything else."""
-        if not loss.out_of_order or not loss.length or loss.stop not in (loss.first, None) or part.original is None:
+        if not loss.out_of_order or loss.stop not in (loss.first, None):
             return None
+        assert part.original is not None  # it has been surveyed
         found = list(islice(records_in_a_row(part.original, loss.offset, loss.end), MOST_COMPARED))
         if not found or found[-1].end != loss.end:
             return None
@@ -163,7 +166,7 @@ class Rivals:
         if pair.standing is None or pair.standing == pair.extra:
             return pair.standing
         held = {one.record(self.context.partition, pair.transaction_id) for one in self.replicas} - {None}
-        if len(held) != 1 or not held <= {pair.standing, pair.extra}:
+        if len(held) != 1 or not held & {pair.standing, pair.extra}:
             return None
         for one in self.replicas:
             self.context.draft.sources |= {segment.path for segment in one.segments(self.context.partition)}
@@ -198,12 +201,15 @@ def _merged(losses: Sequence[Loss], new: Loss) -> tuple[Loss, ...]:
     merged: list[Loss] = []
     rest = [one for one in losses if not _within(one, new)]
     for loss in sorted((*rest, new), key=lambda one: one.offset):
-        before = merged[-1] if merged else None
-        touches = before is not None and before.stop == loss.first and before.end == loss.offset
-        if before is not None and touches and loss.stop is not None and not (before.unread or loss.unread):
-            merged[-1] = replace(before, end=loss.end, stop=loss.stop, record_ok=before.record_ok and loss.record_ok)
-        else:
+        before = merged.pop() if merged else None
+        if before is None:
             merged.append(loss)
+        elif (
+            (before.stop, before.end) == (loss.first, loss.offset) and loss.stop and not (before.unread or loss.unread)
+        ):
+            merged.append(replace(before, end=loss.end, stop=loss.stop, record_ok=before.record_ok and loss.record_ok))
+        else:
+            merged += (before, loss)
     return tuple(merged)
 
 

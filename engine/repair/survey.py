@@ -217,7 +217,6 @@ def _scan(content: Content, begins: int, hint: ByteSource | None, start: int, ce
             before = int(item.offset[place - 1]) if place else previous
             span = int(item.offset[place]), int(ends[place])
             losses.append(Loss(Code.DATA_CHECKSUM, *span, number, number + 1, before, record_ok=True))
-            _check_count(content.name, losses)
         next_id, end, last = item.first_transaction_id + len(item), item.end, int(item.offset[-1])
         records += len(item)
         _check_count(content.name, losses)

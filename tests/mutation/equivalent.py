@@ -860,7 +860,110 @@ _HIGHEST = "highest.append(max(weights[-1], highest[-1] if highest else -1))"
 _LOW_HIGH = "low, high = first, stop - 1  # proven up to `low`, and not up to `high` + 1"
 _BEHIND_TAIL = "content, start=tail.offset + 1, min_id=tail.first, max_id=highest, max_record=MAX_DATA_LENGTH"
 _OVERLAPS = "if before is not None and self.expected is not None and part.first < self.expected:"
+_IN_TURN = "if known is None or known[0] is not found:"
+_BUFFER = "buffer = memoryview(bytearray(min(BLOCK, stop - position)))"
+_PIECE = "yield piece.read(at, min(CHUNK, len(piece) - at))"
+_SHIFTED = "part.shifted |= len(found) != loss.end - loss.offset"
+_ONLY_A_HINT = "an index that lies where the new one will be is only ever a hint, which the records must bear out"
+_TAKEN = "if context.taken(loss.stop) or FileState.of(path) is not None:"
+_ENDS = "place = next((end for end in ends if end > place), loss.end)"
 _REPAIR = (
+    *(
+        Equivalent(
+            "engine/repair/witnesses.py",
+            "Witnesses._row",
+            _IN_TURN,
+            _IN_TURN.replace("[0]", other),
+            "the rows are made anew, and are the same",
+        )
+        for other in ("[1]", "[(-1)]")
+    ),
+    Equivalent(
+        "engine/repair/salvage_output.py",
+        "_SegmentWriter.add",
+        _BUFFER,
+        _BUFFER.replace("stop -", "stop +"),
+        "a larger buffer is not filled further",
+    ),
+    Equivalent(
+        "engine/repair/content.py",
+        "Content.chunks",
+        _PIECE,
+        _PIECE.replace("len(piece) - at", "len(piece) + at"),
+        "no piece has more than its own bytes",
+    ),
+    *(
+        Equivalent("engine/repair/recover_losses.py", function, old, new, _ONLY_A_HINT)
+        for function, old, new in (
+            ("LossPlanner.inner", _SHIFTED, "pass"),
+            ("LossPlanner.inner", _SHIFTED, _SHIFTED.replace("!=", "==")),
+            ("LossPlanner._remove_bytes", "part.shifted = True", "pass"),
+            ("LossPlanner._remove_bytes", "part.shifted = True", "part.shifted = False"),
+        )
+    ),
+    *(
+        Equivalent(
+            "engine/repair/recover_losses.py",
+            "LossPlanner._split",
+            _TAKEN,
+            new,
+            "a data file that is there is a segment, and none that is only planned begins inside another one",
+        )
+        for new in (_TAKEN.replace(" or ", " and "), _TAKEN.replace("FileState.of(path) is not None", "False"))
+    ),
+    Equivalent(
+        "engine/repair/set_partition.py",
+        "_Planner._marks",
+        'why, loses = f"the {name} {now} becomes {value}", value < now',
+        'why, loses = f"the {name} {now} becomes {value}", value <= now',
+        "what stays as it is has been passed over",
+    ),
+    Equivalent(
+        "engine/repair/rivals.py",
+        "Rivals.only_here",
+        _ENDS,
+        _ENDS.replace("end > place", "end >= place"),
+        "the same place is looked at again, and the next end is taken then",
+    ),
+    Equivalent(
+        "engine/repair/rivals.py",
+        "Rivals.only_here",
+        "while place < loss.end:",
+        "while place < (loss.end) - 1:",
+        "no record stands in the last byte",
+    ),
+    Equivalent(
+        "engine/repair/rivals.py",
+        "Rivals.settle",
+        "if first < stop:",
+        "if first <= stop:",
+        "of no ids there is but one place, so that nothing is told of it",
+    ),
+    *(
+        Equivalent(
+            "engine/repair/rebuild_index.py",
+            "IndexPlan._entries",
+            old,
+            old.replace("None, 0", other),
+            "it is told with each span",
+        )
+        for old in ("following, span, damaged_from = self.begins, None, 0",)
+        for other in ("None, 1", "None, (-1)")
+    ),
+    *(
+        Equivalent(
+            f"engine/repair/{file}.py",
+            "",
+            f"{name} = {number}",
+            f"{name} = {other}",
+            "a limit that was chosen, and is large",
+        )
+        for file, name, number, others in (
+            ("rivals", "MOST_COMPARED", "10_000", ("9999", "10001")),
+            ("survey", "MAX_PLACES", "100_000", ("99999", "100001")),
+        )
+        for other in others
+    ),
     *(
         Equivalent(
             "engine/repair/recover_losses.py",
@@ -904,13 +1007,6 @@ _REPAIR = (
         "if at is None or weights[at] < 0:",
         "if False or weights[at] < 0:",
         "there is a run, and so the place of one",
-    ),
-    Equivalent(
-        "engine/repair/reconcile.py",
-        "Reconciliation.outvote",
-        "stops = [*(part.first for part in parts[1:]), last + 1]",
-        "stops = [*(part.first for part in parts[1:]), last + 2]",
-        "the end of the range bounds the last segment already",
     ),
     Equivalent(
         "engine/repair/recover_losses.py",

@@ -17,6 +17,7 @@ from waltzctl.engine.repair.arguments import Agreed
 from waltzctl.engine.repair.plan import Repair, Step
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.formats.accepted_losses import AcceptedLoss, encode_ledger
+from waltzctl.formats.checksums import crc32
 from waltzctl.formats.control import Layout
 from waltzctl.formats.segment import HEADER_SIZE, Record, encode_entries, encode_records, index_name, segment_name
 
@@ -94,6 +95,27 @@ class Twelve:
     def list(self, first: int, entries: int) -> None:
         """Let an index have so many entries."""
         os.truncate(self.idx(first), HEADER_SIZE + 8 * entries)
+
+    def point(self, first: int, number: int, offset: int) -> None:
+        """Let an index have a transaction at an offset."""
+        data = bytearray(self.idx(first).read_bytes())
+        place = HEADER_SIZE + 8 * (number - first)
+        data[place : place + 8] = offset.to_bytes(8)
+        self.idx(first).write_bytes(data)
+
+    def garble(self, number: int) -> None:
+        """Change a record's data and the checksum of the whole, so that only the checksum of the data tells."""
+        first, one = home(number), RECORDS[number]
+        data, raw = bytearray(self.seg(first).read_bytes()), bytearray(one.encode())
+        raw[36] ^= 1
+        raw[-4:] = crc32(bytes(raw[:-4])).to_bytes(4)
+        data[at(number) : at(number) + SIZE] = raw
+        self.seg(first).write_bytes(data)
+
+    def strange(self, first: int) -> None:
+        """Let a data file and its index be those of another cluster."""
+        for path in (self.seg(first), self.idx(first)):
+            self.flip(path, *range(12, 28))
 
     def drop(self, first: int, *, data: bool = True, index: bool = True) -> None:
         """Remove the files of a segment."""
