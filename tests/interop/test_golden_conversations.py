@@ -52,6 +52,8 @@ TIMES = frozenset({"fifteenMinuteRate", "fiveMinuteRate", "oneMinuteRate", "mean
 APPEND_LATENCY = "waltz-storage.partition-0.append-latency"
 NODE_GAUGES = frozenset(
     {
+        "waltz-storage.cluster-key",
+        "waltz-storage.cluster-partitions",
         "waltz-storage.waltz-storage-num-partitions",
         "waltz-storage.waltz-storage-partition-ids",
         "waltz-storage.waltz-version-id",

@@ -118,8 +118,8 @@ REPAIR: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/repair/recover_overlaps.py",
-        "kept = 0 if ends[0] > ends[1] else 1",
-        "kept = 0 if ends[0] >= ends[1] else 1",
+        "kept = int(ends[0] <= ends[1])",
+        "kept = int(ends[0] < ends[1])",
         _OVERLAPS,
         "of two runs of one length the one goes that a node reads",
     ),
