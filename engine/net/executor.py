@@ -60,6 +60,11 @@ class Executor:
         return len(self._workers)
 
     @property
+    def at_rest(self) -> bool:
+        """Whether no thread has a job."""
+        return len(self._idle) == len(self._workers)
+
+    @property
     def others_wait(self) -> bool:
         """Whether a job stands in line that no thread has taken."""
         return bool(self._line)

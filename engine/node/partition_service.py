@@ -136,8 +136,11 @@ class PartitionService:
         return Admission.ACCEPTED
 
     def _schedule(self, first: Item) -> None:
-        """Have what is queued executed, `first` at first: by the next pass, or by a thread of its own."""
-        if self._passes is not None and self._fits_pass(first):
+        """Have what is queued executed, `first` at first: by the next pass, or by a thread of its own.
+
+        While nothing else is under way there is nobody to share a pass with, and without one it is done sooner.
+        """
+        if self._passes is not None and not self._pool.at_rest and self._fits_pass(first):
             self._passes.schedule(self)
         else:
             self._pool.schedule(self)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -52,6 +53,25 @@ def test_a_pool_that_is_closed_does_what_stands_in_line_and_ends() -> None:
     assert not closing.is_alive()
     assert (first.names, second.names) == (["w-0"] * 2, ["w-0"])
     assert (pool.threads, pool.others_wait) == (0, False)
+
+
+def test_a_pool_is_at_rest_while_no_thread_has_a_job() -> None:
+    pool = Executor(2, log=LOG, name="w")
+    assert pool.at_rest
+    one, two = Job(), Job()
+    pool.schedule(one)
+    assert not pool.at_rest
+    pool.schedule(two)
+    assert one.begun.wait(PATIENCE)
+    assert two.begun.wait(PATIENCE)
+    assert not pool.at_rest
+    one.go.set()
+    two.go.set()
+    until = time.monotonic() + PATIENCE
+    while not pool.at_rest and time.monotonic() < until:
+        time.sleep(0.001)
+    assert pool.at_rest
+    pool.close()
 
 
 def test_whoever_became_idle_last_works_next_and_threads_are_made_when_all_are_busy() -> None:

@@ -126,6 +126,18 @@ def test_long_runs_get_a_thread_of_their_own(
     assert alone.lines == ((1, 0) if in_pass else (0, 1))
 
 
+def test_while_nothing_else_is_under_way_there_is_no_pass(alone: InPasses) -> None:
+    alone.pool.at_rest = True
+    alone.append(0)
+    assert alone.lines == (0, 1)
+    alone.append(1)
+    assert alone.work() is False
+    assert alone.sequences() == [0, 1]
+    alone.pool.at_rest = False
+    alone.append(2)
+    assert alone.lines == (1, 0)
+
+
 def test_anything_but_an_append_gets_a_thread_of_its_own(alone: InPasses) -> None:
     alone.submit()
     assert alone.lines == (0, 1)

@@ -146,7 +146,7 @@ def test_what_is_answered_is_not_under_way_any_more(tmp_path: Path) -> None:
         assert peer.queued == [10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0]
 
 
-@pytest.mark.parametrize("fails", ["write_blocks", "truncate"])
+@pytest.mark.parametrize("fails", ["append_blocks", "truncate"])
 def test_nor_is_what_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str) -> None:
     created(tmp_path / "s")
     with serving(tmp_path / "s") as served:
@@ -159,9 +159,9 @@ def test_nor_is_what_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fai
 
         monkeypatch.setattr(type(service.partition), fails, failing)
         service.hold()
-        served.submit(peer, *([appended(0)] * 2 if fails == "write_blocks" else [TruncateRequest(1, 1, 0, -1)]))
+        served.submit(peer, *([appended(0)] * 2 if fails == "append_blocks" else [TruncateRequest(1, 1, 0, -1)]))
         service.resume()
-        peer.wait(2 if fails == "write_blocks" else 1)
+        peer.wait(2 if fails == "append_blocks" else 1)
         assert peer.queued == [0]
 
 
@@ -370,7 +370,7 @@ def test_closing_does_not_wait_for_ever_for_a_stuck_disk(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("error", [MemoryError(), ZeroDivisionError("oops"), RecursionError("deep")])
-@pytest.mark.parametrize("where", ["write_blocks", "truncate"])
+@pytest.mark.parametrize("where", ["append_blocks", "truncate"])
 def test_s13_whatever_goes_wrong_is_answered_and_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception, where: str
 ) -> None:
@@ -383,7 +383,7 @@ def test_s13_whatever_goes_wrong_is_answered_and_logged(
 
         service = service_of(served)
         request: Callable[[int], StorageMessage] = lambda n: (  # noqa: E731
-            appended(2, sequence=n) if where == "write_blocks" else TruncateRequest(1, n, 0, 0)
+            appended(2, sequence=n) if where == "append_blocks" else TruncateRequest(1, n, 0, 0)
         )
         with monkeypatch.context() as patch, caplog.at_level(logging.ERROR):
             patch.setattr(service.partition, where, failing)
@@ -402,7 +402,7 @@ def test_an_exit_ends_its_thread_after_every_request_was_answered(
     created(tmp_path / "s")
     with serving(tmp_path / "s") as served:
         service = service_of(served)
-        real = service.partition.write_blocks
+        real = service.partition.append_blocks
         threads: list[threading.Thread] = []
 
         def once(blocks: object) -> object:
@@ -411,7 +411,7 @@ def test_an_exit_ends_its_thread_after_every_request_was_answered(
                 raise leave
             return real(blocks)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(service.partition, "write_blocks", once)
+        monkeypatch.setattr(service.partition, "append_blocks", once)
         service.hold()
         peer = Peer()
         served.submit(peer, appended(0, sequence=1), MaxTransactionIdRequest(1, 2, 0), appended(0, sequence=3))
