@@ -45,7 +45,7 @@ from waltzctl.engine.client.partition_readings import (
     read_cluster,
     read_partitions,
 )
-from waltzctl.engine.errors import InvalidRequestError, ProtocolError, RemoteError
+from waltzctl.engine.errors import DamageError, InvalidRequestError, ProtocolError, RemoteError
 from waltzctl.engine.findings import Code, Finding
 from waltzctl.engine.pages.page_storage import PageStorage
 from waltzctl.engine.progress import SILENT, Progress
@@ -105,8 +105,8 @@ async def create_node_backup(
                 work = _NodeBackup(client, writer, identity, progress, piece_limit, segment_size)
                 sections = [await work.partition(one) for one in await work.readings(partitions)]
                 storage = await work.storage()
-            return await asyncio.to_thread(
-                writer.commit, sections, storage, tag=tag, cluster_key=identity.cluster_key,
+            return writer.commit(  # here, and not in a thread: once it has begun nobody gives it up
+                sections, storage, tag=tag, cluster_key=identity.cluster_key,
                 num_partitions=identity.num_partitions, live=True,
             )  # fmt: skip
         except BaseException:
@@ -188,11 +188,11 @@ class _NodeBackup:
             return None
         try:
             source = BackedSource(BackupFiles(self._writer.reader, head), CONTROL_FILE_NAME, CONTROL_FILE_NAME)
-        except FileNotFoundError:
+            content = bytearray(source.size())
+            source.read_into(0, memoryview(content))
+            control = decode_control(content)
+        except (FileNotFoundError, DamageError, ValueError):  # then everything is read
             return None
-        content = bytearray(source.size())
-        source.read_into(0, memoryview(content))
-        control = decode_control(content)
         same = (control.header.cluster_key, control.header.num_partitions) == (
             self._cluster.cluster_key,
             self._cluster.num_partitions,
@@ -203,7 +203,7 @@ class _NodeBackup:
         """The partitions that are backed up.  Raises InvalidRequestError."""
         found = await read_partitions(self._client, partitions)
         need_assigned(found, str(self._client.address))
-        total = sum(max(one.last_transaction_id or -1, -1) + 1 for one in found)
+        total = sum(_known(one.last_transaction_id) + 1 for one in found)
         self._progress.start(f"backing up {self._client.address}", total)
         return tuple(one.partition for one in found)
 
@@ -217,7 +217,7 @@ class _NodeBackup:
             if attempt:
                 await asyncio.sleep(_PAUSE)
             try:
-                return await self._partition(number, begun, again=attempt > 0)
+                return await self._partition(number, begun)
             except SourceChangedError as error:
                 why = error.message
         raise SourceChangedError(
@@ -225,7 +225,7 @@ class _NodeBackup:
             advice="try again; nothing was written to the vault",
         )
 
-    async def _partition(self, number: int, begun: _Begun, *, again: bool) -> BackedPartition:
+    async def _partition(self, number: int, begun: _Begun) -> BackedPartition:
         counted, now = [(await read_partitions(self._client, {number}))[0] for _ in range(2)]  # the count comes first
         need_assigned([now], str(self._client.address))
         last, mark = now.last_transaction_id, now.local_low_water_mark
@@ -234,11 +234,10 @@ class _NodeBackup:
         seen = counted.last_transaction_id, counted.local_low_water_mark
         if mark is not None and last < mark and seen != (last, mark):
             raise SourceChangedError(f"it ends at transaction {last}, and its mark was {mark}")
-        if again:
+        if begun.pieces:
             await self._go_back(number, begun)
         else:
             await self._take_over(number, begun, now)
-            self._progress.advance(begun.layout.next_transaction_id)
         begun.safe = min(_known(now.low_water_mark), _known(mark))
         tail: Piece | None = None
         async with aclosing(self._pieces(begun.layout, number, last)) as pieces:
@@ -270,6 +269,7 @@ class _NodeBackup:
 
     async def _take_over(self, number: int, begun: _Begun, now: PartitionReading) -> None:
         """Begin with what the last backup has."""
+        begun.layout = self._layout(number)
         previous, until = self._previous.get(number), self._unchanged_until(number, now)
         if previous is None or until < 0:
             return
@@ -280,6 +280,7 @@ class _NodeBackup:
         for one in known:
             begun.pieces.append(self._writer.take(ReadPiece(_kept(one), None), one.page))
             begun.states.append(self._writer.state())
+        self._progress.advance(begun.layout.next_transaction_id)
 
     async def _go_back(self, number: int, begun: _Begun) -> None:
         """Keep what an attempt before has read that cannot have changed since, and forget the rest."""
@@ -391,12 +392,12 @@ def _check_still(before: PartitionReading, after: PartitionReading) -> None:
         raise SourceChangedError(f"session {after.session_id} began")
     if before.truncations != after.truncations:
         raise SourceChangedError("it was truncated")
-    if (after.last_transaction_id or -1) < (before.last_transaction_id or -1):
+    if _known(after.last_transaction_id) < _known(before.last_transaction_id):
         raise SourceChangedError(f"it ends at transaction {after.last_transaction_id} now")
 
 
 def _known(number: int | None) -> int:
-    """A session or a mark; -1 as where there was none yet."""
+    """A session, a mark or an id; -1 as where there was none yet."""
     return -1 if number is None else number
 
 

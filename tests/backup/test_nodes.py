@@ -34,7 +34,7 @@ from waltzctl.engine.vault.vault_reader import VaultReader
 from waltzctl.formats.control import decode_control
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import HEADER_SIZE, Record
-from waltzctl.formats.vault import BackupHead
+from waltzctl.formats.vault import BackupHead, Namespace
 from waltzctl.formats.wire import admin
 from waltzctl.formats.wire.failure import Failure
 from waltzctl.formats.wire.records import WireRecord
@@ -432,6 +432,49 @@ def test_under_sessions_that_append_and_truncate(tmp_path: Path, request: pytest
 
     run(work())
     assert findings(place) == []
+
+
+def test_a_log_of_one_record_that_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, script = vault(tmp_path), Scripted(records(0, 1), mark=-1)
+    monkeypatch.setattr(node_backup, "_PAUSE", 0)
+    original = node_backup.read_partitions
+    times: list[int] = []
+
+    async def cut_at_the_end(*given: Any) -> Any:
+        times.append(1)
+        if len(times) == 4:  # after the partition was read
+            script.records, script.last = {}, -1
+        return await original(*given)
+
+    monkeypatch.setattr(node_backup, "read_partitions", cut_at_the_end)
+
+    async def work() -> None:
+        async with node_of(script) as address:
+            head = await taken(place, address, cluster=CLUSTER)
+            assert head.partitions[0].last_transaction_id is None
+            assert head.new_pages == 0
+
+    run(work())
+    assert findings(place) == []
+
+
+def test_a_damaged_control_file_of_the_last_backup_costs_a_reading(tmp_path: Path) -> None:
+    source, place = build_directory(tmp_path / "source", {0: 120}, num_partitions=60), vault(tmp_path)
+
+    async def work() -> None:
+        async with running(source) as node:
+            first = await taken(place, address_of(node))
+            blob = place / "blob" / "blobfile_1"
+            reader = VaultReader.open(place)
+            entry = reader.entry(Namespace.DATA, first.first_page + first.storage.first_piece)
+            assert entry is not None
+            content = bytearray(blob.read_bytes())
+            content[entry.offset + 20] ^= 1
+            blob.write_bytes(content)
+            second = await taken(place, address_of(node))
+            assert second.pages == first.pages
+
+    run(work())
 
 
 # ---- damage ------------------------------------------------------------------------------------------------------------
