@@ -12,10 +12,9 @@ fail.  A frame that cannot be decoded ends its connection, as in the release, an
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -180,61 +179,55 @@ class GroupCommit:
 
     def _commit(self, runs: Sequence[AppendRun]) -> None:
         """One write and flush."""
-        done = None
-        with self._failing(runs):
-            chunks, blocks = self._judged(runs)
-            started = time.monotonic()
-            if blocks:
-                self.target.append_blocks(blocks)
-            done = _Done.now(runs, chunks, bool(blocks), started)
-        if done is not None:
-            self._tell(done)
+        self._answer(runs, lambda: self._written(runs, synced=True))
 
     def begin(self, runs: Sequence[AppendRun]) -> UnsyncedCommit | None:
         """As `execute` for runs that share one flush, up to that flush: whoever flushes calls `finish` then, in the same thread.
 
         None: everything is answered, because nothing had to be flushed or more than one flush was needed.
         """
-        done = None
-        with self._failing(runs):
-            chunks, blocks = self._judged(runs)
-            started = time.monotonic()
-            written = self.target.write_blocks(blocks) if blocks else None
-            if written is not None:
-                return UnsyncedCommit(runs, chunks, started, written)
-            if blocks:
-                self.target.append_blocks(blocks)
-            done = _Done.now(runs, chunks, bool(blocks), started)
-        if done is not None:
-            self._tell(done)
-        return None
+        return self._answer(runs, lambda: self._written(runs, synced=False))
 
     def finish(self, commit: UnsyncedCommit, error: SyncFailedError | None) -> None:
         """What `begin` wrote is durable, or its sync failed with `error`: answer every request."""
-        done = None
-        with self._failing(commit.runs):
-            self.target.finish_append(commit.written, error)
-            done = _Done.now(commit.runs, commit.chunks, True, commit.started)
-        if done is not None:
-            self._tell(done)
+        self._answer(commit.runs, lambda: self._finished(commit, error))
 
-    @contextlib.contextmanager
-    def _failing(self, runs: Sequence[AppendRun]) -> Iterator[None]:
-        """Answers all runs with the failure of what is done inside.  Raises the exits of the interpreter only."""
+    def _answer(self, runs: Sequence[AppendRun], work: Callable[[], _Done | UnsyncedCommit]) -> UnsyncedCommit | None:
+        """Do `work` for runs, and answer them all: by what became of them, or by what it failed with.
+
+        What is not synced yet is returned instead.  Raises the exits of the interpreter only.
+        """
         try:
-            yield
+            outcome = work()
         except BaseException as error:
             self._fail(runs, error)
             if isinstance(error, (KeyboardInterrupt, SystemExit)):
                 raise
+            return None
+        if isinstance(outcome, UnsyncedCommit):
+            return outcome
+        self._tell(outcome)
+        return None
 
-    def _judged(self, runs: Sequence[AppendRun]) -> tuple[list[_Chunk], list[EncodedBlock]]:
+    def _written(self, runs: Sequence[AppendRun], *, synced: bool) -> _Done | UnsyncedCommit:
+        """Judge, encode and write; without `synced` the sync is left out where it would be the only one."""
         chunks = _chunks(runs)
         blocks: list[EncodedBlock] = []
         following = self.target.next_transaction_id
         for chunk in chunks:
             following = self._encode(chunk, following, blocks)
-        return chunks, blocks
+        started = time.monotonic()
+        if blocks and not synced:
+            written = self.target.write_blocks(blocks)
+            if written is not None:
+                return UnsyncedCommit(runs, chunks, started, written)
+        if blocks:
+            self.target.append_blocks(blocks)
+        return _Done.now(runs, chunks, bool(blocks), started)
+
+    def _finished(self, commit: UnsyncedCommit, error: SyncFailedError | None) -> _Done:
+        self.target.finish_append(commit.written, error)
+        return _Done.now(commit.runs, commit.chunks, True, commit.started)
 
     def _tell(self, done: _Done) -> None:
         """What was admitted is durable: answer every request."""

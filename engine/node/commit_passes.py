@@ -12,16 +12,14 @@ whose requests are long or are no appends, so that nobody waits for another part
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
 from waltzctl.engine.durable.flusher import Flusher
 from waltzctl.engine.errors import SyncFailedError
-from waltzctl.engine.net.executor import Executor
+from waltzctl.engine.net.executor import Executor, Job
 from waltzctl.engine.node.commit import UnsyncedCommit
 
 AT_A_TIME = 2
@@ -61,34 +59,27 @@ class CommitPasses:
         pool: Executor,
         flusher: Flusher,
         *,
-        log: logging.Logger,
         at_a_time: int = AT_A_TIME,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._pool, self._flusher, self._log, self._clock = pool, flusher, log, clock
+        self._pool, self._flusher, self._clock = pool, flusher, clock
         self._lock = threading.Lock()
-        self._line: deque[PassMember] = deque()
+        self._line: list[PassMember] = []
         self._resting = [_Pass(self) for _ in range(at_a_time)]
-        self._begun: dict[_Pass, float] = {}
+        self._begun: dict[Job, float] = {}
 
     def schedule(self, member: PassMember) -> None:
         """Have a partition take part in the next pass.  The caller sees to it that it does not stand in line already."""
         with self._lock:
-            stuck = not self._resting and self._clock() - max(self._begun.values()) > _PATIENCE
             self._line.append(member)
-            if stuck:
-                alone = list(self._line)
-                self._line.clear()
-            elif not self._resting:
-                return  # a pass that ends looks at the line
-            else:
-                next_pass = self._resting.pop()
-                self._begun[next_pass] = self._clock()
-        if stuck:
-            for one in alone:
-                self._pool.schedule(one)
-        else:
-            self._pool.schedule(next_pass)
+            jobs: list[Job] = []  # otherwise a pass that ends looks at the line
+            if self._resting:
+                jobs = [self._resting.pop()]
+                self._begun[jobs[0]] = self._clock()
+            elif self._clock() - max(self._begun.values()) > _PATIENCE:
+                jobs, self._line = [*self._line], []
+        for job in jobs:
+            self._pool.schedule(job)
 
     @property
     def others_wait(self) -> bool:
@@ -122,8 +113,7 @@ class CommitPasses:
     def next_line(self, by: _Pass) -> list[PassMember]:
         """What a pass is to take; nothing: it rests."""
         with self._lock:
-            line = list(self._line)
-            self._line.clear()
+            line, self._line = self._line, []
             if line:
                 self._begun[by] = self._clock()
             else:

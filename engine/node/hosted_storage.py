@@ -74,7 +74,7 @@ class HostedStorage:
         workers = options.workers or min(MOST_WORKERS, storage.num_partitions + 2)
         self._pool = Executor(workers, log=log)
         self._flusher = Flusher(log=log, threads=min(MOST_THREADS, storage.num_partitions - 1))
-        self._passes = CommitPasses(self._pool, self._flusher, log=log)
+        self._passes = CommitPasses(self._pool, self._flusher)
         probe = DiskProbe(storage.path, min_free_bytes=health.min_free_bytes, name=_ROOM_PROBE)
         self._room = Room(probe, max_age=health.max_age)
         self._services: dict[int, PartitionService] = {}

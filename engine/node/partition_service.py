@@ -146,7 +146,11 @@ class PartitionService:
             self._pool.schedule(self)
 
     def _fits_pass(self, item: Item) -> bool:
-        return isinstance(item, AppendRun) and item.size <= min(PASS_BYTES, self.options.commit_bytes)
+        return isinstance(item, AppendRun) and item.size <= self._most_in_pass
+
+    @property
+    def _most_in_pass(self) -> int:
+        return min(PASS_BYTES, self.options.commit_bytes)
 
     def answer_now(self, request: Request, room: int) -> bool:
         """Answer a request at once, in the calling thread, if that is a matter of microseconds; never waits for the disk.
@@ -230,13 +234,13 @@ class PartitionService:
             queue = self._queue
             if self._held or not queue or not self._fits_pass(queue[0]):
                 return None
-            count, size, most = 0, 0, min(PASS_BYTES, self.options.commit_bytes)
+            count, size, most = 0, 0, self._most_in_pass
             while count < len(queue) and isinstance(item := queue[count], AppendRun) and size + item.size <= most:
                 size += item.size
                 count += 1
             runs = cast("list[AppendRun]", queue[:count])
             self._queue = queue[count:]
-            self._under_way = sum(len(run.table) for run in runs)
+            self._under_way = sum(map(requests_of, runs))
             self._waiting -= self._under_way
             self._waiting_bytes -= size
             self._progress = time.monotonic()

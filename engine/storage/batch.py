@@ -110,14 +110,10 @@ def _encoded(record: Record, expected: int, place: str, max_data_length: int) ->
 
 def only_part(batch: Batch, segment_size: int, threshold: int) -> BatchPart | None:
     """The whole batch as one part that reaches no checkpoint; None when it is not that (`parts_of`)."""
-    if 0 < batch.records < _to_checkpoint(batch) and segment_size + int(batch.offsets[-1]) <= threshold:
+    left = CHECKPOINT_INTERVAL - batch.first_transaction_id % CHECKPOINT_INTERVAL
+    if 0 < batch.records < left and segment_size + int(batch.offsets[-1]) <= threshold:
         return BatchPart(batch.pieces, batch.offsets)
     return None
-
-
-def _to_checkpoint(batch: Batch) -> int:
-    """With how many records the next checkpoint is reached."""
-    return CHECKPOINT_INTERVAL - batch.first_transaction_id % CHECKPOINT_INTERVAL
 
 
 def parts_of(batch: Batch, segment_size: int, threshold: int) -> Iterator[BatchPart | None]:
@@ -125,12 +121,12 @@ def parts_of(batch: Batch, segment_size: int, threshold: int) -> Iterator[BatchP
 
     `segment_size`: bytes of the segment at the beginning, header included; `threshold`: as in `StorageOptions`.
     """
+    only = only_part(batch, segment_size, threshold)
+    if only is not None:  # as nearly every batch
+        yield only
+        return
     offsets, count = batch.offsets, batch.records
     size, begin = segment_size, 0
-    left = _to_checkpoint(batch)
-    if 0 < count <= left and size + int(offsets[-1]) <= threshold:  # as nearly every batch
-        yield BatchPart(batch.pieces, offsets)
-        return
     while begin < count:
         if size > threshold and size > HEADER_SIZE:
             yield None

@@ -212,23 +212,9 @@ _STORAGE = (
     Equivalent(
         "engine/storage/batch.py",
         "parts_of",
-        "if 0 < count <= left and size + int(offsets[-1]) <= threshold:  # as nearly every batch",
-        "if 0 < count < left and size + int(offsets[-1]) <= threshold:  # as nearly every batch",
-        "the quick way and the long one make the same single part of a batch that ends with the checkpoint",
-    ),
-    *(
-        Equivalent(
-            "engine/storage/batch.py",
-            "parts_of",
-            "if 0 < count <= left and size + int(offsets[-1]) <= threshold:  # as nearly every batch",
-            new,
-            "where the quick way is not taken the long one makes the same single part",
-        )
-        for new in (
-            "if False:  # as nearly every batch",
-            "if 1 < count <= left and size + int(offsets[-1]) <= threshold:  # as nearly every batch",
-            "if 0 < count <= left and size + int(offsets[-1]) < threshold:  # as nearly every batch",
-        )
+        "if only is not None:  # as nearly every batch",
+        "if False:  # as nearly every batch",
+        "where the quick way is not taken the long one makes the same single part",
     ),
     Equivalent(
         "engine/storage/segment_reader.py",

@@ -110,8 +110,8 @@ FIRST: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/storage/batch.py",
-        "if 0 < count <= left and",
-        "if 0 < count <= left + 1 and",
+        "if 0 < batch.records < left and",
+        "if 0 < batch.records <= left + 1 and",
         ("tests/storage/test_one_step.py",),
         "a record behind a checkpoint is written before the checkpoint is durable, and a wrong index is believed",
     ),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,8 +11,6 @@ from waltzctl.engine.durable.flusher import Flusher
 from waltzctl.engine.errors import SyncFailedError
 from waltzctl.engine.net.executor import Executor
 from waltzctl.engine.node.commit_passes import CommitPasses, PassMember
-
-LOG = logging.getLogger("waltzctl.test")
 
 
 class Commit:
@@ -83,7 +80,6 @@ class Passes:
         self.passes = CommitPasses(
             cast("Executor", self.pool),
             cast("Flusher", self.flushes),
-            log=LOG,
             at_a_time=at_a_time,
             clock=lambda: self.now,
         )
