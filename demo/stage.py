@@ -79,6 +79,17 @@ def tell(text: str) -> None:
     print("\n" + textwrap.fill(" ".join(text.split()), WIDTH))
 
 
+@contextlib.contextmanager
+def _ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """A process that does not outlive the block."""
+    try:
+        yield
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
 @dataclass
 class Node:
     """A running node: the addresses of its ports."""
@@ -151,12 +162,8 @@ class Stage:
                 [sys.executable, "-m", "waltzctl", *shlex.split(line)], cwd=self.root, env=self.environment,
                 stdin=given, stdout=files.enter_context(out.open("wb")), stderr=subprocess.STDOUT,
             )  # fmt: skip
-            try:
+            with _ended(process):
                 yield process
-            finally:
-                if process.poll() is None:
-                    process.kill()
-                    process.wait()
 
     def acknowledged(self, name: str) -> int:
         """How many lines a command beside the others has said so far."""
@@ -240,12 +247,8 @@ class Stage:
             [sys.executable, *program], cwd=self.root, env=self.environment,
             stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.PIPE,
         )  # fmt: skip
-        try:
+        with _ended(process):
             yield process
-        finally:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
 
     def findings(self, directory: str, expected: int) -> list[dict[str, object]]:
         """What verify finds, as a script would read it."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Collection, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -372,9 +372,15 @@ class Mount:
 
     async def append(self, build: Build) -> Transaction | None:
         """See `LogClient.append`."""
+        with self._under_way():
+            return await self._append(build)
+
+    @contextlib.contextmanager
+    def _under_way(self) -> Iterator[None]:
+        """Around a call that `settled` waits for."""
         self._calls += 1
         try:
-            return await self._append(build)
+            yield
         finally:
             self._calls -= 1
             self._idle.set()
@@ -426,17 +432,13 @@ class Mount:
 
     async def flush(self) -> int:
         """See `LogClient.flush`."""
-        self._calls += 1
-        try:
+        with self._under_way():
             while True:
                 await self.ready.wait()
                 if self._error is not None:
                     raise self._error
                 with contextlib.suppress(PeerError):
                     return await self._flush().done
-        finally:
-            self._calls -= 1
-            self._idle.set()
 
     def _flush(self) -> _Flushing:
         assert self._connection is not None

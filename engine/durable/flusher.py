@@ -6,6 +6,8 @@ commit of its journal.  So whoever has written several files hands them over tog
 Threads do it that hold no lock meanwhile, each with its share of the files; the caller is one of them.  (Measured beside it, for
 2 to 16 files: ``io_uring``, one call of the system for all of them, takes 0.85 to 1.15 times as long; so it is not worth a
 dependency.)
+
+An executor would have a file stand in line until a thread is free.  Here whoever finds no thread free does its files itself.
 """
 
 from __future__ import annotations

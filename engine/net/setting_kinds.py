@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from os import fspath
 from pathlib import Path
@@ -124,6 +124,10 @@ def _boolean(text: str) -> bool:
     return word in _TRUE
 
 
+def _listed(numbers: Iterable[int]) -> str:
+    return ",".join(map(str, numbers))
+
+
 def _seconds(text: str) -> float:
     return 0.0 if re.fullmatch(r"0+(s|ms)?", text.strip()) else parse_duration(text)
 
@@ -182,7 +186,7 @@ PARTITIONS = SettingKind(
     parse_ranges,
     (int,),
     "0-3,7",
-    written=lambda numbers: ",".join(map(str, numbers)),
-    shown=lambda numbers: ",".join(map(str, numbers)),
+    written=_listed,
+    shown=_listed,
 )
 SWITCH = SettingKind("true or false", "", _boolean, (bool,), written=lambda on: str(on).lower())

@@ -84,8 +84,8 @@ class RunReport:
     refreshed: tuple[str, ...]
     gaps: tuple[IncompleteRange, ...] | None
     elapsed: float
-    completeness: tuple[dict[str, Any], ...] = ()
-    activity: tuple[dict[str, Any], ...] = ()
+    completeness: Rows = ()
+    activity: Rows = ()
 
     @property
     def exit_status_name(self) -> str:

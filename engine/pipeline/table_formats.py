@@ -96,10 +96,10 @@ def check_packages(table_format: str, packages: str, spark: str | None) -> None:
     if wanted is None or spark is None or wanted[1] == spark:
         return
     known = TABLE_FORMATS.get(table_format)
-    there = known is not None and spark in known.packages
+    package = None if known is None else known.packages.get(spark)
     raise InvalidRequestError(
         f"{packages} is made for Spark {wanted[1]}, and PySpark here is {spark}",
-        advice=f"name {known.packages[spark]} in conf/spark-defaults.conf"
-        if known is not None and there
-        else f"pip install 'waltzctl[{table_format}]' brings a PySpark for which {table_format} exists",
+        advice=f"pip install 'waltzctl[{table_format}]' brings a PySpark for which {table_format} exists"
+        if package is None
+        else f"name {package} in conf/spark-defaults.conf",
     )

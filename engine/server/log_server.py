@@ -70,9 +70,8 @@ class LogServer:
             )
             self.partitions[number] = Partition(store, log=self._log, options=self.options.partition, cache=self.cache)
             self.partitions[number].start()
-        if (
-            not self.partitions
-        ):  # before anything is waited for: they may be back by then, and would be strangers to their clients
+        # before anything is waited for: partitions may be back by then, and would be strangers to their clients
+        if not self.partitions:
             self._port.disconnect()
         await asyncio.gather(*(one.close() for one in gone))
 

@@ -25,7 +25,7 @@ from waltzctl.engine.metadata.metadata_location import MetadataLocation
 from waltzctl.engine.metadata.partition_sessions import store_parameters
 from waltzctl.engine.spark.data_loss import OPTION, Losses
 from waltzctl.engine.spark.offsets import BEGINNING, Anchor
-from waltzctl.engine.spark.read_options import number_of, partitions_of
+from waltzctl.engine.spark.read_options import METADATA, number_of, partitions_of
 from waltzctl.engine.spark.stream_losses import LostRange
 from waltzctl.engine.spark.stream_node import KNOWN as CONNECTION_OPTIONS
 from waltzctl.engine.spark.stream_node import RANGE_RECORDS, NodeRange, PeerAccess, access_of, anchor_of
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 T = TypeVar("T")
-METADATA = "metadata"
-"""The option: where the cluster's metadata is, as ``--metadata`` takes it."""
 BATCH_OPTIONS = ("partitions", "minTransactionId", "maxTransactionId", "data", "columns", "view", OPTION)
 _AT_ONCE = 64
 _ROWS = 4096

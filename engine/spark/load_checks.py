@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from waltzctl.engine.client.addresses import names_node
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.spark import read_options, stream_node, stream_reader
+from waltzctl.engine.spark.read_options import METADATA
 from waltzctl.engine.spark.splits import expand
 
-METADATA = "metadata"
 _OPTIONS = dict.fromkeys((*read_options.KNOWN, *stream_reader.KNOWN, *stream_node.KNOWN, METADATA))
 
 
@@ -28,14 +28,7 @@ def check_load(options: Mapping[str, str]) -> None:
             "CREATE TABLE ... USING waltz makes a table that Spark could not read: it hands its options to no source in Python",
             advice="CREATE TEMPORARY VIEW name USING waltz OPTIONS (path '/data/node-1')",
         )
-    known = {name.lower() for name in _OPTIONS}
-    unknown = sorted(
-        name for name in map(str.lower, options) if name not in known and not read_options.is_storage_option(name)
-    )
-    if unknown:
-        raise InvalidRequestError(
-            f"format waltz has no option {', '.join(unknown)}", advice=f"its options are {', '.join(_OPTIONS)}"
-        )
+    read_options.refuse_unknown(options, _OPTIONS)
     if METADATA in options or names_node(options.get("path", "")):
         return
     for path in read_options.paths(options):

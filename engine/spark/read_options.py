@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
@@ -35,7 +35,8 @@ KNOWN = {
     f"{STORAGE_PREFIX}NAME": "option NAME of the fsspec file system that reads the URL",
 }
 """Every option of a batch read, as documented."""
-_NAMES = {name.lower() for name in KNOWN}
+METADATA = "metadata"
+"""The option of a cluster: where its metadata is, as ``--metadata`` takes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +70,7 @@ def view_options(options: Mapping[str, str]) -> tuple[str, tuple[str, ...] | Non
 
 def parse(options: Mapping[str, str]) -> ReadOptions:
     """All options of a batch read.  Raises InvalidRequestError for what is unknown or cannot be meant."""
-    unknown = sorted(name for name in map(str.lower, options) if name not in _NAMES and not is_storage_option(name))
-    if unknown:
-        raise InvalidRequestError(
-            f"format waltz has no option {', '.join(unknown)}", advice=f"its options are {', '.join(KNOWN)}"
-        )
+    refuse_unknown(options, KNOWN)
     view, columns, data = view_options(options)
     fail_on_loss = fails_on_loss(options)
     if fail_on_loss and view != "records":
@@ -120,11 +117,20 @@ def paths(options: Mapping[str, str]) -> tuple[PurePath, ...]:
 
 def storage_options(options: Mapping[str, str]) -> dict[str, Any]:
     """What the fsspec file system is opened with.  Values that are JSON objects, lists or truth values are taken as such."""
-    return {name[len(STORAGE_PREFIX) :]: _value(options[name]) for name in options if is_storage_option(name)}
+    return {name[len(STORAGE_PREFIX) :]: _value(options[name]) for name in options if _is_storage(name)}
 
 
-def is_storage_option(name: str) -> bool:
-    """Whether an option is one of the file system behind a URL."""
+def refuse_unknown(options: Mapping[str, str], known: Collection[str]) -> None:
+    """Raise InvalidRequestError for an option that is neither `known` nor one of the file system."""
+    names = {name.lower() for name in known}
+    unknown = sorted(name for name in map(str.lower, options) if name not in names and not _is_storage(name))
+    if unknown:
+        raise InvalidRequestError(
+            f"format waltz has no option {', '.join(unknown)}", advice=f"its options are {', '.join(known)}"
+        )
+
+
+def _is_storage(name: str) -> bool:
     return name.lower().startswith(STORAGE_PREFIX) and len(name) > len(STORAGE_PREFIX)
 
 

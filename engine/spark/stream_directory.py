@@ -142,9 +142,8 @@ class DirectoryHistory:
             if up_to == LOW_WATER_MARK:
                 mark = self._mark(number)
                 lost = min(lost, mark)
-                if (
-                    mark < last.transaction_id
-                ):  # what is damaged up to the mark is told when the records behind it are read
+                # what is damaged up to the mark is told when the records behind it are read
+                if mark < last.transaction_id:
                     last = self.at_or_before(number, mark, known.get(number, BEGINNING))
                     lost = last.transaction_id
             found[number] = Anchor(lost) if lost > last.transaction_id else last

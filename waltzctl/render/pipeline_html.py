@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from waltzctl import __version__
-from waltzctl.render.stats_plots import STYLE, Mark, Plot, bar, figure, table, text
+from waltzctl.render.stats_plots import Mark, Plot, bar, figure, opening, table, text
 from waltzctl.values import human_bytes
 
 if TYPE_CHECKING:
@@ -22,14 +22,8 @@ Row = dict[str, Any]
 
 def page(report: RunReport, name: str) -> Iterator[str]:
     """The page, in pieces, of a run that looked at its tables."""
-    yield (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
-        '<meta name="referrer" content="no-referrer">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>Waltz pipeline: {text(name)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n"
-        f"<h1>Waltz pipeline</h1>\n<p class=path>{text(report.path)}</p>\n"
-    )
+    yield opening(f"Waltz pipeline: {name}")
+    yield f"<h1>Waltz pipeline</h1>\n<p class=path>{text(report.path)}</p>\n"
     gaps = report.gaps or ()
     yield _tiles(report)
     yield from _gaps(gaps)

@@ -20,7 +20,7 @@ from waltzctl.render.stats import (
     total_of,
     width_text,
 )
-from waltzctl.render.stats_plots import STYLE, Mark, Plot, bar, details, figure, strip, table, text
+from waltzctl.render.stats_plots import Mark, Plot, bar, details, figure, opening, strip, table, text
 from waltzctl.values import counted, human_bytes
 
 if TYPE_CHECKING:
@@ -36,13 +36,7 @@ ROWS = 1000
 
 def page(report: StatsReport, paths: Sequence[PurePath]) -> Iterator[str]:
     """The page, in pieces."""
-    yield (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
-        '<meta name="referrer" content="no-referrer">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>Waltz statistics: {text(', '.join(map(str, paths)))}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n"
-    )
+    yield opening(f"Waltz statistics: {', '.join(map(str, paths))}")
     yield f"<h1>Waltz statistics</h1>\n{''.join(f'<p class=path>{text(path)}</p>' for path in paths)}\n"
     yield _tiles(report)
     view = _View(report)

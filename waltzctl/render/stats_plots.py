@@ -53,6 +53,17 @@ class Plot:
     length: float | None = None
 
 
+def opening(title: str) -> str:
+    """The beginning of a page, up to where its contents go: nothing is loaded from anywhere, and no script runs."""
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
+        '<meta name="referrer" content="no-referrer">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{text(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n"
+    )
+
+
 def outline(values: Sequence[float], most: float) -> str:
     """The path of columns of width 1; those that are not nothing are seen."""
     if not most:
