@@ -181,6 +181,17 @@ def test_damage_beside_an_outvoted_record_is_one_loss(nodes: list[Path], tmp_pat
     assert carried_out(nodes, found, tmp_path).verdict is Verdict.EQUAL
 
 
+@pytest.mark.parametrize("rewritten", [69, 70, 71])
+def test_who_was_outvoted_is_no_source_of_what_it_was_outvoted_in(tmp_path: Path, rewritten: int) -> None:
+    nodes = make_cluster(tmp_path, 5)
+    flip(nodes[0], 70)
+    rewrite(nodes[1], rewritten)
+    found = planned(nodes)
+    assert actions(found["node-1"]) == ["restore-record"]
+    assert {path.parents[1].name for path in found["node-1"].sources} == {"node-3"}
+    assert carried_out(nodes, found, tmp_path).verdict is Verdict.EQUAL
+
+
 def test_replicas_that_restore_each_other_take_turns(nodes: list[Path], tmp_path: Path) -> None:
     flip(nodes[0], 10)
     flip(nodes[1], 20)

@@ -152,6 +152,14 @@ def test_which_entries_there_are(storage: Path, monkeypatch: pytest.MonkeyPatch)
         list_entries(storage, STORE)
 
 
+def test_no_number_is_given_twice_where_an_earlier_entry_was_moved_away(storage: Path) -> None:
+    first, second = (run(storage, Cut(storage / "0" / name, 4)) for name in "ab")
+    first.path.rename(storage / "moved away by hand")
+    third = run(storage, Cut(storage / "0" / "c", 4))
+    assert (second.number, third.number) == (2, 3)
+    assert list_entries(storage, STORE) == (second, third)
+
+
 def test_entries_are_in_the_order_of_their_numbers(storage: Path) -> None:
     later = made(storage, 2, RepairState.APPLIED)
     (other,) = [

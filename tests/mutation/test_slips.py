@@ -51,6 +51,17 @@ def test_a_scratch_copy_is_as_it_was_behind_a_slip(tmp_path: Path) -> None:
         pass
 
 
+def test_a_copy_has_every_file_of_the_fixtures(tmp_path: Path) -> None:
+    """Storages among them have a directory of their own whose name begins with a dot; without it tests fail of themselves."""
+    copied = Scratch.copied(tmp_path / "copy").path
+
+    def files(root: Path) -> set[Path]:
+        return {one.relative_to(root) for one in (root / "fixtures").rglob("*") if "__pycache__" not in one.parts}
+
+    assert files(copied) == files(ROOT)
+    assert any(".waltzctl" in one.parts for one in files(copied))
+
+
 @pytest.mark.long
 def test_the_tests_that_notice_pass_without_a_slip(scratch: Scratch) -> None:
     """Otherwise they would notice everything."""

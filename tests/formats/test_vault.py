@@ -1,0 +1,80 @@
+"""Sections of a backup: what is encoded comes back, and what cannot be of a storage directory is refused."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from waltzctl.formats.vault import (
+    SECTION_HEADER,
+    BackedFile,
+    DerivedIndex,
+    Literal,
+    Piece,
+    Section,
+    Slice,
+    VaultFormatError,
+)
+
+PIECES = (Piece(b"\1" * 32, 100, 60, 7, 2), Piece(b"\2" * 32, 50, 50))
+DATA = BackedFile("0/a.seg", 153, 1_600_000_000_000_000_001, 12, (Literal(b"abc"), Slice(0, 0, 150)))
+INDEX = BackedFile("0/a.idx", 16, 5, 13, (DerivedIndex("0/a.seg", 16),))
+SECTION = Section(("0", "0/b/..c"), (DATA, INDEX), PIECES)
+
+
+def refused(section: Section, why: str) -> None:
+    with pytest.raises(VaultFormatError, match=re.escape(why)):
+        Section.decode(section.encode())
+
+
+@pytest.mark.parametrize("section", [SECTION, Section((), (), ()), Section(("0",), (), PIECES)])
+def test_a_section_comes_back_as_it_was(section: Section) -> None:
+    assert Section.decode(section.encode()) == section
+
+
+@pytest.mark.parametrize("name", ["", "/", "/0", "..", "../0", "0/..", "0/../../1", ".", "0/./a", "0//a", "0/"])
+def test_a_name_that_leads_elsewhere_is_refused_of_directories_as_of_files(name: str) -> None:
+    refused(replace(SECTION, directories=("0", name)), f"the name {name!r} leads elsewhere")
+    other = BackedFile(name, 0, 0, 0, ())
+    refused(replace(SECTION, files=(DATA, INDEX, other)), f"the name {name!r} leads elsewhere")
+
+
+@pytest.mark.parametrize("size", [152, 154])
+def test_a_file_is_as_long_as_its_parts(size: int) -> None:
+    refused(replace(SECTION, files=(replace(DATA, size=size),)), "0/a.seg: its parts are not as long as it is")
+
+
+@pytest.mark.parametrize(
+    ("part", "there"),
+    [
+        (Slice(0, 0, 150), True),
+        (Slice(0, 0, 151), False),
+        (Slice(0, 1, 149), True),
+        (Slice(0, 1, 150), False),
+        (Slice(1, 0, 50), True),
+        (Slice(1, 0, 51), False),
+        (Slice(1, 50, 0), True),
+        (Slice(2, 0, 0), False),
+        (Slice(-1, 0, 1), False),
+        (Slice(0, -1, 1), False),
+    ],
+)
+def test_a_slice_lies_in_the_pieces(part: Slice, there: bool) -> None:
+    section = replace(SECTION, files=(replace(DATA, size=part.size, extents=(part,)),))
+    if there:
+        assert Section.decode(section.encode()) == section
+    else:
+        refused(section, "0/a.seg: it is to have bytes of pieces that are not there")
+
+
+def test_an_index_is_made_of_a_data_file_that_is_there() -> None:
+    refused(replace(SECTION, files=(INDEX,)), "0/a.idx: its data file is not there")
+
+
+def test_a_section_has_the_size_that_it_says() -> None:
+    data = SECTION.encode()
+    for other in (data[:-1], data + b"\0", data[: SECTION_HEADER.size]):
+        with pytest.raises(VaultFormatError, match="another size than it says"):
+            Section.decode(other)

@@ -1,0 +1,51 @@
+"""The sessions of one partition as its server asks for them: under which generation they are begun."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.server.storing import LOG, until
+from waltzctl.engine.errors import ConcurrentUpdateError
+from waltzctl.engine.server.storage_nodes import Storage, StorageNodes
+from waltzctl.engine.server.store_partition import PartitionClosedError, StorePartition
+from waltzctl.formats.znodes import PartitionMetadata, ReplicaState
+
+
+class Metadata:
+    """Of a partition for which another server begins sessions; it notes under which generations this one tried."""
+
+    def __init__(self) -> None:
+        self.begun: list[int] = []
+
+    async def assigned(self, partition: int) -> tuple[str, ...]:
+        return ("node-0:1",)
+
+    async def begin_session(self, partition: int, generation: int) -> PartitionMetadata:
+        self.begun.append(generation)
+        raise ConcurrentUpdateError("made up")
+
+    async def write_replicas(self, partition: int, session_id: int, replicas: tuple[ReplicaState, ...]) -> None:
+        raise AssertionError("there is no session")
+
+
+async def nowhere(node: str) -> Storage:
+    raise AssertionError(node)
+
+
+@pytest.mark.parametrize(("heard", "counts"), [(4, 5), (5, 5), (6, 6)])
+def test_an_assignment_that_is_heard_of_late_does_not_take_the_generation_back(heard: int, counts: int) -> None:
+    async def work() -> None:
+        metadata = Metadata()
+        store = StorePartition(0, 5, metadata, StorageNodes(nowhere), log=LOG)
+        store.raise_generation(heard)
+        assert store.state.generation == counts
+        waiting = asyncio.ensure_future(store.session())
+        await until(lambda: metadata.begun)
+        await store.close()
+        with pytest.raises(PartitionClosedError):
+            await waiting
+        assert metadata.begun == [counts]
+
+    asyncio.run(work())
