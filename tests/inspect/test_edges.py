@@ -831,6 +831,7 @@ def test_a_part_that_was_not_read_to_its_end_cuts_the_segment_short(storage: Pat
         split = SplitSegment(one, WHOLE, limits, pool)
         report = split.result()
     assert (report.finished, report.uncertain, report.findings) == (not over, over, ())
+    assert limits.bytes_read == seg(storage, 0, 0).stat().st_size - HEADER_SIZE, "every byte is read once"
 
 
 @pytest.mark.parametrize("chunk", [1, RECORD, 3 * RECORD])

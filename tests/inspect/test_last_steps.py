@@ -577,6 +577,12 @@ def test_what_a_manifest_may_hold(change: Callable[[dict[str, Any]], object], sa
         assert str(caught.value) == said
 
 
+@pytest.mark.parametrize("other", [{"schema": "waltzctl.other/1"}, {"schema": "waltzctl.other/1", "type": "other"}])
+def test_a_document_of_another_schema_is_no_manifest(other: dict[str, str]) -> None:
+    with pytest.raises(NoManifestError, match=r"its schema is 'waltzctl\.other/1'"):
+        decode_manifest(sealed(lambda one: one.update(other)))
+
+
 @pytest.mark.parametrize(("spaces", "damaged"), [(0, True), (4096 - 19, True), (4096 - 18, False)])
 def test_a_torn_manifest_is_known_by_its_beginning(spaces: int, damaged: bool) -> None:
     """Something else that only mentions one is none."""

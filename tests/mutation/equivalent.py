@@ -1233,6 +1233,20 @@ _NONE_GONE = "if not gone and not tuple(self._ends(reports, self._context, self.
 _WHOLE_STATE = "return disk.read_range(path, 0, 1 if state is None else state.size)"
 _NEAR_BEGINNING = "if reader is None or wanted <= HEADER_SIZE:"
 _INSPECT = (
+    Equivalent(
+        "engine/inspect/targets.py",
+        "",
+        "_HEADERS_COMPARED = 1000",
+        "_HEADERS_COMPARED = 999",
+        "of the headers of a storage directory a sample is read, and what most of them say is believed",
+    ),
+    Equivalent(
+        "engine/inspect/live.py",
+        "",
+        "LOOKS_WHEN_HELD = 4",
+        "LOOKS_WHEN_HELD = 3",
+        "any few looks will do: behind them what is new counts as being written",
+    ),
     *(
         Equivalent(
             "engine/inspect/segment_checks.py",
@@ -1356,6 +1370,7 @@ _INSPECT = (
         for old, new in (
             ("run.offset >= stop:", "run.offset > stop:"),
             ("run.start >= stop:", "run.start > stop:"),
+            ("run.start >= stop:", "False:"),
             ("run.offset >= stop:", "run.offset >= (stop) - 1:"),
             ("run.start >= stop:", "run.start >= (stop) - 1:"),
         )
