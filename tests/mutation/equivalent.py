@@ -1240,12 +1240,41 @@ _INSPECT = (
         "_HEADERS_COMPARED = 999",
         "of the headers of a storage directory a sample is read, and what most of them say is believed",
     ),
+    *(
+        Equivalent(
+            "engine/inspect/live.py",
+            "",
+            old,
+            new,
+            "any few looks will do: behind them what is new counts as being written",
+        )
+        for old, new in (
+            ("LOOKS_WHEN_HELD = 4", "LOOKS_WHEN_HELD = 3"),
+            ("LOOKS_WHEN_HELD = 4", "LOOKS_WHEN_HELD = 5"),
+            ("LOOKS = 40", "LOOKS = 39"),
+            ("LOOKS = 40", "LOOKS = 41"),
+        )
+    ),
     Equivalent(
-        "engine/inspect/live.py",
-        "",
-        "LOOKS_WHEN_HELD = 4",
-        "LOOKS_WHEN_HELD = 3",
-        "any few looks will do: behind them what is new counts as being written",
+        "engine/inspect/dump_chunks.py",
+        "ChunkReader._piece",
+        "if isinstance(item, Damage) or item.end <= stop:",
+        "if isinstance(item, Damage) or False:",
+        "of a batch that ends in front of the stop every record begins in front of it",
+    ),
+    Equivalent(
+        "engine/inspect/dump_chunks.py",
+        "ChunkReader._subdivide",
+        "continue",
+        "break",
+        "behind damage one piece is longer, and has the same records",
+    ),
+    Equivalent(
+        "engine/inspect/signing.py",
+        "SigningKey",
+        "private: Ed25519PrivateKey | None = field(default=None, repr=False)",
+        "private: Ed25519PrivateKey | None = field(default=None, repr=True)",
+        "the key's own representation tells nothing of it either",
     ),
     *(
         Equivalent(
