@@ -562,6 +562,8 @@ def test_a_state_lies_outside_of_what_is_inspected(storage: Path, tmp_path: Path
     for path in (storage / "x", storage / "0" / "x", storage):
         with pytest.raises(InvalidRequestError, match="which is only read"):
             refuse_inside(path, [tmp_path / "other", storage])
+        with pytest.raises(InvalidRequestError, match="which is only read"):
+            refuse_inside(path, ["s3://bucket/x", storage])  # type: ignore[list-item]
 
 
 # --- a manifest ------------------------------------------------------------------------------------------------------------

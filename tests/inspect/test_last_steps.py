@@ -636,6 +636,15 @@ def test_whether_a_process_holds_a_directory(storage: Path, held: bool) -> None:
             assert look_around(scope, None).held is held
 
 
+def test_a_manifest_says_of_a_partition_without_records_that_it_has_none(tmp_path: Path) -> None:
+    """Whatever its empty segment would begin with."""
+    storage = build_directory(tmp_path / "s", {0: 3, 1: 0})
+    request = ManifestRequest(tmp_path / "manifest")
+    run(age(storage), manifest=request)
+    made = decode_manifest(request.path.read_bytes())
+    assert [(one.first_transaction_id, one.last_transaction_id) for one in made.partitions] == [(0, 2), (None, None)]
+
+
 def test_a_manifest_that_names_only_one_file_of_a_pair_takes_the_other_for_another_file(
     storage: Path, tmp_path: Path
 ) -> None:

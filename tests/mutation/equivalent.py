@@ -1233,6 +1233,30 @@ _NONE_GONE = "if not gone and not tuple(self._ends(reports, self._context, self.
 _WHOLE_STATE = "return disk.read_range(path, 0, 1 if state is None else state.size)"
 _NEAR_BEGINNING = "if reader is None or wanted <= HEADER_SIZE:"
 _INSPECT = (
+    *(
+        Equivalent(
+            "engine/inspect/record_checks.py",
+            "",
+            "MAX_LISTED = 10_000",
+            f"MAX_LISTED = {other}",
+            "any bound will do for a list that nobody reads to its end: what is beyond it is counted",
+        )
+        for other in (9999, 10001)
+    ),
+    Equivalent(
+        "engine/inspect/dump_records.py",
+        "_Segment.joined",
+        "if behind.stretch is None and before.reaches(behind._job.first):",
+        "if behind.stretch is None and True:",
+        "one segment more is opened, and what lies outside of the wanted ids is left out afterwards",
+    ),
+    Equivalent(
+        "engine/inspect/vouching.py",
+        "Vouching._load",
+        "self._manifest = decode_manifest(disk.read_range(path, 0, min(state.size, _LIMIT)))",
+        "self._manifest = decode_manifest(disk.read_range(path, 0, max(state.size, _LIMIT)))",
+        "nothing is read behind the end of a file, and no manifest is larger than the limit",
+    ),
     Equivalent(
         "engine/inspect/targets.py",
         "",
