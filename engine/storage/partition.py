@@ -372,8 +372,7 @@ class Partition:
                     f" the local low-water mark is {self.local_low_water_mark}"
                 )
             self._log.end_after(after)  # verifies the record before anything is changed
-            if after < self.local_low_water_mark:
-                self._control.lower_local_low_water_mark(self.number, after)
+            self._control.lower_local_low_water_mark(self.number, after)
             try:
                 self._cut_to(after + 1)
             except DiskWriteError as error:

@@ -15,7 +15,7 @@ from tests.builders import build_directory
 from tests.inspect.helpers import age, codes, cut, flip, idx, patch, run, seg
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.findings import Finding
-from waltzctl.engine.inspect import read_limits, split_segments
+from waltzctl.engine.inspect import partial, read_limits, split_segments
 from waltzctl.engine.inspect import verify as verify_module
 from waltzctl.engine.inspect.read_limits import CutShort, ReadLimits
 from waltzctl.engine.inspect.verify import VerifyOptions, VerifySummary, verify
@@ -347,3 +347,15 @@ def test_memory_does_not_grow_with_the_size_of_a_segment(tmp_path: Path, request
     high = peak(write_large(tmp_path / "large", times * 128 << 20))
     print(f"peak memory: {low} KiB for 128 MiB, {high} KiB for {times} times as much")
     assert high < 1.2 * low
+
+
+@pytest.mark.parametrize("options", [{"quick": True}, {"sample": 0.1, "sample_seed": 1}, {}])
+@pytest.mark.parametrize("listed", [9, 7, 6, 1])
+def test_records_that_were_left_unread_behind_a_short_index_are_not_called_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listed: int, options: dict[str, object]
+) -> None:
+    """Three records are read behind the last that the index proves; what lies between these and the next segment is unknown."""
+    monkeypatch.setattr(partial, "TAIL", 3 * 60)
+    storage = build_directory(tmp_path / "s", {0: 30}, per_segment=10, size=20)
+    os.truncate(idx(storage, 0, 10), HEADER_SIZE + 8 * listed)
+    assert codes(run(age(storage), **options)[0]) == ["index-short"]

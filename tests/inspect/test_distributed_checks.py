@@ -251,6 +251,14 @@ def answers(storage: Path, *parts: Part) -> list[Checked]:
     return [check(CheckTask(job(storage), Terms(WHOLE, None, None), part)) for part in parts]
 
 
+def test_a_segment_that_one_worker_read_is_its_report_and_counts_once(storage: Path) -> None:
+    one, limits = job(age(storage)), ReadLimits()
+    report = check_segment(one, WHOLE, ReadLimits())
+    limits.spend(5)
+    assert distributed_checks._join(one, [Checked(7, report=report)], limits) is report
+    assert limits.bytes_read == 12
+
+
 def test_parts_that_do_not_join_are_no_segment(storage: Path) -> None:
     one = job(age(storage))
     front, middle, end = (Part(5 * n, at(5 * n), at(5 * n + 5)) for n in (0, 1, 2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tracemalloc
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.builders import build_directory, make_records
-from tests.inspect.helpers import age, cut, flip, idx, patch, run, seg
+from tests.inspect.helpers import age, codes, cut, flip, idx, patch, run, seg
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect import dump_chunks
@@ -23,6 +24,7 @@ from waltzctl.engine.inspect.dump import (
     dump_records,
     dump_segments,
 )
+from waltzctl.engine.scan import scanner
 from waltzctl.formats.control import Layout
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import HEADER_SIZE, Record
@@ -92,6 +94,37 @@ def test_a_damaged_record_of_a_sealed_segment_hides_no_other(tmp_path: Path) -> 
     assert shape(list(dump_records(storage, partitions=[0], first=12, last=16))) == [12, 13, "record-checksum", 15, 16]
     assert shape(list(dump_records(storage, partitions=[0], first=16, last=17))) == [16, 17]
     assert shape(list(dump_records(storage, partitions=[0], last=13, first=12))) == [12, 13]
+
+
+@pytest.mark.parametrize("record", [9, 5])
+def test_what_a_search_that_was_given_up_left_unread_is_not_called_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record: int
+) -> None:
+    """As verify does: bytes that are built to be expensive may hold the records behind them."""
+    storage = build(tmp_path / "s")
+    patch(seg(storage, 0, 10), at(record), bytes([0xA5] * (at(10) - at(record))))
+    idx(storage, 0, 10).unlink()
+    age(storage)
+    monkeypatch.setattr(scanner, "BUDGET_BASE", 0)
+    monkeypatch.setattr(scanner, "BUDGET_PER_BYTE", 0)
+    found, _ = run(storage)
+    assert codes(found) == ["record-length", "index-missing"]
+    shown = [*range(10 + record), "record-length", *range(20, 30)]
+    assert shape(list(dump_records(storage, partitions=[0]))) == shown
+    assert shape(list(dump_records(storage, partitions=[0], reverse=True))) == shown[::-1]
+
+
+@pytest.mark.parametrize("changed", [None, 0, 20])
+def test_segments_that_changed_meanwhile_prove_no_gap_between_them(tmp_path: Path, changed: int | None) -> None:
+    storage = build(tmp_path / "s")
+    for path in (seg(storage, 0, 10), idx(storage, 0, 10)):
+        path.unlink()
+    items = dump_records(storage, partitions=[0])
+    front = [next(items) for _ in range(10)]
+    if changed is not None:
+        os.utime(seg(storage, 0, changed))
+    rest = list(items)
+    assert shape([*front, *rest]) == [*range(10), *([] if changed == 0 else ["segment-gap"]), *range(20, 30)]
 
 
 def test_a_partition_without_a_segment_has_no_records(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ from waltzctl.engine.inspect.verify import verify
 from waltzctl.engine.log.index import IndexReader
 from waltzctl.engine.log.view import read_control
 from waltzctl.engine.scan.byte_source import FileSource
-from waltzctl.formats.control import ControlFile
+from waltzctl.formats.control import ControlFile, Layout
 from waltzctl.formats.segment import HEADER_SIZE
 
 SIZE = 20
@@ -562,6 +562,8 @@ def test_a_state_lies_outside_of_what_is_inspected(storage: Path, tmp_path: Path
     for path in (storage / "x", storage / "0" / "x", storage):
         with pytest.raises(InvalidRequestError, match="which is only read"):
             refuse_inside(path, [tmp_path / "other", storage])
+        with pytest.raises(InvalidRequestError, match="which is only read"):
+            refuse_inside(path, ["s3://bucket/x", storage])  # type: ignore[list-item]
 
 
 # --- a manifest ------------------------------------------------------------------------------------------------------------
@@ -831,6 +833,7 @@ def test_a_part_that_was_not_read_to_its_end_cuts_the_segment_short(storage: Pat
         split = SplitSegment(one, WHOLE, limits, pool)
         report = split.result()
     assert (report.finished, report.uncertain, report.findings) == (not over, over, ())
+    assert limits.bytes_read == seg(storage, 0, 0).stat().st_size - HEADER_SIZE, "every byte is read once"
 
 
 @pytest.mark.parametrize("chunk", [1, RECORD, 3 * RECORD])
@@ -850,3 +853,12 @@ def test_damage_where_two_pieces_meet_is_told_once_in_both_directions(
     forwards = told(False)
     assert len(forwards) == 30
     assert told(True) == forwards[::-1]
+
+
+@pytest.mark.parametrize("asked", [0, 1])
+def test_of_a_control_file_only_the_partitions_that_were_asked_for_are_told(tmp_path: Path, asked: int) -> None:
+    storage = build_directory(tmp_path / "s", {0: 3, 1: 3}, size=20)
+    begin, end = Layout.RELEASED.file_size(1), Layout.RELEASED.file_size(2)
+    patch(storage / CONTROL, begin + 4, b"\xa5" * (end - begin - 4))
+    found = codes(run(age(storage) / str(asked))[0])
+    assert found == ([] if asked == 0 else ["control-pair-checksum"])

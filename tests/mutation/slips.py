@@ -57,8 +57,7 @@ FIRST: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/storage/partition.py",
-        """            if after < self.local_low_water_mark:
-                self._control.lower_local_low_water_mark(self.number, after)
+        """            self._control.lower_local_low_water_mark(self.number, after)
             try:
                 self._cut_to(after + 1)
             except DiskWriteError as error:
@@ -68,8 +67,7 @@ FIRST: tuple[Slip, ...] = (
                 self._cut_to(after + 1)
             except DiskWriteError as error:
                 raise self._fail(error) from None
-            if after < self.local_low_water_mark:
-                self._control.lower_local_low_water_mark(self.number, after)
+            self._control.lower_local_low_water_mark(self.number, after)
 """,
         ("tests/storage/test_one_step.py",),
         "a crash within a truncation that was permitted quarantines the partition",

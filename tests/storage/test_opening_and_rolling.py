@@ -227,6 +227,21 @@ def test_partitions_that_were_not_asked_for_stay_as_they_are(tmp_path: Path) -> 
 
 
 @LAYOUTS
+@pytest.mark.parametrize("delete_files", [False, True])
+def test_a_partition_that_was_not_asked_for_can_be_taken_away(
+    tmp_path: Path, layout: Layout, delete_files: bool
+) -> None:
+    build_directory(tmp_path, {0: 5, 1: 5}, layout=layout)
+    with StorageDirectory.open(tmp_path, partitions=[1]) as storage:
+        storage.unassign(0, delete_files=delete_files)
+        with pytest.raises(NotAssignedError):
+            storage.look(0)
+        assert storage.partition(1).max_transaction_id == 4
+        storage.assign(0)
+        assert storage.partition(0).max_transaction_id == (-1 if delete_files else 4)
+
+
+@LAYOUTS
 def test_assigning_what_is_assigned_does_nothing(tmp_path: Path, layout: Layout) -> None:
     build_directory(tmp_path, {0: 5, 1: 5}, layout=layout)
     with StorageDirectory.open(tmp_path, partitions=[1]) as storage, recording() as changes:

@@ -132,6 +132,26 @@ def test_a_partition_that_was_never_used_costs_no_reset(tmp_path: Path, initial:
             assert ((path / "waltz-storage.ctl").read_bytes() == raw) == initial, (layout, change)
 
 
+@LAYOUTS
+def test_a_pair_without_a_struct_in_force_is_written_anew_with_a_deletion(tmp_path: Path, layout: Layout) -> None:
+    path = build_directory(tmp_path / "s", {0: 5, 1: 5}, layout=layout)
+    raw = bytearray((path / "waltz-storage.ctl").read_bytes())
+    control = decode_control(bytes(raw))
+    begin, end = layout.file_size(1), layout.file_size(2)
+    raw[begin + 4 : end] = b"\xa5" * (end - begin - 4)  # all but the number of the partition
+    (path / "waltz-storage.ctl").write_bytes(raw)
+    (path / ".waltzctl").mkdir(exist_ok=True)
+    begin_deletion(path, 1)
+    with OpenControlFile.open(path / "waltz-storage.ctl") as held:
+        assert held.info(1).current_struct is None
+        finish_deletions(path, held)
+        current = held.info(1).current_struct
+        assert current is not None
+        assert current.marks == (-1, -1, -1)
+        assert held.info(0) == control.partitions[0]
+    assert list((path / ".waltzctl" / "deleting").iterdir()) == []
+
+
 def test_marks_stay_where_the_partition_is_here_again_or_its_info_is_another_s(storage: Path) -> None:
     begin_deletion(storage, 1)
     (storage / "1").mkdir()
