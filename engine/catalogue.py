@@ -458,7 +458,7 @@ def _kinds() -> Iterable[FindingKind]:
         Code.LOG_RECORD_CHECKSUM, damage,
         "A part of a page store's log is damaged, and records follow that were written later: edits that somebody was promised"
         " may be lost. The store is not opened.",
-        "Bring the file back from a copy, or salvage what is whole into a new directory.",
+        "Bring the file back from a copy, salvage what is whole into a new directory, or recover in place (pages recover).",
         "pages salvage --to DIR",
     )  # fmt: skip
     yield FindingKind(

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import signal
+import time
 from pathlib import Path
 
 import pytest
 
-from tests.cli.running import Answer, invoke
+from tests import warm_start
+from tests.cli.running import Answer, command_line, environment, invoke
 from tests.crash.simdisk import Tree
 from tests.pages.stores import crash
+from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.pages.batch import WriteBatch
 from waltzctl.engine.pages.page_storage import PageStorage
 
@@ -144,3 +149,117 @@ def test_what_is_no_store_and_what_cannot_be_meant(store: Path, tmp_path: Path) 
     assert invoke("pages", "salvage", store, "--to", store / "to").status == 2
     assert invoke("pages", "dump", store, "--what", "else").status == 2
     assert invoke("pages", store, "verify").status == 2
+
+
+def damaged(store: Path) -> Path:
+    """The first record of the log is not what it was: pages 1 and 2 in their first version, and page 3."""
+    log = store / "wal" / "log_1_0"
+    raw = bytearray(log.read_bytes())
+    raw[40] ^= 1
+    log.write_bytes(raw)
+    return store
+
+
+def test_a_damaged_store_is_recovered_in_place_and_taken_back(store: Path) -> None:
+    damaged(store)
+    before = Tree.read(store, (".waltzctl/lock",))
+    assert invoke("pages", "recover", store, "--yes").status == 4
+    assert invoke("pages", "recover", store, "--mode", "absolute-consistency", "--yes").status == 4
+    words = ("pages", "recover", store, "--mode", "skip-damaged")
+    refused = invoke(*words, "--format", "ndjson")
+    assert refused.status == 13
+    planned = invoke(*words, "--dry-run", "--format", "ndjson")
+    assert planned.status == 4, "as verify"
+    (plan,) = planned.only("plan")
+    assert plan["command"] == "pages recover --mode skip-damaged"
+    assert [(step["action"], step["loses_data"]) for step in plan["steps"]] == [
+        ("give-up", True), ("write-checkpoint", False), ("set-aside", False),
+    ]  # fmt: skip
+    assert "Nothing was modified." in invoke(*words, "--dry-run", "--format", "table").out
+    assert Tree.read(store, (".waltzctl/lock",)).differences(before) == []
+    answer = invoke(*words, "--yes", "--format", "ndjson")
+    assert answer.status == 0, answer.err
+    (result,) = answer.only("result")
+    assert (result["applied"], result["status"], result["plan_hash"]) == (True, "clean", plan["hash"])
+    assert verify(store).status == 0
+    listed = invoke("undo", store, "--list", "--format", "ndjson").only("undo-entry")
+    assert [(one["id"], one["command"]) for one in listed] == [(result["undo_id"], "pages-recover")]
+    assert invoke("undo", store).status == 13
+    assert invoke("undo", store, "--prune", "--older-than", "1d", "--yes").status == 2
+    assert invoke("undo", store, "--dry-run").status == 0
+    undone = invoke("undo", store, "--yes", "--format", "table")
+    assert undone.status == 4, "the damage is there again"
+    assert "UNDONE  2 files brought back" in undone.out
+    assert {name: one for name, one in Tree.read(store).files.items() if ".waltzctl" not in name} == {
+        name: one for name, one in before.files.items() if ".waltzctl" not in name
+    }
+    assert invoke("undo", store, result["undo_id"], "--yes").status == 13
+    assert invoke("undo", store, "20260101T000000Z-x", "--yes").status == 2
+    shown = invoke(*words, "--yes", "--format", "table").out
+    assert "RECOVERED" in shown
+    with PageStorage.open(store) as opened:
+        assert bytes(opened.read(2).data) == b"again"
+        assert opened.max_id() == 2
+    refused = invoke("undo", store, "--yes")
+    assert refused.status == 13
+    assert "was opened for writing since" in refused.err
+    assert invoke(*words, "--yes", "--format", "table").out.endswith("NOTHING TO DO. Nothing was modified.\n")
+
+
+def test_recovery_up_to_the_first_fault_tells_what_it_costs(store: Path) -> None:
+    with PageStorage.open(store) as opened:
+        opened.write(WriteBatch().put_page(7, b"seven" * 200))
+        opened.write(WriteBatch().put_page(8, b"eight" * 200))
+    log = store / "wal" / "log_2_0"
+    raw = bytearray(log.read_bytes())
+    raw[40] ^= 1
+    log.write_bytes(raw)
+    answer = invoke("pages", "recover", store, "--mode", "point-in-time", "--yes", "--format", "table")
+    assert answer.status == 0, answer.out
+    for said in ("drop-records", "page 0:8 is given up", "RECOVERED"):
+        assert said in answer.out
+    assert verify(store).status in (0, 3), "room behind the last page at most"
+    assert invoke("pages", "gc", store).status == 0
+    assert verify(store).status == 0
+
+
+def test_a_version_whose_room_was_used_again_is_damage_that_remains(store: Path) -> None:
+    with PageStorage.open(store) as opened:
+        opened.write(WriteBatch().put_page(7, b"seven"))  # where page 2 was first
+    log = store / "wal" / "log_1_0"
+    raw = bytearray(log.read_bytes())
+    raw[-60] ^= 1
+    log.write_bytes(raw)
+    answer = invoke("pages", "recover", store, "--mode", "point-in-time", "--yes", "--format", "table")
+    assert answer.status == 5
+    assert "RECOVERED, DAMAGE REMAINS" in answer.out
+    assert "page 0:2" in " ".join(one["message"] for one in verify(store).only("finding"))
+    assert invoke("undo", store, "--yes").status == 4
+
+
+def test_recovery_of_a_store_in_use_and_of_none(store: Path, tmp_path: Path) -> None:
+    damaged(store)
+    assert invoke("pages", "recover", tmp_path / "none", "--yes").status == 10
+    assert invoke("pages", "recover", store, "--mode", "best", "--yes").status == 2
+    with DirectoryLock.acquire(store, None):
+        assert invoke("pages", "recover", store, "--mode", "skip-damaged", "--yes").status == 11
+
+
+def test_a_recovery_that_is_killed_is_taken_back(store: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """The process dies between two of its steps; the next command says so, and the one after that recovers."""
+    damaged(store)
+    before = {name: one for name, one in Tree.read(store).files.items() if ".waltzctl" not in name}
+    words = ("pages", "recover", store, "--mode", "skip-damaged", "--yes", "--format", "ndjson")
+    for number in range(100 if request.config.getoption("--long") else 5):
+        with warm_start.Popen(command_line(*words), env=environment(), stdout=-3, stderr=-3) as process:
+            time.sleep(0.1 + 0.05 * (number % 12))
+            os.kill(process.pid, signal.SIGKILL)
+        for _ in range(3):
+            answer = invoke(*words)
+            assert answer.status in (0, 3, 4), answer.err
+            if verify(store).status == 0:
+                break
+        assert verify(store).status == 0
+        assert invoke("undo", store, "--yes").status == 4
+        now = {name: one for name, one in Tree.read(store).files.items() if ".waltzctl" not in name}
+        assert now == before

@@ -39,6 +39,10 @@ MANUAL = Manual(
             "Afterwards the partitions concerned are verified again, under the lock, and the exit status is verify's: with the"
             " files comes back the damage that the repair was for (3, 4). A session or mark that falls is said on stderr."
         ),
+        (
+            "PATH may be a page store, as pages recover leaves it: the repair is taken back as long as the store was not opened"
+            " for writing since (13)."
+        ),
         ("PATH may be a partition's directory: the repair is then the latest one that touched that partition."),
         (
             "--prune gives up what repairs kept that are older than --older-than: their copies go, and with them the way back. A"
@@ -114,6 +118,17 @@ def run(
 
     age = parsed("--older-than", older_than, parse_duration)
     _check_prune(prune, age, keep, others=listing or entry_id is not None or allow_data_loss)
+
+    from waltzctl.page_repairs import is_page_store, undo_in_store
+
+    if is_page_store(named):
+        if prune or allow_data_loss:
+            option = "--prune" if prune else "--allow-data-loss"
+            raise typer.BadParameter("is for storage directories, and this is a page store", param_hint=f"'{option}'")
+        return undo_in_store(
+            named, entry_id, listing=listing, yes=yes, dry_run=dry_run, output_format=output_format, quiet=quiet,
+            verbose=verbose,
+        )  # fmt: skip
 
     from waltzctl.engine.log.places import local
     from waltzctl.engine.log.view import TargetKind, resolve
