@@ -14,13 +14,13 @@ import hashlib
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.durable.edits import Cut, Edit, Remove, Replace
 from waltzctl.engine.durable.execution import check_edits
-from waltzctl.engine.durable.manifest import QuarantineEntry, RepairState
+from waltzctl.engine.durable.manifest import KeptFile, QuarantineEntry
 from waltzctl.engine.durable.quarantine import (
     apply_edits,
     interrupted,
@@ -28,10 +28,11 @@ from waltzctl.engine.durable.quarantine import (
     roll_back_interrupted,
     take_back,
 )
-from waltzctl.engine.durable.restore import stamp, ways_back
-from waltzctl.engine.errors import DamageError, InvalidRequestError, RefusedError, StalePlanError
+from waltzctl.engine.durable.restore import Way, stamp, ways_back
+from waltzctl.engine.durable.undoable import check_as_left, choose_applied
+from waltzctl.engine.errors import DamageError, StalePlanError, told_with
 from waltzctl.engine.findings import Finding, Severity
-from waltzctl.engine.pages.inspection import PageVerification, entries_of, read_page, verify_store
+from waltzctl.engine.pages.inspection import PageVerification, entries_of, read_page, read_settled, verify_store
 from waltzctl.engine.pages.page_directory import Located, PageDirectory
 from waltzctl.engine.pages.page_gc import checkpoint_payloads
 from waltzctl.engine.pages.restore import directory_of, overlap_finding, restore
@@ -40,11 +41,11 @@ from waltzctl.engine.pages.wal_reader import (
     RecoveryMode,
     WalContents,
     payloads_of,
-    read_wal,
     refuse,
     wal_findings,
 )
 from waltzctl.engine.pages.wal_store import checkpoint_parts
+from waltzctl.engine.strict_json import canonical
 from waltzctl.formats.checksums import crc32c
 from waltzctl.formats.pages.names import CHECKPOINT_LEVEL, WAL_DIRECTORY, LogName, parse_log_name
 from waltzctl.formats.pages.write_batch import BatchError, EditType, PageEntry, PageId, Version, decode_batch
@@ -57,7 +58,7 @@ NAMED = 100
 
 
 @dataclass(frozen=True, slots=True)
-class RecoveryStep:
+class StoreStep:
     """What is done to a file, or given up.  `offset` and `length` are in bytes of it as it is before."""
 
     action: str
@@ -74,7 +75,7 @@ class PageRecovery:
 
     path: Path
     mode: RecoveryMode
-    steps: tuple[RecoveryStep, ...]
+    steps: tuple[StoreStep, ...]
     edits: tuple[Edit, ...]
     hash: str
     roll_back: bool = False
@@ -85,18 +86,20 @@ class PageRecovery:
         return any(step.loses_data for step in self.steps)
 
 
-@dataclass(frozen=True, slots=True)
-class PageRepair:
-    """What came of a repair or an undo: its entry, None where nothing had to be kept, and what verify says afterwards."""
+class AppliedRecovery(NamedTuple):
+    """The repair, None where nothing had to be kept; what verify says then; which interrupted ones were taken back first."""
 
     entry: QuarantineEntry | None
     verified: PageVerification
-    taken_back: tuple[str, ...] = ()
+    taken_back: tuple[QuarantineEntry, ...]
 
-    @property
-    def damaged(self) -> bool:
-        """Whether damage is left."""
-        return self.verified.count(Severity.DAMAGE) > 0
+
+class UndoneRecovery(NamedTuple):
+    """The repair that was taken back, what verify says then, and which interrupted ones were before."""
+
+    entry: QuarantineEntry
+    verified: PageVerification
+    taken_back: tuple[QuarantineEntry, ...]
 
 
 def plan_recovery(path: Path, mode: RecoveryMode) -> PageRecovery:
@@ -105,11 +108,9 @@ def plan_recovery(path: Path, mode: RecoveryMode) -> PageRecovery:
     Raises NotWaltzError, DamageError for what `mode` does not tolerate, DiskReadError.
     """
     if left := interrupted(path, STORE):
-        steps = [
-            RecoveryStep("roll-back", path, f"the repair {one.id} was interrupted; this comes first") for one in left
-        ]
+        steps = [StoreStep("roll-back", path, f"the repair {one.id} was interrupted; this comes first") for one in left]
         return _plan(path, mode, steps, (), roll_back=True)
-    contents = read_wal(path)
+    contents = read_settled(path)
     refuse(contents, mode)
     tolerant = mode in (RecoveryMode.POINT_IN_TIME, RecoveryMode.SKIP_DAMAGED)
     left_out: list[PageEdit] = []
@@ -124,8 +125,9 @@ def plan_recovery(path: Path, mode: RecoveryMode) -> PageRecovery:
     damage = [one for one in wal_findings(contents, path) if one.severity is Severity.DAMAGE]
     if not (damage or left_out or overlapping):
         return _plan(path, mode, *_torn(contents))
-    everything = restore(contents, RecoveryMode.SKIP_DAMAGED, lenient=True)
-    made = _rebuilt(kept, everything, {(page, entry) for page, entry, _ in overlapping})
+    told: list[PageEdit] = []
+    everything = restore(contents, RecoveryMode.SKIP_DAMAGED, lenient=True, left_out=told)
+    made = _rebuilt(kept, everything, told, {(page, entry) for page, entry, _ in overlapping})
     number = contents.highest_number
     checkpoint = contents.directory / str(LogName(number, CHECKPOINT_LEVEL))
     steps = [
@@ -134,7 +136,7 @@ def plan_recovery(path: Path, mode: RecoveryMode) -> PageRecovery:
         *_few((f"page {one.page}: its {one.type.name.lower()} of sequence {one.version.sequence} cannot be made"
                for one in left_out), "drop-edit", contents.directory),
         *_page_steps(path, everything, made),
-        RecoveryStep("write-checkpoint", checkpoint, f"holds the {_count(len(_live(made)), 'page')} that are kept"),
+        StoreStep("write-checkpoint", checkpoint, f"holds the {_count(len(_live(made)), 'page')} that are kept"),
     ]  # fmt: skip
 
     def parts() -> Iterator[bytes]:
@@ -143,41 +145,50 @@ def plan_recovery(path: Path, mode: RecoveryMode) -> PageRecovery:
     edits: list[Edit] = [Replace(checkpoint, parts, sum(map(len, parts())))]
     for file in contents.files:
         if file.path != checkpoint:
-            steps.append(RecoveryStep("set-aside", file.path, "into the quarantine; undo brings it back", 0, file.size))
+            steps.append(StoreStep("set-aside", file.path, "into the quarantine; undo brings it back", 0, file.size))
             edits.append(Remove(file.path))
     return _plan(path, mode, steps, edits)
 
 
-def _torn(contents: WalContents) -> tuple[list[RecoveryStep], list[Edit]]:
+def _torn(contents: WalContents) -> tuple[list[StoreStep], list[Edit]]:
     """Cut the end that an interrupted write left, as opening the store does."""
     last = contents.last
     if last is None or contents.torn_from is None:
         return [], []
     said = "the last write was interrupted, and nobody was promised anything; kept in the quarantine"
-    return [RecoveryStep("cut", last.path, said, last.end, last.size - last.end)], [Cut(last.path, last.end)]
+    return [StoreStep("cut", last.path, said, last.end, last.size - last.end)], [Cut(last.path, last.end)]
 
 
 def _plan(
-    path: Path, mode: RecoveryMode, steps: Sequence[RecoveryStep], edits: Sequence[Edit], *, roll_back: bool = False
+    path: Path, mode: RecoveryMode, steps: Sequence[StoreStep], edits: Sequence[Edit], *, roll_back: bool = False
 ) -> PageRecovery:
     """With a hash of all that it depends on.  Raises RefusedError where an edit cannot be made in its place."""
     check_edits(path, edits, STORE.state_files)
-    digest = hashlib.sha256(repr((str(path.resolve()), mode.value, roll_back)).encode())
-    for step in steps:
-        digest.update(repr((step.action, str(step.path), step.reason, step.offset, step.length)).encode())
-    for name in sorted(os.listdir(path / WAL_DIRECTORY)):
-        digest.update(repr((name, stamp(path / WAL_DIRECTORY / name))).encode())
-    return PageRecovery(path, mode, tuple(steps), tuple(edits), digest.hexdigest(), roll_back)
+    body = {
+        "command": COMMAND,
+        "store": str(path.resolve()),
+        "mode": mode.value,
+        "roll_back": roll_back,
+        "steps": [{**asdict(step), "path": os.path.relpath(step.path, path)} for step in steps],
+        "log": [[name, _state(path / WAL_DIRECTORY / name)] for name in sorted(os.listdir(path / WAL_DIRECTORY))],
+    }
+    digest = hashlib.sha256(canonical(body)).hexdigest()
+    return PageRecovery(path, mode, tuple(steps), tuple(edits), digest, roll_back)
+
+
+def _state(path: Path) -> list[object] | None:
+    found = stamp(path)
+    return None if found is None else [found.size, found.sha256, found.modified_ns]
 
 
 # ---- what is given up --------------------------------------------------------------------------------------------------
 
 
-def _given_up(finding: Finding) -> RecoveryStep:
-    return RecoveryStep("give-up", Path(finding.path), finding.message, finding.offset, finding.length, loses_data=True)
+def _given_up(finding: Finding) -> StoreStep:
+    return StoreStep("give-up", Path(finding.path), finding.message, finding.offset, finding.length, loses_data=True)
 
 
-def _dropped_records(contents: WalContents, mode: RecoveryMode) -> Iterator[RecoveryStep]:
+def _dropped_records(contents: WalContents, mode: RecoveryMode) -> Iterator[StoreStep]:
     """Whole records that the mode does not take."""
     if mode is not RecoveryMode.POINT_IN_TIME:
         return
@@ -193,10 +204,10 @@ def _dropped_records(contents: WalContents, mode: RecoveryMode) -> Iterator[Reco
         if dropped:
             said = f"{_count(len(dropped), 'whole record')} behind the first fault"
             first = dropped[0].offset
-            yield RecoveryStep("drop-records", file.path, said, first, dropped[-1].end - first, loses_data=True)
+            yield StoreStep("drop-records", file.path, said, first, dropped[-1].end - first, loses_data=True)
 
 
-def _page_steps(path: Path, everything: PageDirectory, made: PageDirectory) -> Iterator[RecoveryStep]:
+def _page_steps(path: Path, everything: PageDirectory, made: PageDirectory) -> Iterator[StoreStep]:
     """What becomes of pages, against all that the log tells."""
     before, after = _live(everything), _live(made)
     gone = [page for page in before if page not in after]
@@ -210,14 +221,14 @@ def _page_steps(path: Path, everything: PageDirectory, made: PageDirectory) -> I
     yield from _few((f"page {page} was deleted, and is there again" for page in back), "bring-back-page", path)
 
 
-def _few(sentences: Iterable[str], action: str, path: Path) -> Iterator[RecoveryStep]:
+def _few(sentences: Iterable[str], action: str, path: Path) -> Iterator[StoreStep]:
     more = 0
     for number, said in enumerate(sentences):
         if number < NAMED:
-            yield RecoveryStep(action, path, said, loses_data=True)
+            yield StoreStep(action, path, said, loses_data=True)
         more = max(0, number + 1 - NAMED)
     if more:
-        yield RecoveryStep(action, path, f"and {more} more", loses_data=True)
+        yield StoreStep(action, path, f"and {more} more", loses_data=True)
 
 
 def _live(directory: PageDirectory) -> dict[PageId, Located]:
@@ -229,81 +240,99 @@ def _count(number: int, noun: str) -> str:
 
 
 def _overlapping(path: Path, directory: PageDirectory) -> list[tuple[PageId, PageEntry, Finding]]:
-    """Entries that claim bytes of another one and are not the one that is there, each with the finding.
+    """Entries that give way to others in the same bytes, each with the finding.
 
-    Where both are whole, the one behind goes: both hold the same bytes there.
+    The one that is there stays, as its checksum tells.  Of two that agree with it both hold the same bytes there, and of two that
+    do not neither can be read: the first one stays.
     """
     found: list[tuple[PageId, PageEntry, Finding]] = []
-    group: list[tuple[PageId, PageEntry]] = []
-    end = 0
-
-    def settle() -> None:
-        reach = 0
-        whole = [(page, entry) for page, entry in group if crc32c(read_page(path, entry)) == entry.checksum]
-        for page, entry in group:
-            stays = len(group) == 1 or ((page, entry) in whole and entry.offset >= reach)
-            if stays:
-                reach = entry.offset + entry.size
-            else:
-                finding = overlap_finding(path, entry.file_id, entry.offset, entry.size)
-                found.append((page, entry, finding))
-
-    for page, entry in entries_of(directory):
-        if not entry.size:
+    for group in _touching(entries_of(directory)):
+        if len(group) == 1:
             continue
-        if group and (entry.file_id != group[0][1].file_id or entry.offset >= end):
-            settle()
-            group, end = [], 0
-        group.append((page, entry))
-        end = max(end, entry.offset + entry.size)
-    settle()
+        whole = [one for one in group if crc32c(read_page(path, one[1])) == one[1].checksum]
+        stay: list[PageEntry] = []
+        for page, entry in [*whole, *(one for one in group if one not in whole)]:
+            if any(entry.offset < one.offset + one.size and one.offset < entry.offset + entry.size for one in stay):
+                found.append((page, entry, overlap_finding(path, entry.file_id, entry.offset, entry.size)))
+            else:
+                stay.append(entry)
     return found
 
 
-def _rebuilt(kept: PageDirectory, everything: PageDirectory, without: set[tuple[PageId, PageEntry]]) -> PageDirectory:
-    """What is kept, without some entries and what refers to them; ids and sequences go on behind the highest of all."""
-    edits = [one for one in kept.checkpoint().all_edits if one.entry is None or (one.page, one.entry) not in without]
-    now = Version(max(kept.sequence, everything.sequence))
-    edits += [PageEdit(EditType.VAR_HIGHEST, PageId(*one), now) for one in everything.highest_ids.items()]
-    return directory_of(edits, lenient=True)
+def _touching(entries: Iterable[tuple[PageId, PageEntry]]) -> Iterator[list[tuple[PageId, PageEntry]]]:
+    """Entries in the order in which they lie, in groups that no other one reaches into."""
+    group: list[tuple[PageId, PageEntry]] = []
+    end = 0
+    for page, entry in entries:
+        if group and (entry.file_id != group[0][1].file_id or entry.offset >= end):
+            yield group
+            group, end = [], 0
+        group.append((page, entry))
+        end = max(end, entry.offset + entry.size)
+    if group:
+        yield group
+
+
+def _rebuilt(
+    kept: PageDirectory,
+    everything: PageDirectory,
+    left_out: Sequence[PageEdit],
+    without: set[tuple[PageId, PageEntry]],
+) -> PageDirectory:
+    """What is kept, without some entries and what refers to them; ids and sequences go on behind the highest of all.
+
+    A page whose last version goes is gone, whatever older one a reference holds.
+    """
+    now = Version(max([kept.sequence, everything.sequence, *(one.version.sequence for one in left_out)]))
+    edits: list[PageEdit] = []
+    going = False
+    for one in kept.checkpoint().all_edits:
+        if one.type is not EditType.VAR_REF:  # which follows what it refers to
+            going = one.entry is not None and (one.page, one.entry) in without
+        if not going:
+            edits.append(one)
+    for page, entry in sorted(without, key=lambda one: one[0]):
+        last = kept.locate(page)
+        if last is not None and not last.is_reference and last.entry == entry:
+            edits.append(PageEdit(EditType.VAR_DELETE, page, now))
+    named = {*(PageId(*one) for one in everything.highest_ids.items()), *(one.page for one in left_out)}
+    edits += [PageEdit(EditType.VAR_HIGHEST, page, now) for page in sorted(named)]
+    return directory_of(edits)
 
 
 # ---- doing it, and taking it back ----------------------------------------------------------------------------------------
 
 
-def apply_recovery(plan: PageRecovery, *, arguments: Sequence[str]) -> PageRepair:
+def apply_recovery(plan: PageRecovery, *, arguments: Sequence[str]) -> AppliedRecovery:
     """Carry a plan out and verify the store, under its lock.  `arguments`: the command line, for the journal.
 
     Raises DirectoryLockedError, StalePlanError where the log is not as it was, what `apply_edits` raises; the store is as it was
     then, or is so once it is opened.
     """
     path, entry = plan.path, None
-    with DirectoryLock.acquire(path, None):
+    with STORE.lock(path):
         taken = roll_back_interrupted(path, STORE)
-        if not plan.roll_back:
-            now = plan_recovery(path, plan.mode)
-            if now.hash != plan.hash:
-                raise StalePlanError(
-                    f"{path}: the log changed since the plan was made; nothing was modified",
-                    advice="make the plan again",
-                )
-            if now.edits:
-                entry = apply_edits(path, now.edits, STORE, command=COMMAND, arguments=arguments, plan_hash=plan.hash)
-        return PageRepair(entry, verify_store(path), tuple(one.id for one in taken))
+        with told_with(one.id for one in taken):
+            if not plan.roll_back:
+                now = plan_recovery(path, plan.mode)
+                if now.hash != plan.hash:
+                    raise StalePlanError(
+                        f"{path / WAL_DIRECTORY}: the log changed since the plan was made; nothing was modified",
+                        advice="make the plan again",
+                    )
+                if now.edits:
+                    entry = apply_edits(
+                        path, now.edits, STORE, command=COMMAND, arguments=arguments, plan_hash=plan.hash
+                    )
+            return AppliedRecovery(entry, verify_store(path, exclusive=True), taken)
 
 
-def repairs_of(path: Path) -> tuple[QuarantineEntry, ...]:
-    """Every repair of a store, the oldest first: recoveries, and the torn ends that were cut when it was opened.
+def check_undo(entry: QuarantineEntry) -> list[tuple[KeptFile, Way]]:
+    """How an applied repair can be taken back.
 
-    Raises DamageError for a manifest that cannot be used, DiskReadError.
+    Raises StalePlanError where it cannot: somebody has opened the store for writing since, or a file is not as the repair left
+    it; DiskReadError.
     """
-    return list_entries(path, STORE)
-
-
-def check_undo(entry: QuarantineEntry) -> None:
-    """Raise StalePlanError unless an applied repair can be taken back: nobody has opened the store for writing since."""
-    if entry.state is not RepairState.APPLIED:
-        return
     names = [parse_log_name(Path(one.path).name) for one in entry.files]
     highest = max((name.number for name in names if name is not None), default=0)
     wal = entry.storage / WAL_DIRECTORY
@@ -313,27 +342,27 @@ def check_undo(entry: QuarantineEntry) -> None:
             f"{wal / str(min(later))}: the store was opened for writing since the repair {entry.id}",
             advice=f"room of what was given up may hold other pages by now; the kept bytes are in {entry.path}",
         )
+    check_as_left(entry, list_entries(entry.storage, STORE))
     try:
-        ways_back(entry)
+        return ways_back(entry)
     except DamageError as error:
         raise StalePlanError(error.message, advice=error.advice) from error
 
 
-def undo_repair(path: Path, entry_id: str) -> PageRepair:
+def undo_repair(path: Path, entry_id: str) -> UndoneRecovery:
     """Take a repair back, byte for byte, and verify the store, under its lock; an interrupted one is taken back first.
 
     Raises DirectoryLockedError, InvalidRequestError for an unknown id, RefusedError for one that was taken back already,
     StalePlanError as `check_undo`, DiskError.
     """
-    with DirectoryLock.acquire(path, None):
+    with STORE.lock(path):
         taken = roll_back_interrupted(path, STORE)
-        if entry_id in {one.id for one in taken}:
-            return PageRepair(next(one for one in taken if one.id == entry_id), verify_store(path))
-        entry = next((one for one in repairs_of(path) if one.id == entry_id), None)
-        if entry is None:
-            raise InvalidRequestError(f"{path}: there is no repair {entry_id!r}", advice="undo --list shows them")
-        if entry.state is not RepairState.APPLIED:
-            raise RefusedError(f"{entry_id}: {entry.state.why_final}")
-        check_undo(entry)
-        done = take_back(entry, ways_back(entry))
-        return PageRepair(done, verify_store(path), tuple(one.id for one in taken))
+        with told_with(one.id for one in taken):
+            meant = next((one for one in taken if one.id == entry_id), None)
+            if meant is not None:
+                return UndoneRecovery(
+                    meant, verify_store(path, exclusive=True), tuple(one for one in taken if one != meant)
+                )
+            entry = choose_applied(path, list_entries(path, STORE), entry_id)
+            done = take_back(entry, check_undo(entry))
+            return UndoneRecovery(done, verify_store(path, exclusive=True), taken)

@@ -13,7 +13,7 @@ from waltzctl.engine.errors import DamageError, DiskReadError, NotWaltzError
 from waltzctl.engine.findings import Code, Finding, make_finding
 from waltzctl.engine.pages.blob_stats import BlobStats
 from waltzctl.engine.pages.page_directory import Checkpoint, PageDirectory
-from waltzctl.engine.pages.wal_reader import RecoveryMode, WalContents, payloads_of
+from waltzctl.engine.pages.wal_reader import WAYS_ON, RecoveryMode, WalContents, payloads_of
 from waltzctl.formats.pages.names import BLOB_DIRECTORY, blob_name, parse_blob_name
 from waltzctl.formats.pages.write_batch import BatchError, Edit, PageEntry, PageId, decode_batch, plain_entries
 
@@ -89,9 +89,7 @@ def _apply(
             directory.apply(edit)
         except ValueError as error:
             if not lenient:
-                raise DamageError(
-                    f"the log contradicts itself: {error}", advice="salvage what is whole into a new directory"
-                ) from error
+                raise DamageError(f"the log contradicts itself: {error}", advice=WAYS_ON) from error
             if left_out is not None:
                 left_out.append(edit)
 
@@ -118,7 +116,7 @@ def mark_space(directory: PageDirectory, stats: BlobStats, present: Mapping[int,
     overlapping = np.flatnonzero((files[1:] == files[:-1]) & (offsets[1:] < (offsets + sizes)[:-1]))
     if overlapping.size:
         finding = overlap_finding(store, *table[overlapping[0] + 1].tolist())
-        raise DamageError(f"{finding.path}: {finding.message}", [finding], advice="salvage into a new directory")
+        raise DamageError(f"{finding.path}: {finding.message}", [finding], advice=WAYS_ON)
     bounds = {file_id: slice(*np.searchsorted(files, (file_id, file_id + 1))) for file_id in np.unique(files).tolist()}
     for file_id in sorted({*present, *bounds}):
         own = bounds.get(file_id, slice(0))

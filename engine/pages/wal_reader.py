@@ -22,14 +22,17 @@ from pathlib import Path, PurePath
 from waltzctl.engine.durable.disk import TEMPORARY_SUFFIX, read_range
 from waltzctl.engine.errors import DamageError, DiskReadError, NotWaltzError
 from waltzctl.engine.findings import Code, Finding, Severity, make_finding
+from waltzctl.formats.control import CONTROL_FILE_NAME
 from waltzctl.formats.pages.blocks import FaultKind, LogFault, LogRecord, read_log
 from waltzctl.formats.pages.names import BLOB_DIRECTORY, WAL_DIRECTORY, LogName, parse_log_name
 from waltzctl.formats.pages.write_batch import BatchError, Edit, decode_batch, plain_entries
 
+WAYS_ON = "take what is whole with pages recover --mode skip-damaged, or into a new directory with pages salvage"
+"""What to do with a store that is not opened."""
 _WHOLE_FILE = 1 << 62
 
 
-class RecoveryMode(enum.Enum):
+class RecoveryMode(enum.StrEnum):
     """What is taken of a log."""
 
     TOLERATE_TORN_TAIL = "tolerate-torn-tail"
@@ -89,6 +92,11 @@ class WalContents:
         if last is None or not last.faults or not all(fault.torn for fault in last.faults):
             return None
         return last.end
+
+
+def is_page_store(path: PurePath) -> bool:
+    """Whether a directory is a page store, and no storage directory."""
+    return os.path.isdir(path / WAL_DIRECTORY) and not os.path.lexists(path / CONTROL_FILE_NAME)
 
 
 def read_file(directory: Path, name: LogName) -> LogFile:
@@ -163,7 +171,7 @@ def refuse(contents: WalContents, mode: RecoveryMode) -> None:
         raise DamageError(
             f"{contents.directory}: {grave[0].message}",
             grave,
-            advice="nothing was changed; salvage what is whole into a new directory",
+            advice=f"nothing was changed; {WAYS_ON}",
         )
 
 

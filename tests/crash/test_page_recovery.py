@@ -16,11 +16,14 @@ from tests.crash.repairs import outside_state
 from tests.crash.simdisk import Tree
 from tests.pages.stores import crash, put, ref
 from waltzctl.engine.durable.directory_lock import DirectoryLock
+from waltzctl.engine.durable.manifest import MANIFEST, RepairState
+from waltzctl.engine.durable.quarantine import list_entries
 from waltzctl.engine.errors import WaltzError
-from waltzctl.engine.pages.page_recovery import apply_recovery, plan_recovery, repairs_of, undo_repair
+from waltzctl.engine.pages.page_recovery import apply_recovery, plan_recovery, undo_repair
 from waltzctl.engine.pages.page_storage import PageStorage
-from waltzctl.engine.pages.torn_tail import take_back_interrupted
+from waltzctl.engine.pages.torn_tail import STORE, take_back_interrupted
 from waltzctl.engine.pages.wal_reader import RecoveryMode
+from waltzctl.engine.repair.prune import plan_prune, prune
 
 Truth = tuple[Tree, ...]
 """What may be there, outside of our own state."""
@@ -44,6 +47,13 @@ class RecoveryChecker:
         try:
             with DirectoryLock.acquire(root / "store", None):
                 take_back_interrupted(root / "store")
+            for entry in list_entries(root / "store", STORE):
+                copies = {path.name for path in entry.path.iterdir()} - {MANIFEST}
+                if bool(copies) == (entry.state is RepairState.PRUNED) and entry.state in (
+                    RepairState.PRUNED,
+                    RepairState.APPLIED,
+                ):
+                    return RecoverySeen(None, f"{entry.id} is {entry.state} and has {sorted(copies)}")
             return RecoverySeen(outside_state(Tree.read(root / "store")))
         except (WaltzError, OSError, ValueError) as error:
             return RecoverySeen(None, f"{type(error).__name__}: {error}".replace(str(root), ""))
@@ -60,8 +70,10 @@ class RecoveryChecker:
                 undo_repair(store, done.entry.id)
                 assert outside_state(Tree.read(store)) == seen.found
                 apply_recovery(plan_recovery(store, self._mode), arguments=())
-            else:
-                undo_repair(store, [one for one in repairs_of(store) if one.state.value == "applied"][-1].id)
+            elif any(one.state is RepairState.APPLIED for one in list_entries(store, STORE)):
+                undo_repair(
+                    store, [one for one in list_entries(store, STORE) if one.state is RepairState.APPLIED][-1].id
+                )
                 assert plan_recovery(store, self._mode).edits
                 apply_recovery(plan_recovery(store, self._mode), arguments=())
                 assert outside_state(Tree.read(store)) == seen.found
@@ -102,7 +114,7 @@ def _recover(store: Path, mode: RecoveryMode) -> None:
 
 
 def _undo(store: Path, mode: RecoveryMode) -> None:
-    undo_repair(store, repairs_of(store)[-1].id)
+    undo_repair(store, list_entries(store, STORE)[-1].id)
 
 
 def recorded(path: Path, scene: str, *, undo: bool) -> Recording[Truth]:
@@ -149,3 +161,18 @@ def test_page_recovery(scene: str, undo: bool, tmp_path: Path, survive: CrashTes
 def test_a_process_dies_and_then_the_power_fails(undo: bool, tmp_path: Path, survive: CrashTest) -> None:
     what = f"process deaths, {'undo of ' if undo else ''}page recovery"
     survive(what, recorded(tmp_path, "damaged", undo=undo), RecoveryChecker(RecoveryMode.SKIP_DAMAGED), DEATHS)
+
+
+def test_prune_of_a_page_recovery(tmp_path: Path, survive: CrashTest) -> None:
+    """Each crash leaves the repair whole, so that undo takes it back, or pruned; the store never changes."""
+    mode = RecoveryMode.SKIP_DAMAGED
+    recorded(tmp_path, "damaged", undo=False)
+    root = tmp_path / "root"
+    store = root / "store"
+    after = outside_state(Tree.read(store))
+    recorder: Recorder[Truth] = Recorder(root)
+    recorder.promise((after,), settled=True)
+    with recorder.listening():
+        assert prune(plan_prune(store, older_than=0)) > 0
+    assert outside_state(Tree.read(store)) == after
+    survive("prune, page recovery", recorder.recording, RecoveryChecker(mode))

@@ -10,6 +10,7 @@ from tests.crash.simdisk import Tree
 from tests.pages.model import TIGHT, Model, as_batch, random_batch, shown_by
 from tests.pages.stores import crash, data, delete, put, ref
 from waltzctl.engine.durable import quarantine
+from waltzctl.engine.durable.quarantine import list_entries
 from waltzctl.engine.errors import (
     DamageError,
     DirectoryLockedError,
@@ -24,15 +25,15 @@ from waltzctl.engine.pages.inspection import verify_store, view_store
 from waltzctl.engine.pages.page_gc import collect_garbage, collect_until_done
 from waltzctl.engine.pages.page_recovery import (
     NAMED,
+    AppliedRecovery,
     PageRecovery,
-    PageRepair,
     apply_recovery,
     plan_recovery,
-    repairs_of,
     undo_repair,
 )
 from waltzctl.engine.pages.page_storage import PageOptions, PageStorage
 from waltzctl.engine.pages.restore import restore
+from waltzctl.engine.pages.torn_tail import STORE
 from waltzctl.engine.pages.wal_reader import RecoveryMode, read_wal
 
 TOLERATE, ABSOLUTE, POINT, SKIP = RecoveryMode
@@ -77,9 +78,13 @@ def outside(store: Path) -> Tree:
     )
 
 
-def recovered(store: Path, mode: RecoveryMode) -> tuple[PageRecovery, PageRepair]:
+def recovered(store: Path, mode: RecoveryMode) -> tuple[PageRecovery, AppliedRecovery]:
     plan = plan_recovery(store, mode)
     return plan, apply_recovery(plan, arguments=["recover"])
+
+
+def remains_damaged(done: AppliedRecovery) -> bool:
+    return done.verified.count(Severity.DAMAGE) > 0
 
 
 def actions(plan: PageRecovery) -> list[str]:
@@ -95,7 +100,7 @@ def test_a_whole_store_needs_nothing(store: Path) -> None:
     before = outside(store)
     for mode in RecoveryMode:
         plan, done = recovered(store, mode)
-        assert (plan.steps, plan.edits, done.entry, done.damaged) == ((), (), None, False)
+        assert (plan.steps, plan.edits, done.entry, remains_damaged(done)) == ((), (), None, False)
     assert outside(store) == before
 
 
@@ -189,7 +194,7 @@ def test_a_log_that_is_gone(store: Path, number: int) -> None:
         assert done.entry is not None
         undo_repair(store, done.entry.id)
         assert outside(store) == before
-        assert [one.state for one in repairs_of(store)][-1].value == "undone"
+        assert [one.state for one in list_entries(store, STORE)][-1].value == "undone"
 
 
 def test_a_damaged_checkpoint_is_replaced(tmp_path: Path) -> None:
@@ -332,9 +337,9 @@ def test_any_damage_of_any_log(tmp_path: Path, seed: int) -> None:
             assert outside(path) == before
     _, done = recovered(path, dice.choice([SKIP, POINT]))
     with PageStorage.open(path, TIGHT) as opened:
-        there = {} if done.damaged else shown_by(opened)
+        there = {} if remains_damaged(done) else shown_by(opened)
         put(opened, 10_000, b"new")
         collect_until_done(opened)
         assert data(opened, 10_000) == b"new"
-        if not done.damaged:
+        if not remains_damaged(done):
             assert shown_by(opened).items() >= there.items()

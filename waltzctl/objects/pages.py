@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from waltzctl.engine.columns.column import Column, Form, Object, ObjectType, Stands, listed, or_null, struct
+from waltzctl.engine.columns.column import Column, Form, ObjectType, Stands, listed, or_null, struct
 from waltzctl.engine.columns.column_kinds import BOOLEAN, CHECKSUM, COUNT, OFFSET, PATH, SIZE, TEXT, WORD, one_of
 from waltzctl.engine.columns.finding_columns import FINDING
-from waltzctl.engine.columns.plan_columns import ARGUMENTS, PLAN, STEP
 from waltzctl.objects.command_kinds import AMOUNT, EXIT_STATUS, SECONDS, STATUS, UNMODIFIED
 from waltzctl.objects.verify import elapsed, nothing_modified
-
-if TYPE_CHECKING:
-    from waltzctl.engine.pages.page_recovery import PageRecovery
 
 BAR = 20
 """Characters of a bar that is full."""
@@ -255,17 +251,3 @@ PAGE_SALVAGE_REPORT = ObjectType(
         Column("findings", listed(struct(FINDING)), "what is wrong with the source"),
     ),
 )
-
-
-def recovery_plan_object(plan: PageRecovery) -> Object:
-    """**plan** of pages recover.  The mode is in the command."""
-    from waltzctl.engine.repair.arguments import Arguments
-
-    steps = [STEP.keys(step, partition=None, from_transaction_id=None, to_transaction_id=None) for step in plan.steps]
-    return PLAN.shown(
-        plan,
-        command=f"pages recover --mode {plan.mode.value}",
-        steps=steps,
-        undecided=[],
-        arguments=ARGUMENTS.keys(Arguments()),
-    )

@@ -11,11 +11,11 @@ from waltzctl.commands.pages.verify import StoreArgument
 from waltzctl.console import Console
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Example, Manual, ManualSection
-from waltzctl.options import DryRunOption, FormatOption, QuietOption, VerboseOption, YesOption, path_of
-from waltzctl.repair_procedure import STATUSES, Switches
+from waltzctl.options import DryRunOption, FormatOption, PlanOption, QuietOption, VerboseOption, YesOption, path_of
+from waltzctl.repair_procedure import STATUSES, Switches, repair_with
 
 
-class Mode(enum.StrEnum):
+class RecoveryModeName(enum.StrEnum):
     """What is taken of the log; the words are those of `engine.pages.wal_reader.RecoveryMode`."""
 
     TOLERATE_TORN_TAIL = "tolerate-torn-tail"
@@ -43,7 +43,7 @@ MANUAL = Manual(
     examples=(
         Example("waltzctl pages recover /data/vault --mode skip-damaged --dry-run", "What would be given up?"),
         Example("waltzctl pages recover /data/vault --mode skip-damaged", "Do it, after yes has been typed."),
-        Example("waltzctl undo /data/vault", "Take it back, as long as nothing has opened the store since."),
+        Example("waltzctl pages recover /data/vault --plan plan.json", "Apply a plan that was looked at before."),
     ),
     statuses=tuple(one for one in STATUSES if one is not ExitStatus.MISMATCH),
     objects=("plan", "result"),
@@ -68,10 +68,18 @@ MANUAL = Manual(
             (
                 (
                     "The plan is shown first. On a terminal it is applied after yes has been typed; elsewhere it needs --yes."
-                    " --dry-run shows it and changes nothing; its exit status is the one that verify would give. Killed at any"
-                    " moment, the store is as it was, or is so once it is opened. undo takes the repair back byte for byte,"
-                    " until the store has been opened for writing: then room of what was given up may hold other pages, and"
-                    " undo refuses (13). To try both, copy the store first, or salvage into a new directory."
+                    " --dry-run shows it and changes nothing; its exit status is the one that verify would give. Kept with"
+                    " --dry-run --format json it can be applied later with --plan FILE: exactly that one, or none (13). A plan"
+                    " that gives something up is asked for, or needs --yes, all the same."
+                ),
+                (
+                    "Killed at any moment, the store is as it was, or is so once it is opened: the next command that writes takes"
+                    " an interrupted recovery back, says so on stderr and then goes on."
+                ),
+                (
+                    "undo takes the repair back byte for byte, until the store has been opened for writing: then room of what was"
+                    " given up may hold other pages, and undo refuses (13). To try two modes, copy the store first, or salvage"
+                    " into a new directory. What is kept of the log stays in .waltzctl/quarantine until undo --prune gives it up."
                 ),
             ),
         ),
@@ -81,19 +89,33 @@ MANUAL = Manual(
 
 def run(
     path: StoreArgument,
-    mode: Annotated[Mode, typer.Option("--mode", help="What is taken of the log.")] = Mode.TOLERATE_TORN_TAIL,
+    mode: Annotated[
+        RecoveryModeName | None,
+        typer.Option("--mode", help="What is taken of the log; tolerate-torn-tail unless given.", show_default=False),
+    ] = None,
     yes: YesOption = False,
     dry_run: DryRunOption = False,
+    plan: PlanOption = None,
     output_format: FormatOption = None,
     quiet: QuietOption = False,
     verbose: VerboseOption = 0,
 ) -> ExitStatus:
     """Plan, confirm, recover."""
-    store, switches = path_of(path, name="DIR"), Switches(yes, dry_run, None)
+    store = path_of(path, name="DIR")
+    switches = Switches(yes, dry_run, plan)
     switches.check()
 
     from waltzctl.engine.pages.wal_reader import RecoveryMode
-    from waltzctl.page_repairs import recover_store
+    from waltzctl.engine.repair.arguments import Arguments
+    from waltzctl.engine.repair.recover_pages import COMMAND, plan_recover_pages
 
+    asked = None if mode is None else RecoveryMode(mode.value)
     with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
-        return recover_store(console, switches, store, RecoveryMode(mode.value))
+        return repair_with(
+            console,
+            switches,
+            COMMAND,
+            store,
+            Arguments(mode=asked),
+            lambda: plan_recover_pages(store, mode=asked or RecoveryMode.TOLERATE_TORN_TAIL),
+        )
