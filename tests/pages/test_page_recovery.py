@@ -35,6 +35,9 @@ from waltzctl.engine.pages.page_storage import PageOptions, PageStorage
 from waltzctl.engine.pages.restore import restore
 from waltzctl.engine.pages.torn_tail import STORE
 from waltzctl.engine.pages.wal_reader import RecoveryMode, read_wal
+from waltzctl.engine.pages.wal_store import checkpoint_parts
+from waltzctl.formats.checksums import crc32c
+from waltzctl.formats.pages.write_batch import Edit, EditType, PageEntry, PageId, Version, encode_batch
 
 TOLERATE, ABSOLUTE, POINT, SKIP = RecoveryMode
 
@@ -343,3 +346,119 @@ def test_any_damage_of_any_log(tmp_path: Path, seed: int) -> None:
         assert data(opened, 10_000) == b"new"
         if not remains_damaged(done):
             assert shown_by(opened).items() >= there.items()
+
+
+def made_by_hand(path: Path, edits: list[Edit], blob: bytes) -> Path:
+    """A store with one log, each edit a record of its own, and one blob file."""
+    (path / "wal").mkdir(parents=True)
+    (path / "blob").mkdir()
+    (path / "wal" / "log_1_0").write_bytes(b"".join(checkpoint_parts(1, (encode_batch([edit]) for edit in edits))))
+    (path / "blob" / "blobfile_1").write_bytes(blob)
+    return path
+
+
+def page_put(page: int, sequence: int, offset: int, data: bytes) -> Edit:
+    return Edit(EditType.PUT, PageId(0, page), Version(sequence), PageEntry(1, offset, len(data), crc32c(data), 0))
+
+
+def page_ref(page: int, sequence: int, origin: int) -> Edit:
+    return Edit(EditType.REF, PageId(0, page), Version(sequence), origin=PageId(0, origin))
+
+
+def test_what_refers_to_a_page_that_gives_way_goes_with_it(tmp_path: Path) -> None:
+    """And never becomes the older version that another reference holds."""
+    store = made_by_hand(
+        tmp_path / "s",
+        [
+            page_put(1, 1, 0, b"a" * 10), page_ref(2, 2, 1), Edit(EditType.DELETE, PageId(0, 1), Version(3)),
+            page_put(1, 4, 10, b"b" * 10), page_ref(3, 5, 1), page_put(4, 6, 15, b"c" * 10),
+        ],
+        b"a" * 10 + b"b" * 5 + b"c" * 10,
+    )  # fmt: skip
+    for mode in (TOLERATE, ABSOLUTE):
+        with pytest.raises(DamageError):
+            plan_recovery(store, mode)
+    plan, done = recovered(store, SKIP)
+    assert sorted(step.reason for step in plan.steps if step.action == "drop-page") == [
+        "page 0:1 is given up",
+        "page 0:3 is given up",
+    ]
+    assert done.verified.count(Severity.DAMAGE) == 0
+    with PageStorage.open(store) as opened:
+        assert (data(opened, 2), data(opened, 4)) == (b"a" * 10, b"c" * 10)
+        assert (opened.get_entry(1), opened.get_entry(3)) == (None, None)
+        assert put(opened, 1, b"again") == 7
+    assert verify_store(store).count(Severity.DAMAGE) == 0
+
+
+def test_of_pages_that_overlap_only_those_give_way_in_whose_place_another_one_stays(tmp_path: Path) -> None:
+    store = made_by_hand(
+        tmp_path / "s",
+        [page_put(1, 1, 0, b"a" * 10), page_put(2, 2, 5, b"b" * 10), page_put(3, 3, 10, b"c" * 10)],
+        b"?" * 10 + b"c" * 10,
+    )
+    plan, done = recovered(store, SKIP)
+    assert [step.reason for step in plan.steps if step.action == "drop-page"] == ["page 0:2 is given up"]
+    assert [one.code for one in done.verified.findings] == [Code.PAGE_CHECKSUM], "the first one, which nobody lies over"
+    with PageStorage.open(store) as opened:
+        assert data(opened, 3) == b"c" * 10
+
+
+def test_ids_and_sequences_of_edits_that_cannot_be_made_are_not_given_away_again(tmp_path: Path) -> None:
+    store = made_by_hand(tmp_path / "s", [page_put(1, 1, 0, b"a"), page_ref(100, 9, 7)], b"a")
+    plan, done = recovered(store, SKIP)
+    assert actions(plan).count("drop-edit") == 1
+    assert done.verified.status == "clean"
+    with PageStorage.open(store) as opened:
+        assert opened.max_id() == 100
+        assert put(opened, 2, b"b") == 10
+
+
+def test_repairs_of_the_same_log_are_taken_back_latest_first(store: Path) -> None:
+    before = outside(store)
+    flip(log(store, 2), 30)
+    _, first = recovered(store, SKIP)
+    between = outside(store)
+    flip(store / "wal" / "log_3_1", 60)
+    _, second = recovered(store, SKIP)
+    assert first.entry is not None
+    assert second.entry is not None
+    with pytest.raises(StalePlanError, match="a later repair changed it too"):
+        undo_repair(store, first.entry.id)
+    undo_repair(store, second.entry.id)
+    with pytest.raises(StalePlanError, match="not as the repair"):
+        undo_repair(store, first.entry.id)
+    flip(store / "wal" / "log_3_1", 60)
+    assert outside(store) == between
+    undo_repair(store, first.entry.id)
+    flip(log(store, 2), 30)
+    assert outside(store) == before
+
+
+def test_room_that_becomes_free_is_told(store: Path) -> None:
+    """The store's own lock is no sign of a process that is writing there."""
+    flip(log(store, 3), read_wal(store).files[-1].records[-1].offset + 30)  # page 50, the last one in its blob file
+    _, done = recovered(store, SKIP)
+    assert [one.code for one in done.verified.findings] == [one.code for one in verify_store(store).findings]
+    assert done.verified.status == "repairable"
+
+
+def test_what_died_since_the_plan_is_taken_back_and_told(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flip(log(store, 2), 30)
+    plan = plan_recovery(store, SKIP)
+
+    def dying(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(quarantine, "_finish", dying)
+        patched.setattr(quarantine, "_take_back", dying)
+        with pytest.raises(KeyboardInterrupt):
+            recovered(store, SKIP)
+    done = apply_recovery(plan, arguments=())
+    assert (len(done.taken_back), done.entry is not None, done.verified.status) == (1, True, "clean")
+    stale = plan_recovery(store, POINT)
+    with PageStorage.open(store) as opened:
+        put(opened, 90, b"new")
+    with pytest.raises(StalePlanError, match="the log changed since"):
+        apply_recovery(stale, arguments=())
