@@ -112,6 +112,11 @@ def plan_recovery(path: Path, mode: RecoveryMode) -> PageRecovery:
         return _plan(path, mode, steps, (), roll_back=True)
     contents = read_settled(path)
     refuse(contents, mode)
+    if contents.lost:
+        found = wal_findings(contents, path)
+        raise DamageError(
+            f"{contents.directory}: {found[0].message}", found, advice="nothing was changed; bring it back from a copy"
+        )
     tolerant = mode in (RecoveryMode.POINT_IN_TIME, RecoveryMode.SKIP_DAMAGED)
     left_out: list[PageEdit] = []
     kept = restore(contents, mode, lenient=tolerant, left_out=left_out)
