@@ -200,6 +200,19 @@ def test_a_log_that_is_gone(store: Path, number: int) -> None:
         assert [one.state for one in list_entries(store, STORE)][-1].value == "undone"
 
 
+def test_where_no_log_is_left_nobody_takes_the_room_for_free(store: Path) -> None:
+    for number in (1, 2, 3):
+        log(store, number).unlink()
+    before = outside(store)
+    assert [one.code for one in verify_store(store).findings] == [Code.LOG_MISSING]
+    for mode in RecoveryMode:
+        with pytest.raises(DamageError, match="no log is there, and blob files hold data"):
+            plan_recovery(store, mode)
+    with pytest.raises(DamageError, match="no log is there"):
+        PageStorage.open(store)
+    assert outside(store) == before
+
+
 def test_a_damaged_checkpoint_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "s"
     with PageStorage.create(path) as opened:
@@ -348,11 +361,12 @@ def test_any_damage_of_any_log(tmp_path: Path, seed: int) -> None:
             assert shown_by(opened).items() >= there.items()
 
 
-def made_by_hand(path: Path, edits: list[Edit], blob: bytes) -> Path:
-    """A store with one log, each edit a record of its own, and one blob file."""
+def made_by_hand(path: Path, edits: list[Edit | bytes], blob: bytes) -> Path:
+    """A store with one log, each edit a record of its own (or the bytes of one), and one blob file."""
     (path / "wal").mkdir(parents=True)
     (path / "blob").mkdir()
-    (path / "wal" / "log_1_0").write_bytes(b"".join(checkpoint_parts(1, (encode_batch([edit]) for edit in edits))))
+    payloads = [edit if isinstance(edit, bytes) else encode_batch([edit]) for edit in edits]
+    (path / "wal" / "log_1_0").write_bytes(b"".join(checkpoint_parts(1, payloads)))
     (path / "blob" / "blobfile_1").write_bytes(blob)
     return path
 
@@ -402,6 +416,21 @@ def test_of_pages_that_overlap_only_those_give_way_in_whose_place_another_one_st
     assert [one.code for one in done.verified.findings] == [Code.PAGE_CHECKSUM], "the first one, which nobody lies over"
     with PageStorage.open(store) as opened:
         assert data(opened, 3) == b"c" * 10
+
+
+def test_a_record_that_is_no_batch_is_a_fault(tmp_path: Path) -> None:
+    edits = [page_put(1, 1, 0, b"a"), b"no batch at all", page_put(2, 2, 1, b"b")]
+    store = made_by_hand(tmp_path / "s", edits, b"ab")
+    plan = plan_recovery(store, POINT)
+    assert ("page 0:2 is given up", True) in [(step.reason, step.loses_data) for step in plan.steps]
+    assert "2 whole records behind the first fault" in [step.reason for step in plan.steps]
+    plan, done = recovered(store, SKIP)
+    assert "drop-page" not in actions(plan)
+    assert done.verified.pages == 2
+    assert done.entry is not None
+    undo_repair(store, done.entry.id)
+    _, done = recovered(store, POINT)
+    assert [one.page.id for one in view_store(store).pages()] == [1]
 
 
 def test_ids_and_sequences_of_edits_that_cannot_be_made_are_not_given_away_again(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ MANUAL = Manual(
         ),
         (
             "PATH may be a page store, as pages recover leaves it: the repair is taken back as long as the store was not opened"
-            " for writing since (13)."
+            " for writing since (13). --prune gives up what it kept."
         ),
         ("PATH may be a partition's directory: the repair is then the latest one that touched that partition."),
         (
