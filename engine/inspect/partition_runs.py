@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import PurePath
 
 from waltzctl.engine.durable import disk
-from waltzctl.engine.errors import DiskReadError, NotWaltzError, WaltzError
-from waltzctl.engine.findings import Code, Finding, Severity, loss_finding, make_finding
+from waltzctl.engine.errors import DiskReadError, NotWaltzError
+from waltzctl.engine.findings import Code, Finding, Severity, loss_finding
 from waltzctl.engine.findings.directory_contents import ledger_damaged
 from waltzctl.engine.inspect.live import Watch, states
 from waltzctl.engine.inspect.partition_checks import (
@@ -510,17 +510,7 @@ def ledger_findings(scope: Scope, around: ScopeSurroundings) -> Iterator[Finding
 def _interrupted(storage: PurePath) -> Iterator[Finding]:
     if not places.on_this_machine(storage) or not places.exists(storage / disk.STATE_DIRECTORY / disk.QUARANTINE):
         return  # nothing was ever repaired here: the import below is saved as well
-    from waltzctl.engine.storage.store import interrupted
+    from waltzctl.engine.durable.quarantine import interruptions
+    from waltzctl.engine.storage.store import STORE
 
-    try:
-        entries = interrupted(places.local(storage))
-    except WaltzError as error:
-        yield make_finding(Code.READ_ERROR, storage / disk.STATE_DIRECTORY, str(error))
-        return
-    for entry in entries:
-        yield make_finding(
-            Code.REPAIR_INTERRUPTED,
-            entry.path,
-            f"{entry.command} of {entry.created} was interrupted half-way; quarantine {entry.id} keeps what it replaced",
-            storage_directory=storage,
-        )
+    yield from interruptions(places.local(storage), STORE)

@@ -129,10 +129,10 @@ def make_checkpoint(store: PageStorage) -> int:
             raise
         with store.directory_lock:
             checkpoint = store.directory.checkpoint()
-    return store.wal.finish_checkpoint(number, _payloads(checkpoint))
+    return store.wal.finish_checkpoint(number, checkpoint_payloads(checkpoint))
 
 
-def _payloads(checkpoint: Checkpoint) -> Iterator[bytes]:
+def checkpoint_payloads(checkpoint: Checkpoint) -> Iterator[bytes]:
     """The records of a checkpoint."""
     yield from map(encode_batch, _records(checkpoint.edits))
     for start in range(0, len(checkpoint.plain), _EDITS_OF_A_RECORD):

@@ -152,7 +152,7 @@ def test_a_plan_that_is_empty_is_carried_out_without_a_control_file(d: Twelve) -
 
 
 def test_plans_are_made_by_the_command_that_is_named(d: Twelve) -> None:
-    assert set(PLANNERS) == {"rebuild-index", "truncate", "recover", "convert", "set-partition"}
+    assert set(PLANNERS) == {"rebuild-index", "truncate", "recover", "convert", "set-partition", "pages recover"}
     for command, arguments in (
         ("nothing", Arguments()),
         ("truncate", Arguments()),
