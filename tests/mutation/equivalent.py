@@ -448,6 +448,34 @@ _FITS_ALL = "if length + OVERHEAD > self._block - PAGE:"
 _FRAMES_TRIED = "state[FILLED], state[ROWS], state[LONGEST] = len(data), rows, 100_000"
 _FIRST_COLUMN = "put(table, cell + BODY_COLUMN, body)"
 _READ_SOME = "count = source.read_into(offset, memoryview(data)) if length else 0"
+_READ_CODE = 'data = b"".join(iter(lambda: os.read(descriptor, 1 << 20), b""))'
+_RISING = "rising = _rising(x_power(31), LENGTHS + 64) << np.uint64(32)"
+_WORDS_OF_HEADER = "while place > 64 - HEADER - BLOCK:"
+_NO_WAIT = '_NO_WAIT = getattr(os, "RWF_NOWAIT", 1 << 30)'
+_OF_ONE = (
+    ("upper_word.generate", "return builder.extract_element(arguments[0], ir.Constant(I32, 1))"),
+    ("Vectors.__init__.loader.load.generate", "value = _loaded(builder, arguments[0], vector)"),
+    (
+        "Vectors.__init__.lane_sum",
+        "return VectorType(2)(kind), lambda _, builder, signature, arguments: _sum_lanes(builder, arguments[0])",
+    ),
+    ("Vectors.__init__.lane_sums.generate", "place = builder.add(arguments[0], ir.Constant(I64, 64 * lane))"),
+    ("Vectors.__init__.last_word.generate", "octets = builder.bitcast(arguments[0], ir.VectorType(I8, size))"),
+    ("Vectors.__init__.word_at.generate", "word = _loaded(builder, arguments[0], I32)"),
+    (
+        "Vectors.__init__.complement",
+        "return kind(kind), lambda _, builder, signature, arguments: builder.xor(arguments[0], every)",
+    ),
+    (
+        "Vectors.__init__.from_high_word.generate",
+        "return builder.insert_element(ir.Constant(vector, [0] * width), arguments[0], ir.Constant(I32, 1))",
+    ),
+    (
+        "Vectors.__init__.undivided.generate",
+        "kept = builder.and_(arguments[0], ir.Constant(vector, [1 << 63, 0x7FFFFFFF] * (width // 2)))",
+    ),
+)
+"""Primitives of one argument, with what takes it."""
 _SCAN = (
     *(
         Equivalent(
@@ -650,6 +678,111 @@ _SCAN = (
         "it is 0, the first place in the notes",
     ),
     Equivalent(
+        "engine/scan/native.py",
+        "settle_vectors",
+        "data = lane_sums(notes + AT_DATA + place * 64)",
+        "data = lane_sums(notes - AT_DATA + place * 64)",
+        "it is 0, the first place in the notes",
+    ),
+    *(
+        Equivalent("engine/scan/wire_loops.py", "split", line, line.replace(" + ", " - "), "it is 0, the first byte")
+        for line in (
+            "if byte_at(memory, position + MAGIC_AT) != magic:",
+            "kind = byte_at(memory, body + TYPE_AT)",
+        )
+    ),
+    *(
+        Equivalent(
+            "engine/scan/code_cache.py",
+            "get",
+            _READ_CODE,
+            _READ_CODE.replace("1 << 20", size),
+            "how much is read at once; it is read to the end",
+        )
+        for size in ("2 << 20", "1 << 19", "1 << 21")
+    ),
+    Equivalent(
+        "engine/scan/walk.py",
+        "RecordWalk._stream",
+        "while done < size:",
+        "while done < (size) - 1:",
+        "what is done ends in front of the checksum, which is read alone, or behind it",
+    ),
+    *(
+        Equivalent(
+            "engine/scan/walk.py",
+            "RecordWalk._more",
+            "if held > carry - PAGE:",
+            new,
+            "whether that much is moved or read again; there is room for it in front of the block",
+        )
+        for new in ("if held >= carry - PAGE:", "if held > (carry - PAGE) + 1:")
+    ),
+    *(
+        Equivalent(
+            "engine/scan/crc_kernel.py",
+            "tables",
+            _RISING,
+            _RISING.replace("64)", size),
+            "more powers than are taken: the header begins 32 bytes in front of its last word",
+        )
+        for size in ("63)", "65)")
+    ),
+    *(
+        Equivalent("engine/scan/crc_kernel.py", "aligned", line, line.replace("64", size), "more room than is taken")
+        for line in ("raw = np.zeros(size + 64, np.uint8)",)
+        for size in ("63", "65")
+    ),
+    *(
+        Equivalent(
+            "engine/scan/machine.py", function, line, line.replace("arguments[0]", "arguments[(-1)]"), "there is one"
+        )
+        for function, line in _OF_ONE
+    ),
+    *(
+        Equivalent(
+            "engine/scan/native.py",
+            "note_vectors",
+            _WORDS_OF_HEADER,
+            new,
+            "places go by whole blocks of 16 bytes or more, and the header's first byte is none of their ends",
+        )
+        for new in (
+            _WORDS_OF_HEADER.replace("> 64", ">= 64"),
+            _WORDS_OF_HEADER.replace("64", "63"),
+            _WORDS_OF_HEADER.replace("64", "65"),
+            "while place > (64 - HEADER - BLOCK) + 1:",
+        )
+    ),
+    Equivalent("engine/scan/object_code.py", "_machine", "opt=3,", "opt=2,", "how hard a compiler tries"),
+    *(
+        Equivalent(
+            "engine/scan/compiled.py",
+            "_function_address",
+            "return ctypes.cast(function, ctypes.c_void_p).value or 0",
+            f"return ctypes.cast(function, ctypes.c_void_p).value or {other}",
+            "no function of a library stands at no address",
+        )
+        for other in ("1", "(-1)", "False")
+    ),
+    *(
+        Equivalent(
+            "engine/scan/byte_source.py",
+            "",
+            _NO_WAIT,
+            _NO_WAIT.replace("1 << 30", flag),
+            "for a system without such a flag; Linux has it",
+        )
+        for flag in ("0 << 30", "2 << 30", "1 >> 30", "1 << 31", "1 << 29")
+    ),
+    Equivalent(
+        "engine/scan/resync.py",
+        "Resynchroniser._search",
+        "and 0 <= header.data_length <= probe.max_record",
+        "and 1 <= header.data_length <= probe.max_record",
+        "behind a record without data that reaches beyond the end there is no room for another",
+    ),
+    Equivalent(
         "engine/scan/wire_loops.py",
         "encode",
         _WITHIN_BUFFER,
@@ -710,13 +843,6 @@ _SCAN = (
         "most = lower + ORDER_WINDOW if lower > 0 else None",
         "most = lower + ORDER_WINDOW if lower >= 0 else None",
         "the id that is expected is not out of order",
-    ),
-    Equivalent(
-        _ORDER,
-        "OrderJudge.judge",
-        "if resumption.expected >= expected:",
-        "if resumption.expected > expected:",
-        "it is searched for ids behind those that were passed over, one at least",
     ),
     *(
         Equivalent(
@@ -1900,7 +2026,7 @@ TUNED: dict[str, tuple[str, ...]] = {
     "engine/scan/kernels.py": ("LOAD_FROM", "COMPILE_FROM"),
     "engine/scan/order.py": ("_COMPARED",),
     "engine/scan/native.py": ("TWO_PASSES",),
-    "engine/scan/kernel.py": ("_TWO_PASSES", "SLOTS"),
+    "engine/scan/kernel.py": ("_TWO_PASSES", "SLOTS", "_SMALL"),
     "engine/scan/probe.py": ("GRANULE", "CACHE", "FORGET_AFTER", "CROWD", "FLAT_CHARGE"),
     "engine/scan/resync.py": ("FOLLOW_BLOCK",),
     "engine/scan/scanner.py": ("BATCH_ROWS", "RUN_ROWS", "FIRST_READ"),

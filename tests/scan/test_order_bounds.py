@@ -230,3 +230,27 @@ def test_the_index_proves_where_the_sequence_goes_on() -> None:
     entries = [at(0), at(1), at(2), at(23), at(24), at(25)]
     assert judge(file_of(ids), 3, indexed=entries) == (23, 3, "index")
     assert judge(file_of(ids), 3)[2] != "index"
+
+
+@pytest.mark.parametrize(("lower", "count"), [(1, 16), (1, 17), (1, 18), (1, 19), (2, 17), (2, 18), (2, 19), (2, 20)])
+def test_a_row_of_lower_ids_is_followed_for_sixteen_records_behind_the_id_that_is_expected(
+    lower: int, count: int
+) -> None:
+    """Up to the end, where the next segment says that the ids are wrong; a longer row has begun anew."""
+    ids = [*range(7), *range(7 - lower, 7 - lower + count)]
+    wanted = (7 + count, None, "end") if count <= lower + 16 else (7 + lower, 7, "length")
+    assert judge(file_of(ids), 7, ceiling=7 + count) == wanted
+
+
+@pytest.mark.parametrize(("more", "compared"), [(0, True), (1, False)])
+def test_16_mebibytes_are_compared_to_tell_a_repeat(more: int, *, compared: bool) -> None:
+    big = Record.make(3, REQUEST, 0, bytes((16 << 20) - 40 + more)).encode()
+    front = file_of([0, 1, 2])
+    data = front + big + big + Record.make(4, REQUEST, 0, b"").encode()
+    entries = [at(0), at(1), at(2), at(3), at(3) + len(big), at(3) + 2 * len(big)]
+    source = BytesSource(segment_header(0, 0).encode() + encode_entries(entries))
+    probe = Probe(BytesSource(data), len(data), 1 << 30, SearchBudget(2**62))
+    search = Resynchroniser(probe, INTERPRETED, IndexHint(source, 0, HEADER_SIZE))
+    found = OrderJudge(search, len(data), None).judge(at(3) + len(big), 4)
+    repeat = Judgement(at(3) + 2 * len(big), 4, "length")
+    assert found == (repeat if compared else Judgement(len(data), None, "end"))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from tests.scan.walk_support import BEFORE as PAGE
+from waltzctl.engine.scan import walk as walks
 from waltzctl.engine.scan.byte_source import BytesSource
 from waltzctl.engine.scan.kernel import INTERPRETED, Lane, Status, made_up_record
 from waltzctl.engine.scan.walk import RecordWalk, following
@@ -79,7 +81,9 @@ def test_a_walk_takes_memory_for_what_there_is_to_walk_up_to_a_block(start: int,
 
 
 @pytest.mark.parametrize("keep_data", [False, True])
-@pytest.mark.parametrize("length", [100, BLOCK - PAGE - 41, BLOCK - PAGE - 40, BLOCK - PAGE - 39, 3 * BLOCK])
+@pytest.mark.parametrize(
+    "length", [100, BLOCK - PAGE - 41, BLOCK - PAGE - 40, BLOCK - PAGE - 39, BLOCK - PAGE - 38, 3 * BLOCK]
+)
 def test_a_block_may_end_anywhere_in_a_header(length: int, *, keep_data: bool) -> None:
     """What is held of a record when the next block is read: none of it, a part of its header, all of it, and more."""
     for held in (0, 1, 8, 27, 28, 31, 32, 33, 34, 35, 36, 37, 39, 40, 41):
@@ -141,3 +145,114 @@ def test_a_batch_begins_behind_the_run_that_was_taken_before_it() -> None:
     batch = walk.take_batch()
     assert [bytes(batch.record_bytes(place)) for place in range(len(batch))] == records[2:4]
     assert batch.data_base == 90
+
+
+@pytest.mark.parametrize("keep_data", [False, True])
+@pytest.mark.parametrize("held", [PAGE - 1, PAGE, PAGE + 1, PAGE + 36, 2 * PAGE - 1, 2 * PAGE, 2 * PAGE + 1, 4 * PAGE])
+def test_of_what_is_held_of_a_record_a_page_is_moved_and_more_is_read_again(
+    held: int, monkeypatch: pytest.MonkeyPatch, *, keep_data: bool
+) -> None:
+    """Wherever in a page the record begins, and whether it ends behind the next block or in it."""
+    monkeypatch.setattr(walks, "CARRY", PAGE)
+    block = 8 * PAGE
+    for length in (held, 5 * PAGE + 7, 7 * PAGE - 40, 7 * PAGE - 39):
+        records = [made_up_record(0, block - held - 40), made_up_record(1, length), made_up_record(2, 5)]
+        data = b"".join(records)
+        source = Counted(data)
+        walk = RecordWalk(
+            source,
+            INTERPRETED,
+            start=0,
+            stop=len(data),
+            expected=0,
+            max_record=1 << 20,
+            wide=True,
+            rows=9,
+            keep_data=keep_data,
+            block=block,
+        )
+        found = []
+        while (status := walk.advance()) is Status.FULL or walk.pending:
+            batch = walk.take_batch()
+            found += batch.transaction_id.tolist()
+            if keep_data:
+                assert [bytes(batch.record_bytes(n)) for n in range(len(batch))] == [
+                    records[number] for number in batch.transaction_id.tolist()
+                ]
+            if status is not Status.FULL:
+                break
+        assert (status, found, walk.offset) == (Status.END, [0, 1, 2], len(data))
+        if length + 40 <= 7 * PAGE and held < length + 40:
+            assert source.reads[1] == (block if held <= PAGE else block - held)
+
+
+class Counted(BytesSource):
+    """Notes where it is read from."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data)
+        self.reads: list[int] = []
+
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        self.reads.append(offset)
+        return super().read_into(offset, buffer)
+
+
+@pytest.mark.parametrize("keep_data", [False, True])
+@pytest.mark.parametrize("rest", [0, 1, 2, 3, 4, 5, BLOCK - 1])
+def test_a_record_that_is_read_in_pieces_may_end_anywhere_in_one(rest: int, *, keep_data: bool) -> None:
+    """Its checksum is read alone, behind the last of its data."""
+    record = made_up_record(0, 3 * BLOCK + rest)
+    source = Counted(record)
+    walk = RecordWalk(
+        source,
+        INTERPRETED,
+        start=0,
+        stop=len(record),
+        expected=0,
+        max_record=1 << 20,
+        wide=True,
+        rows=9,
+        keep_data=keep_data,
+        block=BLOCK,
+    )
+    assert walk.advance() is (Status.FULL if keep_data else Status.END)
+    batch = walk.take_batch()
+    assert (batch.transaction_id.tolist(), batch.data_ok.tolist(), walk.offset) == ([0], [True], len(record))
+    assert source.reads == [0, *(36 + BLOCK * n for n in range(3 + (rest > 0))), len(record) - 4]
+    if keep_data:
+        assert bytes(batch.record_bytes(0)) == record
+
+
+class Placed(BytesSource):
+    """Bytes that begin at a place far behind the beginning; notes by how many bytes each read misses a page."""
+
+    def __init__(self, data: bytes, start: int) -> None:
+        super().__init__(data)
+        self._start = start
+        self.missed: set[int] = set()
+
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        self.missed.add((np.frombuffer(buffer, np.uint8).ctypes.data - offset) % PAGE)
+        return super().read_into(offset - self._start, buffer)
+
+
+@pytest.mark.parametrize("start", [0, 1, PAGE - 1, PAGE, 10**9 + 7, 2**40 + 4095])
+def test_whatever_is_read_lies_in_memory_as_it_lies_in_pages_of_the_file(start: int) -> None:
+    """Wherever the walk begins, goes on or begins anew; and wherever that is, it is walked."""
+    records = [made_up_record(number, 50_000 + number) for number in range(30)]
+    data, places = b"".join(records), [start]
+    for record in records:
+        places.append(places[-1] + len(record))
+    source, stop = Placed(data, start), start + len(data)
+    options = {"max_record": 1 << 20, "wide": True, "rows": 100, "block": 64 * PAGE}
+    walk = RecordWalk(source, INTERPRETED, start=start, stop=stop, expected=0, **options)
+    for turn in (0, 29, 3, 11):
+        if turn:
+            walk.seek(places[turn], turn)
+        assert walk.advance() is Status.END
+        assert walk.take_batch().offset.tolist() == places[turn:-1]
+    walk.restart(places[5], 5, places[25])
+    assert walk.advance() is Status.END
+    assert walk.take_batch().offset.tolist() == places[5:25]
+    assert source.missed == {0}
