@@ -452,6 +452,24 @@ _READ_CODE = 'data = b"".join(iter(lambda: os.read(descriptor, 1 << 20), b""))'
 _RISING = "rising = _rising(x_power(31), LENGTHS + 64) << np.uint64(32)"
 _WORDS_OF_HEADER = "while place > 64 - HEADER - BLOCK:"
 _NO_WAIT = '_NO_WAIT = getattr(os, "RWF_NOWAIT", 1 << 30)'
+_IF_CONSTANT = "return _constant(builder, value) if constant else value"
+_CONSTANT_LOADS = (
+    'load_64, load_fixed = _load("=64"), _load("=64", constant=True)',
+    'load_fixed32, load_8 = _load("=32", constant=True, signed=False), _load("=8", signed=False)',
+)
+_WORDS = "words = ir.Constant(ir.VectorType(I32, 2 * width), [0] * 2 * width)"
+_UNPACKED = (
+    *(
+        ("wire_loops", f"{name}_at", f"return _{name}(memory, position)[0]  # type: ignore[no-any-return]")
+        for name in ("byte", "half", "word", "unsigned", "long")
+    ),
+    ("kernel", "transaction_id", "return _read_id(memory, position)[0]  # type: ignore[no-any-return]"),
+    ("kernel", "data_length", "return _read_length(memory, position + LENGTH_AT)[0]  # type: ignore[no-any-return]"),
+    ("kernel", "note", "data_ok = data_sum == _read_word(memory, position + DATA_CHECKSUM_AT)[0]"),
+    ("kernel", "note", "state[NOTES].append((record_sum == _read_word(memory, end)[0], data_ok))"),
+)
+_AT_HAND = "if 0 <= place <= len(self._cache) - HEADER:  # the common case in few steps: the record is at hand"
+_ONLY_ZEROS = "if not window.any():  # nothing but zeros is never a record: the checksum of zeros is not zero"
 _OF_ONE = (
     ("upper_word.generate", "return builder.extract_element(arguments[0], ir.Constant(I32, 1))"),
     ("Vectors.__init__.loader.load.generate", "value = _loaded(builder, arguments[0], vector)"),
@@ -753,6 +771,89 @@ _SCAN = (
             _WORDS_OF_HEADER.replace("64", "65"),
             "while place > (64 - HEADER - BLOCK) + 1:",
         )
+    ),
+    *(
+        Equivalent("engine/scan/machine.py", function, old, new, "a hint to the compiler that a load may be saved")
+        for function, old, new in (
+            ("_constant", 'instruction.set_metadata("invariant.load", builder.module.add_metadata([]))', "pass"),
+            ("_load.load.generate", "if constant:", "if False:"),
+            ("_load.load.generate", "_constant(builder, value)", "pass"),
+            ("Vectors.__init__.loader.load.generate", _IF_CONSTANT, _IF_CONSTANT.replace("if constant", "if False")),
+            (
+                "Vectors.__init__",
+                '"load_constant": loader(constant=True),',
+                '"load_constant": loader(constant=False),',
+            ),
+            *(("", line, line.replace("constant=True", "constant=False")) for line in _CONSTANT_LOADS),
+        )
+    ),
+    *(
+        Equivalent(
+            "engine/scan/machine.py",
+            "Vectors.__init__.word_at.generate",
+            _WORDS,
+            _WORDS.replace("[0]", other),
+            "the first one is put in, and of the others no byte is picked",
+        )
+        for other in ("[1]", "[(-1)]")
+    ),
+    *(
+        Equivalent(file, "", f"{name} = 0{rest}", f"{name} = {other}{rest}", "bound before anything is translated")
+        for file, name, rest in (
+            ("engine/scan/native.py", "BLOCK = LANES", ""),
+            ("engine/scan/wire_native.py", "TWO_PASSES", "  # bound by `translate`"),
+        )
+        for other in ("1", "(-1)")
+    ),
+    *(
+        Equivalent(f"engine/scan/{file}.py", function, line, line.replace("[0]", "[(-1)]"), "there is one")
+        for file, function, line in _UNPACKED
+    ),
+    Equivalent(
+        _PROBE,
+        "Probe.check",
+        _AT_HAND,
+        _AT_HAND.replace("place <= len", "place < len"),
+        "where no record ends in what was read, it is read anew",
+    ),
+    Equivalent(
+        "engine/scan/crc_kernel.py",
+        "tables",
+        "fold[0:width:2] = x_power(8 * GROUP * size + 63) << 32",
+        "fold[0:width:1] = x_power(8 * GROUP * size + 63) << 32",
+        "every other one is written over in the next line",
+    ),
+    Equivalent(
+        "engine/scan/byte_source.py",
+        "only_zeros",
+        "count = source.read_into(offset, memoryview(buffer)) if offset < end else 0",
+        "count = source.read_into(offset, memoryview(buffer)) if offset < end else 1",
+        "the first byte of the buffer is zero, or it was said before that it is not",
+    ),
+    Equivalent(
+        _PROBE,
+        "Candidates._search",
+        _ONLY_ZEROS,
+        _ONLY_ZEROS.replace("not window.any()", "False"),
+        "it only saves work: what is blank is left out below",
+    ),
+    *(
+        Equivalent(
+            "engine/scan/wire_loops.py",
+            "encode",
+            "if data < 0 or data > left:",
+            new,
+            "what reaches beyond the request leaves no room for another record, or does not end where the request does",
+        )
+        for new in ("if data < 0 or False:", "if data < 0 or data > (left) + 1:")
+    ),
+    Equivalent(
+        "engine/scan/wire_loops.py",
+        "encode",
+        "break",
+        "continue",
+        "the request is gone over once more, and left in front of its checksums",
+        nth=7,
     ),
     Equivalent("engine/scan/object_code.py", "_machine", "opt=3,", "opt=2,", "how hard a compiler tries"),
     *(

@@ -244,6 +244,10 @@ def test_records_are_found_as_the_oracle_finds_them(
         fresh = probe_of(bytes(data), longest=200)
         assert near.check(place) == fresh.check(place) == wanted
         assert near.check(place, stop) == bounded.check(place) == short
+    for probe in (near, bounded):
+        forwards = [probe.check(place) for place in range(len(data))]
+        backwards = [probe.check(place) for place in reversed(range(len(data)))]
+        assert backwards[::-1] == forwards
 
 
 def _damaged(raw: bytes, **changed: bytes) -> bytes:

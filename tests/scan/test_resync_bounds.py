@@ -378,6 +378,17 @@ def test_a_length_leads_to_the_next_id_only(following: int, proof: str) -> None:
     assert found == Resumption(len(made.data), following, following, proof)
 
 
+def test_what_closes_in_front_of_a_record_with_its_own_id_was_not_followed_by_it() -> None:
+    """It was written twice, and the first one is damaged beyond its length: the second one stands for both."""
+    made = segment_of(make_records(4, size=60))
+    start = made.offsets[3]
+    data = bytearray(made.data + made.data[start:] + chain(4, 3))
+    data[start + 28 : start + 32] = (10**9).to_bytes(4)
+    end = start + 100
+    assert searcher(bytes(data)).find(start, 3) == Resumption(end, 3, 3, "chain")
+    assert searcher(bytes(data[:end]) + chain(4, 3)).find(start, 3) == Resumption(end, 4, 4, "checksum")
+
+
 def test_behind_a_chain_that_reaches_the_end_nothing_is_searched_for() -> None:
     """Here it is in front of what looks torn, and one of its records holds another, with a later id."""
     made = segment_of(make_records(4, size=30))

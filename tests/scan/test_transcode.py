@@ -292,3 +292,18 @@ def test_a_record_whose_head_is_not_all_there_is_not_looked_at(way: str) -> None
         table[0, FrameColumn.LENGTH] -= cut
         found = AppendEncoder(max_data_length=100).encode(bytes(short), table, 0)
         assert told(found) == (0, FrameVerdict.MALFORMED, -1, []), cut
+
+
+@pytest.mark.parametrize("length", [-1, -2, -35, -36, -37, -100])
+def test_a_record_of_negative_length_is_malformed_where_another_one_makes_up_for_it(way: str, length: int) -> None:
+    """The lengths of both lead to the very end of the request."""
+    records = [WireRecord.make(number, RequestId(1, 2, 3, 4), 5, bytes(200)) for number in (0, 1)]
+    raw = bytearray(encode(AppendRequest(7, 1, 3, tuple(records), False)))
+    table = table_of(bytes(raw))
+    first = int(table[0, FrameColumn.BODY]) + 25
+    raw[first + 28 : first + 32] = length.to_bytes(4, signed=True)
+    second = first + 36 + length
+    rest = len(raw) - 1 - second - 36
+    raw[second + 28 : second + 32] = rest.to_bytes(4)
+    found = AppendEncoder(max_data_length=1000).encode(bytes(raw), table, 0)
+    assert told(found) == (0, FrameVerdict.MALFORMED, -1, [])
