@@ -230,7 +230,7 @@ class Resynchroniser:
                 horizon = min(stop, chains[0].end + CONFLICT_WINDOW)
         if not chains or ((looks_torn or known is not None) and not chains[-1].reached):
             return at_known
-        if known is None and not chains[-1].reached and probe.closes(offset, expected, stop):
+        if not chains[-1].reached and probe.closes(offset, expected, stop):
             return None  # the damaged record ends with the file: what was found is its data
         best = chains[0]
         first_id = best.head.transaction_id

@@ -448,6 +448,8 @@ _FITS_ALL = "if length + OVERHEAD > self._block - PAGE:"
 _FRAMES_TRIED = "state[FILLED], state[ROWS], state[LONGEST] = len(data), rows, 100_000"
 _FIRST_COLUMN = "put(table, cell + BODY_COLUMN, body)"
 _READ_SOME = "count = source.read_into(offset, memoryview(data)) if length else 0"
+_CANDIDATES = "candidates = Candidates(probe, offset + 1, stop, expected, expected + SLACK, offset)"
+_SUPPORTED = "return any(c.reached for c in chains), any(c.led for c in chains), sum(c.count for c in chains)"
 _READ_CODE = 'data = b"".join(iter(lambda: os.read(descriptor, 1 << 20), b""))'
 _RISING = "rising = _rising(x_power(31), LENGTHS + 64) << np.uint64(32)"
 _WORDS_OF_HEADER = "while place > 64 - HEADER - BLOCK:"
@@ -718,6 +720,42 @@ _SCAN = (
             "how much is read at once; it is read to the end",
         )
         for size in ("2 << 20", "1 << 19", "1 << 21")
+    ),
+    *(
+        Equivalent("engine/scan/walk.py", function, line, line.replace(*change), reason)
+        for function, line, change, reason in (
+            ("RecordWalk.restart", "self._lane.take(copy=False)", ("False", "True"), "nobody looks at them"),
+            (
+                "RecordWalk.take_run",
+                "columns = self._lane.take(copy=False)",
+                ("False", "True"),
+                "whether the buffers are used again; nobody may count on it",
+            ),
+            ("RecordWalk._more", "if held >= HEADER:", (">=", ">"), "its length is looked at when more of it is held"),
+            (
+                "RecordWalk.seek",
+                "if self._carry <= position <= state[FILLED]:  # still in the buffer",
+                ("<= state", "< state"),
+                "behind the last byte of the buffer all that follows is read either way",
+            ),
+        )
+    ),
+    *(
+        Equivalent(
+            "engine/scan/resync.py",
+            "Resynchroniser._search",
+            _CANDIDATES,
+            _CANDIDATES.replace("offset + 1", place),
+            "one that begins in the place of the damage is not right, and what begins in front of it is passed over",
+        )
+        for place in ("offset - 1", "offset + 0")
+    ),
+    Equivalent(
+        "engine/scan/resync.py",
+        "_support",
+        _SUPPORTED,
+        _SUPPORTED.replace("any(c.reached", "all(c.reached"),
+        "none of several reaches the end: behind the first that does nothing is searched for",
     ),
     Equivalent(
         "engine/scan/walk.py",

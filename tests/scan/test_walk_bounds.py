@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from zlib import crc32
+
 import numpy as np
 import pytest
 
@@ -256,3 +258,84 @@ def test_whatever_is_read_lies_in_memory_as_it_lies_in_pages_of_the_file(start: 
     assert walk.advance() is Status.END
     assert walk.take_batch().offset.tolist() == places[5:25]
     assert source.missed == {0}
+
+
+def offsets_of(walk: RecordWalk) -> list[int]:
+    """Walks to the end; what was found."""
+    assert walk.advance() is Status.END
+    return walk.take_batch().offset.tolist() if walk.pending else []
+
+
+def counted(data: bytes) -> tuple[Counted, RecordWalk]:
+    source = Counted(data)
+    options = {"max_record": 9 * 30, "wide": True, "rows": 100, "block": BLOCK}
+    return source, RecordWalk(source, INTERPRETED, start=0, stop=len(data), expected=0, **options)
+
+
+def test_what_is_in_the_buffer_is_not_read_again() -> None:
+    records = [made_up_record(number, 30 * number) for number in range(9)]
+    places = [sum(map(len, records[:number])) for number in range(10)]
+    source, walk = counted(b"".join(records))
+    assert offsets_of(walk) == places[:-1]
+    for turn in (5, 0, 8, 9, 1):
+        walk.seek(places[turn], turn)
+        assert offsets_of(walk) == places[turn:-1]
+    assert source.reads == [0]
+
+
+@pytest.mark.parametrize("place", [3 * PAGE - 1, 3 * PAGE - 2, 2 * PAGE, 5 * PAGE, 5 * PAGE + 1, 5 * PAGE + 2])
+def test_what_is_not_in_the_buffer_is_read_wherever_it_begins(place: int) -> None:
+    """Two pages from the third one on were read, and no byte in front of or behind them."""
+    record = made_up_record(0, 50)
+    data = bytearray(b"\xee" * (8 * PAGE))
+    data[place : place + len(record)] = record
+    source, walk = counted(bytes(data))
+    for _ in range(2):
+        walk.seek(3 * PAGE, 0)
+        assert walk.advance() is Status.LENGTH
+    assert source.reads == [3 * PAGE]
+    walk.seek(place, 0)
+    assert walk.advance() is Status.LENGTH
+    assert (walk.take_batch().offset.tolist(), walk.offset) == ([place], place + 90)
+    assert source.reads == [3 * PAGE, place]
+
+
+def test_a_walk_that_begins_anew_has_no_rows_of_the_one_before() -> None:
+    records = [made_up_record(number, 3) for number in range(6)]
+    _, walk = counted(b"".join(records))
+    assert walk.advance() is Status.END
+    assert walk.pending == 6
+    walk.restart(43, 1, 4 * 43)
+    assert walk.pending == 0
+    assert offsets_of(walk) == [43, 86, 129]
+
+
+@pytest.mark.parametrize("less", [0, 1, 2, 39, 40, 50])
+@pytest.mark.parametrize("length", [0, 7, 3000])
+def test_a_file_that_is_shorter_than_it_was_ends_where_it_ends(less: int, length: int) -> None:
+    """By any number of bytes, behind a record or in it."""
+    records = [made_up_record(number, length) for number in range(5)]
+    data = b"".join(records)
+    there = len(data) - less
+    source = BytesSource(data[:there])
+    for stop in (len(data), len(data) + 1):
+        options = {"max_record": 1 << 20, "wide": True, "rows": 100, "block": BLOCK}
+        walk = RecordWalk(source, INTERPRETED, start=0, stop=stop, expected=0, **options)
+        status = walk.advance()
+        whole = there // (40 + length)
+        rest = there % (40 + length)
+        assert status is (Status.END if not rest else Status.SHORT if rest < 40 else Status.LENGTH)
+        assert (walk.pending, walk.offset, walk.stop) == (whole, whole * (40 + length), there)
+
+
+def test_a_run_tells_how_many_of_its_records_hold_other_data_than_was_sent() -> None:
+    records = [made_up_record(number, 9) for number in range(7)]
+    for place in (1, 4, 5):
+        other = records[place][:35] + bytes([records[place][35] ^ 1]) + records[place][36:-4]
+        records[place] = other + crc32(other).to_bytes(4)
+    walk = walk_over(b"".join(records), wide=False)
+    assert walk.advance() is Status.END
+    run = walk.take_run()
+    assert (run.first_transaction_id, run.start, run.end, run.data_damaged) == (0, 0, 7 * 49, 3)
+    assert run.data_ok.tolist() == [True, False, True, True, False, False, True]
+    assert run.offset.tolist() == [49 * place for place in range(7)]
