@@ -450,6 +450,10 @@ _FIRST_COLUMN = "put(table, cell + BODY_COLUMN, body)"
 _READ_SOME = "count = source.read_into(offset, memoryview(data)) if length else 0"
 _CANDIDATES = "candidates = Candidates(probe, offset + 1, stop, expected, expected + SLACK, offset)"
 _SUPPORTED = "return any(c.reached for c in chains), any(c.led for c in chains), sum(c.count for c in chains)"
+_LOOKED_AT = "count = min(CACHE // 2, self._stop - OVERHEAD + 1 - at)"
+_WINDOW = "window = np.frombuffer(self._probe.read(at, count + OVERHEAD - 1), np.uint8)"
+_RISEN_ID = "risen = (at + count - self._origin) // OVERHEAD if self._origin is not None else 0"
+_FIRST_OF_LENGTH = "mask = window[LENGTH_AT : LENGTH_AT + count] <= self._probe.max_record >> 24"
 _READ_CODE = 'data = b"".join(iter(lambda: os.read(descriptor, 1 << 20), b""))'
 _RISING = "rising = _rising(x_power(31), LENGTHS + 64) << np.uint64(32)"
 _WORDS_OF_HEADER = "while place > 64 - HEADER - BLOCK:"
@@ -749,6 +753,86 @@ _SCAN = (
             "one that begins in the place of the damage is not right, and what begins in front of it is passed over",
         )
         for place in ("offset - 1", "offset + 0")
+    ),
+    *(
+        Equivalent(_PROBE, "Candidates._search", line, new, reason)
+        for line, news, reason in (
+            (
+                _LOOKED_AT,
+                (
+                    _LOOKED_AT.replace("// 2", "* 2"),
+                    _LOOKED_AT.replace("// 2", "// 1"),
+                    _LOOKED_AT.replace("- OVERHEAD + 1", "- OVERHEAD + 2"),
+                    _LOOKED_AT.replace("- OVERHEAD", "+ OVERHEAD"),
+                ),
+                "how much is looked at at once; it ends with the data",
+            ),
+            (
+                _WINDOW,
+                (_WINDOW.replace("- 1", "- 0"), _WINDOW.replace("- 1", "+ 1")),
+                "a place or two are looked at twice",
+            ),
+            ("if count <= 0:", ("if count < 0:",), "of no places none is found"),
+            (
+                _RISEN_ID,
+                (_RISEN_ID.replace("- self", "+ self"), _RISEN_ID.replace("//", "*")),
+                "it only saves work: each id is compared with the bound of its own place below",
+            ),
+            (
+                _FIRST_OF_LENGTH,
+                (
+                    _FIRST_OF_LENGTH.replace("self._probe.max_record >> 24", "(self._probe.max_record >> 24) + 1"),
+                    _FIRST_OF_LENGTH.replace("24", "23"),
+                ),
+                "it only saves work: whole lengths are compared behind it",
+            ),
+            (
+                "for place in range(8):",
+                ("for place in range(7):",),
+                "it only saves work: whole ids are compared behind it",
+            ),
+        )
+        for new in news
+    ),
+    *(
+        Equivalent(file, function, line, line.replace("2**63", limit), "no search costs as much")
+        for file, function, line in (
+            (
+                "engine/scan/scanner.py",
+                "_Scan._damage",
+                "probe = Probe(self.walk.source, self.walk.stop, self.walk.max_record, SearchBudget(2**63))",
+            ),
+            (
+                "engine/scan/carve.py",
+                "carve_records",
+                "probe = Probe(source, stop, max_record, SearchBudget(2**63))",
+            ),
+        )
+        for limit in ("3**63", "2**64", "2**62")
+    ),
+    *(
+        Equivalent(file, function, line, line.replace("stop - start", "stop + start"), "which kernel runs")
+        for file, function, line in (
+            ("engine/scan/carve.py", "carve_records", "kernels.choose(stop - start, compiled),"),
+            (
+                "engine/scan/scanner.py",
+                "_Scan.__init__",
+                "self.kernel: Kernel = kernels.choose(stop - start, compiled)",
+            ),
+        )
+    ),
+    Equivalent("engine/scan/walk.py", "", "CARRY = 128 << 10", "CARRY = 128 >> 10", "what is not moved is read again"),
+    Equivalent("engine/scan/kernel.py", "", "_SMALL = 128 << 10", "_SMALL = 128 >> 10", "where memory comes from"),
+    Equivalent(
+        "engine/scan/object_code.py",
+        "load_object",
+        "engine.finalize_object()",
+        "pass",
+        "whoever asks for an address has it done",
+    ),
+    *(
+        Equivalent("engine/scan/transcode.py", "room_for", "if len(table) <= _FEW:", new, "the same sums in two ways")
+        for new in ("if False:", "if len(table) < _FEW:", "if len(table) <= (_FEW) + 1:")
     ),
     Equivalent(
         "engine/scan/resync.py",

@@ -77,8 +77,9 @@ def test_bounds() -> None:
     far = made_up_record(2**60, 3)
     assert carve_all(far) == []
     assert carve_all(far, max_id=2**62) == [(0, 2**60, 1)]
-    assert carve_all(made_up_record(carve.DEFAULT_MAX_ID, 3)) == [(0, carve.DEFAULT_MAX_ID, 1)]
-    assert carve_all(made_up_record(carve.DEFAULT_MAX_ID + 1, 3)) == []
+    assert carve_all(made_up_record(2**56 - 1, 3)) == [(0, 2**56 - 1, 1)]
+    assert carve_all(made_up_record(2**56, 3)) == []
+    assert carve_all(made_up_record(5, 0)) == [(0, 5, 1)]
 
 
 class _Overwritten(BytesSource):
@@ -174,3 +175,4 @@ def test_a_row_may_be_longer_than_a_batch(data: bool, monkeypatch: pytest.Monkey
     found = carve_all(image, data=data)
     assert found == [(0, 0, 3), (129, 3, 3), (258, 6, 3), (387, 9, 1), (432, 4, 1)]
     assert carve_all(image, max_id=4, data=data) == [(0, 0, 3), (129, 3, 2), (432, 4, 1)]
+    assert carve_all(image, max_id=2, data=data) == [(0, 0, 3)]

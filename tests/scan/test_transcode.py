@@ -156,6 +156,8 @@ def test_a_table_of_another_shape_is_refused(way: str) -> None:
     for table in (np.zeros((1, 7), np.int64), np.zeros((1, COLUMNS), np.int32), np.zeros(COLUMNS, np.int64)):
         with pytest.raises(ValueError, match="a table has"):
             encoder.encode(b"", table, 0)
+    for bound in (0, 2**31 - 1):
+        assert AppendEncoder(max_data_length=bound).encode(b"", np.zeros((0, COLUMNS), np.int64), 0).frames == 0
     for bound in (-1, 2**31):
         with pytest.raises(ValueError, match="the longest data"):
             AppendEncoder(max_data_length=bound)

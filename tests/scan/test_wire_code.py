@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from functools import cache
+from importlib.util import find_spec, module_from_spec
 from inspect import signature
 from itertools import chain, pairwise
 from pathlib import Path
@@ -411,3 +412,30 @@ def test_every_argument_of_a_compiled_loop_has_its_kind() -> None:
     assert {
         name: (sum(one != "brief" for one in names), names.count("brief")) for name, names in kinds.items()
     } == wire_compiled._ARGUMENTS
+
+
+def test_a_process_looks_once_for_what_is_in_the_cache_and_whenever_it_is_told_to_compile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Until there is something; and each call asks what is there by now."""
+    asked: list[tuple[str | None, bool]] = []
+    answer: list[Any] = [None]
+    monkeypatch.setattr(
+        wire_compiled, "best", lambda named, *, compile_now: asked.append((named, compile_now)) or answer[0]
+    )
+    monkeypatch.delenv(WAY_VARIABLE, raising=False)
+    spec = find_spec("waltzctl.engine.scan.wire_code")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)  # as in a process of its own
+    assert module.chooser(False)() is INTERPRETED
+    assert asked == []
+    first = module.chooser(None)
+    assert (first(), asked) == (INTERPRETED, [(None, False)])
+    assert (module.chooser(None)(), asked) == (INTERPRETED, [(None, False)])
+    assert (module.chooser(True)(), asked) == (INTERPRETED, [(None, False), (None, True)])
+    answer[0] = loops = _Asked()
+    assert (module.prepare(), first(), module.chooser(None)()) == ("asked", loops, loops)
+    assert (module.prepare(), asked[2:]) == ("asked", [(None, True)])
+    assert module.chooser(False)() is INTERPRETED
