@@ -229,6 +229,6 @@ class OrderJudge:
         """
         if self._out_of_reach(expected, head):
             return True
-        if not run.offsets or run.behind is not None:
+        if not run.offsets:
             return False
         return self._search.indexed(expected, len(run.offsets) + 1) == run.offsets

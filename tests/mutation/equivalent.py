@@ -821,6 +821,20 @@ _SCAN = (
             ),
         )
     ),
+    Equivalent(
+        "engine/scan/wire_compiled.py",
+        "_pointer",
+        "if type(memory) is bytes:",
+        "if False:",
+        "what is read may be pointed to in the other way as well, which takes longer",
+    ),
+    Equivalent(
+        _ORDER,
+        "OrderJudge._repeated",
+        "for at in range(0, size, _COMPARED):",
+        "for at in range(1, size, _COMPARED):",
+        "the first byte is that of an id, which is the same where all the others are",
+    ),
     Equivalent("engine/scan/walk.py", "", "CARRY = 128 << 10", "CARRY = 128 >> 10", "what is not moved is read again"),
     Equivalent("engine/scan/kernel.py", "", "_SMALL = 128 << 10", "_SMALL = 128 >> 10", "where memory comes from"),
     Equivalent(

@@ -254,3 +254,24 @@ def test_16_mebibytes_are_compared_to_tell_a_repeat(more: int, *, compared: bool
     found = OrderJudge(search, len(data), None).judge(at(3) + len(big), 4)
     repeat = Judgement(at(3) + 2 * len(big), 4, "length")
     assert found == (repeat if compared else Judgement(len(data), None, "end"))
+
+
+class _FromZero(BytesSource):
+    """Bytes in front of which none may be asked for."""
+
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        assert offset >= 0
+        return super().read_into(offset, buffer)
+
+
+@pytest.mark.parametrize(("more", "repeated"), [(0, True), (1, False), (2, False), (100, False)])
+def test_a_repeat_has_something_in_front_of_it_to_repeat(more: int, *, repeated: bool) -> None:
+    """Here from the very first byte on, or less than that."""
+    first, second = (Record.make(0, REQUEST, 0, bytes(20 + extra)).encode() for extra in (0, more))
+    data = first + second + Record.make(1, REQUEST, 0, b"").encode()
+    entries = [0, len(first), len(first + second)]
+    index = BytesSource(segment_header(0, 0).encode() + encode_entries(entries))
+    probe = Probe(_FromZero(data), len(data), 1 << 20, SearchBudget(2**62))
+    search = Resynchroniser(probe, INTERPRETED, IndexHint(index, 0, HEADER_SIZE))
+    found = OrderJudge(search, len(data), None).judge(len(first), 1)
+    assert found == (Judgement(entries[2], 1, "length") if repeated else Judgement(len(data), None, "end"))
