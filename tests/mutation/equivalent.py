@@ -454,6 +454,10 @@ _LOOKED_AT = "count = min(CACHE // 2, self._stop - OVERHEAD + 1 - at)"
 _WINDOW = "window = np.frombuffer(self._probe.read(at, count + OVERHEAD - 1), np.uint8)"
 _RISEN_ID = "risen = (at + count - self._origin) // OVERHEAD if self._origin is not None else 0"
 _FIRST_OF_LENGTH = "mask = window[LENGTH_AT : LENGTH_AT + count] <= self._probe.max_record >> 24"
+_OPENED = "descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory)"
+_CREATED = "beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=directory"
+_INPUTS = "return crc_kernel.tables(width), _function_address(way) if way in _FUNCTIONS else 0"
+_WIDTH = "width = int(way[5:]) // 64 if way in _FEATURES else 8"
 _READ_CODE = 'data = b"".join(iter(lambda: os.read(descriptor, 1 << 20), b""))'
 _RISING = "rising = _rising(x_power(31), LENGTHS + 64) << np.uint64(32)"
 _WORDS_OF_HEADER = "while place > 64 - HEADER - BLOCK:"
@@ -834,6 +838,38 @@ _SCAN = (
         "for at in range(0, size, _COMPARED):",
         "for at in range(1, size, _COMPARED):",
         "the first byte is that of an id, which is the same where all the others are",
+    ),
+    Equivalent(
+        "engine/scan/code_cache.py",
+        "_directory",
+        "break",
+        "continue",
+        "the same directory is asked about again, with the same answer",
+    ),
+    *(
+        Equivalent("engine/scan/code_cache.py", function, line, line.replace(*change), reason)
+        for function, line, change, reason in (
+            ("get", _OPENED, ("RDONLY |", "RDONLY &"), "the interpreter opens no file that is inherited"),
+            ("put", _CREATED, ("EXCL |", "EXCL &"), "no other file has a name that was drawn by lot"),
+            ("put", _CREATED, ("CLOEXEC |", "CLOEXEC &"), "what must not be there is no link either"),
+        )
+    ),
+    *(
+        Equivalent(
+            "engine/scan/compiled.py",
+            "inputs",
+            _INPUTS,
+            _INPUTS.replace("else 0", f"else {other}"),
+            "where no function is called nobody asks for its address",
+        )
+        for other in ("1", "(-1)")
+    ),
+    *(
+        Equivalent("engine/scan/compiled.py", "inputs", _WIDTH, _WIDTH.replace(*change), reason)
+        for change, reason in (
+            (("else 8", "else 7"), "without vectors only tables are taken that are the same for every width"),
+            (("// 64", "// 63"), "512, 256 and 128 bits have 8, 4 and 2 words either way"),
+        )
     ),
     Equivalent("engine/scan/walk.py", "", "CARRY = 128 << 10", "CARRY = 128 >> 10", "what is not moved is read again"),
     Equivalent("engine/scan/kernel.py", "", "_SMALL = 128 << 10", "_SMALL = 128 >> 10", "where memory comes from"),

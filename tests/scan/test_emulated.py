@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import zlib
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from tests.scan import emulated
 from tests.scan.walk_support import expected, run
 from tests.scan.wire_oracle import MAGIC, disk_form, expected_encode, expected_list, expected_split
-from waltzctl.engine.scan import compiled, wire_code, wire_compiled
+from waltzctl.engine.scan import compiled, native, wire_code, wire_compiled, wire_native
 from waltzctl.engine.scan import kernel as interpreted
 from waltzctl.engine.scan.frames import FrameColumn, FrameSplitter, SplitStatus
 from waltzctl.engine.scan.kernel import STRETCH, Kernel, Status, made_up_record
@@ -252,3 +253,8 @@ def test_what_is_emulated_are_all_ways() -> None:
     assert {wire_compiled._kind(way) for way in ("isal", "table")} == {
         wire_compiled._kind(way) for way in wire_compiled.WAYS
     }
+
+
+def test_a_loop_is_translated_with_all_of_its_arguments(emulation: None) -> None:
+    texts: list[Any] = [native.translate("table"), *wire_native.translate("call").values()]
+    assert [arguments for _, arguments in texts] == [loop.__code__.co_argcount for loop, _ in texts]
