@@ -25,6 +25,7 @@ class Equivalent:
         return self.file, self.function, self.old, self.new, self.nth
 
 
+_SIZES = "how much is taken at once, or a cost: another number gives the same answers at another speed"
 _INVENTED = "which input is made up for a comparison: the next number is as good"
 _STATES, _VOTE = "engine/compare/states.py", "engine/quorum/vote.py"
 _FORK = "fork = not agreed or agreed[-1].first < self.outvoted[-1][0]"
@@ -458,6 +459,12 @@ _OPENED = "descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
 _CREATED = "beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=directory"
 _INPUTS = "return crc_kernel.tables(width), _function_address(way) if way in _FUNCTIONS else 0"
 _WIDTH = "width = int(way[5:]) // 64 if way in _FEATURES else 8"
+_MEMORY = "self.memory = memoryview(bytearray(size) if size <= _SMALL else mmap.mmap(-1, size))"
+_SUMMARISED = (
+    "source, first_transaction_id, start, stop, index, max_record, ceiling, compiled, wide=False, keep_data=False"
+)
+_JOINED = "if length < TWO_PASSES or length >= JOINED:"
+_WAYS = 'ways = {"crc": crc_sliced if kind == "table" else crc_called, "TWO_PASSES": 512 if kind == "table" else 4096}'
 _READ_CODE = 'data = b"".join(iter(lambda: os.read(descriptor, 1 << 20), b""))'
 _RISING = "rising = _rising(x_power(31), LENGTHS + 64) << np.uint64(32)"
 _WORDS_OF_HEADER = "while place > 64 - HEADER - BLOCK:"
@@ -870,6 +877,142 @@ _SCAN = (
             (("else 8", "else 7"), "without vectors only tables are taken that are the same for every width"),
             (("// 64", "// 63"), "512, 256 and 128 bits have 8, 4 and 2 words either way"),
         )
+    ),
+    *(
+        Equivalent("engine/scan/crc_kernel.py", "", line, line.replace(*change), "more room than notes are taken in")
+        for line, changes in (
+            ("NOTED = STRETCH + 8", (("8", "7"), ("8", "9"))),
+            ("AT_HEAD = AT_DATA + NOTED * 64", (("64", "63"), ("64", "65"))),
+            ("AT_VERDICT = AT_HEAD + NOTED * 64", (("64", "63"), ("64", "65"))),
+        )
+        for change in changes
+    ),
+    *(
+        Equivalent(
+            "engine/scan/crc_kernel.py",
+            "_multiples",
+            "while len(values) < count:",
+            new,
+            "they are doubled to a power of two, and as many are taken as are asked for: 4095 or 4096",
+        )
+        for new in ("while len(values) <= count:", "while len(values) < (count) - 1:")
+    ),
+    Equivalent(
+        "engine/scan/crc_kernel.py",
+        "_inverse_series",
+        "generator, inverse, rest = 0x104C11DB7, 0, 1",
+        "generator, inverse, rest = 0x104C11DB7, 1, 1",
+        "the first place is set in the first step",
+    ),
+    *(
+        Equivalent("engine/scan/kernel.py", "InterpretedLane.__init__", _MEMORY, new, "where memory comes from")
+        for new in (
+            _MEMORY.replace("size <= _SMALL", "False"),
+            _MEMORY.replace("<=", "<"),
+            _MEMORY.replace("<= _SMALL", "<= (_SMALL) + 1"),
+        )
+    ),
+    Equivalent(
+        "engine/scan/scanner.py",
+        "read_record_at",
+        "if size <= len(raw):",
+        "if size < len(raw):",
+        "where nothing is left to be read nothing is read",
+    ),
+    Equivalent(
+        "engine/scan/scanner.py",
+        "_Scan.__init__",
+        "rows=BATCH_ROWS if wide else RUN_ROWS,",
+        "rows=BATCH_ROWS if False else RUN_ROWS,",
+        _SIZES,
+    ),
+    *(
+        Equivalent(
+            "engine/scan/scanner.py",
+            "summarise_records",
+            _SUMMARISED,
+            _SUMMARISED.replace(f"{name}=False", f"{name}=True"),
+            "columns and bytes that nobody takes",
+        )
+        for name in ("wide", "keep_data")
+    ),
+    Equivalent(
+        "engine/scan/crc_kernel.py",
+        "_inverse_series",
+        "for place in range(64):",
+        "for place in range(65):",
+        "the series has no power there",
+    ),
+    *(
+        Equivalent("engine/scan/native.py", function, old, new, reason)
+        for function, old, news, reason in (
+            (
+                "note_vectors",
+                "if length <= BLOCKS * BLOCK:",
+                ("if False:", "if length < BLOCKS * BLOCK:", "if length <= BLOCKS // BLOCK:"),
+                "one sum in two ways, of which the one that folds takes longer for little",
+            ),
+            (
+                "note_vectors",
+                "while place >= start:",
+                ("while place > start:",),
+                "the first block, where it is whole, is taken as one of which all is meant",
+            ),
+            (
+                "note_vectors",
+                "if place > start - BLOCK:",
+                ("if place >= start - BLOCK:",),
+                "of a block that lies in front of the data nothing is taken",
+            ),
+            (
+                "note_vectors",
+                "while place < end:",
+                ("while place < (end) - 1:",),
+                "places go by whole groups and end where the data does",
+            ),
+            (
+                "settle_vectors",
+                "while place < count:",
+                ("while place <= count:",),
+                "verdicts behind the last record are nobody's; there is room for them",
+            ),
+            (
+                "multiply_reduced",
+                "for _ in range(32):",
+                ("for _ in range(33):",),
+                "behind its last bit the factor has none",
+            ),
+            (
+                "translate",
+                "names = Vectors(int(way[5:]) // 64).names",
+                ("names = Vectors(int(way[5:]) // 63).names",),
+                "512, 256 and 128 bits have 8, 4 and 2 words either way",
+            ),
+        )
+        for new in news
+    ),
+    *(
+        Equivalent("engine/scan/wire_native.py", "joined", _JOINED, _JOINED.replace(*change), _TWICE)
+        for change in (("length < TWO_PASSES", "False"), ("JOINED", "(JOINED) - 1"))
+    ),
+    Equivalent("engine/scan/wire_native.py", "", "JOINED = LENGTHS * LENGTHS", "JOINED = LENGTHS // LENGTHS", _TWICE),
+    *(
+        Equivalent("engine/scan/wire_native.py", "translate", _WAYS, _WAYS.replace(*change), _TWICE)
+        for change in (
+            ("512", "511"),
+            ("512", "513"),
+            ("4096", "4095"),
+            ("4096", "4097"),
+            ('512 if kind == "table"', "512 if False"),
+            ('512 if kind == "table"', '512 if kind != "table"'),
+        )
+    ),
+    Equivalent(
+        "engine/scan/crc_kernel.py",
+        "tables",
+        "block[AT_SLICES:AT_POWERS] = slicing_tables().view(np.uint8).reshape(-1)",
+        "block[AT_SLICES:AT_POWERS] = slicing_tables().view(np.uint8).reshape(-2)",
+        "any number below zero stands for as many as there are",
     ),
     Equivalent("engine/scan/walk.py", "", "CARRY = 128 << 10", "CARRY = 128 >> 10", "what is not moved is read again"),
     Equivalent("engine/scan/kernel.py", "", "_SMALL = 128 << 10", "_SMALL = 128 >> 10", "where memory comes from"),
@@ -2270,7 +2413,6 @@ EQUIVALENT: tuple[Equivalent, ...] = (
 )
 
 
-_SIZES = "how much is taken at once, or a cost: another number gives the same answers at another speed"
 TUNED: dict[str, tuple[str, ...]] = {
     "formats/control.py": ("_SCORED",),
     "engine/compare/differences.py": ("_BATCH",),
@@ -2299,7 +2441,7 @@ TUNED: dict[str, tuple[str, ...]] = {
     "engine/scan/kernels.py": ("LOAD_FROM", "COMPILE_FROM"),
     "engine/scan/order.py": ("_COMPARED",),
     "engine/scan/native.py": ("TWO_PASSES",),
-    "engine/scan/kernel.py": ("_TWO_PASSES", "SLOTS", "_SMALL"),
+    "engine/scan/kernel.py": ("_TWO_PASSES", "SLOTS", "_SMALL", "STRETCH"),
     "engine/scan/probe.py": ("GRANULE", "CACHE", "FORGET_AFTER", "CROWD", "FLAT_CHARGE"),
     "engine/scan/resync.py": ("FOLLOW_BLOCK",),
     "engine/scan/scanner.py": ("BATCH_ROWS", "RUN_ROWS", "FIRST_READ"),

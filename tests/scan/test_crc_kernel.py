@@ -124,3 +124,12 @@ def test_aligned_memory_is_as_long_as_it_should_be_and_zero(size: int) -> None:
     for _ in range(5):
         block = crc_kernel.aligned(size)
         assert (len(block), block.ctypes.data % 64, block.any()) == (size, 0, False)
+
+
+def test_the_notes_of_a_stretch_have_room_for_one_record_more_and_a_whole_group() -> None:
+    """One behind the other: vectors of the data, those of the head, verdicts."""
+    most = -(-(STRETCH + 1) // 4) * 4
+    places = [crc_kernel.AT_DATA, crc_kernel.AT_HEAD, crc_kernel.AT_VERDICT, crc_kernel.NOTES_SIZE]
+    assert places[0] == 0
+    for size, place, behind in zip((64 * most, 64 * most, STRETCH + 1), places, places[1:], strict=False):
+        assert behind - place >= size

@@ -258,3 +258,14 @@ def test_what_is_emulated_are_all_ways() -> None:
 def test_a_loop_is_translated_with_all_of_its_arguments(emulation: None) -> None:
     texts: list[Any] = [native.translate("table"), *wire_native.translate("call").values()]
     assert [arguments for _, arguments in texts] == [loop.__code__.co_argcount for loop, _ in texts]
+
+
+@pytest.mark.parametrize("length", [wire_native.JOINED - 1, wire_native.JOINED, wire_native.JOINED + 5000])
+def test_data_beyond_the_tables_has_a_checksum(length: int, emulation: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is passed over twice: no table says how to join two checksums over so much."""
+    loops = emulated.loops("isal")
+    monkeypatch.setattr(wire_code, "chooser", lambda _: lambda: loops)
+    disk = bytearray(disk_form(WireRecord.make(5, RequestId(1, 2, 3, 4), 0, bytes(length))))
+    assert list_form(disk, 5, 1, headers=True).verdict is FrameVerdict.DONE
+    disk[-1] ^= 1
+    assert list_form(disk, 5, 1, headers=True).verdict is FrameVerdict.RECORD_CHECKSUM
