@@ -1014,6 +1014,10 @@ _SCAN = (
         "block[AT_SLICES:AT_POWERS] = slicing_tables().view(np.uint8).reshape(-2)",
         "any number below zero stands for as many as there are",
     ),
+    *(
+        Equivalent(_PROBE, "", "FORGET_AFTER = 1 << 30", f"FORGET_AFTER = {size}", "what is given up is computed again")
+        for size in ("0 << 30", "1 >> 30")
+    ),
     Equivalent("engine/scan/walk.py", "", "CARRY = 128 << 10", "CARRY = 128 >> 10", "what is not moved is read again"),
     Equivalent("engine/scan/kernel.py", "", "_SMALL = 128 << 10", "_SMALL = 128 >> 10", "where memory comes from"),
     Equivalent(

@@ -309,3 +309,16 @@ def test_a_record_of_negative_length_is_malformed_where_another_one_makes_up_for
     raw[second + 28 : second + 32] = rest.to_bytes(4)
     found = AppendEncoder(max_data_length=1000).encode(bytes(raw), table, 0)
     assert told(found) == (0, FrameVerdict.MALFORMED, -1, [])
+
+
+@pytest.mark.parametrize("count", [-(2**31), -2, -1, 1, 2**31 - 1])
+def test_an_append_without_records_claims_none(way: str, count: int) -> None:
+    """Neither in front of others nor behind them."""
+    right = encode(AppendRequest(7, 1, 3, (), True))
+    one = encode(AppendRequest(7, 1, 3, (WireRecord.make(0, RequestId(1, 2, 3, 4), 5, b"abc"),)))
+    wrong = right[:28] + count.to_bytes(4, signed=True) + right[32:]
+    encoder = AppendEncoder(max_data_length=100)
+    for raw, frames in ((wrong, 0), (wrong + one, 0), (one + wrong, 1), (one + right + wrong + one, 2)):
+        found = encoder.encode(raw, table_of(raw), 0)
+        assert (found.frames, found.verdict, found.block.records) == (frames, FrameVerdict.MALFORMED, min(frames, 1))
+    assert encoder.encode(right + one + right, table_of(right + one + right), 0).frames == 3
