@@ -168,7 +168,7 @@ def encode(state: Any, memory: Any, table: Any, offsets: Any, out: Any) -> int:
         body = get(table, cell + BODY_COLUMN)
         length = get(table, cell + LENGTH_COLUMN)
         records = get(table, cell + RECORDS_COLUMN)
-        if body < 0 or length < APPEND_LEAST or length > filled or body > filled - length:
+        if body < 0 or length < APPEND_LEAST or body > filled - length:
             status = MALFORMED
             break
         if records < 0 or records > length or records * WIRE_OVERHEAD > length - APPEND_LEAST:

@@ -433,7 +433,7 @@ _PASSES = (
     ("engine/scan/wire_native.py", "joined", "if length < TWO_PASSES or length >= JOINED:"),
 )
 _NOTED_DATA = "store(notes + AT_DATA + place_in_stretch * 64, xor(data, rest))"
-_WITHIN_BUFFER = "if body < 0 or length < APPEND_LEAST or length > filled or body > filled - length:"
+_WITHIN_BUFFER = "if body < 0 or length < APPEND_LEAST or body > filled - length:"
 _SHIFTED = "if not 0 < lower < count or self._repeated(found, end, lower):"
 _SHIFTED_TO_THE_END = (
     "if 0 < lower < count and not self._repeated(found, end, lower) and self._as_indexed(found, expected, count):"
