@@ -465,6 +465,8 @@ _SUMMARISED = (
 )
 _JOINED = "if length < TWO_PASSES or length >= JOINED:"
 _WAYS = 'ways = {"crc": crc_sliced if kind == "table" else crc_called, "TWO_PASSES": 512 if kind == "table" else 4096}'
+_TRIED_ROOM = "out, offsets = np.zeros(2 * len(data), np.uint8), np.zeros(4 * len(_LENGTHS), np.int64)"
+_TRIED_DISK = "for place, change in ((0, 0), *((place, 1) for place in _ON_DISK)):"
 _READ_CODE = 'data = b"".join(iter(lambda: os.read(descriptor, 1 << 20), b""))'
 _RISING = "rising = _rising(x_power(31), LENGTHS + 64) << np.uint64(32)"
 _WORDS_OF_HEADER = "while place > 64 - HEADER - BLOCK:"
@@ -1017,6 +1019,31 @@ _SCAN = (
     *(
         Equivalent(_PROBE, "", "FORGET_AFTER = 1 << 30", f"FORGET_AFTER = {size}", "what is given up is computed again")
         for size in ("0 << 30", "1 >> 30")
+    ),
+    *(
+        Equivalent(_TRIED, "_encode", _TRIED_ROOM, _TRIED_ROOM.replace(*change), _ROOMIER)
+        for change in (("2 *", "3 *"), ("2 *", "1 *"), ("4 *", "5 *"), ("4 *", "3 *"))
+    ),
+    *(
+        Equivalent(_TRIED, "answers", _TRIED_DISK, _TRIED_DISK.replace("((0, 0)", f"(({place}, 0)"), _INVENTED)
+        for place in ("1", "(-1)")
+    ),
+    *(
+        Equivalent(_ORDER, function, line, line.replace(*change), reason)
+        for function, line, change, reason in (
+            (
+                "OrderJudge._as_indexed",
+                "if here is None or here.offset != entry:",
+                ("here is None", "False"),
+                "they were followed a moment ago",
+            ),
+            (
+                "OrderJudge._pass_over",
+                "if passed == count and here.transaction_id < expected:",
+                ("<", "<="),
+                "the first one has not the id that is expected",
+            ),
+        )
     ),
     Equivalent("engine/scan/walk.py", "", "CARRY = 128 << 10", "CARRY = 128 >> 10", "what is not moved is read again"),
     Equivalent("engine/scan/kernel.py", "", "_SMALL = 128 << 10", "_SMALL = 128 >> 10", "where memory comes from"),

@@ -275,3 +275,21 @@ def test_a_repeat_has_something_in_front_of_it_to_repeat(more: int, *, repeated:
     search = Resynchroniser(probe, INTERPRETED, IndexHint(index, 0, HEADER_SIZE))
     found = OrderJudge(search, len(data), None).judge(len(first), 1)
     assert found == (Judgement(entries[2], 1, "length") if repeated else Judgement(len(data), None, "end"))
+
+
+@pytest.mark.parametrize(
+    ("ids", "every", "found"),
+    [
+        ([0, 1, 2, 2, 9], False, (4, 9, "length")),
+        ([0, 1, 2, 1, 9], False, (4, 9, "length")),
+        ([0, 1, 2, 9, 3, 99, 6, 7], False, (6, 6, "length")),  # behind what seems to go on stands the id of its place
+        ([0, 1, 2, 9, 3, 99, 98, 97], False, (4, 3, "length")),
+        ([0, 1, 2, 9, 1], False, (3, 9, "length")),
+        ([0, 1, 2, 9, 1], True, (5, None, "end")),
+    ],
+)
+def test_lower_ids_are_in_no_place_where_they_are_the_first(
+    ids: list[int], every: bool, found: tuple[int, int | None, str]
+) -> None:
+    """`every`: the index has an entry for each place."""
+    assert judge(file_of(ids), 3, indexed=[at(n) for n in range(len(ids))] if every else None) == found

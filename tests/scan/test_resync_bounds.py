@@ -543,3 +543,24 @@ def test_the_last_of_several_chains_is_the_one_that_reaches_the_end(agrees: bool
         head = struct.pack(">q16siiI", 3, b"\1" * 16, 0, len(inside) + 1, 5)
     found = searcher(made.data[:start] + head + inside).find(start, 3)
     assert found == Resumption(start + 41, 4, 4, "chain")
+
+
+def test_an_entry_may_lead_to_the_very_next_byte() -> None:
+    front = segment_of(make_records(2, size=30)).data
+    data = front + b"\xee" + chain(2, 1)
+    hint = IndexHint(BytesSource(index_file(0, 0, 0, len(front) + 1)), 0, 128)
+    assert searcher(data, hint).by_index(len(front), 2) == Found(len(front) + 1, 2, len(data))
+
+
+def test_what_looks_torn_in_front_of_a_record_that_the_index_proves_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is searched for chains as far as any other is, and they must lead to that record."""
+    monkeypatch.setattr(resync, "CONFLICT_WINDOW", 40)
+    made = segment_of(make_records(4, size=60))
+    start = made.offsets[3]
+    head = struct.pack(">q16siiI", 3, b"\1" * 16, 0, 1 << 20, 5)
+    for gap, seen in ((39, True), (100, False)):
+        data = made.data[:start] + head + chain(4, 1) + b"\xee" * gap + chain(5, 1)
+        at = len(data)
+        hint = IndexHint(BytesSource(index_file(0, *made.offsets[:3], 0, 0, 0, at)), 0, 128)
+        found = searcher(data + chain(6, 2), hint).find(start, 3)
+        assert found == (Resumption(start + 36, 4, 4, "chain") if seen else Resumption(at, 6, 6, "index"))

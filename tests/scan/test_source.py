@@ -216,3 +216,32 @@ def test_a_record_ends_behind_its_data_in_a_batch_and_alone(length: int) -> None
     view = read_record_at(BytesSource(made.data), made.offsets[1], expected_id=1)
     assert isinstance(view, RecordView)
     assert (bytes(view.data), view.end) == (made.records[1].data, made.offsets[2])
+
+
+def test_an_error_behind_a_short_read_names_its_own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(bytes(50))
+
+    def read(_: int, buffers: list[memoryview], offset: int, flags: int) -> int:
+        if offset >= 17:
+            raise OSError(errno.EIO, "made up")
+        return 5
+
+    monkeypatch.setattr(os, "preadv", read)
+    with FileSource(path) as source, pytest.raises(DiskReadError) as raised:
+        source.read_into(7, memoryview(bytearray(20)))
+    assert (raised.value.offset, str(raised.value.path)) == (17, str(path))
+
+
+@pytest.mark.parametrize("devices", [False, True])
+def test_a_device_is_opened_only_where_one_is_as_good(monkeypatch: pytest.MonkeyPatch, *, devices: bool) -> None:
+    asked: list[bool] = []
+
+    def opened(path: Path, *, devices: bool) -> int:
+        asked.append(devices)
+        return os.open(os.devnull, os.O_RDONLY)
+
+    monkeypatch.setattr(sources.disk, "open_for_reading", opened)
+    FileSource("x").close()
+    FileSource("x", devices=devices).close()
+    assert asked == [False, devices]
