@@ -1045,6 +1045,18 @@ _SCAN = (
             ),
         )
     ),
+    *(
+        Equivalent("engine/scan/index_mask.py", "inside_index", old, new, reason)
+        for old, new, reason in (
+            ("continue", "break", "from the next byte on there are no more entries"),
+            ("if len(entries) < LEAST_ENTRIES:", "if False:", "a row of so few is none all the same"),
+            (
+                "if len(entries) < LEAST_ENTRIES:",
+                "if len(entries) < (LEAST_ENTRIES) - 1:",
+                "a row of so few is none all the same",
+            ),
+        )
+    ),
     Equivalent("engine/scan/walk.py", "", "CARRY = 128 << 10", "CARRY = 128 >> 10", "what is not moved is read again"),
     Equivalent("engine/scan/kernel.py", "", "_SMALL = 128 << 10", "_SMALL = 128 >> 10", "where memory comes from"),
     Equivalent(

@@ -564,3 +564,17 @@ def test_what_looks_torn_in_front_of_a_record_that_the_index_proves_is_none(monk
         hint = IndexHint(BytesSource(index_file(0, *made.offsets[:3], 0, 0, 0, at)), 0, 128)
         found = searcher(data + chain(6, 2), hint).find(start, 3)
         assert found == (Resumption(start + 36, 4, 4, "chain") if seen else Resumption(at, 6, 6, "index"))
+
+
+@pytest.mark.parametrize("length", [-5, 10**9])
+@pytest.mark.parametrize("inside", [b"", b"." + chain(4, 1), b"." + chain(4, 2) + b"-" + chain(7, 3) + b"--"])
+def test_a_damaged_record_that_closes_at_the_end_holds_what_looks_like_records(length: int, inside: bytes) -> None:
+    """Its length is wrong and nothing else; behind the same bytes a record that follows is found."""
+    records = make_records(4, size=30)
+    records[3] = type(records[3]).make(3, records[3].request_id, 1, b"x" + inside + b"y")
+    made = segment_of(records)
+    data = bytearray(made.data)
+    data[made.offsets[3] + 28 : made.offsets[3] + 32] = length.to_bytes(4, signed=True)
+    assert searcher(bytes(data)).find(made.offsets[3], 3) is None
+    behind = Resumption(len(data), 4, 4, "checksum")
+    assert searcher(bytes(data) + made_up_record(4, 9)).find(made.offsets[3], 3) == behind
