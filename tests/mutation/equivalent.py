@@ -1057,6 +1057,23 @@ _SCAN = (
             ),
         )
     ),
+    *(
+        Equivalent(
+            "engine/scan/wire_loops.py",
+            function,
+            "if left < 0:",
+            "if left < -1:",
+            "where one byte is missing the length is there, and leads beyond what is left",
+        )
+        for function in ("encode", "to_list")
+    ),
+    Equivalent(
+        "engine/scan/carve.py",
+        "carve_records",
+        "position = max(walk.offset, place + 1)",
+        "position = max(walk.offset, place + 2)",
+        "the walk is behind the record, unless that was written over meanwhile",
+    ),
     Equivalent("engine/scan/walk.py", "", "CARRY = 128 << 10", "CARRY = 128 >> 10", "what is not moved is read again"),
     Equivalent("engine/scan/kernel.py", "", "_SMALL = 128 << 10", "_SMALL = 128 >> 10", "where memory comes from"),
     Equivalent(
