@@ -1074,6 +1074,13 @@ _SCAN = (
         "position = max(walk.offset, place + 2)",
         "the walk is behind the record, unless that was written over meanwhile",
     ),
+    Equivalent(
+        "engine/scan/walk.py",
+        "following",
+        "return (transaction_id + 1 + 2**63) % 2**64 - 2**63",
+        "return (transaction_id + 1 - 2**63) % 2**64 - 2**63",
+        "half of the whole more or less is the same remainder",
+    ),
     Equivalent("engine/scan/walk.py", "", "CARRY = 128 << 10", "CARRY = 128 >> 10", "what is not moved is read again"),
     Equivalent("engine/scan/kernel.py", "", "_SMALL = 128 << 10", "_SMALL = 128 >> 10", "where memory comes from"),
     Equivalent(
