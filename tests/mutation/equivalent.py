@@ -25,6 +25,7 @@ class Equivalent:
         return self.file, self.function, self.old, self.new, self.nth
 
 
+_SIZES = "how much is taken at once, or a cost: another number gives the same answers at another speed"
 _INVENTED = "which input is made up for a comparison: the next number is as good"
 _STATES, _VOTE = "engine/compare/states.py", "engine/quorum/vote.py"
 _FORK = "fork = not agreed or agreed[-1].first < self.outvoted[-1][0]"
@@ -432,7 +433,7 @@ _PASSES = (
     ("engine/scan/wire_native.py", "joined", "if length < TWO_PASSES or length >= JOINED:"),
 )
 _NOTED_DATA = "store(notes + AT_DATA + place_in_stretch * 64, xor(data, rest))"
-_WITHIN_BUFFER = "if body < 0 or length < APPEND_LEAST or length > filled or body > filled - length:"
+_WITHIN_BUFFER = "if body < 0 or length < APPEND_LEAST or body > filled - length:"
 _SHIFTED = "if not 0 < lower < count or self._repeated(found, end, lower):"
 _SHIFTED_TO_THE_END = (
     "if 0 < lower < count and not self._repeated(found, end, lower) and self._as_indexed(found, expected, count):"
@@ -448,6 +449,70 @@ _FITS_ALL = "if length + OVERHEAD > self._block - PAGE:"
 _FRAMES_TRIED = "state[FILLED], state[ROWS], state[LONGEST] = len(data), rows, 100_000"
 _FIRST_COLUMN = "put(table, cell + BODY_COLUMN, body)"
 _READ_SOME = "count = source.read_into(offset, memoryview(data)) if length else 0"
+_CANDIDATES = "candidates = Candidates(probe, offset + 1, stop, expected, expected + SLACK, offset)"
+_SUPPORTED = "return any(c.reached for c in chains), any(c.led for c in chains), sum(c.count for c in chains)"
+_LOOKED_AT = "count = min(CACHE // 2, self._stop - OVERHEAD + 1 - at)"
+_WINDOW = "window = np.frombuffer(self._probe.read(at, count + OVERHEAD - 1), np.uint8)"
+_RISEN_ID = "risen = (at + count - self._origin) // OVERHEAD if self._origin is not None else 0"
+_FIRST_OF_LENGTH = "mask = window[LENGTH_AT : LENGTH_AT + count] <= self._probe.max_record >> 24"
+_OPENED = "descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory)"
+_CREATED = "beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=directory"
+_INPUTS = "return crc_kernel.tables(width), _function_address(way) if way in _FUNCTIONS else 0"
+_WIDTH = "width = int(way[5:]) // 64 if way in _FEATURES else 8"
+_MEMORY = "self.memory = memoryview(bytearray(size) if size <= _SMALL else mmap.mmap(-1, size))"
+_SUMMARISED = (
+    "source, first_transaction_id, start, stop, index, max_record, ceiling, compiled, wide=False, keep_data=False"
+)
+_JOINED = "if length < TWO_PASSES or length >= JOINED:"
+_WAYS = 'ways = {"crc": crc_sliced if kind == "table" else crc_called, "TWO_PASSES": 512 if kind == "table" else 4096}'
+_TRIED_ROOM = "out, offsets = np.zeros(2 * len(data), np.uint8), np.zeros(4 * len(_LENGTHS), np.int64)"
+_TRIED_DISK = "for place, change in ((0, 0), *((place, 1) for place in _ON_DISK)):"
+_READ_CODE = 'data = b"".join(iter(lambda: os.read(descriptor, 1 << 20), b""))'
+_RISING = "rising = _rising(x_power(31), LENGTHS + 64) << np.uint64(32)"
+_WORDS_OF_HEADER = "while place > 64 - HEADER - BLOCK:"
+_NO_WAIT = '_NO_WAIT = getattr(os, "RWF_NOWAIT", 1 << 30)'
+_IF_CONSTANT = "return _constant(builder, value) if constant else value"
+_CONSTANT_LOADS = (
+    'load_64, load_fixed = _load("=64"), _load("=64", constant=True)',
+    'load_fixed32, load_8 = _load("=32", constant=True, signed=False), _load("=8", signed=False)',
+)
+_WORDS = "words = ir.Constant(ir.VectorType(I32, 2 * width), [0] * 2 * width)"
+_UNPACKED = (
+    *(
+        ("wire_loops", f"{name}_at", f"return _{name}(memory, position)[0]  # type: ignore[no-any-return]")
+        for name in ("byte", "half", "word", "unsigned", "long")
+    ),
+    ("kernel", "transaction_id", "return _read_id(memory, position)[0]  # type: ignore[no-any-return]"),
+    ("kernel", "data_length", "return _read_length(memory, position + LENGTH_AT)[0]  # type: ignore[no-any-return]"),
+    ("kernel", "note", "data_ok = data_sum == _read_word(memory, position + DATA_CHECKSUM_AT)[0]"),
+    ("kernel", "note", "state[NOTES].append((record_sum == _read_word(memory, end)[0], data_ok))"),
+)
+_AT_HAND = "if 0 <= place <= len(self._cache) - HEADER:  # the common case in few steps: the record is at hand"
+_ONLY_ZEROS = "if not window.any():  # nothing but zeros is never a record: the checksum of zeros is not zero"
+_OF_ONE = (
+    ("upper_word.generate", "return builder.extract_element(arguments[0], ir.Constant(I32, 1))"),
+    ("Vectors.__init__.loader.load.generate", "value = _loaded(builder, arguments[0], vector)"),
+    (
+        "Vectors.__init__.lane_sum",
+        "return VectorType(2)(kind), lambda _, builder, signature, arguments: _sum_lanes(builder, arguments[0])",
+    ),
+    ("Vectors.__init__.lane_sums.generate", "place = builder.add(arguments[0], ir.Constant(I64, 64 * lane))"),
+    ("Vectors.__init__.last_word.generate", "octets = builder.bitcast(arguments[0], ir.VectorType(I8, size))"),
+    ("Vectors.__init__.word_at.generate", "word = _loaded(builder, arguments[0], I32)"),
+    (
+        "Vectors.__init__.complement",
+        "return kind(kind), lambda _, builder, signature, arguments: builder.xor(arguments[0], every)",
+    ),
+    (
+        "Vectors.__init__.from_high_word.generate",
+        "return builder.insert_element(ir.Constant(vector, [0] * width), arguments[0], ir.Constant(I32, 1))",
+    ),
+    (
+        "Vectors.__init__.undivided.generate",
+        "kept = builder.and_(arguments[0], ir.Constant(vector, [1 << 63, 0x7FFFFFFF] * (width // 2)))",
+    ),
+)
+"""Primitives of one argument, with what takes it."""
 _SCAN = (
     *(
         Equivalent(
@@ -650,6 +715,557 @@ _SCAN = (
         "it is 0, the first place in the notes",
     ),
     Equivalent(
+        "engine/scan/native.py",
+        "settle_vectors",
+        "data = lane_sums(notes + AT_DATA + place * 64)",
+        "data = lane_sums(notes - AT_DATA + place * 64)",
+        "it is 0, the first place in the notes",
+    ),
+    *(
+        Equivalent("engine/scan/wire_loops.py", "split", line, line.replace(" + ", " - "), "it is 0, the first byte")
+        for line in (
+            "if byte_at(memory, position + MAGIC_AT) != magic:",
+            "kind = byte_at(memory, body + TYPE_AT)",
+        )
+    ),
+    *(
+        Equivalent(
+            "engine/scan/code_cache.py",
+            "get",
+            _READ_CODE,
+            _READ_CODE.replace("1 << 20", size),
+            "how much is read at once; it is read to the end",
+        )
+        for size in ("2 << 20", "1 << 19", "1 << 21")
+    ),
+    *(
+        Equivalent("engine/scan/walk.py", function, line, line.replace(*change), reason)
+        for function, line, change, reason in (
+            ("RecordWalk.restart", "self._lane.take(copy=False)", ("False", "True"), "nobody looks at them"),
+            (
+                "RecordWalk.take_run",
+                "columns = self._lane.take(copy=False)",
+                ("False", "True"),
+                "whether the buffers are used again; nobody may count on it",
+            ),
+            ("RecordWalk._more", "if held >= HEADER:", (">=", ">"), "its length is looked at when more of it is held"),
+            (
+                "RecordWalk.seek",
+                "if self._carry <= position <= state[FILLED]:  # still in the buffer",
+                ("<= state", "< state"),
+                "behind the last byte of the buffer all that follows is read either way",
+            ),
+        )
+    ),
+    *(
+        Equivalent(
+            "engine/scan/resync.py",
+            "Resynchroniser._search",
+            _CANDIDATES,
+            _CANDIDATES.replace("offset + 1", place),
+            "one that begins in the place of the damage is not right, and what begins in front of it is passed over",
+        )
+        for place in ("offset - 1", "offset + 0")
+    ),
+    *(
+        Equivalent(_PROBE, "Candidates._search", line, new, reason)
+        for line, news, reason in (
+            (
+                _LOOKED_AT,
+                (
+                    _LOOKED_AT.replace("// 2", "* 2"),
+                    _LOOKED_AT.replace("// 2", "// 1"),
+                    _LOOKED_AT.replace("- OVERHEAD + 1", "- OVERHEAD + 2"),
+                    _LOOKED_AT.replace("- OVERHEAD", "+ OVERHEAD"),
+                ),
+                "how much is looked at at once; it ends with the data",
+            ),
+            (
+                _WINDOW,
+                (_WINDOW.replace("- 1", "- 0"), _WINDOW.replace("- 1", "+ 1")),
+                "a place or two are looked at twice",
+            ),
+            ("if count <= 0:", ("if count < 0:",), "of no places none is found"),
+            (
+                _RISEN_ID,
+                (_RISEN_ID.replace("- self", "+ self"), _RISEN_ID.replace("//", "*")),
+                "it only saves work: each id is compared with the bound of its own place below",
+            ),
+            (
+                _FIRST_OF_LENGTH,
+                (
+                    _FIRST_OF_LENGTH.replace("self._probe.max_record >> 24", "(self._probe.max_record >> 24) + 1"),
+                    _FIRST_OF_LENGTH.replace("24", "23"),
+                ),
+                "it only saves work: whole lengths are compared behind it",
+            ),
+            (
+                "for place in range(8):",
+                ("for place in range(7):",),
+                "it only saves work: whole ids are compared behind it",
+            ),
+        )
+        for new in news
+    ),
+    *(
+        Equivalent(file, function, line, line.replace("2**63", limit), "no search costs as much")
+        for file, function, line in (
+            (
+                "engine/scan/scanner.py",
+                "_Scan._damage",
+                "probe = Probe(self.walk.source, self.walk.stop, self.walk.max_record, SearchBudget(2**63))",
+            ),
+            (
+                "engine/scan/carve.py",
+                "carve_records",
+                "probe = Probe(source, stop, max_record, SearchBudget(2**63))",
+            ),
+        )
+        for limit in ("3**63", "2**64", "2**62")
+    ),
+    *(
+        Equivalent(file, function, line, line.replace("stop - start", "stop + start"), "which kernel runs")
+        for file, function, line in (
+            ("engine/scan/carve.py", "carve_records", "kernels.choose(stop - start, compiled),"),
+            (
+                "engine/scan/scanner.py",
+                "_Scan.__init__",
+                "self.kernel: Kernel = kernels.choose(stop - start, compiled)",
+            ),
+        )
+    ),
+    Equivalent(
+        "engine/scan/wire_compiled.py",
+        "_pointer",
+        "if type(memory) is bytes:",
+        "if False:",
+        "what is read may be pointed to in the other way as well, which takes longer",
+    ),
+    Equivalent(
+        _ORDER,
+        "OrderJudge._repeated",
+        "for at in range(0, size, _COMPARED):",
+        "for at in range(1, size, _COMPARED):",
+        "the first byte is that of an id, which is the same where all the others are",
+    ),
+    Equivalent(
+        "engine/scan/code_cache.py",
+        "_directory",
+        "break",
+        "continue",
+        "the same directory is asked about again, with the same answer",
+    ),
+    *(
+        Equivalent("engine/scan/code_cache.py", function, line, line.replace(*change), reason)
+        for function, line, change, reason in (
+            ("get", _OPENED, ("RDONLY |", "RDONLY &"), "the interpreter opens no file that is inherited"),
+            ("put", _CREATED, ("EXCL |", "EXCL &"), "no other file has a name that was drawn by lot"),
+            ("put", _CREATED, ("CLOEXEC |", "CLOEXEC &"), "what must not be there is no link either"),
+        )
+    ),
+    *(
+        Equivalent(
+            "engine/scan/compiled.py",
+            "inputs",
+            _INPUTS,
+            _INPUTS.replace("else 0", f"else {other}"),
+            "where no function is called nobody asks for its address",
+        )
+        for other in ("1", "(-1)")
+    ),
+    *(
+        Equivalent("engine/scan/compiled.py", "inputs", _WIDTH, _WIDTH.replace(*change), reason)
+        for change, reason in (
+            (("else 8", "else 7"), "without vectors only tables are taken that are the same for every width"),
+            (("// 64", "// 63"), "512, 256 and 128 bits have 8, 4 and 2 words either way"),
+        )
+    ),
+    *(
+        Equivalent("engine/scan/crc_kernel.py", "", line, line.replace(*change), "more room than notes are taken in")
+        for line, changes in (
+            ("NOTED = STRETCH + 8", (("8", "7"), ("8", "9"))),
+            ("AT_HEAD = AT_DATA + NOTED * 64", (("64", "63"), ("64", "65"))),
+            ("AT_VERDICT = AT_HEAD + NOTED * 64", (("64", "63"), ("64", "65"))),
+        )
+        for change in changes
+    ),
+    *(
+        Equivalent(
+            "engine/scan/crc_kernel.py",
+            "_multiples",
+            "while len(values) < count:",
+            new,
+            "they are doubled to a power of two, and as many are taken as are asked for: 4095 or 4096",
+        )
+        for new in ("while len(values) <= count:", "while len(values) < (count) - 1:")
+    ),
+    Equivalent(
+        "engine/scan/crc_kernel.py",
+        "_inverse_series",
+        "generator, inverse, rest = 0x104C11DB7, 0, 1",
+        "generator, inverse, rest = 0x104C11DB7, 1, 1",
+        "the first place is set in the first step",
+    ),
+    *(
+        Equivalent("engine/scan/kernel.py", "InterpretedLane.__init__", _MEMORY, new, "where memory comes from")
+        for new in (
+            _MEMORY.replace("size <= _SMALL", "False"),
+            _MEMORY.replace("<=", "<"),
+            _MEMORY.replace("<= _SMALL", "<= (_SMALL) + 1"),
+        )
+    ),
+    Equivalent(
+        "engine/scan/scanner.py",
+        "read_record_at",
+        "if size <= len(raw):",
+        "if size < len(raw):",
+        "where nothing is left to be read nothing is read",
+    ),
+    Equivalent(
+        "engine/scan/scanner.py",
+        "_Scan.__init__",
+        "rows=BATCH_ROWS if wide else RUN_ROWS,",
+        "rows=BATCH_ROWS if False else RUN_ROWS,",
+        _SIZES,
+    ),
+    *(
+        Equivalent(
+            "engine/scan/scanner.py",
+            "summarise_records",
+            _SUMMARISED,
+            _SUMMARISED.replace(f"{name}=False", f"{name}=True"),
+            "columns and bytes that nobody takes",
+        )
+        for name in ("wide", "keep_data")
+    ),
+    Equivalent(
+        "engine/scan/crc_kernel.py",
+        "_inverse_series",
+        "for place in range(64):",
+        "for place in range(65):",
+        "the series has no power there",
+    ),
+    *(
+        Equivalent("engine/scan/native.py", function, old, new, reason)
+        for function, old, news, reason in (
+            (
+                "note_vectors",
+                "if length <= BLOCKS * BLOCK:",
+                ("if False:", "if length < BLOCKS * BLOCK:", "if length <= BLOCKS // BLOCK:"),
+                "one sum in two ways, of which the one that folds takes longer for little",
+            ),
+            (
+                "note_vectors",
+                "while place >= start:",
+                ("while place > start:",),
+                "the first block, where it is whole, is taken as one of which all is meant",
+            ),
+            (
+                "note_vectors",
+                "if place > start - BLOCK:",
+                ("if place >= start - BLOCK:",),
+                "of a block that lies in front of the data nothing is taken",
+            ),
+            (
+                "note_vectors",
+                "while place < end:",
+                ("while place < (end) - 1:",),
+                "places go by whole groups and end where the data does",
+            ),
+            (
+                "settle_vectors",
+                "while place < count:",
+                ("while place <= count:",),
+                "verdicts behind the last record are nobody's; there is room for them",
+            ),
+            (
+                "multiply_reduced",
+                "for _ in range(32):",
+                ("for _ in range(33):",),
+                "behind its last bit the factor has none",
+            ),
+            (
+                "translate",
+                "names = Vectors(int(way[5:]) // 64).names",
+                ("names = Vectors(int(way[5:]) // 63).names",),
+                "512, 256 and 128 bits have 8, 4 and 2 words either way",
+            ),
+        )
+        for new in news
+    ),
+    *(
+        Equivalent("engine/scan/wire_native.py", "joined", _JOINED, _JOINED.replace(*change), _TWICE)
+        for change in (("length < TWO_PASSES", "False"), ("JOINED", "(JOINED) - 1"))
+    ),
+    Equivalent("engine/scan/wire_native.py", "", "JOINED = LENGTHS * LENGTHS", "JOINED = LENGTHS // LENGTHS", _TWICE),
+    *(
+        Equivalent("engine/scan/wire_native.py", "translate", _WAYS, _WAYS.replace(*change), _TWICE)
+        for change in (
+            ("512", "511"),
+            ("512", "513"),
+            ("4096", "4095"),
+            ("4096", "4097"),
+            ('512 if kind == "table"', "512 if False"),
+            ('512 if kind == "table"', '512 if kind != "table"'),
+        )
+    ),
+    Equivalent(
+        "engine/scan/crc_kernel.py",
+        "tables",
+        "block[AT_SLICES:AT_POWERS] = slicing_tables().view(np.uint8).reshape(-1)",
+        "block[AT_SLICES:AT_POWERS] = slicing_tables().view(np.uint8).reshape(-2)",
+        "any number below zero stands for as many as there are",
+    ),
+    *(
+        Equivalent(_PROBE, "", "FORGET_AFTER = 1 << 30", f"FORGET_AFTER = {size}", "what is given up is computed again")
+        for size in ("0 << 30", "1 >> 30")
+    ),
+    *(
+        Equivalent(_TRIED, "_encode", _TRIED_ROOM, _TRIED_ROOM.replace(*change), _ROOMIER)
+        for change in (("2 *", "3 *"), ("2 *", "1 *"), ("4 *", "5 *"), ("4 *", "3 *"))
+    ),
+    *(
+        Equivalent(_TRIED, "answers", _TRIED_DISK, _TRIED_DISK.replace("((0, 0)", f"(({place}, 0)"), _INVENTED)
+        for place in ("1", "(-1)")
+    ),
+    *(
+        Equivalent(_ORDER, function, line, line.replace(*change), reason)
+        for function, line, change, reason in (
+            (
+                "OrderJudge._as_indexed",
+                "if here is None or here.offset != entry:",
+                ("here is None", "False"),
+                "they were followed a moment ago",
+            ),
+            (
+                "OrderJudge._pass_over",
+                "if passed == count and here.transaction_id < expected:",
+                ("<", "<="),
+                "the first one has not the id that is expected",
+            ),
+        )
+    ),
+    *(
+        Equivalent("engine/scan/index_mask.py", "inside_index", old, new, reason)
+        for old, new, reason in (
+            ("continue", "break", "from the next byte on there are no more entries"),
+            ("if len(entries) < LEAST_ENTRIES:", "if False:", "a row of so few is none all the same"),
+            (
+                "if len(entries) < LEAST_ENTRIES:",
+                "if len(entries) < (LEAST_ENTRIES) - 1:",
+                "a row of so few is none all the same",
+            ),
+        )
+    ),
+    *(
+        Equivalent(
+            "engine/scan/wire_loops.py",
+            function,
+            "if left < 0:",
+            "if left < -1:",
+            "where one byte is missing the length is there, and leads beyond what is left",
+        )
+        for function in ("encode", "to_list")
+    ),
+    Equivalent(
+        "engine/scan/carve.py",
+        "carve_records",
+        "position = max(walk.offset, place + 1)",
+        "position = max(walk.offset, place + 2)",
+        "the walk is behind the record, unless that was written over meanwhile",
+    ),
+    Equivalent(
+        "engine/scan/walk.py",
+        "following",
+        "return (transaction_id + 1 + 2**63) % 2**64 - 2**63",
+        "return (transaction_id + 1 - 2**63) % 2**64 - 2**63",
+        "half of the whole more or less is the same remainder",
+    ),
+    Equivalent("engine/scan/walk.py", "", "CARRY = 128 << 10", "CARRY = 128 >> 10", "what is not moved is read again"),
+    Equivalent("engine/scan/kernel.py", "", "_SMALL = 128 << 10", "_SMALL = 128 >> 10", "where memory comes from"),
+    Equivalent(
+        "engine/scan/object_code.py",
+        "load_object",
+        "engine.finalize_object()",
+        "pass",
+        "whoever asks for an address has it done",
+    ),
+    *(
+        Equivalent("engine/scan/transcode.py", "room_for", "if len(table) <= _FEW:", new, "the same sums in two ways")
+        for new in ("if False:", "if len(table) < _FEW:", "if len(table) <= (_FEW) + 1:")
+    ),
+    Equivalent(
+        "engine/scan/resync.py",
+        "_support",
+        _SUPPORTED,
+        _SUPPORTED.replace("any(c.reached", "all(c.reached"),
+        "none of several reaches the end: behind the first that does nothing is searched for",
+    ),
+    Equivalent(
+        "engine/scan/walk.py",
+        "RecordWalk._stream",
+        "while done < size:",
+        "while done < (size) - 1:",
+        "what is done ends in front of the checksum, which is read alone, or behind it",
+    ),
+    *(
+        Equivalent(
+            "engine/scan/walk.py",
+            "RecordWalk._more",
+            "if held > carry - PAGE:",
+            new,
+            "whether that much is moved or read again; there is room for it in front of the block",
+        )
+        for new in ("if held >= carry - PAGE:", "if held > (carry - PAGE) + 1:")
+    ),
+    *(
+        Equivalent(
+            "engine/scan/crc_kernel.py",
+            "tables",
+            _RISING,
+            _RISING.replace("64)", size),
+            "more powers than are taken: the header begins 32 bytes in front of its last word",
+        )
+        for size in ("63)", "65)")
+    ),
+    *(
+        Equivalent("engine/scan/crc_kernel.py", "aligned", line, line.replace("64", size), "more room than is taken")
+        for line in ("raw = np.zeros(size + 64, np.uint8)",)
+        for size in ("63", "65")
+    ),
+    *(
+        Equivalent(
+            "engine/scan/machine.py", function, line, line.replace("arguments[0]", "arguments[(-1)]"), "there is one"
+        )
+        for function, line in _OF_ONE
+    ),
+    *(
+        Equivalent(
+            "engine/scan/native.py",
+            "note_vectors",
+            _WORDS_OF_HEADER,
+            new,
+            "places go by whole blocks of 16 bytes or more, and the header's first byte is none of their ends",
+        )
+        for new in (
+            _WORDS_OF_HEADER.replace("> 64", ">= 64"),
+            _WORDS_OF_HEADER.replace("64", "63"),
+            _WORDS_OF_HEADER.replace("64", "65"),
+            "while place > (64 - HEADER - BLOCK) + 1:",
+        )
+    ),
+    *(
+        Equivalent("engine/scan/machine.py", function, old, new, "a hint to the compiler that a load may be saved")
+        for function, old, new in (
+            ("_constant", 'instruction.set_metadata("invariant.load", builder.module.add_metadata([]))', "pass"),
+            ("_load.load.generate", "if constant:", "if False:"),
+            ("_load.load.generate", "_constant(builder, value)", "pass"),
+            ("Vectors.__init__.loader.load.generate", _IF_CONSTANT, _IF_CONSTANT.replace("if constant", "if False")),
+            (
+                "Vectors.__init__",
+                '"load_constant": loader(constant=True),',
+                '"load_constant": loader(constant=False),',
+            ),
+            *(("", line, line.replace("constant=True", "constant=False")) for line in _CONSTANT_LOADS),
+        )
+    ),
+    *(
+        Equivalent(
+            "engine/scan/machine.py",
+            "Vectors.__init__.word_at.generate",
+            _WORDS,
+            _WORDS.replace("[0]", other),
+            "the first one is put in, and of the others no byte is picked",
+        )
+        for other in ("[1]", "[(-1)]")
+    ),
+    *(
+        Equivalent(file, "", f"{name} = 0{rest}", f"{name} = {other}{rest}", "bound before anything is translated")
+        for file, name, rest in (
+            ("engine/scan/native.py", "BLOCK = LANES", ""),
+            ("engine/scan/wire_native.py", "TWO_PASSES", "  # bound by `translate`"),
+        )
+        for other in ("1", "(-1)")
+    ),
+    *(
+        Equivalent(f"engine/scan/{file}.py", function, line, line.replace("[0]", "[(-1)]"), "there is one")
+        for file, function, line in _UNPACKED
+    ),
+    Equivalent(
+        _PROBE,
+        "Probe.check",
+        _AT_HAND,
+        _AT_HAND.replace("place <= len", "place < len"),
+        "where no record ends in what was read, it is read anew",
+    ),
+    Equivalent(
+        "engine/scan/crc_kernel.py",
+        "tables",
+        "fold[0:width:2] = x_power(8 * GROUP * size + 63) << 32",
+        "fold[0:width:1] = x_power(8 * GROUP * size + 63) << 32",
+        "every other one is written over in the next line",
+    ),
+    Equivalent(
+        "engine/scan/byte_source.py",
+        "only_zeros",
+        "count = source.read_into(offset, memoryview(buffer)) if offset < end else 0",
+        "count = source.read_into(offset, memoryview(buffer)) if offset < end else 1",
+        "the first byte of the buffer is zero, or it was said before that it is not",
+    ),
+    Equivalent(
+        _PROBE,
+        "Candidates._search",
+        _ONLY_ZEROS,
+        _ONLY_ZEROS.replace("not window.any()", "False"),
+        "it only saves work: what is blank is left out below",
+    ),
+    *(
+        Equivalent(
+            "engine/scan/wire_loops.py",
+            "encode",
+            "if data < 0 or data > left:",
+            new,
+            "what reaches beyond the request leaves no room for another record, or does not end where the request does",
+        )
+        for new in ("if data < 0 or False:", "if data < 0 or data > (left) + 1:")
+    ),
+    Equivalent(
+        "engine/scan/wire_loops.py",
+        "encode",
+        "break",
+        "continue",
+        "the request is gone over once more, and left in front of its checksums",
+        nth=7,
+    ),
+    Equivalent("engine/scan/object_code.py", "_machine", "opt=3,", "opt=2,", "how hard a compiler tries"),
+    *(
+        Equivalent(
+            "engine/scan/compiled.py",
+            "_function_address",
+            "return ctypes.cast(function, ctypes.c_void_p).value or 0",
+            f"return ctypes.cast(function, ctypes.c_void_p).value or {other}",
+            "no function of a library stands at no address",
+        )
+        for other in ("1", "(-1)", "False")
+    ),
+    *(
+        Equivalent(
+            "engine/scan/byte_source.py",
+            "",
+            _NO_WAIT,
+            _NO_WAIT.replace("1 << 30", flag),
+            "for a system without such a flag; Linux has it",
+        )
+        for flag in ("0 << 30", "2 << 30", "1 >> 30", "1 << 31", "1 << 29")
+    ),
+    Equivalent(
+        "engine/scan/resync.py",
+        "Resynchroniser._search",
+        "and 0 <= header.data_length <= probe.max_record",
+        "and 1 <= header.data_length <= probe.max_record",
+        "behind a record without data that reaches beyond the end there is no room for another",
+    ),
+    Equivalent(
         "engine/scan/wire_loops.py",
         "encode",
         _WITHIN_BUFFER,
@@ -710,13 +1326,6 @@ _SCAN = (
         "most = lower + ORDER_WINDOW if lower > 0 else None",
         "most = lower + ORDER_WINDOW if lower >= 0 else None",
         "the id that is expected is not out of order",
-    ),
-    Equivalent(
-        _ORDER,
-        "OrderJudge.judge",
-        "if resumption.expected >= expected:",
-        "if resumption.expected > expected:",
-        "it is searched for ids behind those that were passed over, one at least",
     ),
     *(
         Equivalent(
@@ -1939,7 +2548,6 @@ EQUIVALENT: tuple[Equivalent, ...] = (
 )
 
 
-_SIZES = "how much is taken at once, or a cost: another number gives the same answers at another speed"
 TUNED: dict[str, tuple[str, ...]] = {
     "formats/control.py": ("_SCORED",),
     "engine/compare/differences.py": ("_BATCH",),
@@ -1968,7 +2576,7 @@ TUNED: dict[str, tuple[str, ...]] = {
     "engine/scan/kernels.py": ("LOAD_FROM", "COMPILE_FROM"),
     "engine/scan/order.py": ("_COMPARED",),
     "engine/scan/native.py": ("TWO_PASSES",),
-    "engine/scan/kernel.py": ("_TWO_PASSES", "SLOTS"),
+    "engine/scan/kernel.py": ("_TWO_PASSES", "SLOTS", "_SMALL", "STRETCH"),
     "engine/scan/probe.py": ("GRANULE", "CACHE", "FORGET_AFTER", "CROWD", "FLAT_CHARGE"),
     "engine/scan/resync.py": ("FOLLOW_BLOCK",),
     "engine/scan/scanner.py": ("BATCH_ROWS", "RUN_ROWS", "FIRST_READ"),
