@@ -303,7 +303,8 @@ class LossPlanner:
             before = Neighbours(self.witnesses.before(part, first), None)
             listed = proven.listed if limit is None and proven.with_data > first else 0
             here = 0 if limit is not None or part is None or tail is None else self._stood_here(part, tail)
-            ends = {wanted} if whole else {one for one in (here, listed, wanted, required, proven.mark) if one > first}
+            least = max(first + 1, required)  # with less, nothing would tell any more of what is lost behind it
+            ends = {wanted} if whole else {one for one in (here, listed, wanted, required) if one >= least}
             for stop in sorted(ends, reverse=True):
                 found = self._prove(first, stop, before)
                 if isinstance(found, Proven):
@@ -364,10 +365,10 @@ class LossPlanner:
 
     def _last_stretch(self, part: RepairedSegment, tail: Loss | None, first: int) -> Stretch:
         """What is here of the last segment, of which `first` is the next id, and what its index lists."""
-        torn = tail is not None and not tail.out_of_order
+        torn = None if tail is None or tail.out_of_order else tail
         listed = part.first + part.index_entries
-        explained = self._listed_in(part, tail) if torn and tail is not None else 0
-        held = held_by(first, torn=torn, explained=explained, uncertain=tail is not None and tail.unread)
+        explained = 0 if torn is None else self._listed_in(part, torn)
+        held = held_by(first, torn=torn is not None, explained=explained, uncertain=tail is not None and tail.unread)
         excess = listed > held.accounted + 1
         return Stretch(part.first, part.first, held.next_id, held.accounted, held.uncertain, listed, excess)
 

@@ -112,6 +112,11 @@ class Twelve:
         data[at(number) : at(number) + SIZE] = raw
         self.seg(first).write_bytes(data)
 
+    def insert(self, first: int, offset: int, data: bytes) -> None:
+        """Let bytes stand in a data file that are none of its."""
+        whole = self.seg(first).read_bytes()
+        self.seg(first).write_bytes(whole[:offset] + data + whole[offset:])
+
     def strange(self, first: int) -> None:
         """Let a data file and its index be those of another cluster."""
         for path in (self.seg(first), self.idx(first)):
