@@ -857,7 +857,7 @@ _REPAIR = (
     *(
         Equivalent(
             "engine/repair/witnesses.py",
-            "Witnesses._row",
+            "Witnesses._rows_of",
             _IN_TURN,
             _IN_TURN.replace("[0]", other),
             "the rows are made anew, and are the same",

@@ -205,6 +205,10 @@ def test_a_torn_end_is_looked_into_before_anybody_cuts_it(
     assert spans(found.losses) == [("torn-tail", at(5), len(data), 5, None, at(4))]
     assert (found.next_id, found.end, found.records) == (5, at(5), 5)
     assert found.doubtful == doubtful
+    flipped = bytearray(data)
+    flipped[at(2) + 9] ^= 1
+    again = survey(content_of(bytes(flipped)), 0, ceiling=ceiling)
+    assert [(one.first, one.stop, one.doubtful) for one in again.losses] == [(2, 3, False), (5, None, doubtful)]
 
 
 # --- ids that are out of order --------------------------------------------------------------------------------------------
@@ -344,6 +348,15 @@ def test_a_segment_is_cut_behind_a_transaction(tmp_path: Path, after: int, place
     assert part.content is part.original
     assert part.content is not None
     assert part.content.size() == place
+
+
+def test_a_byte_between_the_last_and_the_next_stays_a_place_of_its_own(tmp_path: Path) -> None:
+    whole = file_of()
+    part = part_of(tmp_path, whole[: at(5)] + b"?" + whole[at(5) :])
+    assert part.cut_behind(4)
+    assert part.survey is not None
+    assert [(one.offset, one.end, one.first, one.stop) for one in part.survey.losses] == [(at(5), at(5) + 1, 5, 5)]
+    assert (part.survey.end, part.survey.last) == (at(5) + 1, None)
 
 
 def test_a_segment_of_which_nothing_was_read_is_not_cut(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import dataclasses
 import struct
 import uuid
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -320,6 +321,33 @@ def test_whose_a_file_with_a_wrong_header_is(tmp_path: Path, beside: str) -> Non
         view = next(one for one in alone.segments if one.first_transaction_id == 4)
         assert (foreign(view, alone) is None) == answers[0].startswith("own")
     assert found == VERDICTS[beside]
+
+
+@pytest.mark.parametrize(
+    ("named", "header_first", "following", "other"),
+    [
+        (4, 4, None, False),
+        (5, 5, None, False),
+        (6, 4, None, True),
+        (5, 4, None, False),
+        (7, 4, None, True),
+        (4, 7, None, False),
+        (2, 4, None, False),
+        (4, 4, 8, False),
+        (4, 4, 7, True),
+        (4, 4, 9, False),
+        (2, 9, 8, False),
+    ],
+)
+def test_records_behind_a_damaged_first_one_lie_between_two_names(
+    tmp_path: Path, named: int, header_first: int, following: int | None, *, other: bool
+) -> None:
+    """Transactions 5 to 7 are read."""
+    d = Twelve(tmp_path / "d")
+    d.spoil(4)
+    content = Content.of_file(d.seg(4), d.seg(4).stat().st_size)
+    place = SimpleNamespace(following=lambda _: following)
+    assert provenance._of_another_name(content, header_first, place, named) is other  # type: ignore[arg-type]
 
 
 def moved(d: Twelve, first: int, *, index: bool = True) -> None:

@@ -8,11 +8,21 @@ from types import SimpleNamespace
 
 import pytest
 
+from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.findings import Code
 from waltzctl.engine.log.view import FileState
 from waltzctl.engine.repair.content import Content, LiteralBytes
+from waltzctl.engine.repair import recover_partition
 from waltzctl.engine.repair.recover_overlaps import Behind
-from waltzctl.engine.repair.recover_partition import _behind, _covered, _is_last, _leftover, _reach, _whole_end
+from waltzctl.engine.repair.recover_partition import (
+    _as_listed,
+    _behind,
+    _covered,
+    _is_last,
+    _leftover,
+    _reach,
+    _whole_end,
+)
 from waltzctl.engine.repair.repaired_segments import RepairContext, RepairedSegment
 from waltzctl.engine.repair.survey import Loss, Survey
 from waltzctl.formats.segment import HEADER_SIZE
@@ -109,6 +119,21 @@ def test_whether_other_segments_hold_what_an_index_lists(
 def test_whether_a_data_file_is_the_last_one(others: Sequence[RepairedSegment], *, last: bool) -> None:
     mine = part(4)
     assert _is_last(among(mine, *others), mine) is last
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError(), DiskReadError(Path("a"), 0, OSError(5, "Input/output error"))])
+def test_an_index_that_cannot_be_read_says_nothing_of_what_will_be_here(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*_: object) -> bool:
+        raise error
+
+    context = SimpleNamespace(segments=[part(0, 4)], partition=0)
+    for listed in (True, False):
+        monkeypatch.setattr(recover_partition, "listed_in", lambda *_, listed=listed: listed)
+        assert _as_listed(context, part(4, size=None)) is listed  # type: ignore[arg-type]
+    monkeypatch.setattr(recover_partition, "listed_in", fail)
+    assert not _as_listed(context, part(4, size=None))  # type: ignore[arg-type]
 
 
 def test_what_is_left_of_a_segment() -> None:

@@ -178,7 +178,9 @@ def planned(
 def ways(text: str) -> dict[str, list[str]]:
     """The expected plans of a table: ``way, way: line; line``, where further lines of the text go on."""
     found: dict[str, list[str]] = {}
-    for paragraph in re.split(r"\n\s*(?=(?:unasked|loss|replica|doc (?=[-0-9])|[rd]\b|-?[0-9])[a-z0-9!, -]*:)", text):
+    for paragraph in re.split(
+        r"\n\s*(?=(?:unasked|loss|longer|replica|doc (?=[-0-9])|[rd]\b|-?[0-9])[a-z0-9!, -]*:)", text
+    ):
         names, _, lines = " ".join(paragraph.split()).partition(":")
         for name in filter(None, names.split(", ")):
             found[name] = [line.strip() for line in lines.split(";") if line.strip()]
