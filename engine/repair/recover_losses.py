@@ -476,11 +476,10 @@ class LossPlanner:
     def _restore_behind(self, part: RepairedSegment | None, found: Proven, why: str) -> None:
         """Put records behind a segment: into it, or into segments of their own where the replica has it so."""
         target, loses = part, False
-        if part is not None and part.content is not None and part.survey is not None:
-            tail = part.survey.tail
-            if tail is not None:
-                loses = self.rivals.only_here(part, tail, found) is not None
-                part.content = part.content.spliced(tail.offset, part.content.size(), ())
+        if part is not None and (tail := part.tail) is not None:
+            assert part.content is not None  # it was surveyed
+            loses = self.rivals.only_here(part, tail, found) is not None
+            part.content = part.content.spliced(tail.offset, part.content.size(), ())
         for run in found.runs:
             own = target is None or (run.first == run.begins and target.has_records)
             if own or target is None:

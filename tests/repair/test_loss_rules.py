@@ -15,8 +15,10 @@ from waltzctl.engine.errors import DamageError
 from waltzctl.engine.findings import Code
 from waltzctl.engine.log.view import FileState
 from waltzctl.engine.repair import survey as surveys
+from waltzctl.engine.repair.arguments import Agreed
 from waltzctl.engine.repair.content import Content, LiteralBytes
 from waltzctl.engine.repair.embedded import may_be_data, taken_in
+from waltzctl.engine.repair.reconcile import Reconciliation
 from waltzctl.engine.repair.recover_partition import _behind
 from waltzctl.engine.repair.recover_strays import _is_beginning_of
 from waltzctl.engine.repair.repaired_segments import RepairedSegment, offsets
@@ -195,6 +197,8 @@ def test_records_that_go_on_to_the_end_prove_that_a_length_was_wrong(behind: lis
         ([6, 7], 6, True),
         ([7, 8], 7, False),  # the next segment's, and no room for what is missing
         ([7, 8], 8, True),
+        ([7, 8, 9], 7, False),  # of those in a row the first tells
+        ([7, 8, 9], 8, True),
     ],
 )
 def test_a_torn_end_is_looked_into_before_anybody_cuts_it(
@@ -423,6 +427,35 @@ def test_records_that_are_outvoted_become_a_loss(
     else:
         assert [one[1:] for one in spans(part.survey.losses)] == losses
         assert all(one.record_ok == (not broken) for one in part.survey.losses if one.first == first and not broken)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "losses", "left"),
+    [
+        (0, 0, {0: (0, 1)}, []),
+        (3, 3, {0: (3, 4)}, []),
+        (3, 4, {0: (3, 4), 4: (4, 5)}, []),
+        (2, 9, {0: (2, 4), 4: (4, 8), 8: (8, 10)}, []),
+        (4, 7, {4: (4, 8)}, []),
+        (11, 11, {8: (11, 12)}, []),
+        (11, 12, {}, [11]),
+        (12, 12, {}, [12]),
+    ],
+)
+def test_what_is_outvoted_is_a_loss_in_each_segment_that_holds_a_part_of_it(
+    tmp_path: Path, first: int, last: int, losses: dict[int, tuple[int, int]], left: list[int]
+) -> None:
+    """In whatever order the segments are known; what was not read is passed over."""
+    parts = [part_of(tmp_path, file_of(range(one, one + 4), named=one), first=one) for one in (8, 0, 4)]
+    parts.insert(1, dataclasses.replace(parts[2], first=6, survey=None))
+    found: list[int] = []
+    context = SimpleNamespace(segments=parts, find=lambda *_, transaction_id, **__: found.append(transaction_id))
+    Reconciliation(context, Agreed(0, 11), 9, []).outvote(first, last)  # type: ignore[arg-type]
+    read = [one for one in parts if one.survey is not None]
+    assert {
+        one.first: (lost.first, lost.stop) for one in read for lost in (one.survey.losses if one.survey else ())
+    } == losses
+    assert found == left
 
 
 def test_a_loss_that_was_not_read_stays_beside_one_that_is_outvoted(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ import pytest
 from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.findings import Code
 from waltzctl.engine.log.view import FileState
-from waltzctl.engine.repair.content import Content, LiteralBytes
 from waltzctl.engine.repair import recover_partition
+from waltzctl.engine.repair.content import Content, LiteralBytes
 from waltzctl.engine.repair.recover_overlaps import Behind
 from waltzctl.engine.repair.recover_partition import (
     _as_listed,
