@@ -100,7 +100,7 @@ class LossPlanner:
         assert part.original is not None  # it was surveyed
         following = next((one for one in self.context.segments if one.first == part.ceiling), None)
         rest = by_ids(part.original, found, None)
-        if following is None or rest is None:
+        if following is None:
             return None
         here = offsets(replace(part, ceiling=None), (following.first,)).get(following.first)
         same = record_at(part, here)

@@ -86,7 +86,8 @@ def obstacles(entry: QuarantineEntry) -> Iterator[Obstacle]:
 
 
 def _touched_names(touched: Iterable[str], partition: int) -> list[str]:
-    return [name.split("/", 1)[1] for name in touched if name.startswith(f"{partition}/")]
+    directory = f"{partition}/"
+    return [name.removeprefix(directory) for name in touched if name.startswith(directory)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from waltzctl.engine.repair.content import FileSpan
 from waltzctl.engine.repair.recover_losses import LossPlanner
 from waltzctl.engine.repair.repaired_segments import RepairedSegment
 from waltzctl.engine.repair.replicas import Neighbours, Proven, Refusal, ReplicaRun, WitnessRecord
-from waltzctl.engine.repair.survey import Loss
+from waltzctl.engine.repair.survey import Loss, Survey
 from waltzctl.engine.repair.witnesses import Witnesses, records_in_a_row
 from waltzctl.engine.scan.order import ORDER_WINDOW
 from waltzctl.formats.segment import HEADER_SIZE, Record, encode_entries
@@ -694,3 +694,45 @@ def test_what_is_said_of_a_torn_end_that_nobody_gives_back(
         planner.context.leave = lambda one, _, said=planner.said: said.append(one.first)  # type: ignore[method-assign, assignment, misc]
         planner._end_lost(listing(4), tail, 8, ENDED, 10, "why")
         assert planner.said == wanted
+
+
+REPEATED = Loss(Code.RECORD_ORDER, 248, 308, 8, 8, 188)
+MISSING = Loss(Code.RECORD_ORDER, 428, 428, 10, 11, 368)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "size", "beside", "shifted"),
+    [
+        ({}, {}, 180, (1, 1), True),
+        ({}, {}, 179, (1, 1), False),
+        ({}, {}, 181, (1, 1), False),
+        ({}, {}, None, (1, 1), False),
+        ({}, {}, 180, (None, 1), False),
+        ({}, {}, 180, (1, None), False),
+        ({"stop": 9}, {}, 180, (1, 1), False),
+        ({"cause": Code.RECORD_CHECKSUM}, {}, 180, (1, 1), False),
+        ({}, {"end": 429}, 181, (1, 1), False),
+        ({}, {"cause": Code.RECORD_CHECKSUM}, 180, (1, 1), True),
+    ],
+)
+def test_a_row_that_is_shifted_begins_with_a_repeat_and_ends_where_one_is_missing(
+    one: dict[str, object], other: dict[str, object], size: int | None, beside: tuple[object, object], *, shifted: bool
+) -> None:
+    """And a replica has others there, in as many bytes; the losses in front of it and behind it stay."""
+    front, behind = Loss(Code.RECORD_CHECKSUM, 128, 188, 4, 5, None), Loss(Code.RECORD_CHECKSUM, 488, 548, 12, 13, 428)
+    pair = dataclasses.replace(REPEATED, **one), dataclasses.replace(MISSING, **other)  # type: ignore[arg-type]
+    found = Survey(4, 20, 900, 900, 12, 840, (front, *pair, behind))
+    span = FileSpan(Path("r"), 0, size or 0)
+    whole = None if size is None else Proven((ReplicaRun(8, 11, span, 0, 0),), Path("r"))
+    planner = decided(loss=False, replica=True, against=False, whole=whole)
+    planner.witnesses = SimpleNamespace(around=lambda *_: SimpleNamespace(before=beside[0], after=beside[1]))  # type: ignore[assignment]
+    part = listing(9, survey=found)
+    told = planner._shifted(part, found)
+    assert part.survey == told
+    if shifted:
+        assert told == dataclasses.replace(
+            found, losses=(front, dataclasses.replace(pair[0], end=428, stop=11), behind)
+        )
+        assert planner.said == ["asked 8..10"]
+    else:
+        assert told == found
