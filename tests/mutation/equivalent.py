@@ -930,6 +930,29 @@ _REPAIR = (
         _HERE.replace("part is None", "False"),
         "no segment has no end",
     ),
+    *(
+        Equivalent(
+            "engine/repair/recover_losses.py",
+            f"LossPlanner.{function}",
+            f"{word} tail is not None and part is not None:",
+            f"{word} tail is not None and True:",
+            "an end is that of a segment",
+            nth,
+        )
+        for function, word, nth in (
+            ("_end_lost", "if", 1),
+            ("_end_lost", "if", 2),
+            ("gap", "if", 1),
+            ("end", "elif", 1),
+        )
+    ),
+    Equivalent(
+        "engine/repair/recover_losses.py",
+        "LossPlanner._held_from",
+        "middle = (low + high + 1) // 2",
+        "middle = (low + high + 2) // 2",
+        "any place behind the lower end, up to the upper one, will do",
+    ),
     Equivalent(
         "engine/repair/recover_losses.py",
         "LossPlanner.end",

@@ -240,6 +240,14 @@ def test_an_end_out_of_order_by_its_ids_and_by_its_places() -> None:
     assert by_ids(content, rest, None) is None  # there is no such end any more
 
 
+def test_an_end_out_of_order_is_not_taken_for_a_torn_one() -> None:
+    """Where one of its records has an id that would follow, no length was wrong in front of it."""
+    for ids in ([3, 3, 5], [2, 2, 5]):
+        _, found = out_of_order([0, 1, 2, 3, *ids])
+        assert spans(found.losses) == [("record-order", at(4), at(7), 4, None, at(3))]
+        assert not found.losses[0].doubtful
+
+
 def test_what_is_in_order_has_no_other_reading() -> None:
     for broken in ([], [3], [11]):
         content = content_of(file_of(broken=broken))

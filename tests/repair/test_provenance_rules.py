@@ -17,10 +17,11 @@ from tests.repair.twelve import SIZE, Damage, Twelve
 from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.log.view import read_control, view_partition
 from waltzctl.engine.repair import provenance
-from waltzctl.engine.repair.content import Content
+from waltzctl.engine.repair.content import Content, LiteralBytes
 from waltzctl.engine.repair.provenance import ProvenanceVerdict, SegmentSurroundings, foreign, judge
 from waltzctl.engine.repair.replicas import ReplicaSegments
-from waltzctl.formats.segment import HEADER_SIZE, Record, SegmentHeader
+from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.segment import HEADER_SIZE, Record, SegmentHeader, encode_entries
 
 OTHER = uuid.UUID(int=5)
 
@@ -381,6 +382,60 @@ def test_a_renamed_file_is_the_partitions_own(
     assert (found.own, "".join(CODES[one.value] for one in found.codes)) == (False, codes)
     view = next(one for one in alone.segments if one.first_transaction_id == first)
     assert (foreign(view, alone) is None) == renamed
+
+
+def compared(
+    many: int, *, entries: list[int] | None, broken: tuple[int, ...] = (), partition: int = 3
+) -> tuple[int, int, int, bool, list[str]]:
+    """Of records from transaction 4 on, all but the first of partition 3, with an index: what `_compare` tells and says."""
+    data = bytearray(SegmentHeader(0, 0, OTHER, 3, 4).encode())
+    for number in range(4, 4 + many):
+        data += Record.make(number, RequestId(1, 1, 3 if number > 4 else 2, -1), 0, bytes(20)).encode()
+    for place in broken:
+        data[HEADER_SIZE + SIZE * place + 9] ^= 1
+    hint = None
+    if entries is not None:
+        offsets = [HEADER_SIZE + SIZE * one if one >= 0 else 7 for one in entries]
+        hint = Content("", (LiteralBytes(bytes(HEADER_SIZE) + encode_entries(offsets)),))
+    said = provenance._Testimony([], [])
+    named_here, last = provenance._compare(Content("", (LiteralBytes(bytes(data)),)), 4, hint, partition, said)
+    return named_here, last, said.records, said.indexed, [*said.against, *said.proofs]
+
+
+@pytest.mark.parametrize(
+    ("many", "entries", "broken", "found"),
+    [
+        (6, None, (), (5, 10, 6, False, [])),
+        (6, [], (), (5, 10, 6, False, [])),
+        (6, [0], (), (5, 10, 6, False, [])),
+        (6, [0, 1], (), (5, 10, 6, True, ["E"])),
+        (6, [0, 1, 2, 3, 4, 5], (), (5, 10, 6, True, ["E"])),
+        (6, [0, 1, 2, 3, 4, 5, 6, 9], (), (5, 10, 6, True, ["E"])),
+        (6, [-1, 1, 2, 3, 4, 5], (), (5, 10, 6, False, ["1 of 6"])),
+        (6, [0, 1, 2, -1, 4, -1], (), (5, 10, 6, False, ["2 of 6"])),
+        (6, [-1], (), (5, 10, 6, False, ["1 of 1"])),
+        (9, [0, 1, 2, 3, -1, 5, 6, 7, 8], (), (8, 13, 9, False, ["1 of 9"])),
+        (10, [0, 1, 2, 3, -1, 5, 6, 7, 8, 9], (), (9, 14, 10, True, ["E"])),
+        (6, [0, 1, 2, 3, 4, 5], (0,), (5, 10, 5, True, ["E"])),
+        (6, [0, 1], (0,), (5, 10, 5, True, ["E"])),
+        (6, [-1, 1], (0,), (5, 10, 5, True, ["E"])),
+        (6, [0, -1], (0,), (5, 10, 5, False, ["1 of 1"])),
+        (6, [0, 1, -1, 3, 4, 5], (2,), (4, 10, 5, True, ["E"])),
+        (6, [0, 1, 2, 3, 4, 5], (5,), (4, 9, 5, True, ["E"])),
+        (2, [0, 1], (0, 1), (0, 4, 0, False, [])),
+        (1, [0], (), (0, 5, 1, False, [])),
+    ],
+)
+def test_records_are_compared_with_the_entries_of_an_index(
+    many: int, entries: list[int] | None, broken: tuple[int, ...], found: tuple[int, int, int, bool, list[str]]
+) -> None:
+    """The first entry is the same in every index, so that it says nothing where it is right."""
+    *numbers, words = compared(many, entries=entries, broken=broken)
+    said = [SENTENCES.get(one, f"{one} entries of the index are not where its records begin") for one in found[4]]
+    assert (numbers, words) == ([*found[:4]], said)
+    assert compared(many, entries=entries, broken=broken, partition=2)[0] == (0 not in broken)
+    for partition in (1, 6, 7):
+        assert compared(many, entries=entries, broken=broken, partition=partition)[0] == 0
 
 
 def test_every_replica_that_was_asked_is_named(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from waltzctl.engine.log.view import FileState
 from waltzctl.engine.losses import BelowMark, BelowProof
 from waltzctl.engine.repair.content import FileSpan
 from waltzctl.engine.repair.recover_losses import LossPlanner
+from waltzctl.engine.repair.recover_overlaps import Outcome, OverlapPlanner
 from waltzctl.engine.repair.repaired_segments import RepairedSegment
 from waltzctl.engine.repair.replicas import Neighbours, Proven, Refusal, ReplicaRun, WitnessRecord
 from waltzctl.engine.repair.survey import Loss, Survey
@@ -736,3 +737,64 @@ def test_a_row_that_is_shifted_begins_with_a_repeat_and_ends_where_one_is_missin
         assert planner.said == ["asked 8..10"]
     else:
         assert told == found
+
+
+# --- where it comes back ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("size", "tail", "only", "runs", "steps"),
+    [
+        (308, None, None, [(8, 10, 4)], [("restore-record", 4, 8, 9, 308, False)]),
+        (308, None, 40, [(8, 10, 4)], [("restore-record", 4, 8, 9, 308, False)]),
+        (308, TORN, None, [(8, 10, 4)], [("restore-record", 4, 8, 9, 248, False)]),
+        (308, TORN, 40, [(8, 10, 4)], [("restore-record", 4, 8, 9, 248, True)]),
+        (308, TORN, 40, [(8, 9, 4), (9, 11, 9)],
+         [("restore-record", 4, 8, 8, 248, True), ("restore-segment", 9, 9, 10, 128, False)]),
+        (308, None, None, [(8, 9, 8), (9, 11, 8)],
+         [("restore-segment", 8, 8, 8, 128, False), ("restore-record", 8, 9, 10, 138, False)]),
+        (128, None, None, [(4, 6, 4)], [("restore-record", 4, 4, 5, 128, False)]),
+        (128, None, None, [(4, 6, 3)], [("restore-record", 4, 4, 5, 128, False)]),
+        (None, None, None, [(4, 6, 3), (6, 7, 6)],
+         [("restore-segment", 4, 4, 5, 128, False), ("restore-segment", 6, 6, 6, 128, False)]),
+    ],
+)  # fmt: skip
+def test_where_the_records_of_a_replica_go(
+    size: int | None, tail: Loss | None, only: int | None, runs: list[tuple[int, int, int]], steps: list[object]
+) -> None:
+    """Into the segment in front of them, or into one of their own where the replica's begins there and that one has records."""
+    said: list[object] = []
+
+    def step(
+        action: str, path: Path, *_: object, ids: tuple[int, int], offset: int, length: int, loses_data: bool
+    ) -> None:
+        assert length == 10
+        said.append((action, int(path.stem), *ids, offset, loses_data))
+
+    def new_part(first: int, created: int) -> RepairedSegment:
+        assert created == first + 100
+        one = RepairedSegment(first, Path(f"{first}.seg"), Path("i"), None, None)
+        one.content = content_of(bytes(128))
+        return one
+
+    context = SimpleNamespace(partition=0, segments=[], draft=SimpleNamespace(step=step), new_part=new_part)
+    planner = LossPlanner(context, (), 9, 9)  # type: ignore[arg-type]
+    planner.rivals = SimpleNamespace(only_here=lambda *_: only)  # type: ignore[assignment]
+    part = None
+    if size is not None:
+        part = listing(0)
+        part.content = content_of(bytes(size))
+        part.survey = Survey(4, 8, size, size, 4, None, () if tail is None else (tail,))
+    made = [ReplicaRun(first, stop, FileSpan(Path("r"), 0, 10), begins, first + 100) for first, stop, begins in runs]
+    planner._restore_behind(part, Proven(tuple(made), Path("r")), "why")
+    assert said == steps
+
+
+def test_an_overlap_whose_place_is_not_found_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    parts = [part_of(tmp_path, file_of(range(6))), part_of(tmp_path, file_of(range(4, 8), named=4), first=4)]
+    left: list[str] = []
+    context = SimpleNamespace(segments=parts, partition=0, leave=lambda _, why: left.append(why))
+    monkeypatch.setattr(RepairedSegment, "cut_behind", lambda *_: False)
+    found = OverlapPlanner(context, (), 9)._cut(*parts, "why", ids_lost=False)  # type: ignore[arg-type]
+    assert (found, len(left)) == (Outcome.LEFT, 1)
+    assert "its place in the earlier one is not to be found" in left[0]

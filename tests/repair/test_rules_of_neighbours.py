@@ -417,3 +417,17 @@ def test_what_becomes_of_an_index_without_data_and_of_a_part_of_a_header(
         context.leave = lambda what, why: said.append(SHORT)  # type: ignore[method-assign]
         _leftovers(context, expected, end)
         assert said == wanted
+
+
+def test_each_left_over_is_judged_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(recover_partition, "_as_listed", lambda _, one: one.first == 6)
+    monkeypatch.setattr(recover_partition, "_remove", lambda _, one, **__: said.append(f"removed {one.first}"))
+    monkeypatch.setattr(recover_partition, "_leave_orphan", lambda *call: said.append(f"left {call[1].first}"))
+    both = [left_over(3), replace(left_over(1), first=6)]
+    for parts in (both, both[::-1]):
+        said.clear()
+        context = among(*parts)
+        context.allow_data_loss = False
+        _leftovers(context, 9, None)
+        assert sorted(said) == ["left 4", "removed 6"]

@@ -562,3 +562,18 @@ def test_a_file_that_comes_back_is_told_from_those_that_stay(tmp_path: Path) -> 
     assert [(one.first, one.back, one.since) for one in found._then] == [
         (0, False, False), (4, True, False), (6, False, True), (8, True, False)
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("control", [True, False])
+@pytest.mark.parametrize("before", [None, 0, 127])
+def test_no_mark_falls_where_there_is_none_to_compare(tmp_path: Path, before: int | None, *, control: bool) -> None:
+    """Of a control file that was not there, or held no header, or is gone."""
+    d = Twelve(tmp_path / "d")
+    if not control:
+        d.control.unlink()
+    state = None if before is None else SimpleNamespace(size=before)
+    file = SimpleNamespace(path=d.control.name, in_place=True, before=state, kept=None, ranges=())
+    assert falling_marks(SimpleNamespace(storage=d.root, path=tmp_path, files=[file])) == ()  # type: ignore[arg-type]
+    if not control:
+        file.before = SimpleNamespace(size=204)
+        assert falling_marks(SimpleNamespace(storage=d.root, path=tmp_path, files=[file])) == ()  # type: ignore[arg-type]
