@@ -16,9 +16,9 @@ from waltzctl.engine.findings import Code
 from waltzctl.engine.log.evidence import Evidence
 from waltzctl.engine.log.view import FileState
 from waltzctl.engine.repair import recover_partition
-from waltzctl.engine.repair.content import Content, LiteralBytes
+from waltzctl.engine.repair.content import Content, FileSpan, LiteralBytes
 from waltzctl.engine.repair.recover import plan_recover
-from waltzctl.engine.repair.recover_overlaps import Behind, Outcome
+from waltzctl.engine.repair.recover_overlaps import Behind, Outcome, OverlapPlanner
 from waltzctl.engine.repair.recover_partition import (
     _as_listed,
     _behind,
@@ -431,3 +431,147 @@ def test_each_left_over_is_judged_by_itself(monkeypatch: pytest.MonkeyPatch) -> 
         context.allow_data_loss = False
         _leftovers(context, 9, None)
         assert sorted(said) == ["left 4", "removed 6"]
+
+
+# --- two that hold the same ids -------------------------------------------------------------------------------------------
+
+
+class Overlaps(OverlapPlanner):
+    """Says what becomes of two segments; what they hold of the ids in question is their content."""
+
+    said: list[str]
+    ids: list[tuple[int, int]]
+
+    def _run(self, part: RepairedSegment, first: int, stop: int) -> Content:  # type: ignore[override]
+        self.ids.append((first, stop))
+        assert part.content is not None
+        return part.content
+
+    def _remove(self, part: RepairedSegment, why: str, *, ids_lost: bool) -> Outcome:
+        self.said.append(f"{part.first} goes{', loses' if ids_lost else ''}: {why}")
+        return Outcome.REMOVED
+
+    def _cut(self, earlier: RepairedSegment, later: RepairedSegment, why: str, *, ids_lost: bool) -> Outcome:
+        self.said.append(f"{earlier.first} is cut{', loses' if ids_lost else ''}: {why}")
+        return Outcome.CUT
+
+    def _leave(self, earlier: RepairedSegment, later: RepairedSegment, said: Sequence[str]) -> Outcome:
+        self.said.append(f"left: {'; '.join(said)}")
+        return Outcome.LEFT
+
+
+def inside(stop: int, **more: object) -> Loss:
+    return replace(TAIL, first=stop, **more)  # type: ignore[arg-type]
+
+
+DAMAGED = "left: one of them is damaged: once that is mended, they can be compared"
+LATER_TORN = "left: the later one is torn"
+FRONT_SAME = "8 goes: the segment in front of it holds the same records"
+NEXT_SAME = "4 is cut: the next segment holds the same records"
+DIFFER = "both runs differ and nothing tells which is right"
+FURTHER, READ = "it reaches further", "it is the later one, which a node reads"
+BOTH = "left: for 4: {}; for 8: {}"
+BEYOND = "; but what the other one holds beyond stands nowhere else"
+REPLICA, JOINS, REACHES = (
+    "r holds the same records", "the next segment begins with {}, where it ends", "it alone reaches the local low-water mark {}"
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("ends", "tails", "same", "unasked", "loss"),
+    [
+        ((10, 10), (None, None), True, FRONT_SAME, None),
+        ((10, 9), (None, None), True, FRONT_SAME, None),
+        ((10, 11), (None, None), True, NEXT_SAME, None),
+        ((10, 10), (inside(10), None), True, NEXT_SAME, None),
+        ((10, 11), (inside(10), None), True, NEXT_SAME, None),
+        ((10, 9), (inside(10), None), True, DAMAGED, None),
+        ((10, 10), (inside(10, doubtful=True), None), True, DAMAGED, None),
+        ((10, 11), (inside(10, unread=True), None), True, DAMAGED, None),
+        ((10, 11), (inside(10, cause=Code.RECORD_ORDER), None), True, DAMAGED, None),
+        ((10, 10), (INNER, None), True, DAMAGED, None),
+        ((10, 10), (None, INNER), True, DAMAGED, None),
+        ((10, 10), (None, inside(10)), True, NEXT_SAME, None),
+        ((10, 11), (None, inside(11)), True, NEXT_SAME, None),
+        ((10, 9), (None, inside(9)), True, LATER_TORN, None),
+        ((10, 10), (None, None), False, BOTH.format("nothing", "nothing"), f"4 is cut, loses: 8 is kept: {DIFFER}; {READ}"),
+        ((10, 11), (None, None), False, BOTH.format("nothing", "nothing"), f"4 is cut, loses: 8 is kept: {DIFFER}; {FURTHER}"),
+        ((10, 9), (None, None), False, BOTH.format("nothing", "nothing"), f"8 goes, loses: 4 is kept: {DIFFER}; {FURTHER}"),
+    ],
+)  # fmt: skip
+def test_what_becomes_of_two_segments_with_the_same_ids(
+    ends: tuple[int, int], tails: tuple[Loss | None, Loss | None], unasked: str, loss: str | None, *, same: bool
+) -> None:
+    for allowed, wanted in ((False, unasked), (True, loss or unasked)):
+        planner, parts, disputed = overlapping(ends, tails, same=same, allowed=allowed)
+        outcome = planner.mend(*parts, Behind())
+        assert planner.said == [wanted]
+        assert set(planner.ids) <= {(8, min(ends))}
+        assert outcome is (Outcome.LEFT if "left" in wanted else Outcome.REMOVED if "goes" in wanted else Outcome.CUT)
+        assert disputed == ([(8, min(ends))] if allowed and loss else [])
+
+
+def overlapping(
+    ends: tuple[int, int], tails: tuple[Loss | None, Loss | None] = (None, None), *, same: bool = False,
+    allowed: bool = False, held: Sequence[int] = (), mark: int | None = None, root: Path = Path(),
+) -> tuple[Overlaps, list[RepairedSegment], list[tuple[int, int]]]:  # fmt: skip
+    """Segments 4 and 8 with these ends; `held`: which of the two each replica holds (2: another one, -1: none)."""
+    parts = [part(first, end, *filter(None, [tail])) for first, end, tail in zip((4, 8), ends, tails, strict=True)]
+    texts = [b"one", b"one" if same else b"two", b"new"]
+    for one, text in zip(parts, texts, strict=False):
+        one.content = Content("", (LiteralBytes(text),))
+    replicas = []
+    for which in held:
+        (root / str(which)).write_bytes(texts[which])
+        run = SimpleNamespace(span=FileSpan(root / str(which), 0, 3))
+        replicas.append(SimpleNamespace(path="r", runs=lambda *_, run=run, which=which: None if which < 0 else [run]))
+    disputed: list[tuple[int, int]] = []
+    context = SimpleNamespace(
+        allow_data_loss=allowed, partition=0, draft=SimpleNamespace(sources=set()),
+        dispute=lambda first, stop, _: disputed.append((first, stop)),
+    )  # fmt: skip
+    planner = Overlaps(context, replicas, mark)  # type: ignore[arg-type]
+    planner.said, planner.ids = [], []
+    return planner, parts, disputed
+
+
+@pytest.mark.parametrize(
+    ("ends", "torn", "held", "behind", "mark", "said"),
+    [
+        ((10, 10), False, [0], Behind(), None, f"8 goes: 4 is kept: {REPLICA}"),
+        ((10, 10), False, [1], Behind(), None, f"4 is cut: 8 is kept: {REPLICA}"),
+        ((10, 10), True, [0], Behind(), None, BOTH.format("nothing", "nothing")),
+        ((10, 10), True, [1], Behind(), None, f"4 is cut: 8 is kept: {REPLICA}"),
+        ((10, 10), False, [0, 1], Behind(), None, BOTH.format(REPLICA, REPLICA)),
+        ((10, 10), False, [-1, 1], Behind(), None, f"4 is cut: 8 is kept: {REPLICA}"),
+        ((10, 10), False, [0, 0], Behind(), None, f"8 goes: 4 is kept: {REPLICA}; {REPLICA}"),
+        ((10, 10), False, [2], Behind(), None, BOTH.format("nothing", "nothing")),
+        ((10, 9), False, [1], Behind(), None, BOTH.format("nothing", REPLICA) + BEYOND),
+        ((10, 11), False, [0], Behind(), None, BOTH.format(REPLICA, "nothing") + BEYOND),
+        ((10, 11), False, [1], Behind(), None, f"4 is cut: 8 is kept: {REPLICA}"),
+        ((11, 10), False, [0], Behind(), None, f"8 goes: 4 is kept: {REPLICA}"),
+        ((10, 11), False, [], Behind(11, 12), None, f"4 is cut: 8 is kept: {JOINS.format(11)}"),
+        ((10, 11), False, [], Behind(10, 11), None, f"8 goes: 4 is kept: {JOINS.format(10)}"),
+        ((10, 12), False, [], Behind(10, 11), None, BOTH.format(JOINS.format(10), "nothing") + BEYOND),
+        ((10, 12), False, [], Behind(10, 12), None, f"8 goes: 4 is kept: {JOINS.format(10)}"),
+        ((12, 10), False, [], Behind(10, 12), None, f"4 is cut: 8 is kept: {JOINS.format(10)}"),
+        ((10, 10), False, [], Behind(10, 12), None, BOTH.format("nothing", "nothing")),
+        ((10, 11), False, [0], Behind(12, 20), None, BOTH.format(REPLICA, "nothing") + BEYOND),
+        ((10, 11), False, [], Behind(end=True), 10, f"4 is cut: 8 is kept: {REACHES.format(10)}"),
+        ((10, 12), False, [], Behind(end=True), 10, f"4 is cut: 8 is kept: {REACHES.format(10)}"),
+        ((10, 11), False, [], Behind(end=True), 9, BOTH.format("nothing", "nothing")),
+        ((10, 11), False, [], Behind(end=True), 11, BOTH.format("nothing", "nothing")),
+        ((10, 11), False, [], Behind(end=True), None, BOTH.format("nothing", "nothing")),
+        ((10, 11), False, [], Behind(), 10, BOTH.format("nothing", "nothing")),
+        ((11, 10), False, [], Behind(end=True), 10, f"8 goes: 4 is kept: {REACHES.format(10)}"),
+    ],
+)  # fmt: skip
+def test_which_of_two_runs_is_kept_is_told_by_witnesses(
+    tmp_path: Path, ends: tuple[int, int], held: list[int], behind: Behind, mark: int | None, said: str, *, torn: bool
+) -> None:
+    """If none contradicts another, and nothing goes whose ids stand nowhere else."""
+    tails = (inside(ends[0]) if torn else None), None
+    planner, parts, _ = overlapping(ends, tails, held=held, mark=mark, root=tmp_path)
+    planner.mend(*parts, behind)
+    assert planner.said == [said]
+    assert planner.context.draft.sources == {tmp_path / str(one) for one in held if one >= 0}
