@@ -858,7 +858,23 @@ _ASKED = "if why is None and around.replicas and (other := named_instead(content
 _IN_ORDER = "for verdict in sorted(verdicts, key=lambda one: (one.first or 0, one.stray.data.path)):"
 _FOUND = "return found if found is not None and found.transaction_id >= least else None"
 _HERE = "here = 0 if limit is not None or part is None or tail is None else self._stood_here(part, tail)"
+_NO_STATE = "if file is None or now is None or file.before is None or file.before.size < CONTROL_HEADER.size:"
+_ENTRIES = "entries = max(0, hint.size() - HEADER_SIZE) // ENTRY_SIZE"
 _REPAIR = (
+    Equivalent(
+        "engine/repair/since.py",
+        "falling_marks",
+        _NO_STATE,
+        _NO_STATE.replace("size <", "size <="),
+        "a header alone has no partition",
+    ),
+    Equivalent(
+        "engine/repair/provenance.py",
+        "_compare",
+        _ENTRIES,
+        _ENTRIES.replace("max(0", "max(1"),
+        "one byte is no entry either",
+    ),
     *(
         Equivalent(
             "engine/repair/replicas.py", "_offset", old, new, "a scan finds the record in the same place, at a cost"

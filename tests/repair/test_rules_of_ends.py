@@ -107,6 +107,20 @@ def test_a_witness_behind_a_loss_has_an_id_behind_it(tmp_path: Path) -> None:
     assert after.transaction_id == 7
 
 
+def test_what_is_damaged_behind_a_loss_is_no_part_of_what_a_witness_may_bear(tmp_path: Path) -> None:
+    """Nor is what an empty segment would have held."""
+    ids = {0: range(4), 3: range(3, 6), 6: range(6, 6)}
+    parts = [part_of(tmp_path, file_of(numbers, named=first), first=first) for first, numbers in ids.items()]
+    assert parts[0].survey is not None
+    lost = [Loss(Code.DATA_CHECKSUM, at(n), at(n + 1), n, n + 1, at(n - 1), record_ok=True) for n in (2, 3)]
+    parts[0].survey = dataclasses.replace(parts[0].survey, losses=tuple(lost))
+    witnesses = Witnesses(among(*parts))  # type: ignore[arg-type]
+    assert witnesses.around(parts[0], lost[0]).after is None
+    empty = part_of(tmp_path, file_of([], named=1), first=1)
+    found = Witnesses(among(parts[1], empty))  # type: ignore[arg-type]
+    assert [found.behind(empty, stop) is None for stop in (1, 3, 4)] == [False, False, True]
+
+
 def test_records_in_a_row_end_in_front_of_the_first_that_is_none() -> None:
     content = content_of(file_of([0, 1, 7, 3, 4], broken=[4]))
     for start, stop, ids in (

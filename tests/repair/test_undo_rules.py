@@ -577,3 +577,31 @@ def test_no_mark_falls_where_there_is_none_to_compare(tmp_path: Path, before: in
     if not control:
         file.before = SimpleNamespace(size=204)
         assert falling_marks(SimpleNamespace(storage=d.root, path=tmp_path, files=[file])) == ()  # type: ignore[arg-type]
+
+
+def test_obstacles_are_told_partition_by_partition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    d = Twelve(tmp_path / "d")
+
+    def judgement(_: object, number: int, *__: object) -> object:
+        made = None if number == 5 else since_repair.Obstacle(number, (), "why")
+        return SimpleNamespace(obstacle=lambda _: made)
+
+    monkeypatch.setattr(since_repair, "partitions_of", lambda _: {9, 5, 1})
+    monkeypatch.setattr(since_repair, "_Judgement", judgement)
+    entry = SimpleNamespace(files=[], storage=d.root, partitions=None)
+    assert [one.partition for one in obstacles(entry)] == [1, 9]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("marks", "control", "written"),
+    [((3, 9, 9), True, 0), (None, True, 0), ((3, 8, 8), True, 1), ((3, 8, 8), False, 0), (None, False, 0)],
+)
+def test_marks_are_set_back_where_both_states_have_some(
+    tmp_path: Path, marks: tuple[int, int, int] | None, written: int, *, control: bool
+) -> None:
+    d = Twelve(tmp_path / "d")
+    if not control:
+        d.control.unlink()
+    state = SimpleNamespace(partition=0, marks=marks)
+    entry = SimpleNamespace(files=[], storage=d.root, partitions=[state], id="e", path=tmp_path)
+    assert len(list(since_repair._marks_as_left(entry))) == written  # type: ignore[arg-type]
