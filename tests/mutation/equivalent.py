@@ -860,7 +860,15 @@ _FOUND = "return found if found is not None and found.transaction_id >= least el
 _HERE = "here = 0 if limit is not None or part is None or tail is None else self._stood_here(part, tail)"
 _NO_STATE = "if file is None or now is None or file.before is None or file.before.size < CONTROL_HEADER.size:"
 _ENTRIES = "entries = max(0, hint.size() - HEADER_SIZE) // ENTRY_SIZE"
+_LOWER = "if info.current_struct is not None and after < info.current_struct.local_low_water_mark:"
 _REPAIR = (
+    Equivalent(
+        "engine/repair/repaired_segments.py",
+        "RepairContext.lower_mark",
+        _LOWER,
+        _LOWER.replace("after <", "after <="),
+        "a mark that is as low is not written, and what is given up enters the ledger with the same one",
+    ),
     Equivalent(
         "engine/repair/since.py",
         "falling_marks",

@@ -660,6 +660,7 @@ ENDED = Evidence(mark=10)
         (4, 8, ENDED, 10, [BelowMark(8, 9, 4)], False),
         (None, 0, ENDED, 10, [BelowMark(0, 9, None)], False),
         (None, 0, Evidence(mark=1), 1, [BelowMark(0, 0, None)], False),
+        (None, 0, Evidence(with_data=9, index_with_data=4), 9, [], False),
         (None, 0, Evidence(names=1), 1, [BelowProof(0, 1, None, False)], False),
         (4, 8, Evidence(mark=9, names=10), 10, [BelowMark(8, 8, 4), BelowProof(9, 10, 4, False)], False),
         (4, 8, Evidence(names=9), 9, [BelowProof(8, 9, 4, False)], False),
