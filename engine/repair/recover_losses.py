@@ -100,7 +100,7 @@ class LossPlanner:
         assert part.original is not None  # it was surveyed
         following = next((one for one in self.context.segments if one.first == part.ceiling), None)
         rest = by_ids(part.original, found, None)
-        if following is None or rest is None:
+        if following is None:
             return None
         here = offsets(replace(part, ceiling=None), (following.first,)).get(following.first)
         same = record_at(part, here)
@@ -303,7 +303,8 @@ class LossPlanner:
             before = Neighbours(self.witnesses.before(part, first), None)
             listed = proven.listed if limit is None and proven.with_data > first else 0
             here = 0 if limit is not None or part is None or tail is None else self._stood_here(part, tail)
-            ends = {wanted} if whole else {one for one in (here, listed, wanted, required, proven.mark) if one > first}
+            least = max(first + 1, required)  # with less, nothing would tell any more of what is lost behind it
+            ends = {wanted} if whole else {one for one in (here, listed, wanted, required) if one >= least}
             for stop in sorted(ends, reverse=True):
                 found = self._prove(first, stop, before)
                 if isinstance(found, Proven):
@@ -364,10 +365,10 @@ class LossPlanner:
 
     def _last_stretch(self, part: RepairedSegment, tail: Loss | None, first: int) -> Stretch:
         """What is here of the last segment, of which `first` is the next id, and what its index lists."""
-        torn = tail is not None and not tail.out_of_order
+        torn = None if tail is None or tail.out_of_order else tail
         listed = part.first + part.index_entries
-        explained = self._listed_in(part, tail) if torn and tail is not None else 0
-        held = held_by(first, torn=torn, explained=explained, uncertain=tail is not None and tail.unread)
+        explained = 0 if torn is None else self._listed_in(part, torn)
+        held = held_by(first, torn=torn is not None, explained=explained, uncertain=tail is not None and tail.unread)
         excess = listed > held.accounted + 1
         return Stretch(part.first, part.first, held.next_id, held.accounted, held.uncertain, listed, excess)
 
@@ -475,11 +476,10 @@ class LossPlanner:
     def _restore_behind(self, part: RepairedSegment | None, found: Proven, why: str) -> None:
         """Put records behind a segment: into it, or into segments of their own where the replica has it so."""
         target, loses = part, False
-        if part is not None and part.content is not None and part.survey is not None:
-            tail = part.survey.tail
-            if tail is not None:
-                loses = self.rivals.only_here(part, tail, found) is not None
-                part.content = part.content.spliced(tail.offset, part.content.size(), ())
+        if part is not None and (tail := part.tail) is not None:
+            assert part.content is not None  # it was surveyed
+            loses = self.rivals.only_here(part, tail, found) is not None
+            part.content = part.content.spliced(tail.offset, part.content.size(), ())
         for run in found.runs:
             own = target is None or (run.first == run.begins and target.has_records)
             if own or target is None:

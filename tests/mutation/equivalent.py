@@ -1462,11 +1462,141 @@ _SHIFTED = "part.shifted |= len(found) != loss.end - loss.offset"
 _ONLY_A_HINT = "an index that lies where the new one will be is only ever a hint, which the records must bear out"
 _TAKEN = "if context.taken(loss.stop) or FileState.of(path) is not None:"
 _ENDS = "place = next((end for end in ends if end > place), loss.end)"
+_INDEXED = "if HEADER_SIZE <= offset < segment.size:"
+_ASKED = "if why is None and around.replicas and (other := named_instead(content, partition)) is not None:"
+_IN_ORDER = "for verdict in sorted(verdicts, key=lambda one: (one.first or 0, one.stray.data.path)):"
+_FOUND = "return found if found is not None and found.transaction_id >= least else None"
+_HERE = "here = 0 if limit is not None or part is None or tail is None else self._stood_here(part, tail)"
+_NO_STATE = "if file is None or now is None or file.before is None or file.before.size < CONTROL_HEADER.size:"
+_ENTRIES = "entries = max(0, hint.size() - HEADER_SIZE) // ENTRY_SIZE"
+_LOWER = "if info.current_struct is not None and after < info.current_struct.local_low_water_mark:"
 _REPAIR = (
+    Equivalent(
+        "engine/repair/repaired_segments.py",
+        "RepairContext.lower_mark",
+        _LOWER,
+        _LOWER.replace("after <", "after <="),
+        "a mark that is as low is not written, and what is given up enters the ledger with the same one",
+    ),
+    Equivalent(
+        "engine/repair/since.py",
+        "falling_marks",
+        _NO_STATE,
+        _NO_STATE.replace("size <", "size <="),
+        "a header alone has no partition",
+    ),
+    Equivalent(
+        "engine/repair/provenance.py",
+        "_compare",
+        _ENTRIES,
+        _ENTRIES.replace("max(0", "max(1"),
+        "one byte is no entry either",
+    ),
+    *(
+        Equivalent(
+            "engine/repair/replicas.py", "_offset", old, new, "a scan finds the record in the same place, at a cost"
+        )
+        for old, new in (
+            ("if hint is not None:", "if False:"),
+            ("if len(raw) == ENTRY_SIZE:", "if False:"),
+            (_INDEXED, "if False:"),
+            (_INDEXED, _INDEXED.replace("E <=", "E <")),
+            (_INDEXED, _INDEXED.replace("offset <", "(offset) + 1 <")),
+            (_INDEXED, _INDEXED.replace("< segment", "<= segment")),
+            (_INDEXED, _INDEXED.replace("segment.size", "(segment.size) - 1")),
+        )
+    ),
+    Equivalent(
+        "engine/repair/provenance.py",
+        "_behind_right_header",
+        _ASKED,
+        _ASKED.replace("around.replicas", "True"),
+        "without a replica there is none to ask",
+    ),
+    *(
+        Equivalent(
+            "engine/repair/recover_strays.py",
+            "plan_strays",
+            _IN_ORDER,
+            _IN_ORDER.replace("or 0", f"or {other}"),
+            "what begins with 0, or with nothing that is known, comes before all others",
+        )
+        for other in ("(-1)", "False")
+    ),
+    *(
+        Equivalent(
+            "engine/repair/recover_strays.py",
+            "_stands_against",
+            old,
+            new,
+            "nothing stands in its own place",
+        )
+        for old, new in (
+            (
+                "before = next((part for part in reversed(ordered) if part.first < first), None)",
+                "before = next((part for part in reversed(ordered) if part.first <= first), None)",
+            ),
+            (
+                "behind = next((part for part in ordered if part.first > first), None)",
+                "behind = next((part for part in ordered if part.first >= first), None)",
+            ),
+        )
+    ),
+    Equivalent(
+        "engine/repair/witnesses.py",
+        "Witnesses._at",
+        "if offset >= part.survey.end:",
+        "if offset >= (part.survey.end) - 1:",
+        "no record stands in the last byte",
+    ),
+    Equivalent(
+        "engine/repair/witnesses.py",
+        "Witnesses._at",
+        _FOUND,
+        _FOUND.replace("found is not None", "True"),
+        "behind losses, and in front of the end, a record stands",
+    ),
+    Equivalent(
+        "engine/repair/recover_losses.py",
+        "LossPlanner.end",
+        _HERE,
+        _HERE.replace("part is None", "False"),
+        "no segment has no end",
+    ),
+    *(
+        Equivalent(
+            "engine/repair/recover_losses.py",
+            f"LossPlanner.{function}",
+            f"{word} tail is not None and part is not None:",
+            f"{word} tail is not None and True:",
+            "an end is that of a segment",
+            nth,
+        )
+        for function, word, nth in (
+            ("_end_lost", "if", 1),
+            ("_end_lost", "if", 2),
+            ("gap", "if", 1),
+            ("end", "elif", 1),
+        )
+    ),
+    Equivalent(
+        "engine/repair/recover_losses.py",
+        "LossPlanner._held_from",
+        "middle = (low + high + 1) // 2",
+        "middle = (low + high + 2) // 2",
+        "any place behind the lower end, up to the upper one, will do",
+    ),
+    Equivalent(
+        "engine/repair/recover_losses.py",
+        "LossPlanner.end",
+        _HERE,
+        _HERE.replace("here = 0", "here = (-1)"),
+        "no id is below 0",
+    ),
     *(
         Equivalent(
             "engine/repair/witnesses.py",
-            "Witnesses._row",
+            "Witnesses._rows_of",
             _IN_TURN,
             _IN_TURN.replace("[0]", other),
             "the rows are made anew, and are the same",
@@ -2561,7 +2691,7 @@ TUNED: dict[str, tuple[str, ...]] = {
     "engine/inspect/verify.py": ("_WORTH_THREADS", "_AHEAD"),
     "engine/net/http_port.py": ("_BACKLOG",),
     "engine/net/port.py": ("_BACKLOG", "_CHUNK", "_ALL_CHUNKS", "_SMALLEST_CHUNK", "_ACCEPTED_AT_ONCE"),
-    "engine/repair/content.py": ("CHUNK",),
+    "engine/repair/content.py": ("CHUNK", "IN_PLACE_LIMIT"),
     "engine/repair/rebuild_index.py": ("_CHUNK",),
     "engine/durable/disk.py": ("_CHUNK",),
     "engine/durable/manifest.py": ("_LIMIT",),

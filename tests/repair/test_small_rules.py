@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,6 +20,7 @@ from waltzctl.engine.durable.edits import Cut, Edit, MoveDirectory, Overwrite, R
 from waltzctl.engine.durable.manifest import quarantine_directory
 from waltzctl.engine.durable.regular import special_kind
 from waltzctl.engine.errors import (
+    DamageError,
     DiskReadError,
     InvalidRequestError,
     NotWaltzError,
@@ -34,12 +36,13 @@ from waltzctl.engine.repair.content import Content, LiteralBytes
 from waltzctl.engine.repair.plan import PlanDraft, bind
 from waltzctl.engine.repair.planners import PLANNERS, load_plan, make
 from waltzctl.engine.repair.prune import plan_prune, prune
-from waltzctl.engine.repair.recover import plan_recover
+from waltzctl.engine.repair.recover import _numbers, plan_recover
 from waltzctl.engine.repair.recover_ledger import plan_forget
 from waltzctl.engine.repair.replicas import Agreement, open_replicas
 from waltzctl.engine.repair.survey import Loss, Survey, by_places, hint_of, open_hint, survey
 from waltzctl.engine.repair.truncate import plan_truncate
 from waltzctl.engine.scan.columns import Damage, DamageCause
+from waltzctl.engine.scan.order import SKIPPED_ALLOWANCE
 from waltzctl.engine.storage.assignment import put_aside_path
 from waltzctl.engine.storage.loss_ledger import read_ledger
 from waltzctl.engine.storage.store import list_entries
@@ -252,6 +255,20 @@ def test_a_recovery_is_of_a_storage_directory_and_its_own_partitions(d: Twelve, 
     assert told(plan_recover(d.root)) == ["? special-file in None"]
 
 
+def test_partitions_are_planned_in_their_order() -> None:
+    """Those that were named, or all, and those that have a directory; not those that the control file has not."""
+    control = SimpleNamespace(partitions=range(12))
+    for named, there, numbers in (
+        ([9, 1], [], [1, 9]),
+        ([9, 1], [10, 2, 12], [1, 2, 9, 10]),
+        (None, [3, 12], list(range(12))),
+        ([], [11, 12, 13], [11]),
+        ([], [], []),
+    ):
+        view = SimpleNamespace(partitions=dict.fromkeys(there))
+        assert _numbers(view, control, named) == numbers  # type: ignore[arg-type]
+
+
 def test_a_partition_that_cannot_be_read_does_not_keep_the_others_from_it(
     d: Twelve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -361,6 +378,22 @@ def test_records_behind_what_was_taken_for_the_end_end_it(monkeypatch: pytest.Mo
     found = survey(Content("", (LiteralBytes(bytes(128 + 6 * SIZE)),)), 0)
     assert [(one.first, one.stop) for one in found.losses] == [(1, 2), (3, 5)]
     assert (found.tail, found.next_id, found.records) == (None, 7, 4)
+
+
+@pytest.mark.parametrize(("more", "fits"), [(0, True), (1, False)])
+def test_a_survey_takes_no_jump_that_no_loss_explains(
+    monkeypatch: pytest.MonkeyPatch, more: int, *, fits: bool
+) -> None:
+    """A record that follows may have any id; nothing is given up, or asked for, up to there."""
+    size = 128 + 2 * SIZE
+    stop = 1 + size // 40 + SKIPPED_ALLOWANCE + more
+    jump = Damage(DamageCause.RECORD_CHECKSUM, at(1), SIZE, 1, stop, None, None, None, None, "index")
+    monkeypatch.setattr(surveys, "summarise_records", lambda *_, **__: iter([Row(0, at(0), 1), jump]))
+    content = Content("", (LiteralBytes(bytes(size)),))
+    if fits:
+        assert survey(content, 0).next_id == stop
+    else:
+        assert "no loss of records" in refusal(DamageError, survey, content, 0)
 
 
 def test_a_torn_end_is_looked_over_from_its_second_byte_on(tmp_path: Path) -> None:
