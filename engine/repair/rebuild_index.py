@@ -212,15 +212,14 @@ class IndexPlan:
 
 
 def index_header(
-    data: SegmentHeader, index: SegmentHeader | None, control: ControlFile | None, partition: int | None, begins: int
+    data: SegmentHeader, index: SegmentHeader | None, control: ControlFile | None, partition: int, begins: int
 ) -> bytes:
     """The header that an index should have: the present one where it is right, else the data file's with what is known."""
     key = data.cluster_key if control is None else control.header.cluster_key
-    number = data.partition if partition is None else partition
-    right = (FORMAT_VERSION, key, number, begins)
+    right = (FORMAT_VERSION, key, partition, begins)
     if index is not None and (index.version, index.cluster_key, index.partition, index.first_transaction_id) == right:
         return index.encode()
-    return SegmentHeader(FORMAT_VERSION, data.created, key, number, begins).encode()
+    return SegmentHeader(FORMAT_VERSION, data.created, key, partition, begins).encode()
 
 
 @dataclass(frozen=True, slots=True)

@@ -853,7 +853,89 @@ _SHIFTED = "part.shifted |= len(found) != loss.end - loss.offset"
 _ONLY_A_HINT = "an index that lies where the new one will be is only ever a hint, which the records must bear out"
 _TAKEN = "if context.taken(loss.stop) or FileState.of(path) is not None:"
 _ENDS = "place = next((end for end in ends if end > place), loss.end)"
+_NEVER_MORE = "the largest weight so far only ends a search that would find nothing more"
+_FAILED = "self.unreadable[failed] = max(end - failed, self.unreadable.get(failed, 0))"
+_LEFT = "findings.append(seen if ran is None else left_by(seen, storage, ran, mended))"
+_UNUSED_FLAGS = "unknown = {one.flags or 0 for info in control.partitions for one in info.structs}"
+_SPOKEN = "if self._partition is not None and not (batch.request_id_low >> 32 == self._partition).all():"
+_NO_PLACE = "what is a storage directory has its own path"
 _REPAIR = (
+    *(
+        Equivalent(f"engine/repair/{file}.py", function, old, new, reason)
+        for file, function, old, new, reason in (
+            (
+                "apply",
+                "verify_again",
+                _LEFT,
+                _LEFT.replace("ran is None", "False"),
+                "what no command has left has the remedy that it had",
+            ),
+            (
+                "convert",
+                "_in_words",
+                _UNUSED_FLAGS,
+                _UNUSED_FLAGS.replace("or 0", "or 1"),
+                "that flag is one that a release uses",
+            ),
+            (
+                "convert",
+                "plan_convert",
+                "if target.kind is not TargetKind.STORAGE or target.storage is None:",
+                "if target.kind is not TargetKind.STORAGE or False:",
+                _NO_PLACE,
+            ),
+            (
+                "set_partition",
+                "plan_set_partition",
+                "if target.storage is None or target.kind is not TargetKind.STORAGE:",
+                "if False or target.kind is not TargetKind.STORAGE:",
+                _NO_PLACE,
+            ),
+            (
+                "rebuild_index",
+                "IndexPlan._lost",
+                "if hint is not None and inside:",
+                "if hint is not None and True:",
+                "what the index has of records that lay in no bytes is read and not looked at",
+            ),
+            ("salvage", "_choose", "return holding[0]", "return holding[(-1)]", "there is one"),
+            (
+                "salvage_control",
+                "carve_control",
+                "if not 0 < header.num_partitions <= MAX_PARTITIONS:",
+                "if not 0 <= header.num_partitions <= MAX_PARTITIONS:",
+                "of no partition there is no info that would prove it",
+            ),
+            (
+                "salvage_runs",
+                "_Builder.add",
+                _SPOKEN,
+                _SPOKEN.replace("self._partition is not None", "True"),
+                "no number is the one that is not there, and it stays so",
+            ),
+            *(
+                (
+                    "salvage_sources",
+                    "SalvageSource.read_into",
+                    _FAILED,
+                    _FAILED.replace("failed, 0)", f"failed, {other})"),
+                    "a stretch that failed has a byte at least",
+                )
+                for other in ("1", "(-1)")
+            ),
+            ("salvage_attribution", "_Joiner.best", "if highest[earlier] <= best:", "if False:", _NEVER_MORE),
+            (
+                "salvage_attribution",
+                "_Joiner.best",
+                "if highest[earlier] <= best:",
+                "if highest[earlier] < best:",
+                _NEVER_MORE,
+            ),
+            ("salvage_attribution", "_Joiner.best", "break", "continue", _NEVER_MORE),
+            ("salvage_attribution", "_Joiner.best", _HIGHEST, _HIGHEST.replace("else -1", "else -2"), _NEVER_MORE),
+            ("salvage_attribution", "_Joiner.best", _HIGHEST, _HIGHEST.replace("else -1", "else -0"), _NEVER_MORE),
+        )
+    ),
     *(
         Equivalent(
             "engine/repair/witnesses.py",
@@ -942,11 +1024,16 @@ _REPAIR = (
             "",
             f"{name} = {number}",
             f"{name} = {other}",
-            "a limit that was chosen, and is large",
+            "a limit that was chosen; another one is as good",
         )
         for file, name, number, others in (
             ("rivals", "MOST_COMPARED", "10_000", ("9999", "10001")),
             ("survey", "MAX_PLACES", "100_000", ("99999", "100001")),
+            ("planners", "_LIMIT", "64 << 20", ("63 << 20", "65 << 20", "64 << 19", "64 << 21")),
+            ("salvage_attribution", "FAR", "1 << 20", ("2 << 20", "1 << 19", "1 << 21")),
+            ("salvage_attribution", "PLACES", "16", ("15", "17")),
+            ("salvage_fragments", "LARGEST", "1 << 20", ("2 << 20", "1 << 19", "1 << 21")),
+            ("salvage_fragments", "MOST", "256 << 20", ("255 << 20", "257 << 20", "256 << 19", "256 << 21")),
         )
         for other in others
     ),
@@ -1064,26 +1151,19 @@ _REPAIR = (
             "if rest >= floor and True:",
         )
     ),
-    Equivalent(
-        "engine/repair/salvage_selection.py",
-        "_Selector._differing",
-        _DIFFER[0],
-        _DIFFER[0].replace("np.array_equal(a - a[0], b - b[0])", "True"),
-        _DIFFER[1],
-    ),
-    Equivalent(
-        "engine/repair/salvage_selection.py",
-        "_Selector._differing",
-        _DIFFER[0],
-        _DIFFER[0].replace("b - b[0])", "b - b[(-1)])"),
-        _DIFFER[1],
-    ),
-    Equivalent(
-        "engine/repair/salvage_selection.py",
-        "_Selector._differing",
-        _DIFFER[0],
-        _DIFFER[0].replace("b - b[0])", "b + b[0])"),
-        _DIFFER[1],
+    *(
+        Equivalent("engine/repair/salvage_selection.py", "_Selector._differing", _DIFFER[0], new, _DIFFER[1])
+        for new in (
+            "if False:",
+            *(
+                _DIFFER[0].replace("np.array_equal(a - a[0], b - b[0])", other)
+                for other in (
+                    "True",
+                    *(f"np.array_equal({one}, b - b[0])" for one in ("a + a[0]", "a - a[1]", "a - a[(-1)]")),
+                    *(f"np.array_equal(a - a[0], {one})" for one in ("b + b[0]", "b - b[1]", "b - b[(-1)]")),
+                )
+            ),
+        )
     ),
     Equivalent(
         "engine/repair/salvage_attribution.py",
@@ -1091,13 +1171,6 @@ _REPAIR = (
         _BEST,
         _BEST.replace("else -1", "else -2"),
         "any weight below 0 says that no chain ends there",
-    ),
-    Equivalent(
-        "engine/repair/salvage_attribution.py",
-        "_Joiner.best",
-        _HIGHEST,
-        _HIGHEST.replace("else -1", "else -0"),
-        "the largest weight so far only ends a search that would find nothing more",
     ),
 )
 

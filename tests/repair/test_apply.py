@@ -32,7 +32,7 @@ from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.repair.truncate import plan_truncate
 from waltzctl.engine.repair.undoing import undo
 from waltzctl.engine.storage.store import interrupted, list_entries
-from waltzctl.formats.control import Layout
+from waltzctl.formats.control import CONTROL_FILE_NAME, Layout
 from waltzctl.formats.segment import index_name
 
 
@@ -254,6 +254,17 @@ def test_what_is_left_to_be_repaired_is_named_as_well_as_damage(tmp_path: Path) 
     index.unlink()
     status, findings = verify_again(storage, (0, 1), exclusive=True)
     assert (status, [one.code.value for one in findings]) == ("repairable", ["index-missing"])
+
+
+def test_an_end_that_somebody_is_writing_is_torn_only_where_nobody_can_be(tmp_path: Path) -> None:
+    storage = build_directory(tmp_path / "d", {0: 5})
+    (data,) = (storage / "0").glob("*.seg")
+    with DirectoryLock.acquire(storage, storage / CONTROL_FILE_NAME):
+        with data.open("ab") as file:
+            file.write(bytes(30))
+        assert verify_again(storage, (0,)) == ("clean", ())
+        status, findings = verify_again(storage, (0,), exclusive=True)
+    assert (status, [one.code.value for one in findings]) == ("repairable", ["torn-tail"])
 
 
 def test_what_cannot_be_read_afterwards_is_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,13 @@ def zeros(d: Twelve, first: int, stop: int) -> None:
     d.seg(first - first % 4).write_bytes(data)
 
 
+def parted(d: Twelve, entry: int) -> None:
+    """Let twenty bytes of junk stand in front of transaction 6, and its index say where that begins."""
+    data = d.seg(4).read_bytes()
+    d.seg(4).write_bytes(data[: at(6)] + b"\xee" * 20 + data[at(6) :])
+    d.point(4, 6, entry)
+
+
 DAMAGE: dict[str, Damage] = {
     "nothing": lambda d: None,
     "an index is gone": lambda d: d.idx(4).unlink(),
@@ -59,6 +66,8 @@ DAMAGE: dict[str, Damage] = {
     "two records are damaged, and an entry inside is wrong": lambda d: (zeros(d, 5, 7), entry(d, 4, 2, at(5))),
     "two records are damaged, and an entry inside is right": lambda d: (zeros(d, 5, 7), entry(d, 4, 2, at(5) + 1)),
     "two records are damaged, and the entry behind is inside": lambda d: (zeros(d, 5, 7), entry(d, 4, 3, at(6) + 1)),
+    "junk between two records": lambda d: parted(d, 268),
+    "junk between two records, and an entry inside": lambda d: parted(d, 249),
     "two records are missing": lambda d: d.put(4, [4, 7], of=[4, 7]),
     "two records are missing in an index of before": lambda d: (
         shutil.copy(d.idx(4), d.root / "kept"),
@@ -128,6 +137,10 @@ PLANS: dict[str, list[str]] = {
     ],
     "two records are damaged, and an entry inside is right": [],
     "two records are damaged, and the entry behind is inside": ["? record-checksum in 4"],
+    "junk between two records": ["4: 1 entries from transaction 7 on are wrong: [128, 188, 268, 328]"],
+    "junk between two records, and an entry inside": [
+        "4: 2 entries from transaction 6 on are wrong: [128, 188, 268, 328]"
+    ],
     "two records are missing": ["? record-order in 4"],
     "two records are missing in an index of before": [
         "4: 2 entries from transaction 6 on are wrong: [128, 188, 188, 188]"
@@ -181,6 +194,19 @@ def test_every_index_or_a_single_one(tmp_path: Path) -> None:
         assert [one.path for one in plan_rebuild_index(path, everything=True).plan.steps] == [d.idx(4)]
     assert [one.path for one in plan_rebuild_index(d.directory).plan.steps] == [d.idx(4), d.idx(8)]
     assert plan_rebuild_index(d.directory).partitions == plan_rebuild_index(d.root).partitions == (0,)
+
+
+@pytest.mark.parametrize(
+    ("first", "entries", "severity"),
+    [(8, 0, "repairable"), (8, 1, "damage"), (4, 0, "damage"), (0, 0, "damage")],
+)
+def test_part_of_a_header_is_harmless_at_the_end_alone(tmp_path: Path, first: int, entries: int, severity: str) -> None:
+    """There a crash leaves it; in the middle a segment is lost, whatever its index says."""
+    d = Twelve(tmp_path / "d")
+    d.cut(first, 127)
+    d.list(first, entries)
+    (left,) = plan_rebuild_index(d.root).plan.undecided
+    assert (left.code.value, left.segment, left.severity.value) == ("segment-header-short", first, severity)
 
 
 WHOLE = [128, 188, 248, 308, 368, 428, 488, 548, 608, 668, 728, 788]

@@ -429,6 +429,15 @@ CONVERSIONS: dict[str, tuple[Damage, str]] = {
           at 0
         """,
     ),
+    "without a flag": (
+        lambda d: settled(d, assigned=False, available=False),
+        """
+        r: put-aside 00000; write-availability availability.json; convert-control-file control [128+76]; = move 00000;
+          = make availability.json of 108; = cut control to 188; = write control [128+60]; released layout to
+          documented layout: 1 partitions, 0 of them assigned, 1 switched off, sessions and marks stay as they are,
+          sequence numbers go, the documented layout has none
+        """,
+    ),
     "damaged": (
         lambda d: d.flip(d.control, 140),
         """

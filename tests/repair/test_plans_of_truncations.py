@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.repair.twelve import SIZE, Damage, Twelve, told, ways
-from waltzctl.engine.errors import WaltzError
+from waltzctl.engine.errors import RefusedError, WaltzError
 from waltzctl.engine.repair.truncate import plan_truncate
 from waltzctl.formats.control import Layout
 
@@ -175,6 +175,17 @@ CASES: dict[str, tuple[Damage, str]] = {
           recover restores its header if that is only damaged, otherwise move the file away by hand
         """,
     ),
+    "a foreign segment at the beginning": (
+        lambda d: d.strange(0),
+        """
+        -1!, 2!: RefusedError not the partition's own (segment-key), so that it is neither cut nor removed, recover
+          restores its header if that is only damaged, otherwise move the file away by hand
+        3!: remove-segment 8.seg 8..8 [0+368] loses; remove-index 8.idx 8..8 [0+160]; cut-segment 4.seg 4..11
+          [128+240] loses; cut-index 4.idx [128+32]; lower-local-low-water-mark control [132+36] loses; = remove
+          8.seg; = remove 8.idx; = cut 4.seg to 128; = cut 4.idx to 128; = write control [132+36]
+        9: cut-segment 8.seg 10..11 [248+120] loses; cut-index 8.idx [144+16]; = cut 8.seg to 248; = cut 8.idx to 144
+        """,
+    ),
     "a foreign segment at the end": (
         lambda d: (d.flip(d.seg(8), 13), d.drop(8, data=False)),
         """
@@ -213,3 +224,31 @@ def test_what_a_truncation_plans(tmp_path: Path, name: str) -> None:
     damage, expected = CASES[name]
     wanted = ways(expected)
     assert {way: plan(tmp_path / way, damage, way) for way in wanted} == wanted
+
+
+@pytest.mark.parametrize(("after", "cut"), [(2, None), (3, 4), (4, 4), (7, 8)])
+def test_a_foreign_segment_right_in_front_of_what_is_cut_stays(tmp_path: Path, after: int, cut: int | None) -> None:
+    d = Twelve(tmp_path / "d", firsts=(0, 3, 4, 8))
+    d.strange(3)
+    if cut is None:
+        with pytest.raises(RefusedError, match="neither cut nor removed"):
+            plan_truncate(d.root, partition=0, after=after, allow_data_loss=True)
+        return
+    repair = plan_truncate(d.root, partition=0, after=after, allow_data_loss=True)
+    assert {one.path for one in repair.plan.steps if one.action == "cut-segment"} == {d.seg(cut)}
+    assert not {d.seg(3), d.idx(3)} & {one.path for one in repair.edits}
+
+
+@pytest.mark.parametrize(("after", "error"), [(2, "neither cut nor removed"), (3, None), (4, "ends at transaction 3")])
+def test_a_foreign_segment_does_not_tell_the_last_transaction(tmp_path: Path, after: int, error: str | None) -> None:
+    """It has transactions 0 and 1; the partition's own one behind it begins with 4 and is empty."""
+    d = Twelve(tmp_path / "d")
+    d.put(0, [0, 1])
+    d.strange(0)
+    d.cut(4, 128)
+    d.drop(8)
+    if error is None:
+        assert plan_truncate(d.root, partition=0, after=after, allow_data_loss=True).plan.steps == ()
+        return
+    with pytest.raises(RefusedError, match=error):
+        plan_truncate(d.root, partition=0, after=after, allow_data_loss=True)

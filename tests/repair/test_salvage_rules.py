@@ -158,6 +158,28 @@ def test_single_records_are_joined_as_well() -> None:
     assert sum(len(one[1]) for one in chains_of([header(1, 0, 0)], rivals)[0]) == 4
 
 
+def test_a_run_is_joined_to_the_heaviest_chain_that_it_fits() -> None:
+    """Also where one that it does not fit is heavier than all, and a light one stands between the two."""
+    runs = [run(100, 20, 128), run(4, 10, 2000), run(5, 1, 3000), run(14, 20, 4000)]
+    for headers in ([], [header(1, 0, 0)]):
+        assert chains_of(headers, runs)[0][0] == (1 if headers else None, [4, 14])
+
+
+@pytest.mark.parametrize(("heavy", "start"), [(10, 1000), (4, 1000), (3, 5000), (2, 5000)])
+def test_of_two_chains_that_a_run_fits_it_is_joined_to_the_heavier_or_else_the_nearer(heavy: int, start: int) -> None:
+    """Both end with 39, the nearer one has three records; others, which the run does not fit, stand in front and between."""
+    runs = [run(100, 1, 128), run(40 - heavy, heavy, 1000), run(200, 1, 3000), run(37, 3, 5000), run(40, 90, 7000)]
+    (chain, *_), _ = find_chains([], runs, [10**5], True, Told())
+    assert [one.start for one in chain.runs] == [start, 7000]
+    ahead = [run(300, 80, 128), *runs[1:]]
+    found, _ = find_chains([], ahead, [10**5], True, Told())
+    assert [one.start for one in found[0].runs] == [start, 7000]
+
+
+def test_what_follows_a_run_that_does_not_fit_the_header_does_not_fit_it_either() -> None:
+    assert chains_of([header(1, 5, 0)], [run(1, 2, 128), run(3, 2, 300)])[0] == [(None, [1, 3])]
+
+
 @pytest.mark.parametrize("window", [1, 2, 3])
 def test_runs_are_looked_back_over_in_a_window(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(salvage_attribution, "LINK_WINDOW", window)
@@ -302,7 +324,7 @@ def whose(
     question = Question(dict(zip(keys, keys, strict=True)), key, partition, trusted)
     settled, doubts = attribute(chains, question)
     found = [(one.run.first, one.cluster_key, one.partition, one.witness.value, one.support) for one in settled]
-    return found, [(doubt.run.first, doubt.reason.split()[1]) for doubt in doubts]
+    return found, [(doubt.run.first, doubt.reason.split()[-1]) for doubt in doubts]
 
 
 LEADING = Chain(header(4, 0, 0), [run(0, 3, 128, says=4), run(5, 2, 500, says=4)])
@@ -344,7 +366,8 @@ def test_whose_a_chain_without_a_header_is(
     assert settled[:2] == [(0, KEY, 4, "header", 5), (5, KEY, 4, "header", 5)]
     first = chain.runs[0].first
     if found is None:
-        assert (settled[2:], doubts) == ([], [(first, "header")])
+        untold = "cluster" if options.get("key") is OTHER else "partition"
+        assert (settled[2:], doubts) == ([], [(first, untold)])
     else:
         assert (settled[2:], doubts) == ([(first, *found, 2)], [])
 
@@ -356,7 +379,7 @@ def test_of_two_clusters_only_a_continuation_tells() -> None:
     assert settled[3:] == [(9, OTHER, 4, "continuation", 1)]
     assert [first for first, _ in doubts] == [40]
     both = Chain(header(4, 0, 0, source=1, key=OTHER), [run(0, 7, 128, source=1)])
-    assert whose([LEADING, both, Chain(None, [run(7, 1, 0)])], keys=(KEY, OTHER))[1] == [(7, "header")]
+    assert whose([LEADING, both, Chain(None, [run(7, 1, 0)])], keys=(KEY, OTHER))[1] == [(7, "cluster")]
 
 
 def test_what_nothing_speaks_for_is_told_in_order_and_keeps_nothing_from_the_others() -> None:
@@ -374,8 +397,16 @@ def test_what_nothing_speaks_for_is_told_in_order_and_keeps_nothing_from_the_oth
 def test_continuations_follow_one_another_and_two_that_could_do_tell_nothing() -> None:
     settled, _ = whose([LEADING, Chain(None, [run(9, 2, 0)]), Chain(None, [run(7, 2, 500)])])
     assert [(one[0], one[3]) for one in settled[2:]] == [(7, "continuation"), (9, "continuation")]
+    parts = Chain(None, [run(7, 2, 500), run(12, 3, 800)])
+    settled, doubts = whose([LEADING, Chain(None, [run(15, 1, 0)]), parts, Chain(None, [run(9, 1, 3000)])])
+    assert [(one[0], one[3]) for one in settled[2:]] == [
+        (7, "continuation"),
+        (12, "continuation"),
+        (15, "continuation"),
+    ]
+    assert doubts == [(9, "partition")]
     second = Chain(header(5, 0, 0, source=1), [run(0, 7, 128, source=1, says=5)])
-    assert whose([LEADING, second, Chain(None, [run(7, 2, 500)])])[1] == [(7, "header")]
+    assert whose([LEADING, second, Chain(None, [run(7, 2, 500)])])[1] == [(7, "partition")]
     told = whose([LEADING, second, Chain(None, [run(7, 2, 500, says=5)])], trusted=True, key=OTHER)[0]
     assert told[-1] == (7, KEY, 5, "continuation", 2)
 
@@ -385,8 +416,8 @@ def test_without_any_header_the_key_is_whatever_the_caller_names() -> None:
     assert whose([chain], keys=())[0] == [(0, None, 2, "request-id", 3)]
     assert whose([chain], keys=(), key=KEY)[0] == [(0, KEY, 2, "request-id", 3)]
     assert whose([chain], keys=(KEY,))[0] == [(0, KEY, 2, "request-id", 3)]
-    assert whose([chain], keys=(KEY, OTHER))[1] == [(0, "header")]
-    assert whose([chain], keys=(KEY, OTHER), key=KEY)[1] == [(0, "header")]
+    assert whose([chain], keys=(KEY, OTHER))[1] == [(0, "cluster")]
+    assert whose([chain], keys=(KEY, OTHER), key=KEY)[1] == [(0, "cluster")]
 
 
 # --- which copy -------------------------------------------------------------------------------------------------------------
@@ -450,6 +481,15 @@ def test_only_differing_records_are_named(chunk: int, block: int, monkeypatch: p
             assert shifted == ([(0, 0, 4)], 3 - (place >= 2), int(place >= 2), [(place, [0, 1], SOURCE)] * (place >= 2))
     exchanged = [good[0], good[2], good[1], *good[3:]]
     assert chosen(*copies((0, good), (0, exchanged)))[1:3] == (3, 2)
+
+
+@pytest.mark.parametrize("support", [(11, 10), (10, 11)])
+def test_what_stands_behind_a_record_is_not_compared_in_its_place(support: tuple[int, int]) -> None:
+    """Behind each of two differing records stands a copy of the other one."""
+    (a, b), sources = copies((7, [b"one"]), (7, [b"two"]), support=support)
+    bodies = [bytes(read_bytes(one, 4, 43)) for one in sources]
+    behind = [BytesSource(b"----" + bodies[0] + bodies[1]), BytesSource(b"----" + bodies[1] + bodies[0])]
+    assert chosen([a, b], behind)[1:3] == (0, 1)
 
 
 @pytest.mark.parametrize(

@@ -250,6 +250,13 @@ def test_a_fence_is_not_undercut_silently(storage: Path, session: int, refused: 
     assert (current(storage).session_id, fence(storage), fence(storage, 1)) == (session, session, 109)
 
 
+@pytest.mark.parametrize("session", [0, 1])
+def test_a_fence_that_is_lowered_to_the_first_sessions_is_still_one(storage: Path, session: int) -> None:
+    fenced(storage, 2)
+    settled(storage, loss=True, session_id=session)
+    assert (current(storage).session_id, fence(storage), fence(storage, 1)) == (session, session, 102)
+
+
 def test_a_fence_can_be_forgotten(storage: Path) -> None:
     fenced(storage, 9)
     settled(storage, loss=True, session_id=-1)

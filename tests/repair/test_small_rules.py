@@ -33,7 +33,7 @@ from waltzctl.engine.repair.arguments import Agreed, Arguments
 from waltzctl.engine.repair.content import Content, LiteralBytes
 from waltzctl.engine.repair.plan import PlanDraft, bind
 from waltzctl.engine.repair.planners import PLANNERS, load_plan, make
-from waltzctl.engine.repair.prune import plan_prune, prune
+from waltzctl.engine.repair.prune import kept_bytes, plan_prune, prune
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.repair.recover_ledger import plan_forget
 from waltzctl.engine.repair.replicas import Agreement, open_replicas
@@ -75,6 +75,34 @@ def test_a_plan_is_bound_to_every_file_and_to_the_bytes_of_those_that_matter(d: 
     assert [one[0] for one in bind(d.root, (1, 0), []).listing[2:]] == [*names[1:], "1"]
     d.control.unlink()
     assert bind(d.root, (), []).digests == (("waltz-storage.ctl", None),)
+
+
+def test_partitions_behind_one_that_has_no_directory_are_bound_as_well(d: Twelve) -> None:
+    (d.root / "1").write_bytes(b"a file")
+    d.directory.rename(d.root / "3")
+    names = ["waltz-storage.ctl", "1", *sorted(f"3/{one.name}" for one in (d.root / "3").iterdir())]
+    assert [one[0] for one in bind(d.root, (3, 2, 1, 0), []).listing] == names
+    assert [one[0] for one in bind(d.root, (2, 3), []).listing] == [names[0], *names[2:]]
+
+
+def test_a_plan_of_many_files_has_the_same_hash_in_every_process(d: Twelve) -> None:
+    """Nothing of it is in the order of a set, which is another one each time."""
+    edits = [Replace(d.directory / f"{number:03}.new", lambda: [b"x"], 1) for number in range(40)]
+    replica = [d.root / f"{number}.other" for number in range(40)]
+    names = [one[0] for one in bind(d.root, (), edits, replica).digests]
+    mine = sorted(["waltz-storage.ctl", *(f"0/{one.path.name}" for one in edits)])
+    assert names == [*mine, *sorted(str(one.resolve()) for one in replica)]
+
+
+@pytest.mark.parametrize(("replica", "rest"), [(False, " --from REPLICA"), (True, " --allow-data-loss")])
+def test_what_a_plan_leaves_names_the_step_that_comes_behind_its_command(
+    d: Twelve, tmp_path: Path, replica: bool, rest: str
+) -> None:
+    d.spoil(5)
+    other = Twelve(tmp_path / "other")
+    other.spoil(5)
+    (left,) = plan_recover(d.root, replicas=[other.root] if replica else []).plan.undecided
+    assert left.remedy == f"waltzctl recover {d.root} --partition 0{rest}"
 
 
 def test_every_edit_has_a_part_in_the_hash_of_its_plan(d: Twelve) -> None:
@@ -203,6 +231,14 @@ def test_what_is_pruned_is_told_by_its_bytes(d: Twelve) -> None:
     assert prune(prepared) == 68
     nothing = plan_prune(d.root, older_than=0)
     assert (nothing.entries, nothing.bytes, prune(nothing)) == ((), 0, 0)
+
+
+def test_what_a_link_among_kept_copies_leads_to_is_not_counted(d: Twelve) -> None:
+    apply(plan_truncate(d.root, partition=0, after=10), arguments=[])
+    (entry,) = list_entries(d.root)
+    before = kept_bytes(entry)
+    (entry.path / "link").symlink_to(d.root / "none")
+    assert (before, kept_bytes(entry)) == (68, 68 + len(str(d.root / "none")))
 
 
 # --- what cannot be planned -------------------------------------------------------------------------------------------

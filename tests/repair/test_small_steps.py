@@ -134,6 +134,19 @@ def test_which_control_file_is_used(controls: list[ControlFile], reasons: list[s
     assert [("+" if one.used else "") + one.reason for one in chosen.found] == reasons
 
 
+def test_a_copy_that_lost_something_does_not_make_an_older_state_say_the_same() -> None:
+    """Neither does it count for more than the one that is whole, wherever it lies."""
+    whole, older = control(second=6), control()
+    first, second = whole.partitions[1].structs
+    lost = replace(whole.partitions[1], structs=(replace(first, valid=False), replace(second, valid=False)))
+    torn = replace(whole, partitions=(whole.partitions[0], lost))
+    newest = "sequence numbers, sessions and marks are the newest"
+    for order in ((whole, older, torn), (torn, older, whole), (older, torn, whole)):
+        chosen = choose_control(found(*order))
+        assert [one.reason for one in chosen.found if one.control is whole and one.used] == [newest]
+        assert {one.reason for one in chosen.found if not one.used} == {"not newer than the one that is used"}
+
+
 @pytest.mark.parametrize(
     ("wanted", "reasons"),
     [

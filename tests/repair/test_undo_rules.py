@@ -19,7 +19,7 @@ from waltzctl.engine.repair.plan import Repair
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.repair.since import ADVICE, content_before, falling_marks, obstacles
 from waltzctl.engine.repair.truncate import plan_truncate
-from waltzctl.engine.repair.undoing import check_undo, check_ways_back, undo
+from waltzctl.engine.repair.undoing import UndoResult, check_undo, check_ways_back, undo
 from waltzctl.engine.storage.assignment import put_aside_path
 from waltzctl.engine.storage.store import apply_edits, list_entries
 
@@ -373,6 +373,7 @@ def test_the_latest_repair_of_a_file_is_taken_back_first(tmp_path: Path) -> None
     apply(cut(8)(d), arguments=[])
     first, second = list_entries(d.root)
     assert refusal(d, first).startswith(f"0/{d.seg(8).name}: a later repair changed it too; undo {second.id} first")
+    assert UndoResult((first, second), ()).entry is second
     assert undo(d.root).entry.id == second.id
     assert undo(d.root, first.id).entry.id == first.id
     assert d.seg(8).stat().st_size == 368
