@@ -858,6 +858,8 @@ _FAILED = "self.unreadable[failed] = max(end - failed, self.unreadable.get(faile
 _LEFT = "findings.append(seen if ran is None else left_by(seen, storage, ran, mended))"
 _UNUSED_FLAGS = "unknown = {one.flags or 0 for info in control.partitions for one in info.structs}"
 _SPOKEN = "if self._partition is not None and not (batch.request_id_low >> 32 == self._partition).all():"
+_TOLD = "told = max((one.control.header.num_partitions for one in controls.found), default=0)"
+_MARKS = "marks=info.current_struct.marks if info and info.current_struct else NEVER,"
 _NO_PLACE = "what is a storage directory has its own path"
 _REPAIR = (
     *(
@@ -877,6 +879,7 @@ _REPAIR = (
                 _UNUSED_FLAGS.replace("or 0", "or 1"),
                 "that flag is one that a release uses",
             ),
+            ("convert", "_in_words", _UNUSED_FLAGS, _UNUSED_FLAGS.replace("or 0", "or False"), "it is 0"),
             (
                 "convert",
                 "plan_convert",
@@ -899,6 +902,38 @@ _REPAIR = (
                 "what the index has of records that lay in no bytes is read and not looked at",
             ),
             ("salvage", "_choose", "return holding[0]", "return holding[(-1)]", "there is one"),
+            (
+                "salvage",
+                "salvage",
+                "stack.callback(offsets_of.cache_clear)",
+                "pass",
+                "what is kept is of runs that nobody asks for again",
+            ),
+            (
+                "salvage",
+                "_Probes._probe",
+                "if number not in self._probes:",
+                "if False:",
+                "made anew, it answers the same",
+            ),
+            ("salvage", "_count_partitions", _TOLD, _TOLD.replace("=0", "=(-1)"), "one partition at least is needed"),
+            (
+                "salvage",
+                "_partition",
+                _MARKS,
+                _MARKS.replace("and info.current_struct", "and True"),
+                "infos are proven",
+            ),
+            *(
+                (
+                    "salvage",
+                    "_data_finding",
+                    "offset, length = HEADER_SIZE, 0",
+                    f"offset, length = HEADER_SIZE, {other}",
+                    "the record stands in one of the pieces, which gives the length",
+                )
+                for other in ("1", "(-1)")
+            ),
             (
                 "salvage_control",
                 "carve_control",
@@ -1032,6 +1067,7 @@ _REPAIR = (
             ("planners", "_LIMIT", "64 << 20", ("63 << 20", "65 << 20", "64 << 19", "64 << 21")),
             ("salvage_attribution", "FAR", "1 << 20", ("2 << 20", "1 << 19", "1 << 21")),
             ("salvage_attribution", "PLACES", "16", ("15", "17")),
+            ("salvage_control", "PROBED", "4096", ("4095", "4097")),
             ("salvage_fragments", "LARGEST", "1 << 20", ("2 << 20", "1 << 19", "1 << 21")),
             ("salvage_fragments", "MOST", "256 << 20", ("255 << 20", "257 << 20", "256 << 19", "256 << 21")),
         )

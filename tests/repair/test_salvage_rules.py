@@ -15,13 +15,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.builders import make_records, segment_header
+from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.repair import salvage as salvage_module
 from waltzctl.engine.repair import salvage_attribution, salvage_fragments, salvage_selection
-from waltzctl.engine.repair.salvage import _Probes
+from waltzctl.engine.repair.salvage import _choose, _nothing, _Probes, _with_fragments
 from waltzctl.engine.repair.salvage_attribution import (
     FAR,
     Attributed,
     AttributionReason,
     Chain,
+    Doubt,
     Question,
     attribute,
     find_chains,
@@ -32,7 +35,7 @@ from waltzctl.engine.repair.salvage_fragments import BLOCK, as_run, join, join_f
 from waltzctl.engine.repair.salvage_headers import FoundHeader, HeaderKind
 from waltzctl.engine.repair.salvage_runs import SalvageRun, find_headers, find_runs
 from waltzctl.engine.repair.salvage_selection import RecordPiece, select
-from waltzctl.engine.scan.byte_source import BytesSource, read_bytes
+from waltzctl.engine.scan.byte_source import ByteSource, BytesSource, read_bytes
 from waltzctl.formats.control import MAX_PARTITIONS
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import HEADER_SIZE, Record, SegmentHeader, encode_records
@@ -411,6 +414,41 @@ def test_continuations_follow_one_another_and_two_that_could_do_tell_nothing() -
     assert told[-1] == (7, KEY, 5, "continuation", 2)
 
 
+@pytest.mark.parametrize(
+    ("counts", "chosen"),
+    [
+        ({KEY: 5}, KEY),
+        ({KEY: 0}, KEY),
+        ({KEY: 0, OTHER: 1}, OTHER),
+        ({KEY: 1, OTHER: 0}, KEY),
+        ({}, "no header that tells their cluster"),
+        ({KEY: 0, OTHER: 0}, f"several clusters were found: {KEY} (0 records), {OTHER} (0 records)"),
+        ({KEY: 2, OTHER: 7}, f"several clusters were found: {OTHER} (7 records), {KEY} (2 records)"),
+    ],
+)
+def test_which_cluster_is_salvaged(counts: dict[UUID, int], chosen: UUID | str) -> None:
+    assert _choose(KEY, counts) == KEY
+    assert _choose(UUID(int=1), counts) == UUID(int=1)
+    if isinstance(chosen, UUID):
+        assert _choose(None, counts) == chosen
+        return
+    with pytest.raises(InvalidRequestError) as refused:
+        _choose(None, counts)
+    assert chosen in str(refused.value)
+
+
+def test_what_was_found_where_nothing_was_that_was_asked_for() -> None:
+    runs = [run(0, 2, 0), run(5, 3, 500), run(9, 4, 900)]
+    mine = [Attributed(one, KEY, at, AttributionReason.HEADER, 1) for one, at in zip(runs, (8, 1, 8), strict=True)]
+    counts = {KEY: 9, OTHER: 2, UUID(int=1): 0}
+    doubts = [Doubt(run(50, 3, 5000), "why"), Doubt(run(60, 4, 6000), "why")]
+    assert _nothing(KEY, 3, counts, mine, doubts) == (
+        f"no record of cluster {KEY}, partition 3 was found; records found: 2 of cluster {OTHER}, 3 of partition 1,"
+        " 6 of partition 8, 7 of which nothing tells whose they are (--partition says so)"
+    )
+    assert _nothing(KEY, None, {KEY: 0}, [], []) == f"no record of cluster {KEY} was found; records found: none"
+
+
 def test_without_any_header_the_key_is_whatever_the_caller_names() -> None:
     chain = Chain(None, [run(0, 3, 0, says=2)])
     assert whose([chain], keys=())[0] == [(0, None, 2, "request-id", 3)]
@@ -663,6 +701,20 @@ def test_a_record_that_is_missing_alone_is_put_between_its_neighbours(monkeypatc
     assert [place for place, _ in join_fragments(twice, sources)] == [1, 3]
     monkeypatch.setattr(salvage_fragments, "MOST", len(record) - 1)
     assert list(join_fragments(pieces, sources)) == []
+
+
+def test_records_that_were_put_together_stand_in_front_of_the_pieces_behind_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pieces = [RecordPiece(run(first, 2, 100 * first), first, first + 1) for first in (0, 3, 6, 10)]
+    joined = [(place, Record.make(number, RequestId(1, 2, 3, 4), 0, b"x")) for place, number in ((1, 2), (2, 5))]
+    monkeypatch.setattr(salvage_module, "join_fragments", lambda *_: iter(joined))
+    sources: list[ByteSource] = [BytesSource(b"image")]
+    found = _with_fragments(pieces, sources)
+    assert [(one.first, one.last) for one in found] == [(0, 1), (2, 2), (3, 4), (5, 5), (6, 7), (10, 11)]
+    assert [bytes(read_bytes(sources[found[at].run.source], 0, 99)) for at in (1, 3)] == [
+        record.encode() for _, record in joined
+    ]
 
 
 def test_a_record_alone_is_a_run() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.builders import CREATED, KEY, make_records
+from tests.builders import CREATED, KEY, build_directory, make_records
 from tests.repair.salvage_cases import data_file, records_in
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DamageError, DiskReadError, InvalidRequestError
@@ -21,7 +21,7 @@ from waltzctl.engine.repair.salvage_report import DoubtfulRun, IdRange, Salvaged
 from waltzctl.engine.repair.salvage_sources import SECTOR, SalvageSource, UnreadableRange
 from waltzctl.engine.scan.byte_source import FileSource
 from waltzctl.formats.checksums import crc32
-from waltzctl.formats.control import MAX_PARTITIONS, Layout, initial_control
+from waltzctl.formats.control import CONTROL_FILE_NAME, MAX_PARTITIONS, Layout, initial_control
 from waltzctl.formats.segment import HEADER_SIZE, Record, segment_name
 
 RECORDS = make_records(12, size=20)
@@ -263,3 +263,16 @@ def test_what_a_report_counts_and_when_it_is_clean(tmp_path: Path) -> None:
         {"findings": (place,)},
     ):
         assert replace(report, **changes).exit_status_name == "damage-remains"  # type: ignore[arg-type]
+
+
+def test_partitions_are_told_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    """Whatever order a set of them has."""
+    source = build_directory(tmp_path / "source", {8: 3, 1: 2}, local_low_water_mark=1)
+    for number, unknown in enumerate(((), (1, 8))):
+        report = salvage([source], to=tmp_path / f"{number}")
+        assert ([one.partition for one in report.partitions], report.marks_unknown) == ([1, 8], unknown)
+        control = bytearray((source / CONTROL_FILE_NAME).read_bytes())
+        for partition in (1, 8):
+            for struct in (1, 2):
+                control[Layout.RELEASED.struct_offset(partition, struct) + 3] ^= 1
+        (source / CONTROL_FILE_NAME).write_bytes(control)

@@ -83,6 +83,11 @@ def test_partitions_behind_one_that_has_no_directory_are_bound_as_well(d: Twelve
     names = ["waltz-storage.ctl", "1", *sorted(f"3/{one.name}" for one in (d.root / "3").iterdir())]
     assert [one[0] for one in bind(d.root, (3, 2, 1, 0), []).listing] == names
     assert [one[0] for one in bind(d.root, (2, 3), []).listing] == [names[0], *names[2:]]
+    (d.root / "8").write_bytes(b"a file")
+    assert [one[0] for one in bind(d.root, (8, 1), []).listing] == ["waltz-storage.ctl", "1", "8"]
+    draft = PlanDraft("truncate", d.root, d.root, Arguments())
+    draft.partitions |= {8, 1}
+    assert draft.finish().partitions == (1, 8)
 
 
 def test_a_plan_of_many_files_has_the_same_hash_in_every_process(d: Twelve) -> None:
