@@ -860,6 +860,12 @@ _UNUSED_FLAGS = "unknown = {one.flags or 0 for info in control.partitions for on
 _SPOKEN = "if self._partition is not None and not (batch.request_id_low >> 32 == self._partition).all():"
 _TOLD = "told = max((one.control.header.num_partitions for one in controls.found), default=0)"
 _MARKS = "marks=info.current_struct.marks if info and info.current_struct else NEVER,"
+_BEHIND_KEPT = (
+    "behind = (one.first_transaction_id for one in data if one.first_transaction_id > kept.first_transaction_id)"
+)
+_FURTHER_READ = "if not self.strict and offset + done > self._furthest:"
+_WANTED = "done, wanted = 0, min(len(buffer), max(0, self._size - offset))"
+_ENDS_ALONE = "_ENDS = VerifyOptions(quick=True, ends_only=True)"
 _NO_PLACE = "what is a storage directory has its own path"
 _REPAIR = (
     *(
@@ -900,6 +906,62 @@ _REPAIR = (
                 "if hint is not None and inside:",
                 "if hint is not None and True:",
                 "what the index has of records that lay in no bytes is read and not looked at",
+            ),
+            *(
+                (
+                    "truncate",
+                    "_refuse_foreign",
+                    "cut = reached[-1].first_transaction_id if reached else 0",
+                    f"cut = reached[-1].first_transaction_id if reached else {other}",
+                    "where none is reached all begin behind 0",
+                )
+                for other in ("1", "(-1)")
+            ),
+            (
+                "truncate",
+                "plan_truncate",
+                _BEHIND_KEPT,
+                _BEHIND_KEPT.replace("> kept.first_transaction_id", "> (kept.first_transaction_id) + 1"),
+                "in front of a segment that begins with the next id only one record is asked for, the first",
+            ),
+            (
+                "truncate",
+                "_last",
+                "if header is None or segment.data is None:",
+                "if header is None or False:",
+                "without a data file there is no header",
+            ),
+            (
+                "salvage_output",
+                "_SegmentWriter.add",
+                "while position < stop:",
+                "while position <= stop:",
+                "nothing more is asked for",
+            ),
+            (
+                "salvage_sources",
+                "OpenFiles.__init__",
+                "def __init__(self, limit: int = 64) -> None:",
+                "def __init__(self, limit: int = 63) -> None:",
+                "a limit that was chosen; another one is as good",
+            ),
+            (
+                "salvage_sources",
+                "SalvageSource.read_into",
+                _FURTHER_READ,
+                _FURTHER_READ.replace("done >", "done >="),
+                "that it is no further is told as well",
+            ),
+            (
+                "salvage_sources",
+                "SalvageSource.read_into",
+                _WANTED,
+                _WANTED.replace("max(0", "max((-1)"),
+                "neither is more than nothing",
+            ),
+            *(
+                ("set_partition", "", _ENDS_ALONE, _ENDS_ALONE.replace(f"{name}=True", f"{name}=False"), "a cost alone")
+                for name in ("quick", "ends_only")
             ),
             ("salvage", "_choose", "return holding[0]", "return holding[(-1)]", "there is one"),
             (
@@ -1068,6 +1130,8 @@ _REPAIR = (
             ("salvage_attribution", "FAR", "1 << 20", ("2 << 20", "1 << 19", "1 << 21")),
             ("salvage_attribution", "PLACES", "16", ("15", "17")),
             ("salvage_control", "PROBED", "4096", ("4095", "4097")),
+            ("salvage_output", "SPARE", "1 << 20", ("2 << 20", "1 << 19", "1 << 21")),
+            ("salvage_sources", "SECTOR", "4096", ("4095", "4097")),
             ("salvage_fragments", "LARGEST", "1 << 20", ("2 << 20", "1 << 19", "1 << 21")),
             ("salvage_fragments", "MOST", "256 << 20", ("255 << 20", "257 << 20", "256 << 19", "256 << 21")),
         )

@@ -196,6 +196,17 @@ def test_every_index_or_a_single_one(tmp_path: Path) -> None:
     assert plan_rebuild_index(d.directory).partitions == plan_rebuild_index(d.root).partitions == (0,)
 
 
+def test_the_indexes_of_a_partition_of_nobody_stay_as_they_are(tmp_path: Path) -> None:
+    """The control file has partition 0 alone; verify notes the other directory."""
+    d = Twelve(tmp_path / "d")
+    shutil.copytree(d.directory, d.root / "1")
+    for directory in (d.directory, d.root / "1"):
+        (directory / d.idx(4).name).unlink()
+    repair = plan_rebuild_index(d.root)
+    assert ([one.path for one in repair.plan.steps], repair.partitions) == ([d.idx(4)], (0,))
+    assert repair.plan.undecided == ()
+
+
 @pytest.mark.parametrize(
     ("first", "entries", "severity"),
     [(8, 0, "repairable"), (8, 1, "damage"), (4, 0, "damage"), (0, 0, "damage")],

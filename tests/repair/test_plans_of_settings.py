@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.builders import build_directory
 from tests.repair.twelve import Damage, Twelve, told, ways
-from waltzctl.engine.errors import WaltzError
+from waltzctl.engine.errors import StalePlanError, WaltzError
+from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.arguments import PartitionSetting
 from waltzctl.engine.repair.convert import plan_convert
 from waltzctl.engine.repair.plan import Repair
@@ -43,8 +45,6 @@ def sound(d: Twelve) -> None:
 
 def settled(d: Twelve, **setting: int | bool) -> None:
     """Set something beforehand."""
-    from waltzctl.engine.repair.apply import apply
-
     apply(
         plan_set_partition(d.root, partition=0, setting=PartitionSetting(**setting), allow_data_loss=True),  # type: ignore[arg-type]
         arguments=[],
@@ -470,3 +470,20 @@ def test_what_is_planned_for_a_conversion(tmp_path: Path, name: str) -> None:
     wanted = ways(expected)
     layouts = {"r": Layout.RELEASED, "d": Layout.DOCUMENTED}
     assert {way: conversion(tmp_path / way, layouts[way], damage) for way in wanted} == wanted
+
+
+def test_availability_is_kept_in_the_order_of_partitions_and_a_plan_is_bound_to_it(tmp_path: Path) -> None:
+    storage = build_directory(tmp_path / "d", {8: 3, 1: 2})
+    path = availability_path(storage)
+    for number in (8, 1):
+        setting = PartitionSetting(available=False)
+        repair = plan_set_partition(storage, partition=number, setting=setting)
+        assert repair.sources == (path,)
+        apply(repair, arguments=[])
+    repair = plan_convert(storage, layout=Layout.DOCUMENTED)
+    assert [one.partition for one in repair.plan.steps if one.action == "write-availability"] == [1, 8]
+    assert (repair.sources, repair.partitions) == ((path,), tuple(range(9)))
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(encode_marks({2: Availability(False, False)}))
+    with pytest.raises(StalePlanError):
+        apply(repair, arguments=[])

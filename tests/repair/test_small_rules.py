@@ -12,7 +12,7 @@ import pytest
 from tests.repair.test_replica_rules import RECORDS as HELD
 from tests.repair.test_replica_rules import another, content, opened, raws
 from tests.repair.test_replica_rules import build as build_replica
-from tests.repair.trees import Crash, crashing_at
+from tests.repair.trees import Crash, crashing_at, crashing_when, snapshot
 from tests.repair.twelve import MARK, RECORDS, SIZE, Twelve, at, planned, told
 from waltzctl.engine.columns.plan_columns import PLAN
 from waltzctl.engine.durable.edits import Cut, Edit, MoveDirectory, Overwrite, Remove, Replace
@@ -42,7 +42,7 @@ from waltzctl.engine.repair.truncate import plan_truncate
 from waltzctl.engine.scan.columns import Damage, DamageCause
 from waltzctl.engine.storage.assignment import put_aside_path
 from waltzctl.engine.storage.loss_ledger import read_ledger
-from waltzctl.engine.storage.store import list_entries
+from waltzctl.engine.storage.store import interrupted, list_entries
 from waltzctl.formats.control import Layout
 from waltzctl.formats.segment import HEADER_SIZE, encode_records
 
@@ -97,6 +97,15 @@ def test_a_plan_of_many_files_has_the_same_hash_in_every_process(d: Twelve) -> N
     names = [one[0] for one in bind(d.root, (), edits, replica).digests]
     mine = sorted(["waltz-storage.ctl", *(f"0/{one.path.name}" for one in edits)])
     assert names == [*mine, *sorted(str(one.resolve()) for one in replica)]
+
+
+def test_a_plan_is_refused_where_an_edit_would_leave_the_directory(d: Twelve, tmp_path: Path) -> None:
+    """Already when it is made: a dry run refuses what the application would."""
+    d.directory.rename(tmp_path / "elsewhere")
+    d.directory.symlink_to(tmp_path / "elsewhere")
+    draft = PlanDraft("truncate", d.root, d.root, Arguments((0,)))
+    draft.edits.append(Cut(d.seg(8), 200))
+    assert str(d.root) in refusal(RefusedError, draft.finish)
 
 
 @pytest.mark.parametrize(("replica", "rest"), [(False, " --from REPLICA"), (True, " --allow-data-loss")])
@@ -162,6 +171,18 @@ def test_what_a_crash_left_of_a_repair_that_had_changed_nothing_is_cleared_away(
     assert (len(list(place.iterdir())), list_entries(d.root)) == (1, ())
     apply(plan_truncate(d.root, partition=0, after=10), arguments=[])
     assert [one.name for one in place.iterdir() if one.is_dir()] == [one.id for one in list_entries(d.root)]
+
+
+def test_a_repair_that_was_interrupted_since_keeps_another_plan_from_being_carried_out(d: Twelve) -> None:
+    repair = plan_truncate(d.root, partition=0, after=10)
+    with pytest.raises(Crash), crashing_when(lambda change: (change.kind, change.path) == ("truncate", d.idx(8))):
+        apply(plan_truncate(d.root, partition=0, after=9), arguments=[])
+    (left,) = interrupted(d.root)
+    before = snapshot(d.root)
+    assert f"the repair {left.id} was interrupted; take it back with undo" in refusal(
+        RefusedError, apply, repair, arguments=[]
+    )
+    assert snapshot(d.root) == before
 
 
 def test_the_files_of_replicas_that_were_read_are_named_in_order(d: Twelve, tmp_path: Path) -> None:
@@ -255,6 +276,14 @@ def test_what_a_truncation_refuses_before_it_looks_at_records(d: Twelve) -> None
     assert plan_truncate(d.directory, partition=0, after=11).plan.steps == ()
     os.truncate(d.control, 100)
     assert "no usable control file" in refusal(RefusedError, plan_truncate, d.root, partition=0, after=3)
+
+
+def test_a_truncation_is_of_a_partition_in_a_storage_directory(d: Twelve, tmp_path: Path) -> None:
+    assert "partition 1" in refusal(InvalidRequestError, plan_truncate, d.directory, partition=1, after=3)
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    d.directory.rename(alone / "5")
+    assert "not in a storage directory" in refusal(RefusedError, plan_truncate, alone / "5", partition=5, after=3)
 
 
 def test_a_partition_that_holds_only_headers_ends_in_front_of_them(d: Twelve) -> None:

@@ -386,7 +386,13 @@ def test_a_directory_that_a_repair_made_is_not_removed_with_what_came_into_it(tm
     (d.directory / "note").write_bytes(b"x")
     (entry,) = list_entries(d.root)
     assert refusal(d) == f"0/note: came into a directory that the repair {entry.id} made"
-    (d.directory / "note").unlink()
+    for name in "zyxwvutsrqp":
+        (d.directory / name).write_bytes(b"x")
+    assert refusal(d).startswith("0/note: ")
+    (d.directory / "a").write_bytes(b"x")
+    assert refusal(d).startswith("0/a: ")
+    for name in ("a", "note", *"zyxwvutsrqp"):
+        (d.directory / name).unlink()
     undo(d.root)
     assert not d.directory.exists()
 
