@@ -866,6 +866,7 @@ _BEHIND_KEPT = (
 _FURTHER_READ = "if not self.strict and offset + done > self._furthest:"
 _WANTED = "done, wanted = 0, min(len(buffer), max(0, self._size - offset))"
 _ENDS_ALONE = "_ENDS = VerifyOptions(quick=True, ends_only=True)"
+_ENTRIES_DIFFER = "if position and found != part[: len(found)]:"
 _NO_PLACE = "what is a storage directory has its own path"
 _REPAIR = (
     *(
@@ -962,6 +963,44 @@ _REPAIR = (
             *(
                 ("set_partition", "", _ENDS_ALONE, _ENDS_ALONE.replace(f"{name}=True", f"{name}=False"), "a cost alone")
                 for name in ("quick", "ends_only")
+            ),
+            *(
+                (
+                    "rebuild_index",
+                    "IndexPlan.differs",
+                    _ENTRIES_DIFFER,
+                    new,
+                    "a header that is wrong is told before any entry, and the same entries do not differ",
+                )
+                for new in (
+                    _ENTRIES_DIFFER.replace(" and ", " or "),
+                    _ENTRIES_DIFFER.replace("position", "True"),
+                    _ENTRIES_DIFFER.replace("found != part[: len(found)]", "True"),
+                )
+            ),
+            (
+                "salvage_selection",
+                "_Selector._differing",
+                "if first.source == second.source and first.start == second.start:",
+                "if False:",
+                "what is compared with itself is the same",
+            ),
+            *(
+                ("salvage_attribution", "_Joiner.best", old, new, "every chain begins with as much")
+                for old, new in (
+                    (
+                        "best, link = 0 if header is None else -1, None",
+                        "best, link = 1 if header is None else -1, None",
+                    ),
+                    ("best = 0", "best = 1"),
+                )
+            ),
+            (
+                "salvage_attribution",
+                "_Joiner.best",
+                "best, link = 0 if header is None else -1, None",
+                "best, link = 0 if header is None else -2, None",
+                "any weight below 0 says that no chain ends there",
             ),
             ("salvage", "_choose", "return holding[0]", "return holding[(-1)]", "there is one"),
             (

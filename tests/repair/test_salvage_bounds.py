@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -277,6 +278,8 @@ def test_a_device_is_as_long_as_its_end_says(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "f").write_bytes(data_file(RECORDS))
     monkeypatch.setattr(salvage_sources.stat, "S_ISREG", lambda mode: False)
     monkeypatch.setattr(salvage_sources.stat, "S_ISBLK", lambda mode: True)
+    real = os.fstat
+    monkeypatch.setattr(os, "fstat", lambda number: os.stat_result((*real(number)[:6], 0, *real(number)[7:])))
     source = SalvageSource(tmp_path / "f", OpenFiles(), SILENT)
     assert source.size() == HEADER_SIZE + 12 * 60
     assert list_sources([tmp_path / "f"], tmp_path / "to") == [tmp_path / "f"]

@@ -219,6 +219,24 @@ class TestTheFileAlone:
         assert (tmp_path / "empty" / CTL).read_bytes() == parts[1]
 
 
+def test_a_listener_hears_how_much_is_looked_through_for_a_control_file(tmp_path: Path) -> None:
+    class Listener:
+        def __init__(self) -> None:
+            self.heard: list[list[object]] = []
+
+        def start(self, what: str, total: int) -> None:
+            self.heard.append([what, total, 0])
+
+        def advance(self, amount: int) -> None:
+            self.heard[-1][2] += amount  # type: ignore[operator]
+
+    (tmp_path / "s").mkdir()
+    disk = image(tmp_path / "disk", made(Layout.RELEASED, [(4, 10, 10)]).encode())
+    listener = Listener()
+    result = salvage_control_file([disk], to=tmp_path / "s", progress=listener)
+    assert listener.heard == [["looking for control files", result.bytes, result.bytes]]
+
+
 class TestSeveralOfOneCluster:
     """States of one file: the newest.  Files of several nodes, or states that contradict each other: a person decides."""
 

@@ -244,6 +244,16 @@ def test_when_a_run_lies_inside_a_damaged_record(
     assert (9 in found[0][1]) != inside
 
 
+def test_a_run_lies_inside_a_record_behind_the_nearest_run_of_its_file() -> None:
+    runs = [run(5, 3, 128), run(9, 1, 400), run(12, 1, 600), run(20, 1, 900)]
+    claims = {(450, 10): 900}
+    assert chains_of([header(2, 5, 0)], runs, size=2000, told=Told(claims))[1] == [12]
+    for other in ({(_END, 8): 900}, {(_END, 10): 900}, {(450, 8): 900}):
+        assert chains_of([header(2, 5, 0)], runs, size=2000, told=Told(other))[1] == (
+            [9, 12] if (_END, 8) in other else []
+        )
+
+
 def test_in_an_image_a_length_that_leads_out_of_the_stretch_is_not_believed() -> None:
     runs = [run(5, 3, 128), run(9, 2, 500)]
     told = Told({(_END, 8): 5000})

@@ -29,7 +29,7 @@ from waltzctl.engine.findings import Code
 from waltzctl.engine.log.view import read_control
 from waltzctl.engine.repair import survey as surveys
 from waltzctl.engine.repair.apply import apply
-from waltzctl.engine.repair.arguments import Agreed, Arguments
+from waltzctl.engine.repair.arguments import Agreed, Arguments, Chosen
 from waltzctl.engine.repair.content import Content, LiteralBytes
 from waltzctl.engine.repair.plan import PlanDraft, bind
 from waltzctl.engine.repair.planners import PLANNERS, load_plan, make
@@ -214,6 +214,7 @@ def test_plans_are_made_by_the_command_that_is_named(d: Twelve) -> None:
         ("truncate", Arguments(after=3)),
         ("convert", Arguments()),
         ("set-partition", Arguments((0,))),
+        ("set-partition", Arguments(settings=(Chosen("available", False),))),
     ):
         assert refusal(InvalidRequestError, make, command, d.root, arguments) == (
             f"{command!r} is not a command that makes plans"
