@@ -867,6 +867,10 @@ _FURTHER_READ = "if not self.strict and offset + done > self._furthest:"
 _WANTED = "done, wanted = 0, min(len(buffer), max(0, self._size - offset))"
 _ENDS_ALONE = "_ENDS = VerifyOptions(quick=True, ends_only=True)"
 _ENTRIES_DIFFER = "if position and found != part[: len(found)]:"
+_ONE_BYTE_MORE = "a byte more than there should be tells as much as two"
+_WORKERS = (
+    'for found in (executor or LocalExecutor(1)).map(_plan_segment, tasks, weights=weights, what="rebuild-index"):'
+)
 _NO_PLACE = "what is a storage directory has its own path"
 _REPAIR = (
     *(
@@ -1001,6 +1005,48 @@ _REPAIR = (
                 "best, link = 0 if header is None else -1, None",
                 "best, link = 0 if header is None else -2, None",
                 "any weight below 0 says that no chain ends there",
+            ),
+            (
+                "set_partition",
+                "_Planner._fence",
+                "if session >= 0:",
+                "if session >= -1:",
+                "a slot that says none is read as none, as zeros are",
+            ),
+            (
+                "set_partition",
+                "_read_fence",
+                "data = disk.read_range(path, 0, fence_file_size(partitions) + 1)",
+                "data = disk.read_range(path, 0, fence_file_size(partitions) + 2)",
+                _ONE_BYTE_MORE,
+            ),
+            (
+                "salvage_runs",
+                "_Builder.__init__",
+                "self._partition: int | None = int(batch.request_id_low[0]) >> 32",
+                "self._partition: int | None = int(batch.request_id_low[(-1)]) >> 32",
+                "where they do not all say the same it is none",
+            ),
+            (
+                "rebuild_index",
+                "plan_rebuild_index",
+                "continue  # no partition of this cluster: verify notes it",
+                "break  # no partition of this cluster: verify notes it",
+                "partitions are in order, and behind it are others of nobody",
+            ),
+            (
+                "rebuild_index",
+                "plan_rebuild_index",
+                _WORKERS,
+                _WORKERS.replace("(1)", "(2)"),
+                "two workers make the same indexes",
+            ),
+            (
+                "rebuild_index",
+                "plan_rebuild_index",
+                "elif found.wanted is not None and found.why is not None:",
+                "elif True and found.why is not None:",
+                "what is not left to anybody has an index",
             ),
             ("salvage", "_choose", "return holding[0]", "return holding[(-1)]", "there is one"),
             (

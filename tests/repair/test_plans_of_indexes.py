@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.repair.twelve import SIZE, Damage, Twelve, at, told
 from waltzctl.engine.durable.edits import Replace
-from waltzctl.engine.errors import DiskReadError
+from waltzctl.engine.errors import DiskReadError, InvalidRequestError, RefusedError
 from waltzctl.engine.log.view import FileState
 from waltzctl.engine.repair import rebuild_index
-from waltzctl.engine.repair.rebuild_index import plan_rebuild_index
+from waltzctl.engine.repair.content import Content
+from waltzctl.engine.repair.embedded import EmbeddedRecordError
+from waltzctl.engine.repair.rebuild_index import IndexPlan, plan_rebuild_index
 from waltzctl.formats.segment import HEADER_SIZE, SegmentHeader, decode_entries
 
 
@@ -194,6 +199,59 @@ def test_every_index_or_a_single_one(tmp_path: Path) -> None:
         assert [one.path for one in plan_rebuild_index(path, everything=True).plan.steps] == [d.idx(4)]
     assert [one.path for one in plan_rebuild_index(d.directory).plan.steps] == [d.idx(4), d.idx(8)]
     assert plan_rebuild_index(d.directory).partitions == plan_rebuild_index(d.root).partitions == (0,)
+
+
+class Weighing:
+    """An executor that does the work in this process and keeps how much each task is said to be."""
+
+    weights: Sequence[int] = ()
+
+    def map(
+        self, work: Callable[[Any], Any], tasks: Sequence[Any], *, weights: Sequence[int], what: str
+    ) -> Iterator[Any]:
+        self.weights = weights
+        return map(work, tasks)
+
+
+def test_segments_are_read_by_the_workers_of_an_executor_by_their_sizes(tmp_path: Path) -> None:
+    d = Twelve(tmp_path / "d")
+    d.list(4, 3)
+    d.cut(8, 200)
+    executor = Weighing()
+    found = plan_rebuild_index(d.root, executor=executor)  # type: ignore[arg-type]
+    assert found.plan == plan_rebuild_index(d.root).plan
+    assert list(executor.weights) == [368, 368, 200]
+
+
+def test_indexes_are_rebuilt_inside_a_storage_directory(tmp_path: Path) -> None:
+    d = Twelve(tmp_path / "d")
+    d.list(4, 3)
+    with pytest.raises(RefusedError, match="not in a storage directory"):
+        plan_rebuild_index(d.control)
+    with pytest.raises(InvalidRequestError, match="partition 1"):
+        plan_rebuild_index(d.root, partitions=[1])
+    d.control.unlink()
+    assert [one.path for one in plan_rebuild_index(d.root, partitions=[0]).plan.steps] == [d.idx(4)]
+    d.directory.rename(tmp_path / "5")
+    with pytest.raises(RefusedError, match="not in a storage directory"):
+        plan_rebuild_index(tmp_path / "5")
+
+
+@pytest.mark.parametrize(("keeps", "entries"), [(False, 3), (True, 4)])
+def test_an_index_that_is_made_anew_has_what_the_data_give(tmp_path: Path, keeps: bool, entries: int) -> None:
+    """Unless it is to keep what the one before it knows of a lost end, or doubts what that has inside of damage."""
+    d = Twelve(tmp_path / "d")
+    d.cut(8, at(11) + 5)
+    content = Content.of_file(d.seg(8), at(11) + 5)
+    plan = IndexPlan(d.idx(8), content, 8, d.idx(8).read_bytes()[:HEADER_SIZE], d.idx(8))
+    assert plan.stop() == 8 + 3
+    assert replace(plan, keeps_end=keeps).stop() == 8 + entries
+    zeros(d, 5, 7)
+    entry(d, 4, 3, at(6) + 1)
+    other = replace(plan, content=Content.of_file(d.seg(4), 368), begins=4, hint=d.idx(4))
+    assert other.stop() == 8
+    with pytest.raises(EmbeddedRecordError):
+        replace(other, doubts=True).stop()
 
 
 def test_the_indexes_of_a_partition_of_nobody_stay_as_they_are(tmp_path: Path) -> None:

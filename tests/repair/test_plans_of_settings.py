@@ -77,6 +77,7 @@ SETTINGS: dict[str, tuple[Damage, dict[str, int | bool]]] = {
     "a local mark behind the last": (sound, {"local_low_water_mark": 12}),
     "a lower local mark": (sound, {"local_low_water_mark": 8}),
     "a mark behind the last": (sound, {"low_water_mark": 12}),
+    "one mark higher and one lower": (sound, {"low_water_mark": 10, "local_low_water_mark": 8}),
     "a session and both marks": (sound, {"session_id": 5, "low_water_mark": 10, "local_low_water_mark": 10}),
     "a local mark with a torn end": (lambda d: d.cut(8, 363), {"local_low_water_mark": 11}),
     "a local mark without records": (lambda d: [d.cut(one, 128) for one in (0, 4, 8)], {"local_low_water_mark": 10}),
@@ -160,6 +161,12 @@ EXPECTED: dict[str, str] = {
     "a mark behind the last": """
         r, r!: set-low-water-mark control [132+36]; = write control [132+36]
         d, d!: set-low-water-mark control [132+28]; = write control [132+28]
+        """,
+    "one mark higher and one lower": """
+        r!: set-low-water-mark control [132+36]; set-local-low-water-mark control [132+36] loses; = write control
+          [132+36]
+        d!: set-low-water-mark control [132+56]; set-local-low-water-mark control [132+56] loses; = write control
+          [132+56]
         """,
     "a session and both marks": """
         r, r!: set-session control [132+36]; set-low-water-mark control [132+36]; set-local-low-water-mark control

@@ -880,6 +880,13 @@ def test_headers_are_found_at_every_place_of_a_window(window: int, monkeypatch: 
     assert headers_in(raw[:127]) == []
 
 
+def test_a_header_that_begins_with_the_last_byte_of_another_one_is_a_part_of_it() -> None:
+    """That byte is 0, and so are the first ones of a header."""
+    first, second = raw_header(), raw_header(first_transaction_id=9)
+    assert [place for place, *_ in headers_in(first + second)] == [0, 128]
+    assert [place for place, *_ in headers_in(first[:-1] + second)] == [0]
+
+
 @settings(deadline=None, max_examples=20)
 @given(st.lists(st.tuples(st.sampled_from(["header", "zeros", "junk", "records"]), st.integers(0, 300)), max_size=7))
 def test_headers_between_anything_are_found_once_each(parts: list[tuple[str, int]]) -> None:

@@ -77,6 +77,15 @@ def test_a_plan_is_bound_to_every_file_and_to_the_bytes_of_those_that_matter(d: 
     assert bind(d.root, (), []).digests == (("waltz-storage.ctl", None),)
 
 
+def test_of_several_files_that_changed_the_first_is_named(d: Twelve) -> None:
+    repair = plan_truncate(d.root, partition=0, after=10)
+    for name in "zyxwvutsrqponm":
+        (d.directory / name).write_bytes(b"x")
+    (d.directory / "0").write_bytes(b"x")
+    d.flip(d.seg(8), 300)
+    assert refusal(StalePlanError, repair.check_current).startswith(f"{d.directory / '0'}: changed since")
+
+
 def test_partitions_behind_one_that_has_no_directory_are_bound_as_well(d: Twelve) -> None:
     (d.root / "1").write_bytes(b"a file")
     d.directory.rename(d.root / "3")
