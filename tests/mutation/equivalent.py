@@ -1048,6 +1048,7 @@ _REPAIR = (
                 "elif True and found.why is not None:",
                 "what is not left to anybody has an index",
             ),
+            ("salvage_control_file", "_choose_key", "return keys[0]", "return keys[(-1)]", "all are the same"),
             ("salvage", "_choose", "return holding[0]", "return holding[(-1)]", "there is one"),
             (
                 "salvage",

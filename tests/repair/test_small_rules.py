@@ -243,6 +243,7 @@ def test_a_plan_is_made_again_from_its_file_and_is_carried_out_as_a_whole(d: Twe
         ("schema", "other", "schema 'other'"),
         ("type", "other", "not a plan"),
         ("path", 3, "a text is missing"),
+        ("path", f"{d.root}\0", "a text is missing"),
     ):
         file.write_text(json.dumps({**body, key: value}))
         assert said in refusal(InvalidRequestError, load_plan, file)

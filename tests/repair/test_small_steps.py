@@ -232,8 +232,12 @@ def test_a_control_file_that_was_named_is_used() -> None:
     for at, number in (("/1:0", 2), ("/2:0", None)):
         with pytest.raises(InvalidRequestError):
             choose_control(every, at=at, num_partitions=number)
-    with pytest.raises(InvalidRequestError):
+    with pytest.raises(InvalidRequestError) as refused:
+        choose_control(every, at="/2:0")
+    assert refused.value.advice == "there are /0:0, /1:0"
+    with pytest.raises(InvalidRequestError) as refused:
         choose_control([], at="/1:0")
+    assert refused.value.advice is None
 
 
 # --- what is salvaged from ----------------------------------------------------------------------------------------------
