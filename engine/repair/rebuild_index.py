@@ -156,18 +156,17 @@ class IndexPlan:
 
     def _lost(self, span: Damage, first: int, count: int, hint: ByteSource | None) -> Iterator[bytes]:
         """Entries for `count` records from `first` on, which are lost in a span."""
-        inside = span.length > 0
         before = span.offset
         for at in range(0, count, _CHUNK):
             wanted = min(_CHUNK, count - at)
             known: list[int] = []
-            if hint is not None and inside:
+            if hint is not None:
                 raw = read_bytes(hint, entry_position(first + at, self.begins), wanted * ENTRY_SIZE)
                 known = decode_entries(raw).tolist()
             entries = []
             for place in range(wanted):
                 entry = span.offset
-                if inside and at + place:
+                if at + place:
                     old = known[place] if place < len(known) else -1
                     entry = old if before < old < span.end else max(span.offset, span.end - 1)
                 before = entry

@@ -871,6 +871,8 @@ _ONE_BYTE_MORE = "a byte more than there should be tells as much as two"
 _WORKERS = (
     'for found in (executor or LocalExecutor(1)).map(_plan_segment, tasks, weights=weights, what="rebuild-index"):'
 )
+_INSIDE = "entry = old if before < old < span.end else max(span.offset, span.end - 1)"
+_DIGEST = 'digest = hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()'
 _NO_PLACE = "what is a storage directory has its own path"
 _REPAIR = (
     *(
@@ -908,9 +910,9 @@ _REPAIR = (
             (
                 "rebuild_index",
                 "IndexPlan._lost",
-                "if hint is not None and inside:",
-                "if hint is not None and True:",
-                "what the index has of records that lay in no bytes is read and not looked at",
+                _INSIDE,
+                _INSIDE.replace("old < span.end", "old < (span.end) - 1"),
+                "in the last byte it would be put there all the same",
             ),
             *(
                 (
@@ -943,12 +945,15 @@ _REPAIR = (
                 "while position <= stop:",
                 "nothing more is asked for",
             ),
-            (
-                "salvage_sources",
-                "OpenFiles.__init__",
-                "def __init__(self, limit: int = 64) -> None:",
-                "def __init__(self, limit: int = 63) -> None:",
-                "a limit that was chosen; another one is as good",
+            *(
+                (
+                    "salvage_sources",
+                    "OpenFiles.__init__",
+                    "def __init__(self, limit: int = 64) -> None:",
+                    f"def __init__(self, limit: int = {other}) -> None:",
+                    "a limit that was chosen; another one is as good",
+                )
+                for other in (63, 65)
             ),
             (
                 "salvage_sources",
@@ -1049,6 +1054,13 @@ _REPAIR = (
                 "what is not left to anybody has an index",
             ),
             ("salvage_control_file", "_choose_key", "return keys[0]", "return keys[(-1)]", "all are the same"),
+            (
+                "plan",
+                "PlanDraft.finish",
+                _DIGEST,
+                _DIGEST.replace("sort_keys=True", "sort_keys=False"),
+                "the keys are made in the same order each time",
+            ),
             ("salvage", "_choose", "return holding[0]", "return holding[(-1)]", "there is one"),
             (
                 "salvage",
@@ -1331,6 +1343,7 @@ _REPAIR = (
             "pieces that are not all there are shorter than the record that they would make, which is refused",
         )
         for new in (
+            "if rest >= (floor) - 1 and seam - end <= len(head):",
             "if rest >= floor or seam - end <= len(head):",
             "if rest >= floor and seam - end <= (len(head)) + 1:",
             "if True and seam - end <= len(head):",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +33,7 @@ from waltzctl.engine.repair.salvage_selection import RecordPiece
 from waltzctl.engine.repair.salvage_sources import SECTOR, OpenFiles, SalvageSource, list_sources
 from waltzctl.engine.scan.byte_source import BytesSource, FileSource
 from waltzctl.engine.storage.storage_options import StorageOptions
-from waltzctl.formats.control import Layout
+from waltzctl.formats.control import MAX_PARTITIONS, Layout
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import HEADER_SIZE, Record, encode_records
 
@@ -157,6 +158,27 @@ def test_a_control_file_is_as_long_as_its_source_holds_it(layout: Layout, sizes:
             assert (found.layout, len(found.partitions), found.size_fits) == (layout, infos, infos == 3)
             assert all(map(proven, found.partitions))
             assert found.size == min(length, sizes[-1])
+
+
+@pytest.mark.parametrize(
+    ("number", "found"),
+    [
+        (-(2**31), False),
+        (-1, False),
+        (0, False),
+        (1, True),
+        (2, True),
+        (MAX_PARTITIONS, True),
+        (MAX_PARTITIONS + 1, False),
+    ],
+)
+def test_a_control_file_has_as_many_partitions_as_there_may_be(number: int, found: bool) -> None:
+    whole = made(Layout.RELEASED, [(3, 5, 4)] * 2)
+    header = replace(whole.header, num_partitions=number).encode()
+    carved = carve_control(BytesSource(header + whole.encode()[len(header) :]), 0)
+    assert (carved is not None) == found
+    if carved is not None:
+        assert len(carved.partitions) == min(number, 2)
 
 
 def test_one_info_among_those_that_are_probed_proves_a_control_file(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -352,10 +374,14 @@ def test_a_directory_that_cannot_be_listed_is_named(
 
 
 def test_a_source_that_cannot_be_examined_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(path: Path) -> None:
-        raise PermissionError(13, "Permission denied")
+    real = os.stat
 
-    monkeypatch.setattr(salvage_sources.os, "stat", fail)  # type: ignore[attr-defined]
+    def examine(path: Path, **more: bool) -> os.stat_result:
+        if path == tmp_path / "x":
+            raise PermissionError(13, "Permission denied")
+        return real(path, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "stat", examine)
     with pytest.raises(DiskReadError, match="Permission denied"):
         list_sources([tmp_path / "x"], tmp_path / "to")
 

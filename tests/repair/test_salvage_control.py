@@ -438,9 +438,12 @@ class TestWithRecords:
         report = salvage([source, other], to=tmp_path / "named", control_at=f"{source / CTL}:0")
         assert marks_in(report.path) == [(3, 9, 9)]
 
-    def test_one_that_has_no_room_for_the_records_is_not_used(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("lower", [False, True])
+    def test_one_that_has_no_room_for_the_records_is_not_used(self, tmp_path: Path, lower: bool) -> None:
         control = made(Layout.RELEASED, [(8, 3, 3)] * 2)
         parts = [control.encode(), data_file(make_records(9, partition=2), partition=2)]
+        if lower:
+            parts.append(data_file(make_records(4, partition=1), partition=1))
         report = salvage([image(tmp_path / "disk", *parts)], to=tmp_path / "to")
         assert (used(report), report.num_partitions) == ([False], 3)
         assert "records of partition 2" in report.controls[0].reason

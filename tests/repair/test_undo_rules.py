@@ -379,6 +379,17 @@ def test_the_latest_repair_of_a_file_is_taken_back_first(tmp_path: Path) -> None
     assert d.seg(8).stat().st_size == 368
 
 
+def test_a_later_repair_that_was_taken_back_is_in_nobodys_way(tmp_path: Path) -> None:
+    d = repaired(tmp_path / "d", "cut behind 9")
+    apply(cut(8)(d), arguments=[])
+    first, second = list_entries(d.root)
+    undo(d.root, second.id)
+    d.flip(d.seg(8), 130)
+    assert refusal(d, first).startswith(f"0/{d.seg(8).name}: the file is not as the repair {first.id} left it")
+    d.flip(d.seg(8), 130)
+    assert undo(d.root, first.id).entry.id == first.id
+
+
 def test_a_directory_that_a_repair_made_is_not_removed_with_what_came_into_it(tmp_path: Path) -> None:
     d = Twelve(tmp_path / "d")
     shutil.rmtree(d.directory)
