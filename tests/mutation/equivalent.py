@@ -1061,6 +1061,20 @@ _REPAIR = (
                 _DIGEST.replace("sort_keys=True", "sort_keys=False"),
                 "the keys are made in the same order each time",
             ),
+            (
+                "salvage_selection",
+                "_Selector._differing",
+                "b = theirs[start - second.first : stop - second.first + 1]",
+                "b = theirs[start - second.first : stop + second.first + 1]",
+                _DIFFER[1],
+            ),
+            (
+                "salvage_runs",
+                "_candidates",
+                "if len(window) < HEADER_SIZE:",
+                "if len(window) < (HEADER_SIZE) - 1:",
+                "in fewer bytes there is no place for one",
+            ),
             ("salvage", "_choose", "return holding[0]", "return holding[(-1)]", "there is one"),
             (
                 "salvage",

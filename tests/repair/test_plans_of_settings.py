@@ -298,11 +298,12 @@ def test_what_is_planned_for_a_setting(tmp_path: Path, name: str) -> None:
 
 
 def flagged(d: Twelve) -> None:
-    """Let both structs have a flag that no release uses."""
+    """Let one struct have a flag that no release uses."""
     control = decode_control(d.control.read_bytes())
     if control.layout.has_flags:
         info = control.partitions[0]
-        pair = [replace(one, flags=(one.flags or 0) | 64).sealed() for one in info.structs]
+        first, second = info.structs
+        pair = (replace(first, flags=(first.flags or 0) | 64).sealed(), second)
         d.control.write_bytes(replace(control, partitions=(replace(info, structs=(pair[0], pair[1])),)).encode())
 
 
@@ -487,6 +488,11 @@ def test_availability_is_kept_in_the_order_of_partitions_and_a_plan_is_bound_to_
         repair = plan_set_partition(storage, partition=number, setting=setting)
         assert repair.sources == (path,)
         apply(repair, arguments=[])
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(encode_marks({1: Availability(False, False)}))
+    repair = plan_convert(storage, layout=Layout.DOCUMENTED)
+    assert [one.partition for one in repair.plan.steps if one.action == "write-availability"] == [8]
+    path.unlink()
     repair = plan_convert(storage, layout=Layout.DOCUMENTED)
     assert [one.partition for one in repair.plan.steps if one.action == "write-availability"] == [1, 8]
     assert (repair.sources, repair.partitions) == ((path,), tuple(range(9)))

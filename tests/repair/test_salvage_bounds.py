@@ -386,8 +386,12 @@ def test_a_source_that_cannot_be_examined_is_named(tmp_path: Path, monkeypatch: 
         list_sources([tmp_path / "x"], tmp_path / "to")
 
 
+@pytest.mark.parametrize("block", [719, 720, 721, 359])
 @pytest.mark.parametrize("short", [1, 2, 0])
-def test_a_source_that_lost_a_byte_while_it_was_copied_is_noticed(tmp_path: Path, short: int) -> None:
+def test_a_source_that_lost_a_byte_while_it_was_copied_is_noticed(
+    tmp_path: Path, short: int, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("waltzctl.engine.repair.salvage_output.BLOCK", block)
     body, _ = encode_records(RECORDS)
     run = SalvageRun(0, 0, len(body), 0, np.full(12, 60, np.uint32), 0)
     described = Description(KEY, 1, Layout.RELEASED, CREATED)

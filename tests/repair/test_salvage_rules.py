@@ -258,6 +258,7 @@ def test_in_an_image_a_length_that_leads_out_of_the_stretch_is_not_believed() ->
     runs = [run(5, 3, 128), run(9, 2, 500)]
     told = Told({(_END, 8): 5000})
     assert chains_of([header(2, 5, 0)], runs, size=2000, told=told)[1] == [9]
+    assert chains_of([header(2, 5, 0), header(3, 0, 0, source=1)], runs, size=2000, told=told)[1] == [9]
     assert chains_of([header(2, 5, 0), header(3, 0, 1500)], runs, size=2000, told=told)[1] == []
     moved = [run(5, 3, 129), run(9, 2, 501)]
     assert chains_of([header(2, 5, 1)], moved, size=2000, told=Told({(_END + 1, 8): 5000}))[1] == []
