@@ -1075,6 +1075,13 @@ _REPAIR = (
                 "if len(window) < (HEADER_SIZE) - 1:",
                 "in fewer bytes there is no place for one",
             ),
+            (
+                "plan",
+                "_edit_key",
+                'return ["remove", name]',
+                "return None",
+                "the binding names every file that an edit touches, and no other edit is nothing",
+            ),
             ("salvage", "_choose", "return holding[0]", "return holding[(-1)]", "there is one"),
             (
                 "salvage",

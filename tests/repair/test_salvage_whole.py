@@ -21,7 +21,7 @@ from waltzctl.engine.repair.salvage_report import DoubtfulRun, IdRange, Salvaged
 from waltzctl.engine.repair.salvage_sources import SECTOR, SalvageSource, UnreadableRange
 from waltzctl.engine.scan.byte_source import FileSource
 from waltzctl.formats.checksums import crc32
-from waltzctl.formats.control import CONTROL_FILE_NAME, MAX_PARTITIONS, Layout, initial_control
+from waltzctl.formats.control import CONTROL_FILE_NAME, MAX_PARTITIONS, Layout, decode_control, initial_control
 from waltzctl.formats.segment import HEADER_SIZE, Record, segment_name
 
 RECORDS = make_records(12, size=20)
@@ -276,3 +276,12 @@ def test_partitions_are_told_in_the_order_of_their_numbers(tmp_path: Path) -> No
             for struct in (1, 2):
                 control[Layout.RELEASED.struct_offset(partition, struct) + 3] ^= 1
         (source / CONTROL_FILE_NAME).write_bytes(control)
+
+
+def test_without_a_control_file_what_is_written_is_assigned_and_switched_on(tmp_path: Path) -> None:
+    """In the layout that has flags; a partition of which nothing was found is not assigned."""
+    (tmp_path / "source").write_bytes(data_file(make_records(3, partition=1), partition=1))
+    salvage([tmp_path / "source"], to=tmp_path / "to", layout=Layout.RELEASED)
+    control = decode_control((tmp_path / "to" / CONTROL_FILE_NAME).read_bytes())
+    flags = [(one.assigned, one.available) for info in control.partitions if (one := info.current_struct) is not None]
+    assert flags == [(False, True), (True, True)]
