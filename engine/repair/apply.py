@@ -78,7 +78,7 @@ def apply(repair: Repair | StoreRepair, *, arguments: Sequence[str]) -> RepairRe
             with told_with(taken_back):
                 status, findings = _verified(repair, exclusive=True)
     else:
-        status, findings = _verified(repair)
+        status, findings = _verified(repair, exclusive=False)
     name = status if status == "clean" or not applied else "damage-remains"
     return RepairResult(plan.hash, applied, undo_id, quarantine, status, name, findings, taken_back)
 
@@ -139,7 +139,7 @@ def undo_repair(storage: Path, entry_id: str, *, allow_data_loss: bool = False) 
     return UndoneRepair(done, status, findings, falls)
 
 
-def _verified(repair: Repair, *, exclusive: bool = False) -> tuple[str, tuple[Finding, ...]]:
+def _verified(repair: Repair, *, exclusive: bool) -> tuple[str, tuple[Finding, ...]]:
     ran = Ran(repair.plan.command, repair.plan.arguments.options)
     if repair.roll_back:
         ran = Ran("")  # nothing was recovered yet

@@ -143,15 +143,11 @@ def arguments_of(value: Any) -> Arguments:
 
 def _settings(value: Sequence[Any]) -> tuple[Chosen, ...]:
     """What a plan file says that is to be set.  Raises TypeError."""
-    if not value:
-        return ()
     return PartitionSetting.of([Chosen(**one) for one in value]).chosen()
 
 
 def _agreed(value: Sequence[Any]) -> tuple[Agreed, ...]:
     """What a plan file says that the replicas agreed on.  Raises TypeError, ValueError."""
-    if not value:
-        return ()
     found = [Agreed(**one) for one in value]
     for one in found:
         numbers = [one.partition, one.clean_to, *(() if one.cut_after is None else (one.cut_after,))]

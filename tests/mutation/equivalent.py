@@ -1470,6 +1470,27 @@ _HERE = "here = 0 if limit is not None or part is None or tail is None else self
 _NO_STATE = "if file is None or now is None or file.before is None or file.before.size < CONTROL_HEADER.size:"
 _ENTRIES = "entries = max(0, hint.size() - HEADER_SIZE) // ENTRY_SIZE"
 _LOWER = "if info.current_struct is not None and after < info.current_struct.local_low_water_mark:"
+_NEVER_MORE = "the largest weight so far only ends a search that would find nothing more"
+_FAILED = "self.unreadable[failed] = max(end - failed, self.unreadable.get(failed, 0))"
+_LEFT = "findings.append(seen if ran is None else left_by(seen, storage, ran, mended))"
+_UNUSED_FLAGS = "unknown = {one.flags or 0 for info in control.partitions for one in info.structs}"
+_SPOKEN = "if self._partition is not None and not (batch.request_id_low >> 32 == self._partition).all():"
+_TOLD = "told = max((one.control.header.num_partitions for one in controls.found), default=0)"
+_MARKS = "marks=info.current_struct.marks if info and info.current_struct else NEVER,"
+_BEHIND_KEPT = (
+    "behind = (one.first_transaction_id for one in data if one.first_transaction_id > kept.first_transaction_id)"
+)
+_FURTHER_READ = "if not self.strict and offset + done > self._furthest:"
+_WANTED = "done, wanted = 0, min(len(buffer), max(0, self._size - offset))"
+_ENDS_ALONE = "_ENDS = VerifyOptions(quick=True, ends_only=True)"
+_ENTRIES_DIFFER = "if position and found != part[: len(found)]:"
+_ONE_BYTE_MORE = "a byte more than there should be tells as much as two"
+_WORKERS = (
+    'for found in (executor or LocalExecutor(1)).map(_plan_segment, tasks, weights=weights, what="rebuild-index"):'
+)
+_INSIDE = "entry = old if before < old < span.end else max(span.offset, span.end - 1)"
+_DIGEST = 'digest = hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()'
+_NO_PLACE = "what is a storage directory has its own path"
 _REPAIR = (
     Equivalent(
         "engine/repair/repaired_segments.py",
@@ -1594,6 +1615,283 @@ _REPAIR = (
         "no id is below 0",
     ),
     *(
+        Equivalent(f"engine/repair/{file}.py", function, old, new, reason)
+        for file, function, old, new, reason in (
+            (
+                "apply",
+                "verify_again",
+                _LEFT,
+                _LEFT.replace("ran is None", "False"),
+                "what no command has left has the remedy that it had",
+            ),
+            (
+                "convert",
+                "_in_words",
+                _UNUSED_FLAGS,
+                _UNUSED_FLAGS.replace("or 0", "or 1"),
+                "that flag is one that a release uses",
+            ),
+            ("convert", "_in_words", _UNUSED_FLAGS, _UNUSED_FLAGS.replace("or 0", "or False"), "it is 0"),
+            (
+                "convert",
+                "plan_convert",
+                "if target.kind is not TargetKind.STORAGE or target.storage is None:",
+                "if target.kind is not TargetKind.STORAGE or False:",
+                _NO_PLACE,
+            ),
+            (
+                "set_partition",
+                "plan_set_partition",
+                "if target.storage is None or target.kind is not TargetKind.STORAGE:",
+                "if False or target.kind is not TargetKind.STORAGE:",
+                _NO_PLACE,
+            ),
+            (
+                "rebuild_index",
+                "IndexPlan._lost",
+                _INSIDE,
+                _INSIDE.replace("old < span.end", "old < (span.end) - 1"),
+                "in the last byte it would be put there all the same",
+            ),
+            *(
+                (
+                    "truncate",
+                    "_refuse_foreign",
+                    "cut = reached[-1].first_transaction_id if reached else 0",
+                    f"cut = reached[-1].first_transaction_id if reached else {other}",
+                    "where none is reached all begin behind 0",
+                )
+                for other in ("1", "(-1)")
+            ),
+            (
+                "truncate",
+                "plan_truncate",
+                _BEHIND_KEPT,
+                _BEHIND_KEPT.replace("> kept.first_transaction_id", "> (kept.first_transaction_id) + 1"),
+                "in front of a segment that begins with the next id only one record is asked for, the first",
+            ),
+            (
+                "truncate",
+                "_last",
+                "if header is None or segment.data is None:",
+                "if header is None or False:",
+                "without a data file there is no header",
+            ),
+            (
+                "salvage_output",
+                "_SegmentWriter.add",
+                "while position < stop:",
+                "while position <= stop:",
+                "nothing more is asked for",
+            ),
+            *(
+                (
+                    "salvage_sources",
+                    "OpenFiles.__init__",
+                    "def __init__(self, limit: int = 64) -> None:",
+                    f"def __init__(self, limit: int = {other}) -> None:",
+                    "a limit that was chosen; another one is as good",
+                )
+                for other in (63, 65)
+            ),
+            (
+                "salvage_sources",
+                "SalvageSource.read_into",
+                _FURTHER_READ,
+                _FURTHER_READ.replace("done >", "done >="),
+                "that it is no further is told as well",
+            ),
+            (
+                "salvage_sources",
+                "SalvageSource.read_into",
+                _WANTED,
+                _WANTED.replace("max(0", "max((-1)"),
+                "neither is more than nothing",
+            ),
+            *(
+                ("set_partition", "", _ENDS_ALONE, _ENDS_ALONE.replace(f"{name}=True", f"{name}=False"), "a cost alone")
+                for name in ("quick", "ends_only")
+            ),
+            *(
+                (
+                    "rebuild_index",
+                    "IndexPlan.differs",
+                    _ENTRIES_DIFFER,
+                    new,
+                    "a header that is wrong is told before any entry, and the same entries do not differ",
+                )
+                for new in (
+                    _ENTRIES_DIFFER.replace(" and ", " or "),
+                    _ENTRIES_DIFFER.replace("position", "True"),
+                    _ENTRIES_DIFFER.replace("found != part[: len(found)]", "True"),
+                )
+            ),
+            (
+                "salvage_selection",
+                "_Selector._differing",
+                "if first.source == second.source and first.start == second.start:",
+                "if False:",
+                "what is compared with itself is the same",
+            ),
+            *(
+                ("salvage_attribution", "_Joiner.best", old, new, "every chain begins with as much")
+                for old, new in (
+                    (
+                        "best, link = 0 if header is None else -1, None",
+                        "best, link = 1 if header is None else -1, None",
+                    ),
+                    ("best = 0", "best = 1"),
+                )
+            ),
+            (
+                "salvage_attribution",
+                "_Joiner.best",
+                "best, link = 0 if header is None else -1, None",
+                "best, link = 0 if header is None else -2, None",
+                "any weight below 0 says that no chain ends there",
+            ),
+            (
+                "set_partition",
+                "_Planner._fence",
+                "if session >= 0:",
+                "if session >= -1:",
+                "a slot that says none is read as none, as zeros are",
+            ),
+            (
+                "set_partition",
+                "_read_fence",
+                "data = disk.read_range(path, 0, fence_file_size(partitions) + 1)",
+                "data = disk.read_range(path, 0, fence_file_size(partitions) + 2)",
+                _ONE_BYTE_MORE,
+            ),
+            (
+                "salvage_runs",
+                "_Builder.__init__",
+                "self._partition: int | None = int(batch.request_id_low[0]) >> 32",
+                "self._partition: int | None = int(batch.request_id_low[(-1)]) >> 32",
+                "where they do not all say the same it is none",
+            ),
+            (
+                "rebuild_index",
+                "plan_rebuild_index",
+                "continue  # no partition of this cluster: verify notes it",
+                "break  # no partition of this cluster: verify notes it",
+                "partitions are in order, and behind it are others of nobody",
+            ),
+            (
+                "rebuild_index",
+                "plan_rebuild_index",
+                _WORKERS,
+                _WORKERS.replace("(1)", "(2)"),
+                "two workers make the same indexes",
+            ),
+            (
+                "rebuild_index",
+                "plan_rebuild_index",
+                "elif found.wanted is not None and found.why is not None:",
+                "elif True and found.why is not None:",
+                "what is not left to anybody has an index",
+            ),
+            ("salvage_control_file", "_choose_key", "return keys[0]", "return keys[(-1)]", "all are the same"),
+            (
+                "plan",
+                "PlanDraft.finish",
+                _DIGEST,
+                _DIGEST.replace("sort_keys=True", "sort_keys=False"),
+                "the keys are made in the same order each time",
+            ),
+            (
+                "salvage_selection",
+                "_Selector._differing",
+                "b = theirs[start - second.first : stop - second.first + 1]",
+                "b = theirs[start - second.first : stop + second.first + 1]",
+                _DIFFER[1],
+            ),
+            (
+                "salvage_runs",
+                "_candidates",
+                "if len(window) < HEADER_SIZE:",
+                "if len(window) < (HEADER_SIZE) - 1:",
+                "in fewer bytes there is no place for one",
+            ),
+            (
+                "plan",
+                "_edit_key",
+                'return ["remove", name]',
+                "return None",
+                "the binding names every file that an edit touches, and no other edit is nothing",
+            ),
+            ("salvage", "_choose", "return holding[0]", "return holding[(-1)]", "there is one"),
+            (
+                "salvage",
+                "salvage",
+                "stack.callback(offsets_of.cache_clear)",
+                "pass",
+                "what is kept is of runs that nobody asks for again",
+            ),
+            (
+                "salvage",
+                "_Probes._probe",
+                "if number not in self._probes:",
+                "if False:",
+                "made anew, it answers the same",
+            ),
+            ("salvage", "_count_partitions", _TOLD, _TOLD.replace("=0", "=(-1)"), "one partition at least is needed"),
+            (
+                "salvage",
+                "_partition",
+                _MARKS,
+                _MARKS.replace("and info.current_struct", "and True"),
+                "infos are proven",
+            ),
+            *(
+                (
+                    "salvage",
+                    "_data_finding",
+                    "offset, length = HEADER_SIZE, 0",
+                    f"offset, length = HEADER_SIZE, {other}",
+                    "the record stands in one of the pieces, which gives the length",
+                )
+                for other in ("1", "(-1)")
+            ),
+            (
+                "salvage_control",
+                "carve_control",
+                "if not 0 < header.num_partitions <= MAX_PARTITIONS:",
+                "if not 0 <= header.num_partitions <= MAX_PARTITIONS:",
+                "of no partition there is no info that would prove it",
+            ),
+            (
+                "salvage_runs",
+                "_Builder.add",
+                _SPOKEN,
+                _SPOKEN.replace("self._partition is not None", "True"),
+                "no number is the one that is not there, and it stays so",
+            ),
+            *(
+                (
+                    "salvage_sources",
+                    "SalvageSource.read_into",
+                    _FAILED,
+                    _FAILED.replace("failed, 0)", f"failed, {other})"),
+                    "a stretch that failed has a byte at least",
+                )
+                for other in ("1", "(-1)")
+            ),
+            ("salvage_attribution", "_Joiner.best", "if highest[earlier] <= best:", "if False:", _NEVER_MORE),
+            (
+                "salvage_attribution",
+                "_Joiner.best",
+                "if highest[earlier] <= best:",
+                "if highest[earlier] < best:",
+                _NEVER_MORE,
+            ),
+            ("salvage_attribution", "_Joiner.best", "break", "continue", _NEVER_MORE),
+            ("salvage_attribution", "_Joiner.best", _HIGHEST, _HIGHEST.replace("else -1", "else -2"), _NEVER_MORE),
+            ("salvage_attribution", "_Joiner.best", _HIGHEST, _HIGHEST.replace("else -1", "else -0"), _NEVER_MORE),
+        )
+    ),
+    *(
         Equivalent(
             "engine/repair/witnesses.py",
             "Witnesses._rows_of",
@@ -1681,11 +1979,19 @@ _REPAIR = (
             "",
             f"{name} = {number}",
             f"{name} = {other}",
-            "a limit that was chosen, and is large",
+            "a limit that was chosen; another one is as good",
         )
         for file, name, number, others in (
             ("rivals", "MOST_COMPARED", "10_000", ("9999", "10001")),
             ("survey", "MAX_PLACES", "100_000", ("99999", "100001")),
+            ("planners", "_LIMIT", "64 << 20", ("63 << 20", "65 << 20", "64 << 19", "64 << 21")),
+            ("salvage_attribution", "FAR", "1 << 20", ("2 << 20", "1 << 19", "1 << 21")),
+            ("salvage_attribution", "PLACES", "16", ("15", "17")),
+            ("salvage_control", "PROBED", "4096", ("4095", "4097")),
+            ("salvage_output", "SPARE", "1 << 20", ("2 << 20", "1 << 19", "1 << 21")),
+            ("salvage_sources", "SECTOR", "4096", ("4095", "4097")),
+            ("salvage_fragments", "LARGEST", "1 << 20", ("2 << 20", "1 << 19", "1 << 21")),
+            ("salvage_fragments", "MOST", "256 << 20", ("255 << 20", "257 << 20", "256 << 19", "256 << 21")),
         )
         for other in others
     ),
@@ -1797,32 +2103,26 @@ _REPAIR = (
             "pieces that are not all there are shorter than the record that they would make, which is refused",
         )
         for new in (
+            "if rest >= (floor) - 1 and seam - end <= len(head):",
             "if rest >= floor or seam - end <= len(head):",
             "if rest >= floor and seam - end <= (len(head)) + 1:",
             "if True and seam - end <= len(head):",
             "if rest >= floor and True:",
         )
     ),
-    Equivalent(
-        "engine/repair/salvage_selection.py",
-        "_Selector._differing",
-        _DIFFER[0],
-        _DIFFER[0].replace("np.array_equal(a - a[0], b - b[0])", "True"),
-        _DIFFER[1],
-    ),
-    Equivalent(
-        "engine/repair/salvage_selection.py",
-        "_Selector._differing",
-        _DIFFER[0],
-        _DIFFER[0].replace("b - b[0])", "b - b[(-1)])"),
-        _DIFFER[1],
-    ),
-    Equivalent(
-        "engine/repair/salvage_selection.py",
-        "_Selector._differing",
-        _DIFFER[0],
-        _DIFFER[0].replace("b - b[0])", "b + b[0])"),
-        _DIFFER[1],
+    *(
+        Equivalent("engine/repair/salvage_selection.py", "_Selector._differing", _DIFFER[0], new, _DIFFER[1])
+        for new in (
+            "if False:",
+            *(
+                _DIFFER[0].replace("np.array_equal(a - a[0], b - b[0])", other)
+                for other in (
+                    "True",
+                    *(f"np.array_equal({one}, b - b[0])" for one in ("a + a[0]", "a - a[1]", "a - a[(-1)]")),
+                    *(f"np.array_equal(a - a[0], {one})" for one in ("b + b[0]", "b - b[1]", "b - b[(-1)]")),
+                )
+            ),
+        )
     ),
     Equivalent(
         "engine/repair/salvage_attribution.py",
@@ -1830,13 +2130,6 @@ _REPAIR = (
         _BEST,
         _BEST.replace("else -1", "else -2"),
         "any weight below 0 says that no chain ends there",
-    ),
-    Equivalent(
-        "engine/repair/salvage_attribution.py",
-        "_Joiner.best",
-        _HIGHEST,
-        _HIGHEST.replace("else -1", "else -0"),
-        "the largest weight so far only ends a search that would find nothing more",
     ),
 )
 

@@ -17,7 +17,7 @@ from waltzctl.engine.log.view import FileState
 from waltzctl.engine.repair import survey as surveys
 from waltzctl.engine.repair.arguments import Agreed
 from waltzctl.engine.repair.content import Content, LiteralBytes
-from waltzctl.engine.repair.embedded import may_be_data, taken_in
+from waltzctl.engine.repair.embedded import entry_inside, may_be_data, taken_in
 from waltzctl.engine.repair.reconcile import Reconciliation
 from waltzctl.engine.repair.recover_partition import _behind
 from waltzctl.engine.repair.recover_strays import _is_beginning_of
@@ -25,6 +25,7 @@ from waltzctl.engine.repair.repaired_segments import RepairedSegment, offsets
 from waltzctl.engine.repair.rivals import outvote
 from waltzctl.engine.repair.survey import Loss, Survey, begins_at, by_ids, by_places, check_jump, survey
 from waltzctl.engine.repair.witnesses import record_at
+from waltzctl.engine.scan.byte_source import BytesSource
 from waltzctl.engine.scan.order import SKIPPED_ALLOWANCE
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.segment import HEADER_SIZE, Record, encode_entries, index_name, segment_name
@@ -297,6 +298,15 @@ def test_what_lies_between_two_losses_is_taken_into_them() -> None:
     assert ended is not None
     assert [(each.first, each.stop, each.offset, each.end) for each in ended.losses] == [(3, None, 300, 600)]
     assert (ended.records, ended.next_id, ended.end, ended.last) == (12, 3, 300, 290)
+
+
+@pytest.mark.parametrize(
+    ("number", "length", "found"),
+    [(5, 8, 200), (5, 7, None), (5, 0, None), (6, 16, 300), (6, 15, None), (7, 16, None)],
+)
+def test_an_index_that_ends_in_an_entry_does_not_have_it(number: int, length: int, found: int | None) -> None:
+    index = BytesSource(bytes(HEADER_SIZE) + encode_entries([200, 300])[:length])
+    assert entry_inside(index, 5, number, 100, 400) == found
 
 
 @pytest.mark.parametrize(

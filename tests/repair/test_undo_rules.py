@@ -23,7 +23,7 @@ from waltzctl.engine.repair.plan import Repair
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.repair.since import ADVICE, content_before, falling_marks, obstacles
 from waltzctl.engine.repair.truncate import plan_truncate
-from waltzctl.engine.repair.undoing import check_undo, check_ways_back, undo
+from waltzctl.engine.repair.undoing import UndoResult, check_undo, check_ways_back, undo
 from waltzctl.engine.storage.assignment import put_aside_path
 from waltzctl.engine.storage.store import apply_edits, list_entries
 
@@ -377,9 +377,21 @@ def test_the_latest_repair_of_a_file_is_taken_back_first(tmp_path: Path) -> None
     apply(cut(8)(d), arguments=[])
     first, second = list_entries(d.root)
     assert refusal(d, first).startswith(f"0/{d.seg(8).name}: a later repair changed it too; undo {second.id} first")
+    assert UndoResult((first, second), ()).entry is second
     assert undo(d.root).entry.id == second.id
     assert undo(d.root, first.id).entry.id == first.id
     assert d.seg(8).stat().st_size == 368
+
+
+def test_a_later_repair_that_was_taken_back_is_in_nobodys_way(tmp_path: Path) -> None:
+    d = repaired(tmp_path / "d", "cut behind 9")
+    apply(cut(8)(d), arguments=[])
+    first, second = list_entries(d.root)
+    undo(d.root, second.id)
+    d.flip(d.seg(8), 130)
+    assert refusal(d, first).startswith(f"0/{d.seg(8).name}: the file is not as the repair {first.id} left it")
+    d.flip(d.seg(8), 130)
+    assert undo(d.root, first.id).entry.id == first.id
 
 
 def test_a_directory_that_a_repair_made_is_not_removed_with_what_came_into_it(tmp_path: Path) -> None:
@@ -389,7 +401,13 @@ def test_a_directory_that_a_repair_made_is_not_removed_with_what_came_into_it(tm
     (d.directory / "note").write_bytes(b"x")
     (entry,) = list_entries(d.root)
     assert refusal(d) == f"0/note: came into a directory that the repair {entry.id} made"
-    (d.directory / "note").unlink()
+    for name in "zyxwvutsrqp":
+        (d.directory / name).write_bytes(b"x")
+    assert refusal(d).startswith("0/note: ")
+    (d.directory / "a").write_bytes(b"x")
+    assert refusal(d).startswith("0/a: ")
+    for name in ("a", "note", *"zyxwvutsrqp"):
+        (d.directory / name).unlink()
     undo(d.root)
     assert not d.directory.exists()
 
