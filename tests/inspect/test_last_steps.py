@@ -192,6 +192,7 @@ def test_an_accepted_loss_is_told_where_one_of_its_ids_is_wanted(
     """Transactions 30 and 31 were given up."""
     accept(storage, 30, 31)
     assert ("loss-accepted" in told(age(storage), first=first, last=last)) == here
+    assert "loss-accepted" not in told(seg(storage, 0, 20), first=first, last=last), "one segment was asked for"
 
 
 def test_what_stands_in_segments_as_well_is_not_hidden_in_a_stray_for_a_dump_either(storage: Path) -> None:
@@ -701,6 +702,14 @@ def test_time_that_is_over_while_a_file_is_hashed_leaves_the_segment_unfinished(
         assert check.with_digest(SegmentReport(one, 20, records=3)) == SegmentReport(one, 20, records=3, finished=False)
         unfinished = SegmentReport(one, 20, finished=False)
         assert check.with_digest(unfinished) is unfinished
+
+
+def test_an_accepted_loss_of_the_first_transaction_alone_is_told(tmp_path: Path) -> None:
+    storage = build_directory(tmp_path / "s", {0: 0}, local_low_water_mark=-1)
+    accept(storage, 0, 0, mark=-1)
+    for last in (0, None):
+        assert "loss-accepted" in told(age(storage), first=0, last=last)
+    assert "loss-accepted" not in told(storage, first=1)
 
 
 @pytest.mark.parametrize(("first", "last", "here"), [(None, 0, True), (1, 1, True), (2, None, False)])

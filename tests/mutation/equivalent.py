@@ -2265,6 +2265,55 @@ _NONE_GONE = "if not gone and not tuple(self._ends(reports, self._context, self.
 _WHOLE_STATE = "return disk.read_range(path, 0, 1 if state is None else state.size)"
 _NEAR_BEGINNING = "if reader is None or wanted <= HEADER_SIZE:"
 _INSPECT = (
+    Equivalent(
+        "engine/inspect/verify.py",
+        "_Verification.run",
+        "pool.shutdown(wait=True, cancel_futures=True)",
+        "pool.shutdown(wait=True, cancel_futures=False)",
+        "the limits are stopped by then, so that what has not begun ends when it begins",
+    ),
+    Equivalent(
+        "engine/inspect/digests.py",
+        "HashingSource.read_into",
+        "if self._done < offset <= min(self._done + _NEAR, self._length):",
+        "if self._done < offset < min(self._done + _NEAR, self._length):",
+        "what is not hashed now is read for it in the end",
+    ),
+    Equivalent(
+        "engine/inspect/resume.py",
+        "refuse_inside",
+        "if places.is_url(str(directory)):",
+        "if False:",
+        "no file lies below what a URL would be as a path",
+    ),
+    Equivalent(
+        "engine/inspect/dump_chunks.py",
+        "ChunkReader._chunk_before",
+        "return self._proven(reader.first_from(wanted + 1) - 1, stop)",
+        "return self._proven(reader.first_from(wanted + 2) - 1, stop)",
+        "a piece begins a byte further on, and has the same records",
+    ),
+    Equivalent(
+        "engine/inspect/segment_checks.py",
+        "SegmentCheck._open",
+        "elif self.index_state is None and (kind := places.special(job.index_path)) is not None:",
+        "elif True and (kind := places.special(job.index_path)) is not None:",
+        "a file whose state is known is a regular one, and nothing special",
+    ),
+    Equivalent(
+        "engine/inspect/segment_checks.py",
+        "SegmentCheck.run",
+        "fraction = None if options.quick else options.sample",
+        "fraction = None if False else options.sample",
+        "a quick check has no sample",
+    ),
+    Equivalent(
+        "engine/inspect/partition_runs.py",
+        "PartitionRun._held",
+        _MAY_HOLD,
+        _MAY_HOLD.replace("job.first < high", "job.first <= high"),
+        "a segment that holds none of them says so",
+    ),
     *(
         Equivalent(
             "engine/inspect/record_checks.py",
