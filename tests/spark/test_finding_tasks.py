@@ -20,6 +20,8 @@ from waltzctl.engine.spark.directory_views import VIEW_PLANS
 from waltzctl.engine.spark.finding_tasks import ChunkTask, PartitionTask
 from waltzctl.engine.spark.selection import Selection
 from waltzctl.engine.spark.splits import FLAT, Notice, survey
+from waltzctl.engine.storage.loss_ledger import ledger_path
+from waltzctl.formats.accepted_losses import AcceptedLoss, encode_ledger
 
 
 @pytest.fixture
@@ -296,3 +298,57 @@ def test_an_earlier_segment_is_looked_at_where_it_may_reach_the_mark(
     assert [job.first for job in last.jobs_before] == [0]
     told = [number for code, number in _found(last) if code == "acknowledged-missing"]
     assert told == ([] if reached else [100])
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "told"),
+    [
+        (20, 20, []),
+        (29, 29, []),
+        (29, 30, [30]),
+        (30, 30, [30]),
+        (30, 39, [30]),
+        (38, 40, [38]),
+        (39, 39, [39]),
+        (40, 40, []),
+        (79, 80, []),
+        (89, 89, []),
+    ],
+)
+@pytest.mark.parametrize("mark", [15])
+def test_what_was_given_up_is_told_by_the_last_task_where_no_other_has_it(
+    tmp_path: Path, mark: int, first: int, last: int, told: list[int]
+) -> None:
+    """Whoever holds one end of it is looked at again, and nobody else."""
+    storage = build_directory(tmp_path / "s", {0: 100}, per_segment=10, size=20, local_low_water_mark=mark)
+    for path in (seg(storage, 0, 30), idx(storage, 0, 30)):
+        path.unlink()
+    ledger_path(storage).parent.mkdir(exist_ok=True)
+    ledger_path(storage).write_bytes(encode_ledger([AcceptedLoss(0, first, last, mark, "t", "x")]))
+    age(storage)
+    *others, end = tasks(storage, 4 * SEGMENT)
+    assert not [one for task in others for one in _found(task) if one[0] == "loss-accepted"]
+    assert [number for code, number in _found(end) if code == "loss-accepted"] == told
+
+
+@pytest.mark.parametrize(("mark", "looked_at"), [(202, [0]), (203, [0]), (204, []), (205, [])])
+def test_an_earlier_segment_that_cannot_reach_the_mark_is_not_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: int, looked_at: list[int]
+) -> None:
+    """One of 8,128 bytes holds 203 records at the most."""
+    monkeypatch.setattr(finding_tasks, "_SLACK", 0)
+    storage = build_directory(tmp_path / "s", {0: [make_records(100, size=40)]}, local_low_water_mark=mark)
+    write_segment(storage / "0", make_records(10, first=50, size=40), first=50)
+    age(storage)
+    *_, last = tasks(storage, 400)
+    checked: list[int] = []
+    check_segment = finding_tasks.check_segment
+
+    def counting(job: Any, *rest: Any) -> Any:
+        checked.append(job.first)
+        return check_segment(job, *rest)
+
+    monkeypatch.setattr(finding_tasks, "check_segment", counting)
+    told = [number for code, number in _found(last) if code == "acknowledged-missing"]
+    assert told == [100 if looked_at else 60]
+    assert [first for first in checked if first == 0][:1] == looked_at

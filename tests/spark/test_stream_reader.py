@@ -360,6 +360,7 @@ def test_an_end_without_a_record_is_taken_as_it_is() -> None:
     history = told(range(9), lost={0: 12})
     assert packed(over(history), offset(6), offset(Anchor(9))) == [[7, 8, 9]]
     assert packed(over(history), offset(Anchor(9)), offset(Anchor(9))) == [[]]
+    assert packed(over(history), offset(Anchor(6)), offset(6)) == [[]], "and so is a beginning"
 
 
 def test_a_batch_may_forget_only_what_was_never_read() -> None:
