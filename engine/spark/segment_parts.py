@@ -203,8 +203,6 @@ def _searched(reader: ChunkReader, target: int) -> tuple[bool, RecordPlace | Non
             found, broken = _chain(reader, RecordPlace(head.offset, head.transaction_id), target)
             if broken is None:
                 return True, found
-            if broken >= target:
-                return False, None
             start = max(broken, place + 1)
     except (BudgetExhaustedError, DiskReadError):
         return False, None

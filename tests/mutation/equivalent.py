@@ -1635,6 +1635,20 @@ _SPARK = (
         "2**31 more or less is the same of 2**32",
     ),
     Equivalent(
+        "engine/spark/stream_reader.py",
+        "",
+        "ADMISSION = False",
+        "ADMISSION = True",
+        "of PySpark 4.1, and there is a later one here",
+    ),
+    Equivalent(
+        "engine/spark/wanted_types.py",
+        "handed_on",
+        "if batch.schema.equals(schema):",
+        "if False:",
+        "the same columns under the same names and types",
+    ),
+    Equivalent(
         "engine/spark/shipping.py",
         "write_archive",
         "entry = zipfile.ZipInfo(str(path.relative_to(root())), (1980, 1, 1, 0, 0, 0))",

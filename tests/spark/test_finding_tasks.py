@@ -13,6 +13,7 @@ from tests.builders import build_directory, make_records, write_segment
 from tests.inspect.helpers import age, cut, flip, idx, seg
 from tests.spark.reading import in_order, read, verified
 from waltzctl.engine.columns.finding_columns import FINDING
+from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.spark import finding_tasks
@@ -184,6 +185,21 @@ def test_a_segment_without_a_readable_header_stands_where_its_name_says(storage:
     age(storage)
     rows = [[job.first for job in one.jobs] for one in tasks(storage, 4 * SEGMENT)]  # type: ignore[union-attr]
     assert [first for row in rows for first in row] == list(range(0, 100, 10))
+
+
+def test_a_segment_whose_header_cannot_be_read_stands_where_its_name_says(
+    storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(state: Any) -> Any:
+        raise DiskReadError(state.path, None, OSError(5, "Input/output error"))
+
+    monkeypatch.setattr(finding_tasks, "read_segment_header", refused)
+    rows = [[job.first for job in one.jobs] for one in tasks(storage, 4 * SEGMENT)]  # type: ignore[union-attr]
+    assert [first for row in rows for first in row] == list(range(0, 100, 10))
+    first, *_ = tasks(storage, 4 * SEGMENT)
+    assert isinstance(first, ChunkTask)
+    assert first.behind is not None
+    assert first.behind[1] == 40
 
 
 def _found(task: Any) -> list[tuple[str, int | None]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
 
 from tests.builders import build_directory, make_records
 from tests.inspect.helpers import cut, flip, idx, seg
+from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.inspect.dump_chunks import ChunkReader
 from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.segment_job import SegmentJob
@@ -172,6 +174,15 @@ def test_an_index_is_usable_that_has_four_entries_for_each_part(storage: Path) -
     assert searched == ranges(storage, 10, entries=39) == ranges(storage, 10, entries=0)
 
 
+def refused(*_: Any, **__: Any) -> Any:
+    raise DiskReadError(Path("x"), None, OSError(5, "Input/output error"))
+
+
+def test_an_index_that_cannot_be_read_is_not_used(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segment_parts, "prove", refused)
+    assert ranges(storage, 4) == BY_SEARCH
+
+
 # ---- by search -----------------------------------------------------------------------------------------------------------
 
 
@@ -205,6 +216,23 @@ def test_damage_in_front_of_a_part_is_passed_over(storage: Path) -> None:
     idx(storage, 0, 100).unlink()
     flip(seg(storage, 0, 100), at(17) + 50)
     assert ranges(storage, 4)[2:] == BY_SEARCH[2:]
+
+
+def test_a_search_that_is_given_up_lets_the_part_be_read_from_the_beginning(
+    storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    idx(storage, 0, 100).unlink()
+    from_beginning = Range(HEAD, 1928, False, 1328)
+    with monkeypatch.context() as patched:
+        patched.setattr(segment_parts, "_chain", refused)
+        assert ranges(storage, 4)[2] == from_beginning
+    flip(seg(storage, 0, 100), at(17) + 50)
+    assert ranges(storage, 4)[2] == BY_SEARCH[2]
+    for tries, found in ((2, BY_SEARCH[2]), (1, from_beginning)):
+        monkeypatch.setattr(segment_parts, "_TRIES", tries)
+        assert ranges(storage, 4)[2] == found
+    monkeypatch.setattr(segment_parts, "SEARCH_BUDGET", 0)
+    assert ranges(storage, 4)[3] == Range(HEAD, END, True, 1928)
 
 
 def test_a_segment_that_was_cut_has_no_parts_behind_its_end(storage: Path) -> None:

@@ -21,7 +21,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tests.spark.local_spark import LocalSpark
-from waltzctl.engine.errors import ClusterError, InvalidRequestError
+from waltzctl.engine.errors import ClusterError, InvalidRequestError, UnavailableError
 from waltzctl.engine.spark import shipping, start
 from waltzctl.engine.spark.data_source import WaltzDataSource
 from waltzctl.engine.spark.spark_session import SparkOptions
@@ -131,6 +131,14 @@ def test_paths_of_the_program_stay_behind_ours_and_what_is_set_is_left(
     start.open_session(options("local[2]")).__exit__(None, None, None)
     assert builder.inherited["PYTHONPATH"] == os.pathsep.join([str(shipping.root()), "/mine"])
     assert builder.inherited["SPARK_LOCAL_IP"] == "10.0.0.1"
+
+
+def test_without_pyspark_what_to_install_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    with pytest.raises(
+        UnavailableError, match=r"^PySpark is not installed .*pip install 'waltzctl\[spark\]', or --engine"
+    ):
+        start.open_session(options("local[1]"))
 
 
 def test_a_session_on_a_cluster_is_sent_the_code_once(builder: Builder) -> None:

@@ -383,6 +383,14 @@ def test_a_batch_of_another_cluster_is_refused_at_either_end() -> None:
 # ---- options -------------------------------------------------------------------------------------------------------------
 
 
+def test_whoever_goes_through_a_stream_without_spark_sees_what_is_read_and_how() -> None:
+    """As a pipeline does."""
+    history: Any = told(range(3))
+    reader = WaltzStreamReader(history, StreamOptions(limit=7))
+    assert reader.history is history
+    assert reader.options == StreamOptions(limit=7)
+
+
 def test_options_are_as_documented() -> None:
     assert stream_options({}) == StreamOptions()
     given = {
