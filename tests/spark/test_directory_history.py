@@ -255,7 +255,7 @@ def test_a_directory_that_changed_just_now_may_change_again_within_its_time(
     monkeypatch.setattr(stream_directory.time, "time_ns", lambda: now)
     history = looked(storage)
     history.look()
-    assert listed == [0, 0] if again else [0]
+    assert listed == ([0, 0] if again else [0])
     assert time.time_ns() == now
 
 

@@ -98,6 +98,18 @@ def _codes(storage: Path) -> set[str]:
     return {one.code.value for one in verified(storage)}
 
 
+def test_a_partition_that_is_too_large_by_less_than_a_task_is_worth_is_one_task_of_all_its_segments(
+    storage: Path,
+) -> None:
+    flip(seg(storage, 0, 20), 128 + 60 * 3 + 50)
+    cut(seg(storage, 0, 50), 128 + 60 * 7)
+    age(storage)
+    assert _codes(storage) == {"record-checksum", "segment-gap"}
+    (whole,), (task,) = tasks(storage, 20 * SEGMENT), tasks(storage, 9 * SEGMENT)
+    assert (type(whole), type(task)) == (PartitionTask, ChunkTask)
+    assert sorted(_found(task), key=str) == sorted(_found(whole), key=str)
+
+
 def test_what_is_missing_in_front_is_told_by_the_first_task_only(storage: Path) -> None:
     for path in (seg(storage, 0, 0), idx(storage, 0, 0)):
         path.unlink()
@@ -241,6 +253,30 @@ def test_joins_of_segments_that_change_are_looked_at_four_times_and_then_left(
     assert ("segment-gap", 17) in found or not joins
     assert ("segment-gap", 17) not in found or joins
     assert len(found) == len(set(found)), "what was found in an earlier round is told again"
+
+
+def test_joins_wait_for_every_segment_to_be_at_rest(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cut(seg(storage, 0, 10), 128 + 60 * 7)
+    age(storage)
+    unchanged = finding_tasks._unchanged
+    for moving, told in ((None, True), (0, False), (10, False), (40, False), (50, True)):
+        monkeypatch.setattr(finding_tasks, "_unchanged", lambda one: one.job.first != moving and unchanged(one))  # noqa: B023
+        assert (("segment-gap", 17) in _found(tasks(storage, 4 * SEGMENT)[0])) == told
+
+
+def test_joins_are_those_of_the_segments_as_they_are_read_whatever_was_planned(
+    storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The header of one under another name could not be read at first."""
+    for path in (seg(storage, 0, 30), idx(storage, 0, 30)):
+        path.rename(path.with_name(path.name.replace("30", "55")))
+    age(storage)
+    with monkeypatch.context() as patched:
+        patched.setattr(finding_tasks, "read_segment_header", lambda state: None)
+        (task,) = tasks(storage, 10 * SEGMENT - 1)
+    assert isinstance(task, ChunkTask)
+    assert [job.first for job in task.jobs] == [0, 10, 20, 40, 50, 55, 60, 70, 80, 90]
+    assert not {"segment-gap", "segment-overlap"} & {code for code, _ in _found(task)}
 
 
 def test_segments_that_join_are_looked_at_once_though_they_change(

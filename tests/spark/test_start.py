@@ -21,8 +21,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tests.spark.local_spark import LocalSpark
-from waltzctl.engine.errors import ClusterError, InvalidRequestError, UnavailableError
-from waltzctl.engine.spark import shipping, start
+from waltzctl.engine.errors import ClusterError, InvalidRequestError, MismatchError, UnavailableError
+from waltzctl.engine.spark import handshake, shipping, start
 from waltzctl.engine.spark.data_source import WaltzDataSource
 from waltzctl.engine.spark.spark_session import SparkOptions
 
@@ -195,6 +195,15 @@ def test_what_spark_or_java_says_while_it_starts_is_said_in_one_line_and_nothing
     start.open_session(options("local[1]")).__exit__(None, None, None)
     os.write(2, b"later\n")
     assert capfd.readouterr().err == "later\n"
+
+
+def test_workers_of_another_python_are_found_before_anything_is_asked_of_them(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handshake.platform, "python_version_tuple", lambda: ("3", "1", "0"))
+    with pytest.raises(MismatchError, match=r"its Python is .*; both must be of one minor version"):
+        start.open_session(options("local[1]"))
+    assert builder.stopped == 1
 
 
 def test_one_call_gives_a_session_that_knows_the_format_and_ends_with_the_program(
