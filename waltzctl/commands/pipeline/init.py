@@ -84,7 +84,7 @@ def run(
     target = path_of(directory, name="DIR")
     given = None if decoder is None else path_of(decoder, name="--decoder")
 
-    from waltzctl.engine.pipeline.creation import create_project
+    from waltzctl.engine.pipeline.project_creation import create_project
     from waltzctl.objects.pipeline import PIPELINE_CREATED
 
     with Console(answer, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
