@@ -31,7 +31,7 @@ def report(
     from waltzctl.engine.cluster.cluster_verification import ClusterVerification
     from waltzctl.engine.columns.finding_columns import FINDING
     from waltzctl.engine.metadata.cluster_state import ClusterState, read_cluster_state
-    from waltzctl.objects.verify import VERIFY_SUMMARY
+    from waltzctl.objects.verify_objects import VERIFY_SUMMARY
 
     with Console(output_format, quiet=quiet, verbose=verbose) as console:
         reach = target.connecting.reach(console)
