@@ -18,7 +18,7 @@ from tests.simulation import nodes, world
 from waltzctl.engine.client import partition_mount
 from waltzctl.engine.errors import WaltzError
 from waltzctl.engine.metadata import cluster_changes
-from waltzctl.engine.quorum import recovery
+from waltzctl.engine.quorum import recovery, recovery_actions
 from waltzctl.engine.server import locks, served_partition, store_partition, store_session
 from waltzctl.formats.znodes import UNRESOLVED
 
@@ -143,7 +143,7 @@ def v17_open_before_the_metadata(patch: Patch) -> None:
         known = state.written
         made, done = real(replace(state, written=wanted) if len(state.recovered) >= state.quorum else state, actions)
         if len(state.recovered) >= state.quorum and state.writing is None and known != wanted:
-            done = (*done, recovery.WriteMetadata(wanted))
+            done = (*done, recovery_actions.WriteMetadata(wanted))
             made = replace(made, writing=wanted)
         return replace(made, written=known), done
 
@@ -236,8 +236,8 @@ def nothing_is_cut(patch: Patch) -> None:
 
     def following(state: Any, one: Any) -> Any:
         made = real(state, one)
-        if isinstance(made, recovery.Truncate) and one.phase is not recovery.Phase.CUTTING:
-            return recovery.SetLowWaterMark(one.node, made.transaction_id)
+        if isinstance(made, recovery_actions.Truncate) and one.phase is not recovery.Phase.CUTTING:
+            return recovery_actions.SetLowWaterMark(one.node, made.transaction_id)
         return made
 
     patch.setattr(recovery, "_next", following)
