@@ -952,8 +952,8 @@ _REPAIR = (
     ),
     *(
         Equivalent(
-            "engine/repair/recover_losses.py",
-            "LossPlanner._held_from",
+            "engine/repair/replica_proofs.py",
+            "ReplicaProofs.held_from",
             _LOW_HIGH,
             _LOW_HIGH.replace("stop - 1", other),
             "what reaches as far as what no replica proves, or further, is not proven either",
@@ -995,8 +995,8 @@ _REPAIR = (
         "there is a run, and so the place of one",
     ),
     Equivalent(
-        "engine/repair/recover_losses.py",
-        "LossPlanner._held",
+        "engine/repair/replica_proofs.py",
+        "ReplicaProofs.held",
         "if loss.stop is None:",
         "if False:",
         "behind what reaches to the end of the file no record stands, and without one nobody is asked",
