@@ -13,7 +13,8 @@ import numpy as np
 from waltzctl.engine.errors import DamageError, DiskReadError, NotWaltzError
 from waltzctl.engine.findings import Code, Finding, make_finding
 from waltzctl.engine.pages.blob_stats import BlobStats
-from waltzctl.engine.pages.page_directory import Checkpoint, PageDirectory
+from waltzctl.engine.pages.checkpoint import Checkpoint, load_entries
+from waltzctl.engine.pages.page_directory import PageDirectory
 from waltzctl.engine.pages.wal_reader import RecoveryMode, WalContents, payloads_of
 from waltzctl.formats.pages.names import BLOB_DIRECTORY, blob_name, parse_blob_name
 from waltzctl.formats.pages.write_batch import BatchError, Edit, PageEntry, PageId, decode_batch, plain_entries
@@ -63,7 +64,7 @@ def _load(directory: PageDirectory, plain: list[np.ndarray[Any, Any]], *, lenien
         return
     table = np.concatenate(plain)
     plain.clear()
-    if not directory.load(table):
+    if not load_entries(directory, table):
         _apply(directory, Checkpoint((), table).all_edits, lenient=lenient)
 
 

@@ -148,7 +148,7 @@ PAGES: tuple[Slip, ...] = (
     ),
     Slip(
         _DIRECTORY,
-        "        self._rows.references[target] += 1  # before the chain of the page lets go of what it had\n",
+        "        self.rows.references[target] += 1  # before the chain of the page lets go of what it had\n",
         "",
         _OF_VERSIONS,
         "what a reference leads to is freed with its page",
@@ -161,9 +161,9 @@ PAGES: tuple[Slip, ...] = (
         "a snapshot loses a version",
     ),
     Slip(
-        _DIRECTORY,
-        "[Edit(EditType.VAR_HIGHEST, PageId(*one), now) for one in self.highest_ids.items()]",
-        "[Edit(EditType.VAR_HIGHEST, PageId(one[0], 0), now) for one in self.highest_ids.items()]",
+        "engine/pages/checkpoint.py",
+        "[Edit(EditType.VAR_HIGHEST, PageId(*one), now) for one in directory.highest_ids.items()]",
+        "[Edit(EditType.VAR_HIGHEST, PageId(one[0], 0), now) for one in directory.highest_ids.items()]",
         _OF_VERSIONS,
         "the id of a page that is gone is given away again",
     ),

@@ -15,6 +15,7 @@ from tests.pages.stores import crash, data, delete, put, ref
 from waltzctl.engine.durable.disk import TEMPORARY_SUFFIX
 from waltzctl.engine.errors import DamageError, InvalidRequestError, NotWaltzError
 from waltzctl.engine.pages.batch import WriteBatch
+from waltzctl.engine.pages.checkpoint import checkpoint_of
 from waltzctl.engine.pages.inspection import (
     dump_free,
     dump_log,
@@ -286,7 +287,7 @@ def test_a_page_that_stands_twice_in_a_checkpoint(tmp_path: Path) -> None:
     put(store, 1, b"one")
     put(store, 2, b"two")
     number = store.wal.roll()
-    table = store.directory.checkpoint().plain
+    table = checkpoint_of(store.directory).plain
     raw = encode_batch(()) + table.tobytes() + table[:1].tobytes()
     store.wal.finish_checkpoint(number, [raw])
     crash(store)
