@@ -17,7 +17,6 @@ OF_SEVERAL = {
     "Partition": "the design documents call it so, in a storage and in a server",
 }
 """Public classes of one name, each with the reason."""
-FILES_OF_SEVERAL = ("batch.py", "restore.py")
 
 
 def test_a_class_s_name_is_used_once() -> None:
@@ -36,4 +35,4 @@ def test_a_file_s_name_is_used_once() -> None:
     for module, path in MODULES.items():
         if path.name != "__init__.py" and not module.startswith("waltzctl.commands."):
             files[path.name].append(module)
-    assert {name: where for name, where in files.items() if len(where) > 1 and name not in FILES_OF_SEVERAL} == {}
+    assert {name: where for name, where in files.items() if len(where) > 1} == {}

@@ -29,14 +29,14 @@ from waltzctl.engine.errors import (
     SyncFailedError,
     WaltzError,
 )
-from waltzctl.engine.pages.batch import WriteBatch
 from waltzctl.engine.pages.blob_stats import BlobSpan
 from waltzctl.engine.pages.blob_store import BlobStore
 from waltzctl.engine.pages.judgement import BatchJudge
+from waltzctl.engine.pages.log_replay import blob_files, mark_space, page_finding, restore
+from waltzctl.engine.pages.page_batch import WriteBatch
 from waltzctl.engine.pages.page_directory import Located, PageDirectory
 from waltzctl.engine.pages.page_options import DEFAULT_OPTIONS, PageOptions
 from waltzctl.engine.pages.reclamation import Reclamation
-from waltzctl.engine.pages.restore import blob_files, mark_space, page_finding, restore
 from waltzctl.engine.pages.snapshots import HeldSnapshots, Snapshot, SnapshotStatistics
 from waltzctl.engine.pages.store_status import StoreStatus
 from waltzctl.engine.pages.torn_tail import take_back_interrupted

@@ -10,7 +10,7 @@ import pytest
 from tests.cli.running import Answer, invoke
 from tests.crash.simdisk import Tree
 from tests.pages.stores import crash
-from waltzctl.engine.pages.batch import WriteBatch
+from waltzctl.engine.pages.page_batch import WriteBatch
 from waltzctl.engine.pages.page_storage import PageStorage
 
 

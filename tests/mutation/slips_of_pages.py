@@ -224,7 +224,7 @@ PAGES: tuple[Slip, ...] = (
         "a page that stands twice in a checkpoint is two pages",
     ),
     Slip(
-        "engine/pages/restore.py",
+        "engine/pages/log_replay.py",
         "(files[1:] == files[:-1]) & (offsets[1:] < (offsets + sizes)[:-1])",
         "(files[1:] == files[:-1]) & (offsets[1:] < offsets[:-1])",
         _WHOLE,

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from waltzctl.engine.errors import NoSuchPageError, PageConflictError
-from waltzctl.engine.pages.batch import WriteBatch
+from waltzctl.engine.pages.page_batch import WriteBatch
 from waltzctl.engine.pages.page_gc import collect_garbage
 from waltzctl.engine.pages.page_options import PageOptions
 from waltzctl.engine.pages.page_storage import PageStorage

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from waltzctl.engine.pages.batch import WriteBatch
+from waltzctl.engine.pages.page_batch import WriteBatch
 from waltzctl.engine.pages.page_storage import PageStorage
 from waltzctl.engine.pages.snapshots import Snapshot
 

@@ -14,7 +14,6 @@ from tests.pages.model import TIGHT, Model, expected, shown_by, step
 from tests.pages.stores import crash, data, delete, put, ref
 from waltzctl.engine.durable.disk import TEMPORARY_SUFFIX
 from waltzctl.engine.errors import DamageError, InvalidRequestError, NotWaltzError
-from waltzctl.engine.pages.batch import WriteBatch
 from waltzctl.engine.pages.checkpoint import checkpoint_of
 from waltzctl.engine.pages.inspection import (
     dump_free,
@@ -24,6 +23,7 @@ from waltzctl.engine.pages.inspection import (
     verify_store,
     view_store,
 )
+from waltzctl.engine.pages.page_batch import WriteBatch
 from waltzctl.engine.pages.page_gc import collect_garbage
 from waltzctl.engine.pages.page_salvage import salvage_store
 from waltzctl.engine.pages.page_storage import PageStorage

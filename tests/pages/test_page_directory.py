@@ -10,8 +10,8 @@ from waltzctl.engine.errors import PageConflictError
 from waltzctl.engine.pages.blob_stats import BlobSpan
 from waltzctl.engine.pages.checkpoint import checkpoint_of
 from waltzctl.engine.pages.judgement import BatchJudge
+from waltzctl.engine.pages.log_replay import directory_of
 from waltzctl.engine.pages.page_directory import LARGEST_PAGE, PageDirectory
-from waltzctl.engine.pages.restore import directory_of
 from waltzctl.formats.pages.write_batch import Edit, EditType, FieldEntry, PageEntry, PageId, Version
 
 

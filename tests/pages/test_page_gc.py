@@ -13,8 +13,8 @@ from tests.pages.stores import crash, data, delete, disk_full_after, put, ref
 from waltzctl.engine.catalogue import Code
 from waltzctl.engine.errors import DiskFullError, InvalidRequestError
 from waltzctl.engine.pages import page_gc
-from waltzctl.engine.pages.batch import WriteBatch
 from waltzctl.engine.pages.blob_stats import BlobSpan
+from waltzctl.engine.pages.page_batch import WriteBatch
 from waltzctl.engine.pages.page_gc import GcLimits, PageCollector, collect_garbage, collect_versions
 from waltzctl.engine.pages.page_options import PageOptions
 from waltzctl.engine.pages.page_storage import PageStorage

@@ -20,7 +20,7 @@ from waltzctl.engine.errors import (
     PageConflictError,
     PageStoreFailedError,
 )
-from waltzctl.engine.pages.batch import WriteBatch
+from waltzctl.engine.pages.page_batch import WriteBatch
 from waltzctl.engine.pages.page_gc import collect_garbage
 from waltzctl.engine.pages.page_options import PageOptions
 from waltzctl.engine.pages.page_storage import PageStorage, _Ticket

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from waltzctl.engine.pages.checkpoint import load_entries
+from waltzctl.engine.pages.log_replay import directory_of
 from waltzctl.engine.pages.page_directory import LARGEST_PAGE, PageDirectory
 from waltzctl.engine.pages.page_index import NONE
-from waltzctl.engine.pages.restore import directory_of
 from waltzctl.engine.pages.space_map import SpaceMap
 from waltzctl.formats.pages.write_batch import (
     Edit,

@@ -1,4 +1,4 @@
-"""Restoring: from the edits of a log to the directory of pages, and to the room that they use."""
+"""Replaying a log: from its edits to the directory of pages, and to the room that they use."""
 
 from __future__ import annotations
 
