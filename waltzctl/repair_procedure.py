@@ -238,7 +238,7 @@ def _dry_run(
 def _nothing_to_do(
     console: Console, plan: Plan, storage: PurePath, partitions: Collection[int] | None, otherwise: str
 ) -> ExitStatus:
-    from waltzctl.objects.repair import result_object
+    from waltzctl.objects.repair_objects import result_object
 
     status = verified(storage, partitions)
     shown = result_object(
@@ -292,7 +292,7 @@ def confirm(touched: Collection[int]) -> None:
 def _apply(console: Console, repair: AnyRepair, otherwise: str) -> ExitStatus:
     from waltzctl.engine.pages.wal_reader import is_page_store
     from waltzctl.engine.repair.apply import apply
-    from waltzctl.objects.repair import result_object
+    from waltzctl.objects.repair_objects import result_object
 
     with finishing("the repair", "the next command that writes then takes it back") as interrupt:
         result = apply(repair, arguments=sys.argv[1:])

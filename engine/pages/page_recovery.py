@@ -32,10 +32,11 @@ from waltzctl.engine.durable.restore import Way, stamp, ways_back
 from waltzctl.engine.durable.undoable import check_as_left, choose_applied
 from waltzctl.engine.errors import DamageError, StalePlanError, told_with
 from waltzctl.engine.findings import Finding, Severity
+from waltzctl.engine.pages.checkpoint import checkpoint_of
 from waltzctl.engine.pages.inspection import PageVerification, entries_of, read_page, read_settled, verify_store
+from waltzctl.engine.pages.log_replay import directory_of, overlap_finding, restore
 from waltzctl.engine.pages.page_directory import Located, PageDirectory
 from waltzctl.engine.pages.page_gc import checkpoint_payloads
-from waltzctl.engine.pages.restore import directory_of, overlap_finding, restore
 from waltzctl.engine.pages.torn_tail import STORE
 from waltzctl.engine.pages.wal_reader import (
     RecoveryMode,
@@ -145,7 +146,7 @@ def plan_recovery(path: Path, mode: RecoveryMode) -> PageRecovery:
     ]  # fmt: skip
 
     def parts() -> Iterator[bytes]:
-        return checkpoint_parts(number, checkpoint_payloads(made.checkpoint()))
+        return checkpoint_parts(number, checkpoint_payloads(checkpoint_of(made)))
 
     edits: list[Edit] = [Replace(checkpoint, parts, sum(map(len, parts())))]
     for file in contents.files:
@@ -291,7 +292,7 @@ def _rebuilt(
     now = Version(max([kept.sequence, everything.sequence, *(one.version.sequence for one in left_out)]))
     edits: list[PageEdit] = []
     going = False
-    for one in kept.checkpoint().all_edits:
+    for one in checkpoint_of(kept).all_edits:
         if one.type is not EditType.VAR_REF:  # which follows what it refers to
             going = one.entry is not None and (one.page, one.entry) in without
         if not going:

@@ -16,8 +16,8 @@ from waltzctl.engine.backup.backup_restore import RestoreOptions
 from waltzctl.engine.backup.backup_verification import VaultVerifyOptions, verify_vault
 from waltzctl.engine.errors import DamageError, InvalidRequestError, WaltzError
 from waltzctl.engine.inspect.verification import VerifySummary
-from waltzctl.engine.pages.batch import WriteBatch
 from waltzctl.engine.pages.inspection import view_store
+from waltzctl.engine.pages.page_batch import WriteBatch
 from waltzctl.engine.pages.page_recovery import apply_recovery, plan_recovery
 from waltzctl.engine.pages.page_storage import PageStorage
 from waltzctl.engine.pages.wal_reader import RecoveryMode

@@ -18,7 +18,7 @@ from tests.crash.simdisk import Tree
 from tests.pages.stores import crash
 from waltzctl.engine.durable import quarantine
 from waltzctl.engine.durable.directory_lock import DirectoryLock
-from waltzctl.engine.pages.batch import WriteBatch
+from waltzctl.engine.pages.page_batch import WriteBatch
 from waltzctl.engine.pages.page_recovery import apply_recovery, plan_recovery
 from waltzctl.engine.pages.page_storage import PageStorage
 from waltzctl.engine.pages.wal_reader import RecoveryMode

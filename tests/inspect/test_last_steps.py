@@ -54,6 +54,7 @@ from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentChe
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.status import storage_status
 from waltzctl.engine.inspect.targets import look_around, plan
+from waltzctl.engine.inspect.unread_losses import losses_behind, losses_in_front
 from waltzctl.engine.inspect.verification import ManifestRequest, VerifyOptions
 from waltzctl.engine.log.assess import Stretch
 from waltzctl.engine.log.parts import Part
@@ -382,7 +383,7 @@ def test_what_was_begun_in_an_empty_partition_is_not_seen_when_it_is_looked_at_a
         path.unlink()
     one = opened(storage)
     write_segment(storage / "0", make_records(3), first=0)
-    assert one._look_again()
+    assert one.look_again()
     assert one.view is not None
     assert (one.view.segments, one.jobs) == ((), ())
 
@@ -749,7 +750,7 @@ def test_a_segment_behind_may_begin_earlier_than_its_name_says(storage: Path) ->
     for suffix in (".seg", ".idx"):
         seg(storage, 0, 20).with_suffix(suffix).unlink()
         seg(storage, 0, 0).with_suffix(suffix).rename(seg(storage, 0, 20).with_suffix(suffix))
-    assert list(opened(age(storage)).losses_in_front((None, None))) == []
+    assert list(losses_in_front(opened(age(storage)), (None, None))) == []
 
 
 @pytest.mark.parametrize("span", [(None, None), (0, 5), (40, 50)])
@@ -758,7 +759,7 @@ def test_what_is_missing_is_seen_without_reading_data_or_indexes(tmp_path: Path,
     seg(storage, 0, 0).unlink()
     (scope,), limits = plan([age(storage)], None), ReadLimits()
     (one,) = runs(scope, look_around(scope, None), limits, None)
-    assert [*one.losses_in_front(span), *one.losses_behind(span)] != []
+    assert [*losses_in_front(one, span), *losses_behind(one, span)] != []
     assert limits.bytes_read == 0
 
 

@@ -1997,8 +1997,8 @@ _REPAIR = (
     ),
     *(
         Equivalent(
-            "engine/repair/recover_losses.py",
-            "LossPlanner._held_from",
+            "engine/repair/replica_proofs.py",
+            "ReplicaProofs.held_from",
             _LOW_HIGH,
             _LOW_HIGH.replace("stop - 1", other),
             "what reaches as far as what no replica proves, or further, is not proven either",
@@ -2040,8 +2040,8 @@ _REPAIR = (
         "there is a run, and so the place of one",
     ),
     Equivalent(
-        "engine/repair/recover_losses.py",
-        "LossPlanner._held",
+        "engine/repair/replica_proofs.py",
+        "ReplicaProofs.held",
         "if loss.stop is None:",
         "if False:",
         "behind what reaches to the end of the file no record stands, and without one nobody is asked",
@@ -2261,7 +2261,7 @@ _IN_ORDER = (
     'return tuple(sorted(findings, key=lambda one: (not str(one.path).endswith(".seg"), one.offset or 0, one.code)))'
 )
 _MAY_HOLD = "if any(job.first < high and low < reach for low, high in ranges):"
-_NONE_GONE = "if not gone and not tuple(self._ends(reports, self._context, self.proven())):"
+_NONE_GONE = "if not gone and not tuple(run.ends(reports, run.context, run.proven())):"
 _WHOLE_STATE = "return disk.read_range(path, 0, 1 if state is None else state.size)"
 _NEAR_BEGINNING = "if reader is None or wanted <= HEADER_SIZE:"
 _INSPECT = (
@@ -2392,8 +2392,8 @@ _INSPECT = (
         for other in ("1", "(-1)")
     ),
     Equivalent(
-        "engine/inspect/partition_runs.py",
-        "PartitionRun._held",
+        "engine/inspect/unread_losses.py",
+        "_held",
         _MAY_HOLD,
         _MAY_HOLD.replace("< reach", "<= reach"),
         "a segment that holds none of them says so",
@@ -2433,15 +2433,15 @@ _INSPECT = (
         for other in (0, 2)
     ),
     Equivalent(
-        "engine/inspect/partition_runs.py",
-        "PartitionRun._held",
+        "engine/inspect/unread_losses.py",
+        "_held",
         _MAY_HOLD,
         _MAY_HOLD.replace("< reach", "< (reach) - 1"),
         "the bytes of a header are counted as well, room for three records that no segment has",
     ),
     Equivalent(
-        "engine/inspect/partition_runs.py",
-        "PartitionRun._at_the_end",
+        "engine/inspect/unread_losses.py",
+        "_at_the_end",
         _NONE_GONE,
         "if False:",
         "it saves a second look: nothing that is there is asked for more by it",
@@ -2489,10 +2489,10 @@ _INSPECT = (
         for other in ("1,", "(-1),")
     ),
     Equivalent(
-        "engine/inspect/partition_runs.py",
-        "PartitionRun.losses_behind",
-        "if self._partition.whole and _meets(span, *given_up):",
-        "if self._partition.whole and True:",
+        "engine/inspect/unread_losses.py",
+        "losses_behind",
+        "if run.whole and _meets(span, *given_up):",
+        "if run.whole and True:",
         "what is not wanted is left out afterwards",
     ),
     *(
@@ -2518,8 +2518,8 @@ _INSPECT = (
     ),
     *(
         Equivalent(
-            "engine/inspect/partition_runs.py",
-            "PartitionRun.losses_behind",
+            "engine/inspect/unread_losses.py",
+            "losses_behind",
             f"first = finding.{name} or 0",
             f"first = finding.{name} or False",
             "False counts as 0",
@@ -2565,10 +2565,10 @@ _INSPECT = (
         for other in ("-0", "-2")
     ),
     Equivalent(
-        "engine/inspect/partition_runs.py",
-        "PartitionRun._at_the_end",
-        "if attempt == _ATTEMPTS or not self._look_again():",
-        "if attempt == _ATTEMPTS or False:",
+        "engine/inspect/unread_losses.py",
+        "_at_the_end",
+        "if attempt == ATTEMPTS or not run.look_again():",
+        "if attempt == ATTEMPTS or False:",
         "a directory that is gone is looked at a few times more, in vain",
     ),
     *(

@@ -150,7 +150,7 @@ PAGES: tuple[Slip, ...] = (
     ),
     Slip(
         _DIRECTORY,
-        "        self._rows.references[target] += 1  # before the chain of the page lets go of what it had\n",
+        "        self.rows.references[target] += 1  # before the chain of the page lets go of what it had\n",
         "",
         _OF_VERSIONS,
         "what a reference leads to is freed with its page",
@@ -163,9 +163,9 @@ PAGES: tuple[Slip, ...] = (
         "a snapshot loses a version",
     ),
     Slip(
-        _DIRECTORY,
-        "[Edit(EditType.VAR_HIGHEST, PageId(*one), now) for one in self.highest_ids.items()]",
-        "[Edit(EditType.VAR_HIGHEST, PageId(one[0], 0), now) for one in self.highest_ids.items()]",
+        "engine/pages/checkpoint.py",
+        "[Edit(EditType.VAR_HIGHEST, PageId(*one), now) for one in directory.highest_ids.items()]",
+        "[Edit(EditType.VAR_HIGHEST, PageId(one[0], 0), now) for one in directory.highest_ids.items()]",
         _OF_VERSIONS,
         "the id of a page that is gone is given away again",
     ),
@@ -226,7 +226,7 @@ PAGES: tuple[Slip, ...] = (
         "a page that stands twice in a checkpoint is two pages",
     ),
     Slip(
-        "engine/pages/restore.py",
+        "engine/pages/log_replay.py",
         "(files[1:] == files[:-1]) & (offsets[1:] < (offsets + sizes)[:-1])",
         "(files[1:] == files[:-1]) & (offsets[1:] < offsets[:-1])",
         _WHOLE,
@@ -303,7 +303,7 @@ PAGES: tuple[Slip, ...] = (
         "an id that somebody was given is given away again",
     ),
     Slip(
-        "engine/pages/restore.py",
+        "engine/pages/log_replay.py",
         "            if mode is RecoveryMode.POINT_IN_TIME:\n                break\n",
         "            continue\n",
         _OF_RECOVERY,

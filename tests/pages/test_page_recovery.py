@@ -22,6 +22,7 @@ from waltzctl.engine.errors import (
 )
 from waltzctl.engine.findings import Code, Severity
 from waltzctl.engine.pages.inspection import verify_store, view_store
+from waltzctl.engine.pages.log_replay import restore
 from waltzctl.engine.pages.page_gc import collect_garbage, collect_until_done
 from waltzctl.engine.pages.page_recovery import (
     NAMED,
@@ -32,7 +33,6 @@ from waltzctl.engine.pages.page_recovery import (
     undo_repair,
 )
 from waltzctl.engine.pages.page_storage import PageOptions, PageStorage
-from waltzctl.engine.pages.restore import restore
 from waltzctl.engine.pages.torn_tail import STORE
 from waltzctl.engine.pages.wal_reader import RecoveryMode, read_wal
 from waltzctl.engine.pages.wal_store import checkpoint_parts

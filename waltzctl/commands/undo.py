@@ -191,7 +191,7 @@ def _check_prune(prune: bool, age: float | None, keep: int | None, *, others: bo
 
 
 def _list(console: Console, entries: Sequence[QuarantineEntry]) -> ExitStatus:
-    from waltzctl.objects.repair import UNDO_ENTRY
+    from waltzctl.objects.repair_objects import UNDO_ENTRY
 
     with console:
         for entry in entries:
@@ -253,7 +253,7 @@ def _confirm(entry: QuarantineEntry, *, allow_data_loss: bool) -> None:
 
 
 def _dry_run(console: Console, storage: Path, entry: QuarantineEntry, *, allow_data_loss: bool) -> ExitStatus:
-    from waltzctl.objects.repair import UNDO_ENTRY
+    from waltzctl.objects.repair_objects import UNDO_ENTRY
     from waltzctl.repair_procedure import verified
 
     _outlook(entry, allow_data_loss=allow_data_loss)
@@ -266,7 +266,7 @@ def _dry_run(console: Console, storage: Path, entry: QuarantineEntry, *, allow_d
 def _undo(console: Console, storage: Path, entry: QuarantineEntry, *, allow_data_loss: bool) -> ExitStatus:
     from waltzctl.engine.repair.apply import undo_repair
     from waltzctl.interrupt import finishing
-    from waltzctl.objects.repair import result_object
+    from waltzctl.objects.repair_objects import result_object
     from waltzctl.outcome import say_taken_back
 
     with finishing("the undo", "the next command that writes then finishes it"):

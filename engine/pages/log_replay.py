@@ -1,4 +1,4 @@
-"""Restoring: from the edits of a log to the directory of pages, and to the room that they use."""
+"""Replaying a log: from its edits to the directory of pages, and to the room that they use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import numpy as np
 from waltzctl.engine.errors import DamageError, DiskReadError, NotWaltzError
 from waltzctl.engine.findings import Code, Finding, make_finding
 from waltzctl.engine.pages.blob_stats import BlobStats
-from waltzctl.engine.pages.page_directory import Checkpoint, PageDirectory
+from waltzctl.engine.pages.checkpoint import Checkpoint, load_entries
+from waltzctl.engine.pages.page_directory import PageDirectory
 from waltzctl.engine.pages.wal_reader import WAYS_ON, RecoveryMode, WalContents, payloads_of
 from waltzctl.formats.pages.names import BLOB_DIRECTORY, blob_name, parse_blob_name
 from waltzctl.formats.pages.write_batch import BatchError, Edit, PageEntry, PageId, decode_batch, plain_entries
@@ -77,7 +78,7 @@ def _load(
         return
     table = np.concatenate(plain)
     plain.clear()
-    if not directory.load(table):
+    if not load_entries(directory, table):
         _apply(directory, Checkpoint((), table).all_edits, lenient=lenient, left_out=left_out)
 
 
