@@ -207,10 +207,11 @@ def test_the_segment_that_owns_an_id_is_asked_for_it(storage: Path) -> None:
 
 
 def test_ids_are_those_of_a_name_whatever_a_header_says(storage: Path) -> None:
-    patch(seg(storage, 0, 10), 28, (999).to_bytes(8, "big"))
+    patch(seg(storage, 0, 10), 32, (999).to_bytes(8, "big"))
     with open_segment(SegmentRange("n", storage / "0", 0, 10, 10, 19, 128, 10).job) as opened:
         assert (opened.begins, opened.reader is not None and opened.reader.begins) == (10, 10)
     assert places(storage).at_or_before(15) == anchor(15)
+    patch(seg(storage, 0, 10), 32, (10).to_bytes(8, "big"))  # which its first record bears out
     for kind in (seg, idx):
         kind(storage, 0, 10).rename(kind(storage, 0, 12))
     with open_segment(SegmentRange("n", storage / "0", 0, 12, 12, 19, 128, 12).job) as opened:
