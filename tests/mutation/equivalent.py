@@ -1466,7 +1466,7 @@ _INDEXED = "if HEADER_SIZE <= offset < segment.size:"
 _ASKED = "if why is None and around.replicas and (other := named_instead(content, partition)) is not None:"
 _IN_ORDER = "for verdict in sorted(verdicts, key=lambda one: (one.first or 0, one.stray.data.path)):"
 _FOUND = "return found if found is not None and found.transaction_id >= least else None"
-_HERE = "here = 0 if limit is not None or part is None or tail is None else self._stood_here(part, tail)"
+_HERE = "here = 0 if limit is not None or part is None or tail is None else self.proofs.stood_here(part, tail)"
 _NO_STATE = "if file is None or now is None or file.before is None or file.before.size < CONTROL_HEADER.size:"
 _ENTRIES = "entries = max(0, hint.size() - HEADER_SIZE) // ENTRY_SIZE"
 _LOWER = "if info.current_struct is not None and after < info.current_struct.local_low_water_mark:"
@@ -1601,8 +1601,8 @@ _REPAIR = (
         )
     ),
     Equivalent(
-        "engine/repair/recover_losses.py",
-        "LossPlanner._held_from",
+        "engine/repair/replica_proofs.py",
+        "ReplicaProofs.held_from",
         "middle = (low + high + 1) // 2",
         "middle = (low + high + 2) // 2",
         "any place behind the lower end, up to the upper one, will do",
@@ -2308,8 +2308,8 @@ _INSPECT = (
         "a quick check has no sample",
     ),
     Equivalent(
-        "engine/inspect/partition_runs.py",
-        "PartitionRun._held",
+        "engine/inspect/unread_losses.py",
+        "_held",
         _MAY_HOLD,
         _MAY_HOLD.replace("job.first < high", "job.first <= high"),
         "a segment that holds none of them says so",
