@@ -37,7 +37,7 @@ from waltzctl.engine.inspect.signing import SigningKey
 from waltzctl.engine.inspect.split_segments import SplitSegment
 from waltzctl.engine.inspect.status import storage_status
 from waltzctl.engine.inspect.targets import look_around, plan
-from waltzctl.engine.inspect.verification import ManifestRequest, Tally, VerifyOptions
+from waltzctl.engine.inspect.verification import ManifestRequest, Tally, VerifyOptions, VerifySummary
 from waltzctl.engine.inspect.verify import verify
 from waltzctl.engine.log.index import IndexReader
 from waltzctl.engine.log.view import read_control
@@ -564,6 +564,37 @@ def test_a_state_lies_outside_of_what_is_inspected(storage: Path, tmp_path: Path
             refuse_inside(path, [tmp_path / "other", storage])
         with pytest.raises(InvalidRequestError, match="which is only read"):
             refuse_inside(path, ["s3://bucket/x", storage])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("named", ["storage", "link", "above/s"])
+@pytest.mark.parametrize("place", ["s/x", "s/0/x", "link/x", "link/0/x", "zero/x", "above/s/x", "file"])
+def test_a_state_that_a_link_leads_into_what_is_inspected_is_seen(
+    storage: Path, tmp_path: Path, named: str, place: str
+) -> None:
+    (tmp_path / "link").symlink_to(storage)
+    (tmp_path / "zero").symlink_to(storage / "0")
+    (tmp_path / "above").symlink_to(tmp_path)
+    (tmp_path / "file").symlink_to(storage / "0" / "state")
+    inspected = storage if named == "storage" else tmp_path / named
+    with pytest.raises(InvalidRequestError, match="which is only read"):
+        refuse_inside(tmp_path / place, [inspected])
+    (storage / "out").symlink_to(tmp_path)
+    refuse_inside(storage / "out" / "x", [inspected])
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_what_is_named_twice_is_inspected_once(storage: Path, tmp_path: Path, order: int) -> None:
+    """As a whole and in part, and through links."""
+    (tmp_path / "link").symlink_to(storage)
+    (tmp_path / "zero").symlink_to(storage / "0")
+    flip(seg(storage, 0, 10), at(3) + 45)
+    once = run(age(storage))
+    names = [storage, tmp_path / "link", storage / "0", tmp_path / "link" / "0", seg(tmp_path / "link", 0, 10)]
+    for twice in (names, names[:2], [storage, tmp_path / "link" / CONTROL], [storage, storage / ".." / "s"]):
+        *found, summary = verify(twice[::order], WHOLE)
+        assert [(one.code, one.transaction_id) for one in found] == [(one.code, one.transaction_id) for one in once[0]]  # type: ignore[union-attr]
+        assert isinstance(summary, VerifySummary)
+        assert (summary.segments, summary.records, summary.bytes) == (3, 29, once[1].bytes)
 
 
 # --- a manifest ------------------------------------------------------------------------------------------------------------
