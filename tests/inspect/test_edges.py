@@ -586,15 +586,24 @@ def test_a_state_that_a_link_leads_into_what_is_inspected_is_seen(
 def test_what_is_named_twice_is_inspected_once(storage: Path, tmp_path: Path, order: int) -> None:
     """As a whole and in part, and through links."""
     (tmp_path / "link").symlink_to(storage)
-    (tmp_path / "zero").symlink_to(storage / "0")
     flip(seg(storage, 0, 10), at(3) + 45)
-    once = run(age(storage))
-    names = [storage, tmp_path / "link", storage / "0", tmp_path / "link" / "0", seg(tmp_path / "link", 0, 10)]
-    for twice in (names, names[:2], [storage, tmp_path / "link" / CONTROL], [storage, storage / ".." / "s"]):
-        *found, summary = verify(twice[::order], WHOLE)
-        assert [(one.code, one.transaction_id) for one in found] == [(one.code, one.transaction_id) for one in once[0]]  # type: ignore[union-attr]
-        assert isinstance(summary, VerifySummary)
-        assert (summary.segments, summary.records, summary.bytes) == (3, 29, once[1].bytes)
+    flip(storage / CONTROL, Layout.RELEASED.struct_offset(0, 2))
+    once, summary = run(age(storage))
+    link = tmp_path / "link"
+    for twice in (
+        [storage, link, storage / "0", link / "0", seg(link, 0, 10)],
+        [storage, link],
+        [storage, storage / ".." / "s"],
+        [storage, link / CONTROL],
+        [storage / "0", seg(link, 0, 10)],
+        [storage / "0", link / "0", idx(storage, 0, 20)],
+    ):
+        *found, ended = verify(twice[::order], WHOLE)
+        assert isinstance(ended, VerifySummary)
+        assert [(one.code, one.transaction_id) for one in found if isinstance(one, Finding)] == [
+            (one.code, one.transaction_id) for one in once
+        ]
+        assert (ended.segments, ended.records, ended.bytes) == (3, 29, summary.bytes)
 
 
 # --- a manifest ------------------------------------------------------------------------------------------------------------
