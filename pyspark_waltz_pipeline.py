@@ -1,6 +1,6 @@
 """Where Spark finds the sources and the sink of the pipeline by itself, as it finds ``format("waltz")`` in `pyspark_waltz`."""
 
-from waltzctl.engine.pipeline.data_source import PipelineDataSource
+from waltzctl.engine.pipeline.pipeline_data_source import PipelineDataSource
 
 DefaultSource = PipelineDataSource
 

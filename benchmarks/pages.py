@@ -30,7 +30,7 @@ from typing import Any, Protocol
 
 from generated import workplace
 
-from waltzctl.engine.pages.batch import WriteBatch
+from waltzctl.engine.pages.page_batch import WriteBatch
 from waltzctl.engine.pages.page_gc import collect_garbage
 from waltzctl.engine.pages.page_storage import PageStorage
 

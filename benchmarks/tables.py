@@ -201,7 +201,7 @@ def measure(spark: SparkSession, log: Log, what: str, place: Path, repeat: int, 
 
 def register(spark: SparkSession) -> None:
     """Both sources, for a session."""
-    from waltzctl.engine.pipeline.data_source import PipelineDataSource
+    from waltzctl.engine.pipeline.pipeline_data_source import PipelineDataSource
 
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     spark.dataSource.register(PipelineDataSource)

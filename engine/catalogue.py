@@ -458,7 +458,7 @@ def _kinds() -> Iterable[FindingKind]:
         Code.LOG_RECORD_CHECKSUM, damage,
         "A part of a page store's log is damaged, and records follow that were written later: edits that somebody was promised"
         " may be lost. The store is not opened.",
-        "Bring the file back from a copy, or salvage what is whole into a new directory.",
+        "Bring the file back from a copy, salvage what is whole into a new directory, or recover in place (pages recover).",
         "pages salvage --to DIR",
     )  # fmt: skip
     yield FindingKind(
@@ -469,14 +469,15 @@ def _kinds() -> Iterable[FindingKind]:
     )  # fmt: skip
     yield FindingKind(
         Code.LOG_MISSING, damage,
-        "A file of a page store's log is not there though later ones are, and no checkpoint holds what it said.",
-        "Bring the file back from a copy, or salvage what the others hold into a new directory.",
+        "A file of a page store's log is not there though later ones are, and no checkpoint holds what it said; or none is there,"
+        " and blob files hold data.",
+        "Bring the file back from a copy, salvage what the others hold into a new directory, or recover in place.",
         "pages salvage --to DIR",
     )  # fmt: skip
     yield FindingKind(
         Code.SPACE_OVERLAP, damage,
         "In a page store, two pages claim the same bytes of a blob file. At most one of them can be right.",
-        "The checksums tell which page is whole: salvage takes that one into a new directory.",
+        "The checksums tell which page is whole: salvage takes that one into a new directory, pages recover in place.",
         "pages salvage --to DIR",
     )  # fmt: skip
     yield FindingKind(

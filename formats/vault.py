@@ -22,6 +22,7 @@ import base64
 import binascii
 import enum
 import json
+import struct
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -238,7 +239,7 @@ class Section:
             pieces = tuple(Piece(*one) for one in PIECE.struct.iter_unpack(view[end:]))
             files = tuple(_file(one) for one in body["files"])
             section = cls(tuple(str(one) for one in body["directories"]), files, pieces)
-        except (ValueError, KeyError, TypeError, IndexError) as error:
+        except (ValueError, KeyError, TypeError, IndexError, struct.error) as error:
             raise (
                 error if isinstance(error, VaultFormatError) else VaultFormatError(f"no section: {error!r}")
             ) from error

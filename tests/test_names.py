@@ -27,3 +27,12 @@ def test_a_class_s_name_is_used_once() -> None:
                 places[node.name].append(module)
     assert {name: where for name, where in places.items() if len(where) > 1 and name not in OF_SEVERAL} == {}
     assert sorted(name for name in OF_SEVERAL if len(places[name]) < 2) == []
+
+
+def test_a_file_s_name_is_used_once() -> None:
+    """But for commands: they are called as they are typed, in each group anew."""
+    files = defaultdict(list)
+    for module, path in MODULES.items():
+        if path.name != "__init__.py" and not module.startswith("waltzctl.commands."):
+            files[path.name].append(module)
+    assert {name: where for name, where in files.items() if len(where) > 1} == {}

@@ -141,7 +141,7 @@ def _ask(console: Console, shown: Object, partitions: set[int]) -> None:
 
 
 def _report(console: Console, plan: ChangePlan, changed: Changed | None) -> None:
-    from waltzctl.objects.repair import result_object
+    from waltzctl.objects.repair_objects import result_object
 
     status = ExitStatus.CLEAN if changed is None else changed.status
     if status is ExitStatus.CLEAN and console.quiet and console.for_people:

@@ -12,7 +12,7 @@ from waltzctl.options import Format
 from waltzctl.values import counted, human_duration
 
 if TYPE_CHECKING:
-    from waltzctl.engine.cluster.verification import ClusterVerification
+    from waltzctl.engine.cluster.cluster_verification import ClusterVerification
     from waltzctl.engine.findings import Finding
     from waltzctl.engine.inspect.verification import VerifySummary
     from waltzctl.engine.metadata.metadata_store import MetadataStore
@@ -28,10 +28,10 @@ def report(
     verbose: int,
 ) -> ExitStatus:
     """Judge the cluster with `judge`, show what was found, and give the exit status."""
-    from waltzctl.engine.cluster.verification import ClusterVerification
+    from waltzctl.engine.cluster.cluster_verification import ClusterVerification
     from waltzctl.engine.columns.finding_columns import FINDING
     from waltzctl.engine.metadata.cluster_state import ClusterState, read_cluster_state
-    from waltzctl.objects.verify import VERIFY_SUMMARY
+    from waltzctl.objects.verify_objects import VERIFY_SUMMARY
 
     with Console(output_format, quiet=quiet, verbose=verbose) as console:
         reach = target.connecting.reach(console)

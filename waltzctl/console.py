@@ -115,7 +115,7 @@ class Console:
         People read it on stderr.
         """
         if not self.for_people and not (self._single and self._answered and self.format is Format.JSON):
-            from waltzctl.objects.error import ERROR
+            from waltzctl.objects.error_objects import ERROR
 
             self.emit(ERROR.shown(error), flush=True)
 

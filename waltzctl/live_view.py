@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from waltzctl.engine.net.single_flight import OverdueError, SingleFlight
-from waltzctl.objects.serve import live_object
+from waltzctl.objects.serve_objects import live_object
 
 if TYPE_CHECKING:
     from waltzctl.engine.columns.column import Object

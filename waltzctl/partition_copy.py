@@ -12,7 +12,7 @@ from waltzctl.engine.client.connection_factory import ConnectionFactory
 from waltzctl.engine.client.copying import Copy, CopyOptions, CopyPlan, CopyResult, plan_copy
 from waltzctl.engine.errors import WaltzError
 from waltzctl.exit_status import ExitStatus
-from waltzctl.objects.node import node_plan_object
+from waltzctl.objects.node_objects import node_plan_object
 from waltzctl.outcome import say
 from waltzctl.render.progress_bar import progress
 from waltzctl.repair_procedure import Switches

@@ -11,7 +11,7 @@ from waltzctl.engine.columns.plan_columns import PLAN
 from waltzctl.engine.errors import RefusedError
 from waltzctl.exit_status import ExitStatus
 from waltzctl.interrupt import finishing
-from waltzctl.objects.repair import result_object
+from waltzctl.objects.repair_objects import result_object
 from waltzctl.repair_procedure import confirm, show_to_person
 from waltzctl.values import counted, human_bytes
 

@@ -14,7 +14,7 @@ import shlex
 import sys
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 import typer
@@ -31,7 +31,8 @@ from waltzctl.values import counted, format_ranges
 if TYPE_CHECKING:
     from waltzctl.engine.columns.column import Object
     from waltzctl.engine.repair.arguments import Arguments
-    from waltzctl.engine.repair.plan import Plan, Repair
+    from waltzctl.engine.repair.plan import Plan
+    from waltzctl.engine.repair.planners import AnyRepair
 
 STATUSES = (
     ExitStatus.CLEAN,
@@ -99,7 +100,7 @@ class Switches:
 
 
 def repair_with(
-    console: Console, switches: Switches, command: str, path: PurePath, given: Arguments, make: Callable[[], Repair]
+    console: Console, switches: Switches, command: str, path: PurePath, given: Arguments, make: Callable[[], AnyRepair]
 ) -> ExitStatus:
     """The whole way of a command: what was interrupted is taken back, then the command's own plan is made and carried out.
 
@@ -114,7 +115,9 @@ def repair_with(
     return carry_out(console, repair, switches)
 
 
-def planned(switches: Switches, command: str, path: PurePath, given: Arguments, make: Callable[[], Repair]) -> Repair:
+def planned(
+    switches: Switches, command: str, path: PurePath, given: Arguments, make: Callable[[], AnyRepair]
+) -> AnyRepair:
     """The repair that `make` plans, or the one in the plan file, which was made with options of its own.
 
     Where a repair was interrupted, taking that back is the plan.  Raises InvalidRequestError when the file is no plan of this
@@ -151,7 +154,7 @@ def planned(switches: Switches, command: str, path: PurePath, given: Arguments, 
 
 
 def carry_out(
-    console: Console, repair: Repair, switches: Switches, *, otherwise: str = "Nothing was modified"
+    console: Console, repair: AnyRepair, switches: Switches, *, otherwise: str = "Nothing was modified"
 ) -> ExitStatus:
     """Show the plan and, where that is wanted and agreed, apply it.  `otherwise` is what to say where there is nothing to do.
 
@@ -193,7 +196,7 @@ def _agree(console: Console, plan: Plan, switches: Switches) -> None:
         console.emit(PLAN.shown(plan), flush=True)
 
 
-def _take_back(repair: Repair) -> None:
+def _take_back(repair: AnyRepair) -> None:
     """Take back what was interrupted, and say so: what is to be done next begins with other files than were there."""
     from waltzctl.engine.repair.apply import apply
 
@@ -206,7 +209,12 @@ def verified(storage: PurePath, partitions: Collection[int] | None) -> ExitStatu
     """What verify says of the directory as it is."""
     from waltzctl.engine.inspect.verification import VerifyOptions, VerifySummary
     from waltzctl.engine.inspect.verify import verify
+    from waltzctl.engine.pages.wal_reader import is_page_store
 
+    if is_page_store(storage):
+        from waltzctl.engine.pages.inspection import verify_store
+
+        return ExitStatus.from_label(verify_store(Path(storage)).status)
     status = ExitStatus.CLEAN
     for seen in verify((storage,), VerifyOptions(partitions=partitions)):
         if isinstance(seen, VerifySummary):
@@ -230,7 +238,7 @@ def _dry_run(
 def _nothing_to_do(
     console: Console, plan: Plan, storage: PurePath, partitions: Collection[int] | None, otherwise: str
 ) -> ExitStatus:
-    from waltzctl.objects.repair import result_object
+    from waltzctl.objects.repair_objects import result_object
 
     status = verified(storage, partitions)
     shown = result_object(
@@ -250,7 +258,7 @@ def _report(console: Console, shown: Object, status: ExitStatus, done: str, othe
     """The result, and a sentence about it; `done` says what was changed, empty where nothing was."""
     if status is not ExitStatus.CLEAN or not (console.quiet and console.for_people):
         console.emit(shown, flush=True)
-    if status is ExitStatus.CLEAN:
+    if status is ExitStatus.CLEAN or (done and status is ExitStatus.REPAIRABLE):
         console.success(f"REPAIRED  {done}" if done else f"NOTHING TO DO. {otherwise}.")
     elif done:
         console.sentence(f"DAMAGE REMAINS  {done}")
@@ -281,9 +289,10 @@ def confirm(touched: Collection[int]) -> None:
         raise RefusedError("not confirmed, nothing was modified")
 
 
-def _apply(console: Console, repair: Repair, otherwise: str) -> ExitStatus:
+def _apply(console: Console, repair: AnyRepair, otherwise: str) -> ExitStatus:
+    from waltzctl.engine.pages.wal_reader import is_page_store
     from waltzctl.engine.repair.apply import apply
-    from waltzctl.objects.repair import result_object
+    from waltzctl.objects.repair_objects import result_object
 
     with finishing("the repair", "the next command that writes then takes it back") as interrupt:
         result = apply(repair, arguments=sys.argv[1:])
@@ -302,7 +311,8 @@ def _apply(console: Console, repair: Repair, otherwise: str) -> ExitStatus:
     say_taken_back(result.taken_back)
     done = f"{counted(len(repair.plan.steps), 'step')} done and verified again: {result.status}."
     if result.undo_id is not None:
-        done += f" To take it back: {shlex.join(('waltzctl', 'undo', str(repair.plan.path), result.undo_id))}"
+        while_it_lasts = ", before anything opens the store for writing" if is_page_store(repair.storage) else ""
+        done += f" To take it back{while_it_lasts}: {shlex.join(('waltzctl', 'undo', str(repair.plan.path), result.undo_id))}"
     _report(console, shown, status, done if result.applied else "", otherwise)
     return status
 

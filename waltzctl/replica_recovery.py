@@ -23,7 +23,7 @@ def recover_cluster(
 ) -> ExitStatus:
     """Show who votes for what in partitions that no server has, and recover them where that is agreed to."""
     from waltzctl.engine.cluster.quorum_recovery import plan_recovery, recover
-    from waltzctl.objects.cluster import forecast_object, recovery_plan_object
+    from waltzctl.objects.cluster_objects import forecast_object, recovery_plan_object
 
     location, reach = target.location, target.connecting.reach(console)
     log = logging.Logger("waltzctl.recover", logging.CRITICAL)
@@ -63,7 +63,7 @@ def recover_directories(
     from waltzctl.engine.compare.plans import plans
     from waltzctl.engine.findings import Finding
     from waltzctl.engine.task_executor import LocalExecutor
-    from waltzctl.objects.compare import comparison_object
+    from waltzctl.objects.compare_objects import comparison_object
 
     comparisons: list[PartitionComparison] = []
     status = ExitStatus.CLEAN

@@ -50,7 +50,7 @@ class SettingsGiven(Generic[Options]):
 
 def show_settings(configuration: Configuration[Any], console: Console) -> None:
     """``--show-config``: what holds and who says so.  Raises what is wrong with it, afterwards."""
-    from waltzctl.objects.serve import SETTING
+    from waltzctl.objects.serve_objects import SETTING
 
     for one in configuration.settings:
         console.emit(SETTING.shown(one))

@@ -39,7 +39,7 @@ class VerifyReport:
         """Show one item of the stream."""
         from waltzctl.engine.columns.finding_columns import FINDING
         from waltzctl.engine.findings import Finding
-        from waltzctl.objects.verify import VERIFY_SUMMARY
+        from waltzctl.objects.verify_objects import VERIFY_SUMMARY
 
         silent = self._console.quiet and self._console.for_people
         if isinstance(seen, Finding):

@@ -26,7 +26,7 @@ from waltzctl.engine.backup.source_files import (
 )
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.log import places
-from waltzctl.engine.pages.batch import WriteBatch
+from waltzctl.engine.pages.page_batch import WriteBatch
 from waltzctl.engine.pages.page_storage import PageStorage
 from waltzctl.engine.progress import SILENT, Progress
 from waltzctl.engine.scan.byte_source import BytesSource

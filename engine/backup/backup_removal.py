@@ -14,7 +14,7 @@ from pathlib import Path
 from waltzctl.engine.backup.retention import Retention, kept
 from waltzctl.engine.errors import InvalidRequestError, StalePlanError
 from waltzctl.engine.findings import Finding
-from waltzctl.engine.pages.batch import UNWRITTEN
+from waltzctl.engine.pages.page_batch import UNWRITTEN
 from waltzctl.engine.pages.page_gc import GcReport, collect_until_done
 from waltzctl.engine.pages.page_storage import PageStorage
 from waltzctl.engine.vault.vault_path import SCHEME

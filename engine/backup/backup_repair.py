@@ -20,7 +20,7 @@ from waltzctl.engine.backup.section_plan import PlannedPiece
 from waltzctl.engine.backup.source_files import SourceDirectory, look_at, plan_partition, plan_storage
 from waltzctl.engine.errors import DamageError
 from waltzctl.engine.log import places
-from waltzctl.engine.pages.batch import UNWRITTEN
+from waltzctl.engine.pages.page_batch import UNWRITTEN
 from waltzctl.engine.pages.page_storage import PageStorage
 from waltzctl.engine.scan.columns import Damage
 from waltzctl.engine.scan.scanner import summarise_records

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from waltzctl.engine.backup.section_plan import PreviousSection, SectionPlan
 from waltzctl.engine.errors import DamageError
-from waltzctl.engine.pages.batch import UNWRITTEN
 from waltzctl.engine.pages.blob_stats import BlobSpan
+from waltzctl.engine.pages.page_batch import UNWRITTEN
 from waltzctl.engine.pages.page_storage import PageStorage
 from waltzctl.engine.vault.sealing import head_digest, section_digest
 from waltzctl.engine.vault.vault_reader import VaultReader

@@ -25,7 +25,7 @@ from waltzctl.engine.errors import RefusedError, StalePlanError, WaltzError
 from waltzctl.engine.metadata.cluster_state import ClusterState, NodeState, read_cluster_state
 from waltzctl.engine.metadata.metadata_store import MetadataStore
 from waltzctl.engine.metadata.partition_sessions import PartitionSessions
-from waltzctl.engine.quorum import recovery
+from waltzctl.engine.quorum import recovery, recovery_actions, recovery_events
 from waltzctl.engine.server.storage_nodes import StorageNodes
 from waltzctl.engine.server.store_session import StoreSession, StoreSessionClosedError
 from waltzctl.formats.znodes import PartitionMetadata, ReplicaState
@@ -83,7 +83,7 @@ class RecoveryPlan:
         return hashlib.sha256(repr((self.where, self.forecasts)).encode()).hexdigest()
 
 
-Told = recovery.Connected | recovery.Failed
+Told = recovery_events.Connected | recovery_events.Failed
 
 
 def forecast(
@@ -91,9 +91,9 @@ def forecast(
 ) -> Forecast:
     """What the next session's recovery would do; `told`: what each assigned replica said, or why it did not."""
     state = recovery.begin(partition, metadata.session_id + 1, metadata, assigned)
-    events: deque[recovery.Event] = deque(told[node] for node in assigned)
+    events: deque[recovery_events.Event] = deque(told[node] for node in assigned)
     untold = len(events)
-    last = {node: one.max_transaction_id for node, one in told.items() if isinstance(one, recovery.Connected)}
+    last = {node: one.max_transaction_id for node, one in told.items() if isinstance(one, recovery_events.Connected)}
     steps: list[RecoveryStep] = []
     voters: dict[str, int] = {}
     while events:
@@ -102,28 +102,30 @@ def forecast(
         voters |= {one.node: last[one.node] for one in state.replicas.values() if one.votes}
         for action in actions:
             match action:
-                case recovery.Truncate(node, kept):
+                case recovery_actions.Truncate(node, kept):
                     if last[node] > kept:
                         why = (
                             f"what stands behind {kept} was never acknowledged, or a later session wrote on without it"
                         )
                         steps.append(RecoveryStep("truncate", node, partition, why, kept + 1, last[node]))
                     last[node] = min(last[node], kept)
-                    events.append(recovery.Truncated(node, last[node]))
-                case recovery.CatchUp(node) if untold > 0:  # whoever tells next may decide that it is for nothing
-                    events.append(recovery.CaughtUp(node, last[node]))
-                case recovery.CatchUp(node, source, first, end):
+                    events.append(recovery_events.Truncated(node, last[node]))
+                case recovery_actions.CatchUp(node) if (
+                    untold > 0
+                ):  # whoever tells next may decide that it is for nothing
+                    events.append(recovery_events.CaughtUp(node, last[node]))
+                case recovery_actions.CatchUp(node, source, first, end):
                     why = f"from {source}, every checksum verified"
                     steps.append(RecoveryStep("copy", node, partition, why, first, end))
                     last[node] = end
-                    events.append(recovery.CaughtUp(node, end))
-                case recovery.SetLowWaterMark(node, mark):
+                    events.append(recovery_events.CaughtUp(node, end))
+                case recovery_actions.SetLowWaterMark(node, mark):
                     why = f"session {state.session_id} begins behind transaction {mark}"
                     steps.append(RecoveryStep("begin-session", node, partition, why, None, mark))
-                    events.append(recovery.MarkSet(node))
-                case recovery.WriteMetadata():
-                    events.append(recovery.MetadataWritten())
-                case recovery.Open() | recovery.Join() | recovery.GiveUp():
+                    events.append(recovery_events.MarkSet(node))
+                case recovery_actions.WriteMetadata():
+                    events.append(recovery_events.MetadataWritten())
+                case recovery_actions.Open() | recovery_actions.Join() | recovery_actions.GiveUp():
                     pass
     resolved = state.resolved if state.is_open else None
     return Forecast(partition, resolved, recovery.waits_for(state), tuple(sorted(voters.items())), tuple(steps))
@@ -173,19 +175,19 @@ async def _ask_node(
         ) as client:
             readings = await read_partitions(client, frozenset(partitions))
     except WaltzError as error:
-        return {number: recovery.Failed(node.node, str(error)) for number in partitions}
+        return {number: recovery_events.Failed(node.node, str(error)) for number in partitions}
     told: dict[int, Told] = {}
     for one in readings:
         if one.available is False or one.assigned is False:
-            told[one.partition] = recovery.Failed(node.node, "the node does not hold it, or has it switched off")
+            told[one.partition] = recovery_events.Failed(node.node, "the node does not hold it, or has it switched off")
         elif one.session_id is None or one.low_water_mark is None or one.last_transaction_id is None:
-            told[one.partition] = recovery.Failed(node.node, "the node does not tell where it stands")
+            told[one.partition] = recovery_events.Failed(node.node, "the node does not tell where it stands")
         else:
-            told[one.partition] = recovery.Connected(
+            told[one.partition] = recovery_events.Connected(
                 node.node, one.session_id, one.low_water_mark, one.last_transaction_id
             )
     missing = {*partitions} - {*told}
-    return told | {number: recovery.Failed(node.node, "the node does not hold it") for number in missing}
+    return told | {number: recovery_events.Failed(node.node, "the node does not hold it") for number in missing}
 
 
 async def recover(

@@ -82,6 +82,7 @@ def _plain(value: Any) -> Any:
 
 
 LAYOUT = one_of("documented", "released")
+RECOVERY_MODE = one_of("tolerate-torn-tail", "absolute-consistency", "point-in-time", "skip-damaged")
 SEVERITY = one_of("damage", "repairable", "note")
 REQUEST_ID = struct(
     Columns(

@@ -16,6 +16,7 @@ from waltzctl.engine.columns.column_kinds import (
     LAYOUT,
     OFFSET,
     PATH,
+    RECOVERY_MODE,
     SIZE,
     TEXT,
     WORD,
@@ -67,6 +68,10 @@ def _settings(arguments: Any) -> Any:
     return arguments.settings or ABSENT
 
 
+def _mode(arguments: Any) -> Any:
+    return arguments.mode or ABSENT
+
+
 ARGUMENTS = Columns(
     (
         Column("partitions", or_null(listed(COUNT)), "--partition"),
@@ -95,6 +100,13 @@ ARGUMENTS = Columns(
             read=_settings,
             optional=True,
         ),
+        Column(
+            "mode",
+            RECOVERY_MODE.told("What pages recover takes of the log; left out of other plans."),
+            "--mode",
+            read=_mode,
+            optional=True,
+        ),
     )
 )
 
@@ -104,7 +116,7 @@ PLAN = ObjectType(
     columns=(
         Column("hash", TEXT, "by which the plan is known again: over its steps and the state of what they touch"),
         Column("command", TEXT, "the command that made it"),
-        Column("path", PATH, "the storage directory, or the URL of a node"),
+        Column("path", PATH, "the storage directory or page store, or the URL of a node"),
         Column("steps", listed(struct(STEP)), "what would be done, in order"),
         Column("undecided", listed(struct(FINDING)), "what is left for a person to decide"),
         Column("arguments", struct(ARGUMENTS), "what the planner was asked for; --plan asks for it again"),

@@ -19,6 +19,7 @@ from waltzctl.engine.compare.side_by_side import Difference, RangeResult, RangeT
 from waltzctl.engine.compare.states import replicas_of
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.findings import Finding, Severity, Where, loss_finding
+from waltzctl.engine.inspect.unread_losses import losses_behind
 from waltzctl.engine.log.assess import IndexExcess, Stretch, joints
 from waltzctl.engine.quorum.vote import ABSENT, DAMAGED, Ballot, Run, Verdict, decide
 from waltzctl.engine.task_executor import TaskExecutor
@@ -154,7 +155,7 @@ class _Comparison:
                     if (run := of_view[member.path].get(task.partition)) is not None:
                         yield from self._told(run.told_strays())
                         yield from self._told(current.joined(number, run.context.where))
-                        yield from self._told(run.losses_behind((None, None)))
+                        yield from self._told(losses_behind(run, (None, None)))
                 yield self._conclude(task.partition, current)
                 current = None
         yield self._summary()

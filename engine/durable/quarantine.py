@@ -27,11 +27,12 @@ import itertools
 import os
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from waltzctl.engine.durable import disk, journal
+from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.durable.edits import Edit
 from waltzctl.engine.durable.execution import carry_out, check_edits, check_space, prepare
 from waltzctl.engine.durable.manifest import (
@@ -59,6 +60,7 @@ from waltzctl.engine.durable.restore import (
     ways_back,
 )
 from waltzctl.engine.errors import DiskReadError, DiskWriteError, RefusedError, WaltzError
+from waltzctl.engine.findings import Code, Finding, make_finding
 from waltzctl.formats.adapters import format_time
 
 UNSETTLED = "unsettled"
@@ -70,10 +72,19 @@ class Store:
 
     `state_files`: what a repair may change of our own state, by paths relative to the directory.  `partition_states`: how the
     numbered directories that an entry touches are at present, which is noted in its manifest; raises DiskReadError.
+    `control`: the name of the file that the directory's lock is on as well; None where there is none.
     """
 
     state_files: frozenset[str]
     partition_states: Callable[[QuarantineEntry], tuple[PartitionLeft, ...]]
+    control: str | None = None
+
+    def lock(self, storage: Path) -> DirectoryLock:
+        """Hold a directory.  Raises RefusedError where its control file is missing, DirectoryLockedError, DiskWriteError."""
+        control = None if self.control is None else storage / self.control
+        if control is not None and not control.is_file():
+            raise RefusedError(f"{storage}: there is no control file, so that the directory cannot be locked")
+        return DirectoryLock.acquire(storage, control)
 
 
 def _entry_directories(storage: Path) -> list[Path]:
@@ -102,6 +113,22 @@ def list_entries(storage: Path, store: Store) -> tuple[QuarantineEntry, ...]:
 def interrupted(storage: Path, store: Store) -> tuple[QuarantineEntry, ...]:
     """Repairs and undos that were interrupted half-way, oldest first; read-only.  Raises as `list_entries`."""
     return tuple(entry for entry in _all_entries(storage, store) if entry.state in INTERRUPTED)
+
+
+def interruptions(storage: Path, store: Store) -> Iterator[Finding]:
+    """Repairs that were interrupted here, as findings; read-only."""
+    try:
+        entries = interrupted(storage, store)
+    except WaltzError as error:
+        yield make_finding(Code.READ_ERROR, quarantine_directory(storage).parent, str(error))
+        return
+    for entry in entries:
+        yield make_finding(
+            Code.REPAIR_INTERRUPTED,
+            entry.path,
+            f"{entry.command} of {entry.created} was interrupted half-way; quarantine {entry.id} keeps what it replaced",
+            storage_directory=storage,
+        )
 
 
 def apply_edits(

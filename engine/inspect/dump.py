@@ -16,10 +16,11 @@ from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.control_checks import inspect_control
 from waltzctl.engine.inspect.dump_index import IndexEntry, dump_index
 from waltzctl.engine.inspect.dump_records import DumpedRecord, dump_records
-from waltzctl.engine.inspect.partition_runs import ledger_findings, runs
+from waltzctl.engine.inspect.partition_runs import runs
 from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.segment_checks import check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
+from waltzctl.engine.inspect.storage_checks import ledger_findings
 from waltzctl.engine.inspect.targets import Scope, look_around, plan
 from waltzctl.engine.inspect.verification import VerifyOptions
 from waltzctl.engine.log.view import FileState, TargetKind, read_segment_header, resolve

@@ -11,12 +11,14 @@ from waltzctl.engine.errors import DiskReadError, InvalidRequestError
 from waltzctl.engine.findings import Finding, loss_finding
 from waltzctl.engine.inspect.dump_chunks import ChunkReader, Item
 from waltzctl.engine.inspect.live import states
-from waltzctl.engine.inspect.partition_runs import PartitionRun, ledger_findings, runs
+from waltzctl.engine.inspect.partition_runs import PartitionRun, runs
 from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.record_checks import damage_finding, tail_finding
 from waltzctl.engine.inspect.segment_checks import FilesChangedError, unreadable
 from waltzctl.engine.inspect.segment_job import SegmentJob
+from waltzctl.engine.inspect.storage_checks import ledger_findings
 from waltzctl.engine.inspect.targets import Scope, look_around, plan
+from waltzctl.engine.inspect.unread_losses import losses_behind, losses_in_front
 from waltzctl.engine.log.assess import Stretch, joint
 from waltzctl.engine.log.bad_data import bad_data
 from waltzctl.engine.log.view import FileState
@@ -107,7 +109,7 @@ def _dump(
         yield from run.begin()
         yield from run.told_strays()
         span = wanted.first, wanted.last
-        lost = [run.losses_in_front(span), run.losses_behind(span)]
+        lost = [losses_in_front(run, span), losses_behind(run, span)]
         yield from lost[reverse]
         yield from _segments(run, limits, wanted, reverse, data)
         yield from lost[not reverse]

@@ -7,10 +7,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import PurePath
 
-from waltzctl.engine.durable import disk
-from waltzctl.engine.errors import DiskReadError, NotWaltzError, WaltzError
-from waltzctl.engine.findings import Code, Finding, Severity, loss_finding, make_finding
-from waltzctl.engine.findings.directory_contents import ledger_damaged
+from waltzctl.engine.errors import DiskReadError, NotWaltzError
+from waltzctl.engine.findings import Code, Finding
 from waltzctl.engine.inspect.live import Watch, states
 from waltzctl.engine.inspect.partition_checks import (
     PartitionContext,
@@ -29,18 +27,18 @@ from waltzctl.engine.inspect.stray_checks import stray_findings
 from waltzctl.engine.inspect.targets import PartitionScope, Scope, ScopeSurroundings
 from waltzctl.engine.inspect.verification import VerifyOptions
 from waltzctl.engine.log import places
-from waltzctl.engine.log.assess import end, joints
+from waltzctl.engine.log.assess import end
 from waltzctl.engine.log.evidence import Evidence, evidence
 from waltzctl.engine.log.view import PartitionView, SegmentView, view_partition
-from waltzctl.engine.losses import BelowMark, BelowProof, Gap, Ids
+from waltzctl.engine.losses import BelowMark, BelowProof, Ids
 from waltzctl.engine.storage.assignment import assigned_here
-from waltzctl.engine.storage.loss_ledger import ledger_path, of_partition
+from waltzctl.engine.storage.loss_ledger import of_partition
 from waltzctl.engine.storage.orphans import stand_elsewhere
-from waltzctl.formats.segment import RECORD_OVERHEAD
 
 Span = tuple[int | None, int | None]
 """Ids that are wanted, both inclusive; None is no bound."""
-_ATTEMPTS = 3
+ATTEMPTS = 3
+"""How often what others write at the same time is looked at."""
 _ENDS = VerifyOptions(quick=True, ends_only=True)
 
 
@@ -137,6 +135,11 @@ class PartitionRun:
         """Whether there is a directory to look at."""
         return self._partition.view is not None
 
+    @property
+    def whole(self) -> bool:
+        """Whether the directory is looked at, and not some of its files."""
+        return self._partition.whole
+
     def begin(self) -> Iterator[Finding]:
         """What the directory itself shows."""
         if self._partition.error is not None:
@@ -171,8 +174,8 @@ class PartitionRun:
             return
         reports = self._reports
         found = list(join_findings(self._context, reports, self.proven()))
-        for _ in range(_ATTEMPTS):
-            if not found or self._unchanged(view, reports):
+        for _ in range(ATTEMPTS):
+            if not found or self.unchanged(view, reports):
                 break
             again = self._view_again()
             if again is None:
@@ -224,9 +227,10 @@ class PartitionRun:
         """Ids that count, if they are missing, with the segment behind them or the end; `reports` are of the last segments."""
         if not self._partition.whole:
             return []
-        return self._told(tuple(self._ends(reports, self._context, self.proven())))
+        return self.told(tuple(self.ends(reports, self._context, self.proven())))
 
-    def _told(self, missing: Iterable[BelowMark | BelowProof]) -> list[Ids]:
+    def told(self, missing: Iterable[BelowMark | BelowProof]) -> list[Ids]:
+        """The same, where what is missing behind the last segment is known."""
         in_front = [(0, self.jobs[-1].first)] if self.jobs else []
         return [*in_front, *(ids for one in missing for ids in one.ids)]
 
@@ -236,7 +240,7 @@ class PartitionRun:
         orphans = [] if view is None else [one for one in view.segments if one.data is None]
         return [(one.first_transaction_id, one.first_transaction_id + one.entries) for one in orphans if one.entries]
 
-    def _unchanged(self, view: PartitionView, reports: Sequence[SegmentReport]) -> bool:
+    def unchanged(self, view: PartitionView, reports: Sequence[SegmentReport]) -> bool:
         """Whether the segments are still those that were checked, and every file that proves something is still there.
 
         Segments that were begun since do not count, nor does what was appended to the last one: unless a file has a later
@@ -312,101 +316,20 @@ class PartitionRun:
 
     def told_strays(self) -> Iterator[Finding]:
         """The same for whoever reads records and checks no segments: by both ends of each file.  Raises CutShort."""
-        yield from self.stray_segments(self._by_ends)
-
-    # ---- for whoever reads records and checks no segments: what is missing where there is nothing to read ----------------
-
-    def losses_in_front(self, span: Span) -> Iterator[Finding]:
-        """Ids in front of the first segment, if any of `span` are missing there.  Raises CutShort."""
-        for _ in range(_ATTEMPTS):
-            view = self._partition.view
-            if not self.jobs or view is None or not self._partition.whole:
-                return
-            first, *behind = self.jobs
-            if not _meets(span, (0, max(1, first.first))):
-                return
-            report = self._by_ends(first)
-            found = _gap_in_front([report])
-            if found is None or not _meets(span, (found.first, found.stop)):
-                return
-            # a segment behind it may begin earlier than its name says
-            found = _gap_in_front([report, *map(self._by_ends, behind)])
-            if found is None or not _meets(span, (found.first, found.stop)):
-                return
-            if self._unchanged(view, [report]):
-                yield loss_finding(found, self._context.where)
-                return
-            if not self._look_again():
-                return
-
-    def losses_behind(self, span: Span) -> Iterator[Finding]:
-        """Ids behind the last segment, those of data files of which only the index is left, and those that were given up.
-
-        By both ends of a few segments; what is missing between two segments is for whoever reads both.  Raises CutShort.
-        """
-        view = self._partition.view
-        if self.beyond or view is None:
-            return
-        missing: tuple[BelowMark | BelowProof, ...] = ()
-        if self._partition.whole:
-            missing = tuple(one for one in self._at_the_end(span) if _meets(span, *one.ids))
-            yield from (loss_finding(one, self._context.where) for one in missing)
-        told, ranges = self._told(missing), self.listed_alone()
-        listed = dict(ranges)
-        if _meets(span, *ranges):
-            for finding in self.orphans(self._held(ranges), told):
-                first = finding.segment or 0
-                if finding.severity is Severity.DAMAGE and _meets(span, (first, listed.get(first, first))):
-                    yield finding
-        given_up = [(loss.first, loss.last + 1) for loss in self._context.accepted]
-        if self._partition.whole and _meets(span, *given_up):
-            for finding in self.losses(self._held(given_up), [*told, *ranges]):
-                first = finding.transaction_id or 0
-                if _meets(span, *(one for one in given_up if one[0] <= first < one[1])):
-                    yield finding
-
-    def _at_the_end(self, span: Span) -> tuple[BelowMark | BelowProof, ...]:
-        """What is missing behind the last segment; only looked for where ids behind its first one are wanted."""
-        for attempt in range(_ATTEMPTS + 1):
-            view, last = self._partition.view, self.jobs[-1] if self.jobs else None
-            assert view is not None
-            if last is not None and not _meets(span, (last.first, None)):
-                return ()
-            reports = [] if last is None else [self._by_ends(last)]
-            gone = any(one.gone for one in reports)
-            if not gone and not tuple(self._ends(reports, self._context, self.proven())):
-                return ()
-            if self._unchanged(view, reports):
-                break
-            if attempt == _ATTEMPTS or not self._look_again():
-                return ()
-        context, proven = self.promised()
-        if tuple(self._ends(reports, context, proven)):
-            # a segment in front of the last one is looked at only now: as a rule none reaches further
-            reports = [self._by_ends(job) for job in self.jobs]
-        return tuple(self._ends(reports, context, proven))
+        yield from self.stray_segments(self.by_ends)
 
     @staticmethod
-    def _ends(
+    def ends(
         reports: Sequence[SegmentReport], context: PartitionContext, proven: Evidence
     ) -> Iterator[BelowMark | BelowProof]:
+        """What is missing behind the last segment."""
         return end([one.stretch for one in reports], proven, context.local_low_water_mark)
 
-    def _held(self, ranges: Sequence[Ids]) -> list[Ids]:
-        """The ids of segments that may hold some of `ranges`."""
-        stops: list[int | None] = [*(job.first for job in self.jobs[1:]), None][: len(self.jobs)]
-        able = []
-        for job, stop in zip(self.jobs, stops, strict=True):
-            most = job.first + job.bytes // RECORD_OVERHEAD
-            reach = most if stop is None else max(stop, most)
-            if any(job.first < high and low < reach for low, high in ranges):
-                able.append(job)
-        return held_ids([self._by_ends(job) for job in able])
-
-    def _by_ends(self, job: SegmentJob) -> SegmentReport:
+    def by_ends(self, job: SegmentJob) -> SegmentReport:
+        """A segment by its first and its last records only."""
         return check_segment(job, _ENDS, self._limits)
 
-    def _look_again(self) -> bool:
+    def look_again(self) -> bool:
         """See the segments as they are now, but those that were begun since; False where the directory is gone."""
         again = self._view_again()
         if again is None:
@@ -429,20 +352,6 @@ class PartitionRun:
             for path in paths
             if places.still_named(path) and Watch((path,), self._around.held, self._limits).quiet_now()
         ]
-
-
-def _gap_in_front(reports: Sequence[SegmentReport]) -> Gap | None:
-    """What is missing in front of the earliest of some segments."""
-    stretches = sorted((one.stretch for one in reports), key=lambda one: one.begins)
-    return next((one for one in joints(stretches[:1], 0) if isinstance(one, Gap)), None)
-
-
-def _meets(span: Span, *ranges: tuple[int, int | None]) -> bool:
-    """Whether ids of one of `ranges` (the first, and the one behind the last; None: without end) are in a span."""
-    low, high = span
-    return any(
-        (high is None or first <= high) and (low is None or stop is None or stop > low) for first, stop in ranges
-    )
 
 
 def _up_to(view: PartitionView, latest: int) -> PartitionView:
@@ -488,39 +397,3 @@ def _context(scope: Scope, part: PartitionScope, around: ScopeSurroundings) -> P
         around.session_id(number),
         of_partition(around.ledger.losses, number),
     )
-
-
-def storage_findings(scope: Scope, around: ScopeSurroundings, limits: ReadLimits) -> Iterator[Finding]:
-    """What lies in the storage directory beside partitions and control file."""
-    storage = scope.storage
-    if not scope.whole or storage is None:
-        return
-    yield from stray_files(PartitionContext(storage, None, storage), scope.temporary, scope.unknown)
-    yield from ledger_findings(scope, around)
-    if limits.exclusive or not around.held:  # a repair that is running now is not interrupted
-        yield from _interrupted(storage)
-
-
-def ledger_findings(scope: Scope, around: ScopeSurroundings) -> Iterator[Finding]:
-    """That nobody knows of all losses that were accepted; whoever names those says so."""
-    if scope.whole and scope.storage is not None and around.ledger.fault is not None:
-        yield ledger_damaged(ledger_path(scope.storage), around.ledger.fault, scope.storage)
-
-
-def _interrupted(storage: PurePath) -> Iterator[Finding]:
-    if not places.on_this_machine(storage) or not places.exists(storage / disk.STATE_DIRECTORY / disk.QUARANTINE):
-        return  # nothing was ever repaired here: the import below is saved as well
-    from waltzctl.engine.storage.store import interrupted
-
-    try:
-        entries = interrupted(places.local(storage))
-    except WaltzError as error:
-        yield make_finding(Code.READ_ERROR, storage / disk.STATE_DIRECTORY, str(error))
-        return
-    for entry in entries:
-        yield make_finding(
-            Code.REPAIR_INTERRUPTED,
-            entry.path,
-            f"{entry.command} of {entry.created} was interrupted half-way; quarantine {entry.id} keeps what it replaced",
-            storage_directory=storage,
-        )

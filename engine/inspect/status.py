@@ -9,7 +9,7 @@ from pathlib import PurePath
 
 from waltzctl.engine.errors import DamageError, InvalidRequestError
 from waltzctl.engine.findings import Finding, Severity, worst
-from waltzctl.engine.inspect import partition_runs
+from waltzctl.engine.inspect import partition_runs, storage_checks
 from waltzctl.engine.inspect.distributed_checks import check_all
 from waltzctl.engine.inspect.partition_runs import PartitionRun
 from waltzctl.engine.inspect.read_limits import ReadLimits
@@ -117,7 +117,7 @@ def storage_status(
         locked_by=places.lock_holder(storage, storage / CONTROL_FILE_NAME),
         partitions=tuple(described[number] for number in sorted(described)),
         findings=tuple(one for one in around.findings if one.partition is None)
-        + tuple(partition_runs.storage_findings(scope, around, limits)),
+        + tuple(storage_checks.storage_findings(scope, around, limits)),
     )
 
 

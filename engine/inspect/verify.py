@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from waltzctl.engine.errors import InvalidRequestError, WaltzError
 from waltzctl.engine.findings import Finding
-from waltzctl.engine.inspect import partition_runs
+from waltzctl.engine.inspect import partition_runs, storage_checks
 from waltzctl.engine.inspect.distributed_checks import check_all
 from waltzctl.engine.inspect.partition_runs import PartitionRun
 from waltzctl.engine.inspect.read_limits import CutShort, ReadLimits
@@ -264,7 +264,7 @@ class _Verification:
         for scope in self._scopes:
             around = look_around(scope, self._options.partitions, exclusive=self._options.exclusive)
             yield _Ready(around.findings)
-            yield _Ready(tuple(partition_runs.storage_findings(scope, around, self._limits)))
+            yield _Ready(tuple(storage_checks.storage_findings(scope, around, self._limits)))
             for run in partition_runs.runs(scope, around, self._limits, self._options.partitions):
                 if self._limits.exceeded:
                     self._cut = True

@@ -21,16 +21,16 @@ from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from typing import cast
 
-from waltzctl.engine.errors import SyncFailedError, WaltzError
+from waltzctl.engine.errors import SyncFailedError
 from waltzctl.engine.net.executor import Executor
 from waltzctl.engine.node import permissions
 from waltzctl.engine.node.answers import MALFORMED_REASON, break_off, failures_for, post, refuse, report, requests_of
 from waltzctl.engine.node.commit import GroupCommit, UnsyncedCommit
 from waltzctl.engine.node.commit_passes import CommitPasses
-from waltzctl.engine.node.failure_responses import denial_of
 from waltzctl.engine.node.node_metrics import NodePartitionMetrics
 from waltzctl.engine.node.node_settings import ServiceOptions
-from waltzctl.engine.node.outages import Outage, Return, Room, outage_of, reads_again, standing_outage
+from waltzctl.engine.node.outages import Outage, Room
+from waltzctl.engine.node.partition_outage import PartitionOutage
 from waltzctl.engine.node.partition_requests import access_of, execute, execute_cached, read_by
 from waltzctl.engine.node.permissions import Denial, RequiredAccess, ServiceState
 from waltzctl.engine.node.requests import AppendRun, Item, Request
@@ -80,7 +80,7 @@ class PartitionService:
         self.partition = partition
         self.metrics = metrics
         self.options = options
-        self._fences, self._pool, self._passes, self._room, self._log = fences, pool, passes, room, log
+        self._fences, self._pool, self._passes, self._log = fences, pool, passes, log
         self._availability = availability
         self._session = max(partition.session_id, fences.get(partition.number))
         self._commit = GroupCommit(
@@ -101,11 +101,7 @@ class PartitionService:
         self._over: Denial | None = None
         self._waiters: list[Callable[[], None]] = []
         self._progress = time.monotonic()
-        self._outage: Outage | None = None  # what was found while serving; the partition knows of the rest
-        self._out_since = 0.0
-        self._announced: Outage | None = None
-        self._announcing = threading.Lock()
-        self._announce()
+        self._outage = PartitionOutage(partition, room, log)
 
     # --- in front: any thread ----------------------------------------------------------------------------------------
 
@@ -371,8 +367,7 @@ class PartitionService:
 
     def open_session(self) -> int | None:
         """The session whose online appends need no further look; None when there is none."""
-        partition = self.partition
-        if partition.quarantined or partition.failed is not None or self._outage is not None:
+        if self._outage.known:
             return None
         return self._session if self._availability.writable else None
 
@@ -380,13 +375,7 @@ class PartitionService:
         """Check a request; None when it may run.  Changes nothing, unless it finds that the partition can take part again."""
         denial = permissions.check(self._state, session_id=session_id, offline=offline, access=access)
         if denial is None and access is not RequiredAccess.READ:
-            outage = standing_outage(self.partition) or self._still_out(offline)
-            if outage is not None:  # what made it so was logged when it happened
-                return outage.denial(self.number)
-            try:
-                self.partition.check_writable()
-            except WaltzError as error:
-                return denial_of(error)
+            return self._outage.denial(offline)
         return denial
 
     def let_in(self, session_id: int, offline: bool) -> None:
@@ -400,53 +389,18 @@ class PartitionService:
     @property
     def outage(self) -> Outage | None:
         """Why the partition takes no part in sessions at present; None when it does.  Thread-safe."""
-        return standing_outage(self.partition) or self._outage
+        return self._outage.now
 
     def note_failure(self, error: BaseException, transaction_id: int | None = None) -> None:
         """A request failed: keep the partition out of sessions if none can be served any more.
 
         `transaction_id`: the record that the request had to read, if any.
         """
-        if self.outage is None:
-            self._outage, self._out_since = outage_of(error, self.partition, transaction_id), time.monotonic()
-        self._announce()
+        self._outage.note_failure(error, transaction_id)
 
     def note_space(self, age: float) -> None:
-        """The disk was found to have space, by a look that began at most `age` seconds ago.  Thread-safe.
-
-        What was found full since then stays full.
-        """
-        outage = self._outage
-        if outage is not None and outage.returns is Return.SPACE and time.monotonic() - self._out_since >= age:
-            self._outage = None
-            self._announce()
-
-    def _still_out(self, offline: bool) -> Outage | None:
-        outage = self._outage
-        if outage is None:
-            return None
-        if outage.returns is Return.RECORD:
-            assert outage.transaction_id is not None
-            if offline:  # what a tool writes anew may be that record
-                return None
-            over = reads_again(self.partition, outage.transaction_id)
-        else:
-            over = outage.returns is Return.SPACE and self._room.there()
-        if not over:
-            return outage
-        self._outage = None
-        self._announce()
-        return None
-
-    def _announce(self) -> None:
-        """One line in the log when the partition goes out, one when it is back."""
-        with self._announcing:
-            before, self._announced = self._announced, self.outage
-            now = self._announced
-        if now is not None and (before is None or before.code is not now.code):
-            self._log.error("%s", now.sentence(self.number))
-        elif now is None and before is not None:
-            self._log.warning("partition %d takes part in sessions again", self.number)
+        """The disk was found to have space, by a look that began at most `age` seconds ago.  Thread-safe."""
+        self._outage.note_space(age)
 
     # --- pausing and ending ------------------------------------------------------------------------------------------
 
@@ -465,9 +419,7 @@ class PartitionService:
         """Go on after `hold`, with the partition's files opened anew if they were."""
         if partition is not None:
             self.partition = self._commit.target = partition
-            if self._outage is not None and self._outage.returns is not Return.RECORD:
-                self._outage = None
-            self._announce()
+            self._outage.opened_again(partition)
         with self._lock:
             self._held = False
             if not self._queue or self._scheduled:

@@ -15,11 +15,13 @@ from pathlib import Path
 
 from waltzctl.engine.durable.directory_lock import lock_holder
 from waltzctl.engine.durable.disk import TEMPORARY_SUFFIX, read_range
+from waltzctl.engine.durable.quarantine import interruptions
 from waltzctl.engine.errors import DamageError, DiskReadError
 from waltzctl.engine.findings import Code, Finding, Severity, make_finding
 from waltzctl.engine.pages.blob_stats import BlobFileStatus, BlobStat
+from waltzctl.engine.pages.log_replay import blob_files, overlap_finding, page_finding, restore
 from waltzctl.engine.pages.page_directory import Located, PageDirectory
-from waltzctl.engine.pages.restore import blob_files, overlap_finding, page_finding, restore
+from waltzctl.engine.pages.torn_tail import STORE
 from waltzctl.engine.pages.wal_reader import RecoveryMode, WalContents, payloads_of, read_wal, wal_findings
 from waltzctl.formats.checksums import crc32c
 from waltzctl.formats.pages.blocks import LogRecord
@@ -54,18 +56,23 @@ class StoreView:
                 yield found
 
 
+def read_settled(path: Path) -> WalContents:
+    """The log, also of a store whose files come and go meanwhile.  Raises NotWaltzError, DiskReadError."""
+    for look in range(_LOOKS):
+        try:
+            return read_wal(path)
+        except FileNotFoundError as error:  # a checkpoint took the place of logs
+            if look == _LOOKS - 1:
+                raise DiskReadError(path / WAL_DIRECTORY, None, error, doing="list") from error
+    raise AssertionError("unreachable")
+
+
 def view_store(path: Path, *, every_version: bool = False) -> StoreView:
     """Read the log.  `every_version`: also of pages that were superseded, as far as the log has them.
 
     Raises NotWaltzError, DiskReadError.
     """
-    for look in range(_LOOKS):
-        try:
-            contents = read_wal(path)
-            break
-        except FileNotFoundError as error:  # a checkpoint took the place of logs
-            if look == _LOOKS - 1:
-                raise DiskReadError(path / WAL_DIRECTORY, None, error, doing="list") from error
+    contents = read_settled(path)
     findings = wal_findings(contents, path)
     whole = not any(one.severity is Severity.DAMAGE for one in findings)
     try:
@@ -113,12 +120,13 @@ def store_status(path: Path) -> PageStoreStatus:
     """What a store holds, from its log and the sizes of its files.  Raises NotWaltzError, DiskReadError."""
     view = view_store(path)
     found = list(view.pages())
-    blobs = blob_status(view)
+    blobs, held = blob_status(view), holder(path)
+    interrupted = () if held is not None else tuple(interruptions(path, STORE))
     return PageStoreStatus(
-        path, holder(path), view.directory.sequence, len({one.page.namespace for one in found}), len(found),
+        path, held, view.directory.sequence, len({one.page.namespace for one in found}), len(found),
         sum(one.is_reference for one in found), sum(one.is_external and not one.is_reference for one in found),
         len(view.contents.files), sum(file.size for file in view.contents.files), sum(blob.total for blob in blobs),
-        sum(blob.valid for blob in blobs), blobs, view.findings,
+        sum(blob.valid for blob in blobs), blobs, (*interrupted, *view.findings),
     )  # fmt: skip
 
 
@@ -173,6 +181,11 @@ class PageVerification:
         return sum(one.severity is severity for one in self.findings)
 
     @property
+    def grave(self) -> tuple[Finding, ...]:
+        """All but notes."""
+        return tuple(one for one in self.findings if one.severity is not Severity.NOTE)
+
+    @property
     def status(self) -> str:
         """``clean``, ``repairable`` or ``damaged``."""
         return (
@@ -180,12 +193,18 @@ class PageVerification:
         )
 
 
-def verify_store(path: Path) -> PageVerification:
-    """Read the log and every page.  Raises NotWaltzError, DiskReadError."""
+def verify_store(path: Path, *, exclusive: bool = False) -> PageVerification:
+    """Read the log and every page.  `exclusive`: the store's lock is held here, so that nobody else can be writing.
+
+    Raises NotWaltzError, DiskReadError.
+    """
     began = time.monotonic()
     view = view_store(path)
     findings, read = _findings(view)
-    if findings and holder(path) is not None:  # somebody writes there: only what stays is told
+    held = not exclusive and holder(path) is not None
+    if not held:  # a repair that is running now is not interrupted
+        findings = [*interruptions(path, STORE), *findings]
+    if findings and held:  # somebody writes there: only what stays is told
         view = view_store(path)
         again, read = _findings(view)
         seen = {(one.code, one.path, one.offset) for one in findings}

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from waltzctl.engine.errors import DamageError, DiskWriteError, SyncFailedError, WaltzError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.pages.blob_stats import BlobSpan
-from waltzctl.engine.pages.page_directory import Checkpoint
+from waltzctl.engine.pages.checkpoint import Checkpoint, checkpoint_of
 from waltzctl.engine.pages.page_storage import PageStorage
 from waltzctl.formats.pages.write_batch import Edit, EditType, PageEntry, PageId, Version, encode_batch
 
@@ -128,11 +128,11 @@ def make_checkpoint(store: PageStorage) -> int:
             store.fail(error)
             raise
         with store.directory_lock:
-            checkpoint = store.directory.checkpoint()
-    return store.wal.finish_checkpoint(number, _payloads(checkpoint))
+            checkpoint = checkpoint_of(store.directory)
+    return store.wal.finish_checkpoint(number, checkpoint_payloads(checkpoint))
 
 
-def _payloads(checkpoint: Checkpoint) -> Iterator[bytes]:
+def checkpoint_payloads(checkpoint: Checkpoint) -> Iterator[bytes]:
     """The records of a checkpoint."""
     yield from map(encode_batch, _records(checkpoint.edits))
     for start in range(0, len(checkpoint.plain), _EDITS_OF_A_RECORD):

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.findings import Finding, Severity
-from waltzctl.engine.pages.batch import WriteBatch
 from waltzctl.engine.pages.inspection import StoreView, read_page, view_store
+from waltzctl.engine.pages.log_replay import page_finding
+from waltzctl.engine.pages.page_batch import WriteBatch
 from waltzctl.engine.pages.page_directory import Located
 from waltzctl.engine.pages.page_storage import PageStorage
-from waltzctl.engine.pages.restore import page_finding
 from waltzctl.formats.checksums import crc32c
 from waltzctl.formats.pages.write_batch import PageEntry, PageId, Version
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +22,6 @@ from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.errors import (
     DamageError,
-    InvalidOptionsError,
     InvalidRequestError,
     NoSuchPageError,
     NotWaltzError,
@@ -31,48 +29,22 @@ from waltzctl.engine.errors import (
     SyncFailedError,
     WaltzError,
 )
-from waltzctl.engine.pages.batch import WriteBatch
-from waltzctl.engine.pages.blob_stats import BlobFileStatus, BlobSpan
+from waltzctl.engine.pages.blob_stats import BlobSpan
 from waltzctl.engine.pages.blob_store import BlobStore
 from waltzctl.engine.pages.judgement import BatchJudge
-from waltzctl.engine.pages.page_directory import LARGEST_PAGE, DirectorySize, Located, PageDirectory
+from waltzctl.engine.pages.log_replay import blob_files, mark_space, page_finding, restore
+from waltzctl.engine.pages.page_batch import WriteBatch
+from waltzctl.engine.pages.page_directory import Located, PageDirectory
+from waltzctl.engine.pages.page_options import DEFAULT_OPTIONS, PageOptions
 from waltzctl.engine.pages.reclamation import Reclamation
-from waltzctl.engine.pages.restore import blob_files, mark_space, page_finding, restore
+from waltzctl.engine.pages.snapshots import HeldSnapshots, Snapshot, SnapshotStatistics
+from waltzctl.engine.pages.store_status import StoreStatus
 from waltzctl.engine.pages.torn_tail import take_back_interrupted
 from waltzctl.engine.pages.wal_reader import RecoveryMode, read_wal
-from waltzctl.engine.pages.wal_store import LOG_SIZE, WalStore
+from waltzctl.engine.pages.wal_store import WalStore
 from waltzctl.formats.checksums import crc32c
 from waltzctl.formats.pages.names import BLOB_DIRECTORY, WAL_DIRECTORY
 from waltzctl.formats.pages.write_batch import Edit, PageEntry, PageId, Version, encode_batch
-
-BLOB_LIMIT = 256 << 20
-"""Bytes of a blob file."""
-
-
-@dataclass(frozen=True, slots=True)
-class PageOptions:
-    """How a store is kept.
-
-    `blob_limit`: bytes of a blob file; `log_size`: bytes after which the next log begins; `max_log_files`: more than these make
-    a checkpoint due; `full_gc_rate`: files of which no larger share is in use are emptied (at 1 for ever: a full file as well);
-    `recovery`: what is taken of a log that is not whole (POINT_IN_TIME and SKIP_DAMAGED are for reading, and refused here).
-    """
-
-    blob_limit: int = BLOB_LIMIT
-    log_size: int = LOG_SIZE
-    max_log_files: int = 4
-    full_gc_rate: float = 0.5
-    recovery: RecoveryMode = RecoveryMode.TOLERATE_TORN_TAIL
-
-    def __post_init__(self) -> None:
-        """Raises InvalidOptionsError."""
-        for name, lowest, highest in (
-            ("blob_limit", 1, LARGEST_PAGE), ("log_size", 1, None), ("max_log_files", 1, None), ("full_gc_rate", 0, 0.9),
-        ):  # fmt: skip
-            value = getattr(self, name)
-            if value < lowest or (highest is not None and value > highest):
-                said = f"at least {lowest}" + ("" if highest is None else f" and at most {highest}")
-                raise InvalidOptionsError(f"{name} is {value}, and has to be {said}", self, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,63 +56,6 @@ class Page:
     tag: int
     data: memoryview
     fields: tuple[memoryview, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotStatistics:
-    """How many snapshots are held, the oldest one's age in seconds (0 without any), and its sequence (None without any)."""
-
-    count: int
-    oldest_age: float
-    oldest_sequence: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class StoreStatus:
-    """What a store holds, and what writing it came to since it was opened (bytes)."""
-
-    sequence: int
-    directory: DirectorySize
-    blobs: tuple[BlobFileStatus, ...]
-    log_files: int
-    snapshots: SnapshotStatistics
-    data_written: int
-    data_moved: int
-    log_written: int
-
-    @property
-    def write_amplification(self) -> float | None:
-        """Bytes written for each byte of a page; None before the first one."""
-        total = self.data_written + self.data_moved + self.log_written
-        return total / self.data_written if self.data_written else None
-
-    @property
-    def space_amplification(self) -> float | None:
-        """Bytes of blob files for each byte of a page in them; None without any."""
-        valid = sum(blob.valid for blob in self.blobs)
-        return sum(blob.boundary for blob in self.blobs) / valid if valid else None
-
-
-class Snapshot:
-    """What the store held at one moment.  Close it, or use it with ``with``: what it sees is kept meanwhile."""
-
-    def __init__(self, store: PageStorage, sequence: int, created: float) -> None:
-        self._store = store
-        self.sequence = sequence
-        self.created = created
-        self.closed = False
-
-    def close(self) -> None:
-        """Let go; a second call does nothing."""
-        self._store._release(self)
-
-    def __enter__(self) -> Snapshot:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 Scanner = Callable[[], Iterable[int]]
@@ -185,13 +100,13 @@ class PageStorage:
         self._queue: list[_Ticket] = []
         self._failure: WaltzError | None = None
         self._closed = False
-        self._snapshots: dict[int, Snapshot] = {}
+        self._snapshots = HeldSnapshots(path, directory, self.directory_lock)
         self._callbacks: dict[int, tuple[Scanner, Remover]] = {}
 
     # ---- opening and closing -----------------------------------------------------------------------------------------
 
     @classmethod
-    def create(cls, path: Path, options: PageOptions = PageOptions()) -> PageStorage:  # frozen
+    def create(cls, path: Path, options: PageOptions = DEFAULT_OPTIONS) -> PageStorage:
         """Make a store at `path`, an empty directory or none, and open it.  Raises InvalidRequestError, DiskWriteError."""
         if not path.is_dir():
             disk.make_directory(path)
@@ -206,7 +121,7 @@ class PageStorage:
         return cls.open(path, options)
 
     @classmethod
-    def open(cls, path: Path, options: PageOptions = PageOptions()) -> PageStorage:  # frozen
+    def open(cls, path: Path, options: PageOptions = DEFAULT_OPTIONS) -> PageStorage:
         """Open a store for reading and writing.
 
         Raises NotWaltzError, DirectoryLockedError, DamageError for a log that is damaged and for pages that overlap or have no
@@ -384,16 +299,9 @@ class PageStorage:
     def get_entry(self, page: int, *, namespace: int = 0, snapshot: Snapshot | None = None) -> Located | None:
         """Where a page lies, None where there is none.  Its bytes are not read."""
         self.check_open()
-        sequence = self._sequence_of(snapshot)
+        sequence = self._snapshots.sequence_of(snapshot)
         with self.directory_lock:
             return self.directory.locate(PageId(namespace, page), sequence)
-
-    def _sequence_of(self, snapshot: Snapshot | None) -> int | None:
-        if snapshot is None:
-            return None
-        if snapshot.closed or self._snapshots.get(id(snapshot)) is not snapshot:
-            raise InvalidRequestError(f"{self.path}: the snapshot is closed, or another store's")
-        return snapshot.sequence
 
     def _locate(self, pages: Sequence[PageId], sequence: int | None) -> list[tuple[Located, PageEntry]]:
         """Pages with data, as of one moment.  Raises NoSuchPageError."""
@@ -415,7 +323,7 @@ class PageStorage:
     def read_many(self, pages: Sequence[int], *, namespace: int = 0, snapshot: Snapshot | None = None) -> list[Page]:
         """Pages as of one moment, in the order of `pages`.  Raises as `read`."""
         self.check_open()
-        sequence = self._sequence_of(snapshot)
+        sequence = self._snapshots.sequence_of(snapshot)
         with self.reclamation.reading():
             found = self._locate([PageId(namespace, page) for page in pages], sequence)
             return [self._page(one, entry) for one, entry in found]
@@ -440,7 +348,7 @@ class PageStorage:
         Raises InvalidRequestError for a field that it does not have, else as `read`.
         """
         self.check_open()
-        sequence = self._sequence_of(snapshot)
+        sequence = self._snapshots.sequence_of(snapshot)
         with self.reclamation.reading():
             ((found, entry),) = self._locate([PageId(namespace, page)], sequence)
             ends = [*(one.offset for one in entry.fields[1:]), entry.size]
@@ -468,7 +376,7 @@ class PageStorage:
         """Every page of a namespace, or of all, in order, as of one moment."""
         self.check_open()
         with self.snapshot() if snapshot is None else contextlib.nullcontext(snapshot) as seen:
-            sequence = self._sequence_of(seen)
+            sequence = self._snapshots.sequence_of(seen)
             with self.directory_lock:
                 pages = self.directory.page_ids(namespace)
             for page in pages:
@@ -495,27 +403,15 @@ class PageStorage:
     def snapshot(self) -> Snapshot:
         """What the store holds now."""
         self.check_open()
-        with self.directory_lock:  # read and registered at once, or a version could go in between
-            taken = Snapshot(self, self.directory.sequence, time.monotonic())
-            self._snapshots[id(taken)] = taken
-            return taken
-
-    def _release(self, snapshot: Snapshot) -> None:
-        with self.directory_lock:
-            snapshot.closed = True
-            self._snapshots.pop(id(snapshot), None)
+        return self._snapshots.take()
 
     def snapshot_statistics(self) -> SnapshotStatistics:
         """How many are held, and for how long."""
-        with self.directory_lock:
-            held = list(self._snapshots.values())
-        oldest = min(held, key=lambda one: one.created, default=None)
-        age = 0.0 if oldest is None else time.monotonic() - oldest.created
-        return SnapshotStatistics(len(held), age, None if oldest is None else min(one.sequence for one in held))
+        return self._snapshots.statistics()
 
     def held_sequences(self) -> list[int]:
         """What snapshots see, falling.  The caller holds the directory lock."""
-        return sorted({one.sequence for one in self._snapshots.values()}, reverse=True)
+        return self._snapshots.sequences()
 
     # ---- external pages, and what the store is like --------------------------------------------------------------------
 

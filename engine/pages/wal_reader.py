@@ -22,14 +22,17 @@ from pathlib import Path, PurePath
 from waltzctl.engine.durable.disk import TEMPORARY_SUFFIX, read_range
 from waltzctl.engine.errors import DamageError, DiskReadError, NotWaltzError
 from waltzctl.engine.findings import Code, Finding, Severity, make_finding
+from waltzctl.formats.control import CONTROL_FILE_NAME
 from waltzctl.formats.pages.blocks import FaultKind, LogFault, LogRecord, read_log
-from waltzctl.formats.pages.names import BLOB_DIRECTORY, WAL_DIRECTORY, LogName, parse_log_name
+from waltzctl.formats.pages.names import BLOB_DIRECTORY, WAL_DIRECTORY, LogName, parse_blob_name, parse_log_name
 from waltzctl.formats.pages.write_batch import BatchError, Edit, decode_batch, plain_entries
 
+WAYS_ON = "take what is whole with pages recover --mode skip-damaged, or into a new directory with pages salvage"
+"""What to do with a store that is not opened."""
 _WHOLE_FILE = 1 << 62
 
 
-class RecoveryMode(enum.Enum):
+class RecoveryMode(enum.StrEnum):
     """What is taken of a log."""
 
     TOLERATE_TORN_TAIL = "tolerate-torn-tail"
@@ -60,12 +63,16 @@ class LogFile:
 
 @dataclass(frozen=True, slots=True)
 class WalContents:
-    """The log of a directory: the files that count, in the order in which they are applied, and the names of the others."""
+    """The log of a directory: the files that count, in the order in which they are applied, and the names of the others.
+
+    `lost`: there is none, and blob files hold data, which nobody writes before the first log is there.
+    """
 
     directory: Path
     files: tuple[LogFile, ...]
     stale: tuple[LogName, ...] = ()
     temporary: tuple[str, ...] = ()
+    lost: bool = False
 
     @property
     def checkpoint(self) -> LogFile | None:
@@ -89,6 +96,11 @@ class WalContents:
         if last is None or not last.faults or not all(fault.torn for fault in last.faults):
             return None
         return last.end
+
+
+def is_page_store(path: PurePath) -> bool:
+    """Whether a directory is a page store, and no storage directory."""
+    return os.path.isdir(path / WAL_DIRECTORY) and not os.path.lexists(path / CONTROL_FILE_NAME)
 
 
 def read_file(directory: Path, name: LogName) -> LogFile:
@@ -121,7 +133,18 @@ def read_wal(store: Path) -> WalContents:
     if checkpoint is not None:
         counted.insert(0, checkpoint)
     files = tuple(read_file(directory, name) for name in counted)
-    return WalContents(directory, files, tuple(name for name in names if name not in counted), temporary)
+    stale = tuple(name for name in names if name not in counted)
+    return WalContents(directory, files, stale, temporary, lost=not files and _blobs_hold_data(store / BLOB_DIRECTORY))
+
+
+def _blobs_hold_data(directory: Path) -> bool:
+    try:
+        with os.scandir(directory) as found:
+            return any(parse_blob_name(one.name) and one.stat().st_size for one in found)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise DiskReadError(directory, None, error, doing="list") from error
 
 
 def edits_of(contents: WalContents, mode: RecoveryMode) -> Iterator[Edit]:
@@ -163,13 +186,16 @@ def refuse(contents: WalContents, mode: RecoveryMode) -> None:
         raise DamageError(
             f"{contents.directory}: {grave[0].message}",
             grave,
-            advice="nothing was changed; salvage what is whole into a new directory",
+            advice=f"nothing was changed; {WAYS_ON}",
         )
 
 
 def wal_findings(contents: WalContents, store: PurePath | None = None) -> list[Finding]:
     """What is wrong with the log.  `store`: the directory that remedies name."""
     found: list[Finding] = []
+    if contents.lost:
+        said = "no log is there, and blob files hold data: which pages that are is not known"
+        found.append(make_finding(Code.LOG_MISSING, contents.directory, said, storage_directory=store))
     last = contents.last
     previous: LogFile | None = None
     for file in contents.files:

@@ -7,9 +7,10 @@ torn end was cut.  A checkpoint is written beside, flushed, renamed, and only th
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from waltzctl.engine.durable import disk
@@ -135,15 +136,11 @@ class WalStore:
         path = self.directory / str(LogName(number, CHECKPOINT_LEVEL))
         size = 0
 
-        def parts() -> Iterable[bytes]:
+        def parts() -> Iterator[bytes]:
             nonlocal size
-            for payload in payloads:
-                part = cut_record(payload, size, number)
+            for part in checkpoint_parts(number, payloads):
                 size += len(part)
                 yield part
-            end = cut_record(b"", size, number)
-            size += len(end)
-            yield end
 
         disk.write_whole(path, parts())
         self._checkpoint = number
@@ -164,3 +161,12 @@ class WalStore:
                 self._write(b"")
         finally:
             self._file.close()
+
+
+def checkpoint_parts(number: int, payloads: Iterable[bytes]) -> Iterator[bytes]:
+    """The bytes of a checkpoint of this number, closed with an empty record."""
+    size = 0
+    for payload in itertools.chain(payloads, [b""]):
+        part = cut_record(payload, size, number)
+        size += len(part)
+        yield part

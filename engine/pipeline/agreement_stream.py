@@ -32,7 +32,7 @@ from waltzctl.engine.pipeline.agreement import (
     outcomes,
     versions_of,
 )
-from waltzctl.engine.pipeline.quarantine import differing_row, nowhere_row
+from waltzctl.engine.pipeline.quarantine_rows import differing_row, nowhere_row
 from waltzctl.engine.pipeline.replica_stream import (
     VERSION,
     check_one_cluster,

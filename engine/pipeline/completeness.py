@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from waltzctl.engine.catalogue import Code
-from waltzctl.engine.pipeline.quarantine import BAD_BYTES
+from waltzctl.engine.pipeline.quarantine_rows import BAD_BYTES
 
 MISSING, DAMAGED, BEHIND, UNDECIDED, NOWHERE = "missing", "damaged", "behind", "undecided", "nowhere"
 

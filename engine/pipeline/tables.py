@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa  # by its types Spark tells what a function of batches takes
 
 from waltzctl.engine.client.addresses import names_node
-from waltzctl.engine.pipeline import data_source
+from waltzctl.engine.pipeline import pipeline_data_source
 from waltzctl.engine.pipeline.column_types import parse_columns
-from waltzctl.engine.pipeline.data_source import FORMAT
 from waltzctl.engine.pipeline.decoding import check_columns, decoded
+from waltzctl.engine.pipeline.pipeline_data_source import FORMAT
 from waltzctl.engine.pipeline.project import DECODER, Project, open_project
-from waltzctl.engine.pipeline.quarantine import OF_FINDINGS, OF_REFUSED, finding_rows, refused_rows
+from waltzctl.engine.pipeline.quarantine_rows import OF_FINDINGS, OF_REFUSED, finding_rows, refused_rows
 from waltzctl.engine.pipeline.schemas import AGREED, DIFFERENCES, TALLY
 from waltzctl.engine.pipeline.state_files import BUCKET
 from waltzctl.engine.pipeline.tallies import COUNTED, tally
@@ -83,7 +83,7 @@ class Tables:
 
     def records(self, spark: SparkSession) -> DataFrame:
         """Every record of every replica once, with its data, and a row for each place that is damaged or missing."""
-        return self._stream(spark, data_source.RECORDS)
+        return self._stream(spark, pipeline_data_source.RECORDS)
 
     def transactions(self, spark: SparkSession) -> DataFrame:
         """What the replicas agree on, up to the mark that is known as committed, with what the decoder makes of it."""
@@ -91,7 +91,7 @@ class Tables:
         from pyspark.sql.pandas.types import to_arrow_type
         from pyspark.sql.types import StringType, StructField, StructType
 
-        agreed = self._stream(spark, data_source.TRANSACTIONS)
+        agreed = self._stream(spark, pipeline_data_source.TRANSACTIONS)
         kind = self._decoded_type
         made = StructType([StructField("decoded", kind), StructField("refused", StringType())])
         decode, arrow = self._project.decoder.decode, to_arrow_type(kind)
@@ -121,7 +121,7 @@ class Tables:
         return (
             bad.select(_by_batch(of_findings, columns)(struct(*OF_FINDINGS)).alias("row"))
             .selectExpr("row.*")
-            .union(self._stream(spark, data_source.DIFFERENCES))
+            .union(self._stream(spark, pipeline_data_source.DIFFERENCES))
             .union(refused.select(_by_batch(of_refused, columns)(struct(*OF_REFUSED)).alias("row")).selectExpr("row.*"))
         )
 
@@ -208,7 +208,9 @@ class Tables:
         )  # fmt: skip
 
     def _replicas(self, spark: SparkSession) -> DataFrame:
-        reader = spark.read.format(FORMAT).options(**self._project.options).option("what", data_source.REPLICAS)
+        reader = (
+            spark.read.format(FORMAT).options(**self._project.options).option("what", pipeline_data_source.REPLICAS)
+        )
         return reader.option("paths", json.dumps(self._project.sources)).load()
 
     def activity(self, spark: SparkSession) -> DataFrame:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from waltzctl.engine.findings import Code
-from waltzctl.engine.pipeline.quarantine import BAD_BYTES
+from waltzctl.engine.pipeline.quarantine_rows import BAD_BYTES
 from waltzctl.engine.pipeline.schemas import TALLY
 
 if TYPE_CHECKING:

@@ -51,128 +51,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+from waltzctl.engine.quorum.recovery_actions import (
+    Action,
+    CatchUp,
+    GiveUp,
+    Join,
+    Open,
+    SetLowWaterMark,
+    Truncate,
+    WriteMetadata,
+)
+from waltzctl.engine.quorum.recovery_events import (
+    CaughtUp,
+    Connected,
+    Event,
+    Failed,
+    MarkSet,
+    MetadataLost,
+    MetadataWritten,
+    Truncated,
+)
 from waltzctl.engine.quorum.vote import quorum_of
 from waltzctl.formats.znodes import UNRESOLVED, PartitionMetadata, ReplicaState
-
-# ---- events ------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Connected:
-    """A replica's node let the session in and told what it holds: the session and low-water mark before, the last transaction."""
-
-    node: str
-    session_id: int
-    low_water_mark: int
-    max_transaction_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """A replica cannot be asked any more, or its action did not succeed."""
-
-    node: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Truncated:
-    """A `Truncate` was done, and left this transaction as the last."""
-
-    node: str
-    max_transaction_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class CaughtUp:
-    """A `CatchUp` was done, all of it or the beginning, and this is the last transaction now."""
-
-    node: str
-    max_transaction_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class MarkSet:
-    """A `SetLowWaterMark` was done."""
-
-    node: str
-
-
-@dataclass(frozen=True, slots=True)
-class MetadataWritten:
-    """A `WriteMetadata` was done."""
-
-
-@dataclass(frozen=True, slots=True)
-class MetadataLost:
-    """A `WriteMetadata` was refused for good: the partition has a later session."""
-
-    reason: str
-
-
-Event = Connected | Failed | Truncated | CaughtUp | MarkSet | MetadataWritten | MetadataLost
-
-# ---- actions -----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Truncate:
-    """Cut a replica behind a transaction."""
-
-    node: str
-    transaction_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class CatchUp:
-    """Copy transactions `first` to `last` from one replica to another, their checksums verified; any beginning of it will do."""
-
-    node: str
-    source: str
-    first: int
-    last: int
-
-
-@dataclass(frozen=True, slots=True)
-class SetLowWaterMark:
-    """Begin the session on a replica with this low-water mark."""
-
-    node: str
-    low_water_mark: int
-
-
-@dataclass(frozen=True, slots=True)
-class WriteMetadata:
-    """Write these replica states, if the stored session is still this one."""
-
-    replicas: tuple[ReplicaState, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Open:
-    """The session takes appends behind this transaction, with these replicas."""
-
-    high_water_mark: int
-    nodes: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Join:
-    """A late replica holds everything up to the session's start, and takes part from now on."""
-
-    node: str
-
-
-@dataclass(frozen=True, slots=True)
-class GiveUp:
-    """This session will not open."""
-
-    reason: str
-
-
-Action = Truncate | CatchUp | SetLowWaterMark | WriteMetadata | Open | Join | GiveUp
-
-# ---- state -------------------------------------------------------------------------------------------------------------
 
 
 class Phase(enum.Enum):

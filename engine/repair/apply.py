@@ -8,11 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from waltzctl.engine.durable.directory_lock import DirectoryLock
-from waltzctl.engine.durable.manifest import RepairState
+from waltzctl.engine.durable.manifest import QuarantineEntry, RepairState
 from waltzctl.engine.errors import DiskReadError, RefusedError, told_with
 from waltzctl.engine.findings import Finding, Ran, Severity, left_by
+from waltzctl.engine.pages.inspection import verify_store
+from waltzctl.engine.pages.page_recovery import apply_recovery
+from waltzctl.engine.pages.page_recovery import undo_repair as undo_in_store
+from waltzctl.engine.pages.wal_reader import is_page_store
 from waltzctl.engine.repair.plan import Repair
-from waltzctl.engine.repair.undoing import UndoResult, undo_locked
+from waltzctl.engine.repair.recover_pages import StoreRepair
+from waltzctl.engine.repair.undoing import UndoResult, paths_of, undo_locked
 from waltzctl.engine.storage.store import apply_edits, interrupted, list_entries, roll_back_interrupted
 from waltzctl.formats.control import CONTROL_FILE_NAME
 
@@ -39,12 +44,14 @@ class RepairResult:
     taken_back: tuple[str, ...] = ()
 
 
-def apply(repair: Repair, *, arguments: Sequence[str]) -> RepairResult:
+def apply(repair: Repair | StoreRepair, *, arguments: Sequence[str]) -> RepairResult:
     """Carry out a repair; whether it is wanted was asked before.  `arguments`: the command line, for the audit journal.
 
     Raises DirectoryLockedError, StalePlanError when a file changed since the plan was made, DiskFullError before anything is
     changed, RefusedError, DiskError (what was done is taken back then), DamageError.
     """
+    if isinstance(repair, StoreRepair):
+        return _apply_to_store(repair, arguments)
     storage, plan = repair.storage, repair.plan
     control = storage / CONTROL_FILE_NAME
     undo_id = quarantine = None
@@ -71,9 +78,25 @@ def apply(repair: Repair, *, arguments: Sequence[str]) -> RepairResult:
             with told_with(taken_back):
                 status, findings = _verified(repair, exclusive=True)
     else:
-        status, findings = _verified(repair)
+        status, findings = _verified(repair, exclusive=False)
     name = status if status == "clean" or not applied else "damage-remains"
     return RepairResult(plan.hash, applied, undo_id, quarantine, status, name, findings, taken_back)
+
+
+def _apply_to_store(repair: StoreRepair, arguments: Sequence[str]) -> RepairResult:
+    """Carry out a repair of a page store.  Room that nobody uses is no damage that remains."""
+    entry: QuarantineEntry | None = None
+    taken: tuple[QuarantineEntry, ...] = ()
+    if repair.edits or repair.roll_back:
+        entry, verified, taken = apply_recovery(repair.recovery, arguments=arguments)
+    else:
+        verified = verify_store(repair.storage)
+    applied = entry is not None or bool(taken)
+    name = "damage-remains" if applied and verified.status == "damaged" else verified.status
+    return RepairResult(
+        repair.plan.hash, applied, None if entry is None else entry.id, None if entry is None else entry.path,
+        verified.status, name, verified.grave, tuple(one.id for one in taken),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +116,11 @@ class UndoneRepair:
 def undo_repair(storage: Path, entry_id: str, *, allow_data_loss: bool = False) -> UndoneRepair:
     """Take a repair back and verify the partitions that it touched; whether that is wanted was asked before.
 
-    Raises what `engine.repair.undoing.undo` raises.
+    Raises what `engine.repair.undoing.undo` raises; of a page store, what `engine.pages.page_recovery.undo_repair` raises.
     """
+    if is_page_store(storage):
+        entry, verified, taken = undo_in_store(storage, entry_id)
+        return UndoneRepair(UndoResult((entry,), paths_of([entry]), taken), verified.status, verified.grave, ())
     from waltzctl.engine.repair.since import falling_marks
     from waltzctl.engine.storage.store import concerned
 
@@ -113,7 +139,7 @@ def undo_repair(storage: Path, entry_id: str, *, allow_data_loss: bool = False) 
     return UndoneRepair(done, status, findings, falls)
 
 
-def _verified(repair: Repair, *, exclusive: bool = False) -> tuple[str, tuple[Finding, ...]]:
+def _verified(repair: Repair, *, exclusive: bool) -> tuple[str, tuple[Finding, ...]]:
     ran = Ran(repair.plan.command, repair.plan.arguments.options)
     if repair.roll_back:
         ran = Ran("")  # nothing was recovered yet

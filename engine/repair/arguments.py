@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.pages.wal_reader import RecoveryMode
 from waltzctl.formats.control import Layout
 
 MARK_NAMES = {
@@ -82,6 +83,7 @@ class Arguments:
 
     `agreed`: what a comparison of all replicas found, for recover; `forget_losses`: that it only makes the ledger of accepted
     losses shorter.  `layout`: to which layout convert brings a control file.  `settings`: what set-partition is to set.
+    `mode`: what pages recover takes of a log.
     """
 
     partitions: tuple[int, ...] | None = None
@@ -93,6 +95,7 @@ class Arguments:
     layout: Layout | None = None
     settings: tuple[Chosen, ...] = ()
     forget_losses: bool = False
+    mode: RecoveryMode | None = None
 
     @classmethod
     def of(cls, partitions: Collection[int] | None = None, **others: Any) -> Arguments:
@@ -108,7 +111,7 @@ class Arguments:
     def as_object(self) -> dict[str, Any]:
         """As an object.  What was added later is left out where there is nothing, as in the plans made before there was any."""
         found = asdict(self)
-        for name in ("agreed", "layout", "settings", "forget_losses"):
+        for name in ("agreed", "layout", "settings", "forget_losses", "mode"):
             if not found[name]:
                 del found[name]
         return found
@@ -134,20 +137,17 @@ def arguments_of(value: Any) -> Arguments:
         layout,
         settings,
         bool(known.forget_losses),
+        None if known.mode is None else RecoveryMode(known.mode),
     )
 
 
 def _settings(value: Sequence[Any]) -> tuple[Chosen, ...]:
     """What a plan file says that is to be set.  Raises TypeError."""
-    if not value:
-        return ()
     return PartitionSetting.of([Chosen(**one) for one in value]).chosen()
 
 
 def _agreed(value: Sequence[Any]) -> tuple[Agreed, ...]:
     """What a plan file says that the replicas agreed on.  Raises TypeError, ValueError."""
-    if not value:
-        return ()
     found = [Agreed(**one) for one in value]
     for one in found:
         numbers = [one.partition, one.clean_to, *(() if one.cut_after is None else (one.cut_after,))]

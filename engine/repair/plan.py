@@ -87,8 +87,8 @@ class Repair:
     edits: tuple[Edit, ...]
     partitions: tuple[int, ...]
     binding: Binding
-    sources: tuple[PurePath, ...] = ()
-    roll_back: bool = False
+    sources: tuple[PurePath, ...]
+    roll_back: bool
 
     def check_current(self) -> None:
         """Raises StalePlanError naming a file when it is not as it was when the plan was made; DiskReadError."""

@@ -17,10 +17,13 @@ from waltzctl.engine.repair.plan import Repair, plan_roll_back
 from waltzctl.engine.repair.rebuild_index import plan_rebuild_index
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.repair.recover_ledger import plan_forget
+from waltzctl.engine.repair.recover_pages import COMMAND as PAGES_RECOVER
+from waltzctl.engine.repair.recover_pages import StoreRepair, plan_recover_pages
 from waltzctl.engine.repair.set_partition import plan_set_partition
 from waltzctl.engine.repair.truncate import plan_truncate
 
-Planner = Callable[[PurePath, Arguments], Repair | None]
+AnyRepair = Repair | StoreRepair
+Planner = Callable[[PurePath, Arguments], AnyRepair | None]
 """Makes the plan of one command; None for arguments that it cannot have been given."""
 _LIMIT = 64 << 20
 
@@ -60,16 +63,21 @@ def _set_partition(path: PurePath, arguments: Arguments) -> Repair | None:
     return plan_set_partition(path, partition=partition, setting=setting, allow_data_loss=arguments.allow_data_loss)
 
 
+def _recover_pages(path: PurePath, arguments: Arguments) -> StoreRepair | None:
+    return None if arguments.mode is None else plan_recover_pages(path, mode=arguments.mode)
+
+
 PLANNERS: Mapping[str, Planner] = {
     "rebuild-index": _rebuild_index,
     "truncate": _truncate,
     "recover": _recover,
     "convert": _convert,
     "set-partition": _set_partition,
+    PAGES_RECOVER: _recover_pages,
 }
 
 
-def make(command: str, path: PurePath, arguments: Arguments) -> Repair:
+def make(command: str, path: PurePath, arguments: Arguments) -> AnyRepair:
     """Run the planner of a command, after `plan_roll_back`.
 
     Raises InvalidRequestError for an unknown command, and what the planner raises.
@@ -83,7 +91,7 @@ def make(command: str, path: PurePath, arguments: Arguments) -> Repair:
     return repair
 
 
-def load_plan(file: PurePath) -> Repair:
+def load_plan(file: PurePath) -> AnyRepair:
     """Make the plan that a file holds again, from its path and arguments, and compare hash and steps.
 
     Raises InvalidRequestError for a file that is no plan, StalePlanError when it is not the one that would be carried out, and

@@ -17,15 +17,13 @@ from datetime import datetime
 from pathlib import Path
 
 from waltzctl.engine.durable import disk
-from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.durable.manifest import MANIFEST, QuarantineEntry, RepairState, quarantine_directory
-from waltzctl.engine.durable.quarantine import give_up
+from waltzctl.engine.durable.quarantine import Store, give_up, interrupted, list_entries, roll_back_interrupted
 from waltzctl.engine.errors import InvalidRequestError, RefusedError, StalePlanError
 from waltzctl.engine.repair.arguments import Arguments
 from waltzctl.engine.repair.plan import Plan, Step
-from waltzctl.engine.storage.store import interrupted, list_entries, roll_back_interrupted
+from waltzctl.engine.repair.store_kinds import store_of
 from waltzctl.engine.strict_json import canonical
-from waltzctl.formats.control import CONTROL_FILE_NAME
 
 COMMAND = "prune"
 ACTION = "drop-kept-copies"
@@ -53,8 +51,9 @@ def plan_prune(storage: Path, *, older_than: float, keep: int = 0) -> Prune:
     """
     if not older_than >= 0 or keep < 0:
         raise InvalidRequestError(f"an age of {older_than} s or {keep} to keep cannot be meant")
-    _refuse_interrupted(storage)
-    entries = list_entries(storage)
+    store = store_of(storage)
+    _refuse_interrupted(storage, store)
+    entries = list_entries(storage, store)
     applied = [entry for entry in entries if entry.state is RepairState.APPLIED]
     chosen = [
         entry for entry in entries if entry.state is RepairState.PRUNED and kept_bytes(entry)
@@ -67,8 +66,8 @@ def plan_prune(storage: Path, *, older_than: float, keep: int = 0) -> Prune:
     return Prune(Plan(digest, COMMAND, storage, Arguments(), steps, ()), storage, sizes)
 
 
-def _refuse_interrupted(storage: Path) -> None:
-    if left := interrupted(storage):
+def _refuse_interrupted(storage: Path, store: Store) -> None:
+    if left := interrupted(storage, store):
         raise RefusedError(
             f"{storage}: the repair {left[0].id} was interrupted; nothing is pruned before it is taken back",
             advice="take it back with undo",
@@ -89,7 +88,7 @@ def _chosen(applied: Sequence[QuarantineEntry], most: int, before: float) -> lis
 
 
 def _places(entry: QuarantineEntry) -> set[str]:
-    """The partitions' directories, and files beside them, that a repair touched."""
+    """The partitions' directories, and files beside them, that a repair touched; of a page store, the one with the log."""
     return {file.path.split("/")[0] for file in entry.files} | {str(move.partition) for move in entry.moves}
 
 
@@ -113,13 +112,12 @@ def prune(prepared: Prune) -> int:
     storage = prepared.storage
     if not prepared.entries:
         return 0
-    if not (storage / CONTROL_FILE_NAME).is_file():
-        raise RefusedError(f"{storage}: there is no control file, so that the directory cannot be locked")
-    with DirectoryLock.acquire(storage, storage / CONTROL_FILE_NAME):
-        _refuse_interrupted(storage)
+    store = store_of(storage)
+    with store.lock(storage):
+        _refuse_interrupted(storage, store)
         found = {
             entry.id: entry
-            for entry in list_entries(storage)
+            for entry in list_entries(storage, store)
             if entry.state in (RepairState.APPLIED, RepairState.PRUNED)
         }
         for name, size in prepared.entries:
@@ -128,7 +126,7 @@ def prune(prepared: Prune) -> int:
                     f"{quarantine_directory(storage) / name}: changed since the plan was made; nothing was modified",
                     advice="make the plan again",
                 )
-        roll_back_interrupted(storage)  # makes durable, and clears away, what a crash left open
+        roll_back_interrupted(storage, store)  # makes durable, and clears away, what a crash left open
         for name, size in prepared.entries:
             if found[name].state is RepairState.APPLIED:
                 give_up(found[name], size)

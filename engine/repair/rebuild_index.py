@@ -156,18 +156,17 @@ class IndexPlan:
 
     def _lost(self, span: Damage, first: int, count: int, hint: ByteSource | None) -> Iterator[bytes]:
         """Entries for `count` records from `first` on, which are lost in a span."""
-        inside = span.length > 0
         before = span.offset
         for at in range(0, count, _CHUNK):
             wanted = min(_CHUNK, count - at)
             known: list[int] = []
-            if hint is not None and inside:
+            if hint is not None:
                 raw = read_bytes(hint, entry_position(first + at, self.begins), wanted * ENTRY_SIZE)
                 known = decode_entries(raw).tolist()
             entries = []
             for place in range(wanted):
                 entry = span.offset
-                if inside and at + place:
+                if at + place:
                     old = known[place] if place < len(known) else -1
                     entry = old if before < old < span.end else max(span.offset, span.end - 1)
                 before = entry
@@ -212,15 +211,14 @@ class IndexPlan:
 
 
 def index_header(
-    data: SegmentHeader, index: SegmentHeader | None, control: ControlFile | None, partition: int | None, begins: int
+    data: SegmentHeader, index: SegmentHeader | None, control: ControlFile | None, partition: int, begins: int
 ) -> bytes:
     """The header that an index should have: the present one where it is right, else the data file's with what is known."""
     key = data.cluster_key if control is None else control.header.cluster_key
-    number = data.partition if partition is None else partition
-    right = (FORMAT_VERSION, key, number, begins)
+    right = (FORMAT_VERSION, key, partition, begins)
     if index is not None and (index.version, index.cluster_key, index.partition, index.first_transaction_id) == right:
         return index.encode()
-    return SegmentHeader(FORMAT_VERSION, data.created, key, number, begins).encode()
+    return SegmentHeader(FORMAT_VERSION, data.created, key, partition, begins).encode()
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,8 +81,9 @@ class Reconciliation:
 
     def _cut_inside(self, part: RepairedSegment, after: int) -> bool:
         found, content = part.survey, part.original
-        if found is None or content is None:
+        if found is None:
             return False
+        assert content is not None  # it was surveyed
         tail = found.tail
         if after + 1 >= found.next_id and (tail is None or tail.first <= after):
             return True

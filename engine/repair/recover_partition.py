@@ -151,7 +151,7 @@ class _Walk:
         before: RepairedSegment | None = None
         there = [part for part in parts if (part.data is not None or part.content is not None) and not part.short]
         for part in there:
-            self.losses.settle(part)
+            self.losses.settlement.settle(part)
         self.losses.rivals.settle(self.accepted)
         for part in there:
             self.losses.rivals.choose(part)
@@ -301,7 +301,8 @@ def _covered(context: RepairContext, first: int, stop: int) -> bool:
 def _as_listed(context: RepairContext, part: RepairedSegment) -> bool:
     """Whether what other segments will hold is what an index without data lists: found there, or restored from a replica."""
     orphan = SegmentView(context.partition, part.first, None, part.index)
-    planned = [(one.first, one.content) for one in context.segments if one.content is not None and one.has_records]
+    contents = ((one.first, one.content) for one in context.segments)
+    planned = [(first, held) for first, held in contents if held is not None and held.size() > HEADER_SIZE]
     try:
         return listed_in(orphan, planned)
     except (DiskReadError, FileNotFoundError):

@@ -59,9 +59,10 @@ def _told(context: RepairContext, verdict: StrayVerdict, *, assigned: bool) -> F
 
 def _plan(context: RepairContext, verdict: StrayVerdict) -> str | None:
     """Plan for one stray; why nothing is planned, in words."""
-    stray, first = verdict.stray, verdict.first
-    if first is None or verdict.header is None:
-        return verdict.refusal or "its header and its index's disagree"
+    stray, first, header = verdict.stray, verdict.first, verdict.header
+    if first is None:
+        return verdict.refusal or "its header is no segment's, or its index's says otherwise"
+    assert header is not None  # which tells the first id
     there = next((part for part in _standing(context) if part.first == first), None)
     if there is not None:
         if there.data is None:
@@ -76,8 +77,8 @@ def _plan(context: RepairContext, verdict: StrayVerdict) -> str | None:
     why = _stands_against(context, found)
     if why is not None:
         return why
-    part = context.new_part(first, verdict.header.created)
-    part.header, part.survey = verdict.header, found
+    part = context.new_part(first, header.created)
+    part.header, part.survey = header, found
     part.original = part.content = content
     context.draft.step(
         "rename-segment", stray.data.path, context.partition,

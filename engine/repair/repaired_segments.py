@@ -249,8 +249,9 @@ def _against(
 def plan_files(context: RepairContext, part: RepairedSegment) -> None:
     """Turn what a segment is to become into edits: data file first, then its index."""
     content, header = part.content, part.header
-    if content is None or header is None:
+    if content is None:
         return
+    assert header is not None  # which it has
     draft = context.draft
     draft.edits += content.edits(part.data_path, None if part.data is None else part.data.size)
     if part.keeps_index:

@@ -190,8 +190,7 @@ def outvote(part: RepairedSegment, first: int, stop: int) -> bool:
     )  # something else may stand in front of the next
     if first not in places or end is None:
         return False
-    before = places.get(first - 1) if first > part.first else None
-    loss = Loss(Code.REPLICA_DIFFERS, places[first], end, first, stop, before, record_ok=True)
+    loss = Loss(Code.REPLICA_DIFFERS, places[first], end, first, stop, places.get(first - 1), record_ok=True)
     part.survey = replace(part.survey, losses=_merged(part.survey.losses, loss))
     return True
 

@@ -319,7 +319,7 @@ def attribute(chains: Sequence[Chain], question: Question) -> tuple[list[Attribu
         key = question.keys[chain.header.cluster_key]
         settled += _all(chain, key, chain.header.number, AttributionReason.HEADER)
     keys = {one.cluster_key for one in settled} or set(question.keys.values())
-    only = next(iter(keys), question.cluster_key) if len(keys) <= 1 else None
+    only = next(iter(keys), question.cluster_key)
     single = len(keys) <= 1 and question.cluster_key in (None, only)
     named = {run.request_partition for chain in chains for run in chain.runs}
     heard = question.trusted or (question.trusted is None and question.partition in {None, *named})

@@ -185,8 +185,7 @@ class _Selector:
                 continue
             for place in range(stop - start):
                 size = int(a[place + 1] - a[place])
-                same = size == int(b[place + 1] - b[place])
-                if not same or not _same_bytes(one, int(a[place]), other, int(b[place]), size):
+                if not _same_bytes(one, int(a[place]), other, int(b[place]), size):  # a record begins with its length
                     yield start + place
 
 

@@ -159,8 +159,10 @@ class _Planner:
 
     def _fence(self) -> None:
         session = self._setting.session_id
-        fence = None if session is None else _read_fence(self._draft.storage, self._control, self._number)
-        if session is None or fence is None or session >= fence:
+        if session is None:
+            return
+        fence = _read_fence(self._draft.storage, self._control, self._number)
+        if session >= fence:
             return
         path = fence_path(self._draft.storage)
         if not self._allowed:
@@ -346,23 +348,25 @@ def _same(chosen: PartitionStruct | None, written: PartitionStruct) -> bool:
     return chosen is not None and (chosen.marks, chosen.flags) == (written.marks, written.flags)
 
 
-def _read_fence(storage: PurePath, control: ControlFile, partition: int) -> int | None:
-    """The highest session that a node here let in; None where none ever served.  Raises RefusedError, DiskReadError."""
+def _read_fence(storage: PurePath, control: ControlFile, partition: int) -> int:
+    """The highest session that a node here let in; NO_SESSION, which is below all, where none ever served.
+
+    Raises RefusedError, DiskReadError.
+    """
     path = fence_path(storage)
     partitions = len(control.partitions)
     try:
         data = disk.read_range(path, 0, fence_file_size(partitions) + 1)
     except FileNotFoundError:
-        return None
+        return NO_SESSION
     try:
         found = decode_fence_header(data[: FENCE_HEADER.size])
         if found != partitions or len(data) != fence_file_size(partitions):
             raise FenceError(f"it is for {found} partitions, and there are {partitions}")
         offset = pair_offset(partition)
-        session = decode_pair(data[offset : offset + FENCE_PAIR.size], partition).session_id
+        return decode_pair(data[offset : offset + FENCE_PAIR.size], partition).session_id
     except FenceError as error:
         raise RefusedError(
             f"{path}: cannot be understood: {error}",
             advice="make sure that no server of an older session is running, then remove the file",
         ) from error
-    return None if session == NO_SESSION else session

@@ -86,7 +86,8 @@ def obstacles(entry: QuarantineEntry) -> Iterator[Obstacle]:
 
 
 def _touched_names(touched: Iterable[str], partition: int) -> list[str]:
-    return [name.split("/", 1)[1] for name in touched if name.startswith(f"{partition}/")]
+    directory = f"{partition}/"
+    return [name.removeprefix(directory) for name in touched if name.startswith(directory)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +216,7 @@ def falling_marks(entry: QuarantineEntry) -> tuple[MarkFall, ...]:
         return ()
     then = decode_control(content_before(entry, file).read(0, file.before.size))
     found = []
-    for number in range(min(len(now.partitions), len(then.partitions))):
+    for number in range(len(now.partitions)):
         marks, others = marks_of(now, number), marks_of(then, number)
         if marks is not None and others is not None:
             names = ("session id", "low-water mark", "local low-water mark")
@@ -274,8 +275,9 @@ def _marks_as_left(entry: QuarantineEntry) -> Iterator[Edit]:
     path = entry.storage / CONTROL_FILE_NAME
     control = read_control(path)
     for state in entry.partitions or ():
-        if control is None or state.marks is None or marks_of(control, state.partition) in (None, state.marks):
+        if state.marks is None or marks_of(control, state.partition) in (None, state.marks):
             continue
+        assert control is not None  # which has marks
         after = next((file.after for file in entry.files if file.path == CONTROL_FILE_NAME), None)
         if after is not None and not same_contents(stamp_as(path, after), after):
             raise StalePlanError(

@@ -179,7 +179,10 @@ def by_places(found: Survey) -> Survey | None:
     torn = found.tail
     inner = found.losses if torn is None else found.losses[:-1]
     loss = inner[-1] if inner else None
-    if loss is None or loss.stop is None or not loss.out_of_order or (loss.length and loss.stop != loss.first):
+    if loss is None or not loss.out_of_order:
+        return None
+    assert loss.stop is not None  # or it would be the torn end
+    if loss.length and loss.stop != loss.first:
         return None
     if torn is not None and (torn.kept or torn.doubtful or torn.out_of_order):
         return None
@@ -203,7 +206,7 @@ def _scan(content: Content, begins: int, hint: ByteSource | None, start: int, ce
             if earlier is not None and _joins(earlier, item):
                 losses[-1] = replace(earlier, end=item.end, stop=stop)
             else:
-                losses.append(_loss(item, last if last is not None and end == item.offset else None))
+                losses.append(_loss(item, last))
             if stop is not None:
                 check_jump(content.name, item.transaction_id, stop, size)
                 next_id, end, last = stop, item.end, None

@@ -222,8 +222,6 @@ def _offset_behind(content: Content, begins: int, after: int, segment: SegmentVi
             if isinstance(item, Damage):
                 if item.transaction_id == after + 1:
                     return item.offset
-                if item.next_transaction_id is None:
-                    break
                 continue
             place = after + 1 - item.first_transaction_id
             if 0 <= place < len(item):

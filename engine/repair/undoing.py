@@ -5,17 +5,17 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.durable.edits import Edit
-from waltzctl.engine.durable.manifest import KeptFile, QuarantineEntry, RepairState, locate, quarantine_directory
+from waltzctl.engine.durable.manifest import KeptFile, QuarantineEntry, quarantine_directory
 from waltzctl.engine.durable.quarantine import take_back
 from waltzctl.engine.durable.restore import Way, same_contents, stamp_as, ways_back
-from waltzctl.engine.errors import DamageError, InvalidRequestError, RefusedError, StalePlanError, told_with
+from waltzctl.engine.durable.undoable import check_as_left, choose_applied
+from waltzctl.engine.errors import DamageError, RefusedError, StalePlanError, told_with
 from waltzctl.engine.log.places import local
 from waltzctl.engine.repair.since import ADVICE, check_nothing_stands_in_the_way, obstacles, set_aside
 from waltzctl.engine.storage.store import apply_edits, list_entries, roll_back_interrupted
@@ -62,13 +62,13 @@ def undo_locked(storage: Path, entry_id: str | None, *, allow_data_loss: bool) -
     """
     taken = roll_back_interrupted(storage)
     if taken and (entry_id is None or entry_id in {entry.id for entry in taken}):
-        return UndoResult(taken, _paths(taken))
+        return UndoResult(taken, paths_of(taken))
     with told_with(one.id for one in taken):
-        entry = _choose(storage, list_entries(storage), entry_id)
+        entry = choose_applied(storage, list_entries(storage), entry_id)
         aside = _set_aside(entry, list_entries(storage)) if allow_data_loss else None
         ways = check_ways_back(entry, list_entries(storage))
         done = take_back(entry, ways)
-    return UndoResult((done,), _paths([done]), taken, aside)
+    return UndoResult((done,), paths_of([done]), taken, aside)
 
 
 def _set_aside(entry: QuarantineEntry, entries: Sequence[QuarantineEntry]) -> QuarantineEntry | None:
@@ -79,24 +79,11 @@ def _set_aside(entry: QuarantineEntry, entries: Sequence[QuarantineEntry]) -> Qu
     return apply_edits(entry.storage, edits, command="set-aside", arguments=[entry.id], plan_hash="")
 
 
-def _paths(entries: Iterable[QuarantineEntry]) -> tuple[Path, ...]:
+def paths_of(entries: Iterable[QuarantineEntry]) -> tuple[Path, ...]:
+    """Files and directories that entries brought back."""
     entries = tuple(entries)
     files = tuple(entry.storage / file.path for entry in entries for file in entry.files)
     return files + tuple(entry.storage / move.path for entry in entries for move in entry.moves)
-
-
-def _choose(storage: Path, entries: Sequence[QuarantineEntry], entry_id: str | None) -> QuarantineEntry:
-    if entry_id is None:
-        applied = [entry for entry in entries if entry.state is RepairState.APPLIED]
-        if not applied:
-            raise RefusedError(f"{storage}: every repair was taken back already, there is nothing to undo")
-        return applied[-1]
-    for entry in entries:
-        if entry.id == entry_id:
-            if entry.state is not RepairState.APPLIED:
-                raise RefusedError(f"{entry_id}: {entry.state.why_final}")
-            return entry
-    raise InvalidRequestError(f"{storage}: there is no repair {entry_id!r}", advice="undo --list shows them")
 
 
 def check_ways_back(entry: QuarantineEntry, entries: Sequence[QuarantineEntry]) -> list[tuple[KeptFile, Way]]:
@@ -105,7 +92,7 @@ def check_ways_back(entry: QuarantineEntry, entries: Sequence[QuarantineEntry]) 
     Raises StalePlanError when a file is not as the repair left it, or what came since would not join what comes back;
     DiskReadError.
     """
-    _check_unchanged(entry, entries)
+    check_as_left(entry, entries, other_way=_other_way)
     try:
         ways = ways_back(entry)
     except DamageError as error:
@@ -134,51 +121,8 @@ def to_set_aside(entry: QuarantineEntry, entries: Sequence[QuarantineEntry]) -> 
         return []
     edits = set_aside(entry)
     if edits:
-        _check_unchanged(entry, entries, but={local(edit.path) for edit in edits})
+        check_as_left(entry, entries, but={local(edit.path) for edit in edits}, other_way=_other_way)
     return edits
-
-
-def _check_unchanged(entry: QuarantineEntry, entries: Sequence[QuarantineEntry], *, but: Collection[Path] = ()) -> None:
-    """Refuse when a file (of others than `but`) is not as the repair left it."""
-    touched = {file.path for file in entry.files}
-    _check_moves(entry, entries)
-    for file in entry.files:
-        path = locate(entry.storage, file.path)
-        if path in but or same_contents(stamp_as(path, file.after), file.after):
-            continue
-        for later in reversed(entries):
-            if (
-                later.number > entry.number
-                and later.state is RepairState.APPLIED
-                and file.path in {f.path for f in later.files}
-            ):
-                raise StalePlanError(f"{path}: a later repair changed it too", advice=f"undo {later.id} first")
-        raise StalePlanError(
-            f"{path}: the file is not as the repair {entry.id} left it",
-            advice=f"what was written since would be lost; the kept bytes are in {entry.path}" + _other_way(entry),
-        )
-    for name in entry.directories:
-        inside = {path.relative_to(entry.storage).as_posix() for path in (entry.storage / name).iterdir()}
-        if foreign := sorted(inside - touched - {path.relative_to(entry.storage).as_posix() for path in but}):
-            raise StalePlanError(f"{entry.storage / foreign[0]}: came into a directory that the repair {entry.id} made")
-
-
-def _check_moves(entry: QuarantineEntry, entries: Sequence[QuarantineEntry]) -> None:
-    """Refuse when a directory that the repair moved is not where it left it, or a later repair went into it."""
-    moved = {one for move in entry.moves for one in (move.path, move.target)}
-    for later in reversed(entries) if moved else ():
-        both = {file.path for file in later.files if file.path.rpartition("/")[0] in moved}
-        both |= moved & {move.path for move in later.moves}
-        if later.number > entry.number and later.state is RepairState.APPLIED and both:
-            raise StalePlanError(
-                f"{entry.storage / min(both)}: a later repair changed it too", advice=f"undo {later.id} first"
-            )
-    for move in entry.moves:
-        if not (entry.storage / move.target).is_dir() or os.path.lexists(entry.storage / move.path):
-            raise StalePlanError(
-                f"{entry.storage / move.path}: was moved again since the repair {entry.id} moved it to {move.target}",
-                advice=f"bring partition {move.partition} to where that left it first",
-            )
 
 
 def _other_way(entry: QuarantineEntry) -> str:

@@ -48,15 +48,13 @@ class Witnesses:
 
     def behind(self, part: RepairedSegment | None, stop: int) -> WitnessRecord | None:
         """The nearest one at the beginning of a segment, or of those behind it, from transaction `stop` on."""
-        while part is not None:
-            found = part.survey
-            if found is not None and (found.records or found.losses):
-                return self._at(part, HEADER_SIZE, found.begins, stop)
-            part = self._neighbour(part, behind=True)
-        return None
+        if part is None:
+            return None
+        assert part.survey is not None  # of another one nothing is asked
+        return self._at(part, HEADER_SIZE, part.survey.begins, stop)
 
     def _in_front(self, part: RepairedSegment, loss: Loss) -> WitnessRecord | None:
-        first = (self._row(part, loss.offset) or (loss, loss))[0]
+        first, _ = self._rows_of(part)[loss.offset]
         if first.offset == HEADER_SIZE:
             return self.before(self._neighbour(part, behind=False), first.first)
         return _witness(part, first.before, first.first - 1)
@@ -64,7 +62,7 @@ class Witnesses:
     def _at(self, part: RepairedSegment, offset: int, number: int, least: int) -> WitnessRecord | None:
         """The record at an offset, where `number` is expected, or the nearest one behind it, with an id of at least `least`."""
         assert part.survey is not None
-        last = self._row(part, offset)
+        last = self._rows_of(part).get(offset)
         if last is not None:
             offset, stop = last[1].end, last[1].stop
             if stop is None:
@@ -84,14 +82,14 @@ class Witnesses:
         ]
         return (min if behind else max)(near, key=lambda one: one.first, default=None)
 
-    def _row(self, part: RepairedSegment, offset: int) -> Row | None:
-        """The row of the loss at an offset, if there is one."""
+    def _rows_of(self, part: RepairedSegment) -> dict[int, Row]:
+        """The row of each loss of a segment, by its offset."""
         found = part.survey
         assert found is not None
         known = self._rows.get(part.first)
         if known is None or known[0] is not found:
             known = self._rows[part.first] = found, _rows(found.losses)
-        return known[1].get(offset)
+        return known[1]
 
 
 def _rows(losses: Sequence[Loss]) -> dict[int, Row]:

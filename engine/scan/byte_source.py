@@ -170,7 +170,7 @@ def only_zeros(source: ByteSource, offset: int, most: int) -> bool:
     """
     end = source.size()
     buffer = bytearray(_LOOK)
-    while offset < end and most > 0:
+    while most > 0:
         offset = source.next_data(offset) if isinstance(source, FileSource) else offset
         count = source.read_into(offset, memoryview(buffer)) if offset < end else 0
         if not count:

@@ -141,7 +141,7 @@ def aligned(size: int) -> npt.NDArray[np.uint8]:
 def tables(width: int) -> npt.NDArray[np.uint8]:
     """Every constant and table for vectors of `width` 64-bit words, aligned to 64 bytes; read-only."""
     block = aligned(TABLE_SIZE)
-    words = block[: TABLE_SIZE // 8 * 8].view(np.uint64)
+    words = block.view(np.uint64)
     size = width * 8
 
     rows = words[: LENGTHS * ROW // 8].reshape(LENGTHS, ROW // 8)
@@ -157,12 +157,12 @@ def tables(width: int) -> npt.NDArray[np.uint8]:
     powers[:LENGTHS] = _multiples(1 << 31, 8, LENGTHS)
     powers[LENGTHS:] = _multiples(1 << 31, step, LENGTHS)
 
-    constants = words[AT_BLOCKS // 8 : AT_FOLD // 8]
+    constants = words[AT_BLOCKS // 8 :]
     for number in range(BLOCKS):
         for word in range(width):
             distance = number * size + (width - 1 - word) * 8
             constants[number * width + word] = rising[distance]
-    fold = words[AT_FOLD // 8 : AT_MASK // 8]
+    fold = words[AT_FOLD // 8 :]
     fold[0:width:2] = x_power(8 * GROUP * size + 63) << 32
     fold[1:width:2] = x_power(8 * GROUP * size - 1) << 32
     block[AT_MASK + GROUP * 64 : AT_HEADER_MASK] = 255

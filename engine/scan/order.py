@@ -104,12 +104,9 @@ class OrderJudge:
         proven = search.by_index(offset, expected)
         if proven is not None:
             return Judgement(proven.offset, proven.transaction_id, "index")
-        end = run.end
-        if (resumption := search.find(end, expected + run.passed)) is not None:
-            end = resumption.offset
-            if resumption.expected >= expected:
-                return Judgement(end, resumption.expected, "chain")
-        return Judgement(end, None, "end")
+        if (resumption := search.find(run.end, expected + run.passed)) is not None:
+            return Judgement(resumption.offset, resumption.expected, "chain")
+        return Judgement(run.end, None, "end")
 
     def _shifted(self, found: Found, expected: int) -> Judgement | None:
         """Whether a row of records from `found` on, whose ids go on one by one, has the wrong ids altogether.
@@ -124,7 +121,7 @@ class OrderJudge:
         count = last - found.transaction_id + 1
         by_place = expected + count  # the id that belongs behind the row
         if end == stop:
-            if ceiling is not None and ceiling in (last + 1, by_place):
+            if ceiling in (last + 1, by_place):
                 return Judgement(stop, None, "end") if ceiling == by_place else None
             if 0 < lower < count and not self._repeated(found, end, lower) and self._as_indexed(found, expected, count):
                 return Judgement(stop, None, "end")  # a repeat, or the wrong ids: the index was made from either
@@ -232,6 +229,6 @@ class OrderJudge:
         """
         if self._out_of_reach(expected, head):
             return True
-        if not run.offsets or run.behind is not None:
+        if not run.offsets:
             return False
         return self._search.indexed(expected, len(run.offsets) + 1) == run.offsets

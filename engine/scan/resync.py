@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.scan.byte_source import ByteSource, read_bytes
 from waltzctl.engine.scan.kernel import OVERHEAD, Kernel, Status
-from waltzctl.engine.scan.probe import Candidates, Found, Probe
+from waltzctl.engine.scan.probe import MAX_ID, Candidates, Found, Probe
 from waltzctl.engine.scan.walk import RecordWalk, following
 from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, INDEX_ENTRY, SegmentHeader, entry_position
 
@@ -104,10 +104,9 @@ class IndexHint:
         named = (
             SegmentHeader.decode(header).first_transaction_id if len(header) == HEADER_SIZE else first_transaction_id
         )
-        if start != HEADER_SIZE or named <= first_transaction_id:
-            self._first = named
-            if self.entries(first_transaction_id, 1) == [start]:
-                return
+        self._first = named
+        if self.entries(first_transaction_id, 1) == [start]:
+            return
         self._first = first_transaction_id
         if start != HEADER_SIZE:
             self._source = None
@@ -137,6 +136,8 @@ class Resynchroniser:
 
     def find(self, offset: int, expected: int) -> Resumption | None:
         """The first believable record behind the damaged one at `offset`, which should have had the id `expected`."""
+        if expected > MAX_ID:
+            return None  # no record has such an id
         known = self.by_index(offset, expected)
         if known is not None and known.transaction_id <= expected + 1:
             return Resumption(known.offset, known.transaction_id, known.transaction_id, "index")
@@ -229,7 +230,7 @@ class Resynchroniser:
                 horizon = min(stop, chains[0].end + CONFLICT_WINDOW)
         if not chains or ((looks_torn or known is not None) and not chains[-1].reached):
             return at_known
-        if known is None and not chains[-1].reached and probe.closes(offset, expected, stop):
+        if not chains[-1].reached and probe.closes(offset, expected, stop):
             return None  # the damaged record ends with the file: what was found is its data
         best = chains[0]
         first_id = best.head.transaction_id

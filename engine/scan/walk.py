@@ -161,12 +161,8 @@ class RecordWalk:
         count = self.source.read_into(offset, memory[target:end])
         state[FILLED] = target + count
         if target + count < end:  # the file became shorter
-            self._cut(offset + count)
+            self.stop = offset + count
         return None
-
-    def _cut(self, stop: int) -> None:
-        self.stop = stop
-        self._state[ROOM] = stop - self._state[BASE]
 
     def _stream(self, length: int) -> Status | None:
         """Check a record that does not fit into the buffer.  Its length has passed the loop's bounds."""

@@ -86,7 +86,7 @@ class Word(enum.IntEnum):
     BYTES = 13
     """Out: bytes delivered."""
     FOUND = 14
-    """Out: id of the record that the loop stopped at, else -1."""
+    """Out, of the loop over append requests: id of the record that it stopped at, else -1."""
 
 
 WORDS = 16

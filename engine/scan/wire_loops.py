@@ -168,7 +168,7 @@ def encode(state: Any, memory: Any, table: Any, offsets: Any, out: Any) -> int:
         body = get(table, cell + BODY_COLUMN)
         length = get(table, cell + LENGTH_COLUMN)
         records = get(table, cell + RECORDS_COLUMN)
-        if body < 0 or length < APPEND_LEAST or length > filled or body > filled - length:
+        if body < 0 or length < APPEND_LEAST or body > filled - length:
             status = MALFORMED
             break
         if records < 0 or records > length or records * WIRE_OVERHEAD > length - APPEND_LEAST:
@@ -246,7 +246,6 @@ def to_list(state: Any, memory: Any, out: Any, brief: Any) -> int:
     expected = get(state, EXPECTED)
     count = 0
     size = 0
-    found = -1
     status = FINE
     while count < rows:
         left = filled - position - DISK_OVERHEAD
@@ -260,11 +259,9 @@ def to_list(state: Any, memory: Any, out: Any, brief: Any) -> int:
         number = long_at(memory, position)
         if number != expected + count:
             status = BAD_ORDER
-            found = number
             break
         if data > longest:
             status = TOO_LONG
-            found = number
             break
         source = position + DISK_HEAD
         data_sum = checksum(state, 0, memory, source, data)
@@ -272,11 +269,9 @@ def to_list(state: Any, memory: Any, out: Any, brief: Any) -> int:
         record_sum = joined(state, record_sum, data_sum, memory, source, data)
         if record_sum != unsigned_at(memory, source + data):
             status = BAD_RECORD
-            found = number
             break
         if data_sum != unsigned_at(memory, position + HEAD):
             status = BAD_DATA
-            found = number
             break
         if brief:
             copy(out, size, memory, position, BRIEF)
@@ -291,7 +286,6 @@ def to_list(state: Any, memory: Any, out: Any, brief: Any) -> int:
     put(state, POSITION, position)
     put(state, TAKEN, count)
     put(state, BYTES, size)
-    put(state, FOUND, found)
     return status
 
 

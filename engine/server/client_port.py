@@ -20,7 +20,7 @@ from waltzctl.engine.net.connection import HEADER, Connection, Received
 from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.net.port import Port
 from waltzctl.engine.server.locks import Locks
-from waltzctl.engine.server.partition import Append, Partition
+from waltzctl.engine.server.served_partition import Append, Partition
 from waltzctl.engine.server.store_partition import PartitionClosedError
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import RecordHeader
@@ -62,7 +62,7 @@ class ClientPort(Port):
 
 
 class ClientConnection(Connection):
-    """A client; a reader of feeds (`engine.server.partition.Reader`) for each that it was granted."""
+    """A client; a reader of feeds (`engine.server.served_partition.Reader`) for each that it was granted."""
 
     MAGIC: ClassVar[Magic] = Magic.CLIENT
     GREETING: ClassVar[Hello] = Hello(wire.CLIENT_VERSIONS, WALTZ_SERVER)

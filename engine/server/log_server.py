@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 
 from waltzctl.engine.errors import PeerError, RemoteError
 from waltzctl.engine.server.client_port import Answers, ClientPort
-from waltzctl.engine.server.partition import Partition
+from waltzctl.engine.server.served_partition import Partition
 from waltzctl.engine.server.server_settings import ServerOptions
 from waltzctl.engine.server.storage_nodes import Connect, StorageNodes
 from waltzctl.engine.server.store_partition import SessionMetadata, StorePartition

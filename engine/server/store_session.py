@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from waltzctl.engine.errors import PeerError, ProtocolError, RemoteError, WaltzError
-from waltzctl.engine.quorum import recovery
+from waltzctl.engine.quorum import recovery, recovery_actions, recovery_events
 from waltzctl.engine.quorum.vote import quorum_of
 from waltzctl.engine.server.server_settings import SessionOptions
 from waltzctl.engine.server.storage_nodes import Storage, StorageNodes
@@ -165,26 +165,26 @@ class StoreSession:
 
     # ---- recovery ------------------------------------------------------------------------------------------------------
 
-    def tell(self, event: recovery.Event) -> None:
+    def tell(self, event: recovery_events.Event) -> None:
         """Something happened; begin what follows from it."""
         if self._closed.done():
             return
         self._state, actions = recovery.step(self._state, event)
         for action in actions:
             match action:
-                case recovery.Open(mark, nodes):
+                case recovery_actions.Open(mark, nodes):
                     self.high_water_mark = self.low_water_mark = mark
                     self._next = mark + 1
                     self._opened.set_result(mark)
                     for node in nodes:
                         self._replicas[node].take_part(mark)
-                case recovery.Join(node):
+                case recovery_actions.Join(node):
                     held = self._state.replicas[node].high_water_mark
                     assert held is not None
                     self._replicas[node].take_part(held)
-                case recovery.GiveUp(reason):
+                case recovery_actions.GiveUp(reason):
                     self._end(reason)
-                case recovery.WriteMetadata(replicas):
+                case recovery_actions.WriteMetadata(replicas):
                     self.spawn(self._write(replicas))
                 case _:
                     self.spawn(self._replicas[action.node].perform(action))
@@ -193,9 +193,9 @@ class StoreSession:
         try:
             await self._write_replicas(replicas)
         except WaltzError as error:
-            self.tell(recovery.MetadataLost(f"its replica states cannot be written: {error}"))
+            self.tell(recovery_events.MetadataLost(f"its replica states cannot be written: {error}"))
         else:
-            self.tell(recovery.MetadataWritten())
+            self.tell(recovery_events.MetadataWritten())
 
     async def copied(self, source: str, first: int, count: int) -> tuple[WireRecord, ...]:
         """Records of a replica: at least one, each the next one and agreeing with its checksum.
@@ -280,7 +280,7 @@ class StoreSession:
             return
         if self._state.replicas[node].phase is not recovery.Phase.ABSENT:
             self._log.warning("partition %d: replica %s: %s", self.partition, node, error)
-            self.tell(recovery.Failed(node, str(error)))
+            self.tell(recovery_events.Failed(node, str(error)))
         self._decide()
 
     # ---- reading -------------------------------------------------------------------------------------------------------
@@ -339,7 +339,7 @@ class _Replica:
                 continue
             self._gone.clear()  # what failed meanwhile, a read that began before, is not about this connection
             self._storage = storage
-            session.tell(recovery.Connected(self.node, info.session_id, info.low_water_mark, last))
+            session.tell(recovery_events.Connected(self.node, info.session_id, info.low_water_mark, last))
             begun = asyncio.get_running_loop().time()
             await self._gone.wait()
             if asyncio.get_running_loop().time() - begun > session.options.longest_retry:
@@ -355,7 +355,7 @@ class _Replica:
         self.session.lost(self.node, error)
         self._gone.set()
 
-    async def perform(self, action: recovery.Action) -> None:
+    async def perform(self, action: recovery_actions.Action) -> None:
         """An action of the recovery."""
         session, storage = self.session, self._storage
         if storage is None:
@@ -363,13 +363,13 @@ class _Replica:
         era = self._era
         try:
             match action:
-                case recovery.Truncate(_, to):
+                case recovery_actions.Truncate(_, to):
                     last = await storage.truncate(session.session_id, session.partition, to)
-                    event: recovery.Event = recovery.Truncated(self.node, last)
-                case recovery.SetLowWaterMark(_, mark):
+                    event: recovery_events.Event = recovery_events.Truncated(self.node, last)
+                case recovery_actions.SetLowWaterMark(_, mark):
                     await storage.set_low_water_mark(session.session_id, session.partition, mark)
-                    event = recovery.MarkSet(self.node)
-                case recovery.CatchUp():
+                    event = recovery_events.MarkSet(self.node)
+                case recovery_actions.CatchUp():
                     event = await self._catch_up(storage, action)
                 case _:
                     raise AssertionError(action)
@@ -380,16 +380,16 @@ class _Replica:
         if era == self._era:
             session.tell(event)
 
-    async def _catch_up(self, storage: Storage, action: recovery.CatchUp) -> recovery.CaughtUp:
+    async def _catch_up(self, storage: Storage, action: recovery_actions.CatchUp) -> recovery_events.CaughtUp:
         session = self.session
         try:
             records = await session.copied(action.source, action.first, action.last - action.first + 1)
         except (PeerError, RemoteError) as error:
             session._replicas[action.source].fail(error)
-            return recovery.CaughtUp(self.node, action.first - 1)
+            return recovery_events.CaughtUp(self.node, action.first - 1)
         records = records[: action.last - action.first + 1]
         await storage.append(session.session_id, session.partition, records)
-        return recovery.CaughtUp(self.node, records[-1].transaction_id)
+        return recovery_events.CaughtUp(self.node, records[-1].transaction_id)
 
     # ---- in the open session -------------------------------------------------------------------------------------------
 

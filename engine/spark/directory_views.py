@@ -21,10 +21,11 @@ from waltzctl.engine.columns.finding_columns import FINDING
 from waltzctl.engine.columns.segment_columns import SEGMENT
 from waltzctl.engine.errors import DiskReadError, NotWaltzError
 from waltzctl.engine.inspect.dump import dump_control, dump_segment
-from waltzctl.engine.inspect.partition_runs import PartitionRun, storage_findings
+from waltzctl.engine.inspect.partition_runs import PartitionRun
 from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentCheck
 from waltzctl.engine.inspect.segment_job import SegmentJob
+from waltzctl.engine.inspect.storage_checks import storage_findings
 from waltzctl.engine.scan import kernels
 from waltzctl.engine.spark.finding_tasks import ChunkTask, PartitionTask, chunks, whole_partition
 from waltzctl.engine.spark.record_arrays import Constants

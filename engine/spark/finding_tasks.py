@@ -140,7 +140,7 @@ class ChunkTask:
     def _before(self, wanted: Sequence[Ids], limits: ReadLimits) -> list[SegmentReport]:
         """Segments in front of these that may hold ids of a range."""
         firsts = [job.first for job in self.jobs_before]
-        stops = [*firsts[1:], self.jobs[0].first]
+        stops = [*firsts, self.jobs[0].first][1:]
         able = [
             job
             for job, stop in zip(self.jobs_before, stops, strict=True)

@@ -8,8 +8,10 @@ from pathlib import PurePath
 
 from waltzctl.engine.errors import DiskReadError, NotWaltzError
 from waltzctl.engine.findings import Finding
-from waltzctl.engine.inspect.partition_runs import Span, ledger_findings
+from waltzctl.engine.inspect.partition_runs import Span
 from waltzctl.engine.inspect.read_limits import ReadLimits
+from waltzctl.engine.inspect.storage_checks import ledger_findings
+from waltzctl.engine.inspect.unread_losses import losses_behind, losses_in_front
 from waltzctl.engine.log.view import view_partition
 from waltzctl.engine.spark.finding_tasks import PartitionTask, whole_partition
 from waltzctl.engine.spark.selection import Selection
@@ -46,7 +48,7 @@ class MissingTask:
         except (NotWaltzError, DiskReadError):
             return
         run = self.partition.opened(limits)
-        yield from run.losses_in_front(self.span) if self.front else run.losses_behind(self.span)
+        yield from losses_in_front(run, self.span) if self.front else losses_behind(run, self.span)
 
 
 def record_parts(

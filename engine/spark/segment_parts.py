@@ -45,7 +45,7 @@ _TRIES = 16
 class Range:
     """A part's records: read from `begin`, from what begins at or behind `skip` to what begins in front of `stop`.
 
-    `to_end`: it is the last one.
+    `to_end`: it is the last one, and `stop` the size of the file.
     """
 
     begin: RecordPlace
@@ -72,7 +72,7 @@ def items_of(reader: ChunkReader, part: SegmentPart, wanted: Range, *, data: boo
     end = wanted.begin.offset
     for item in reader.scan(wanted.begin.transaction_id, wanted.begin.offset, stop=reader.size, data=data):
         if isinstance(item, Damage):
-            if not wanted.to_end and item.offset >= wanted.stop:
+            if item.offset >= wanted.stop:
                 return
             if item.offset >= wanted.skip:
                 yield item
@@ -80,7 +80,7 @@ def items_of(reader: ChunkReader, part: SegmentPart, wanted: Range, *, data: boo
             if item.cause is not DamageCause.TORN_TAIL and next_id is None:
                 next_id = item.transaction_id
         else:
-            rows = len(item) if wanted.to_end else int(item.offset.searchsorted(wanted.stop))
+            rows = int(item.offset.searchsorted(wanted.stop))
             batch = rows_of(item, int(item.offset.searchsorted(wanted.skip)), rows)
             if batch is not None:
                 yield batch
@@ -140,7 +140,7 @@ def _proven(reader: ChunkReader, transaction_id: int, size: int) -> RecordPlace 
         for back in _NEAR:
             before = reader.reader.entry(transaction_id - back)
             near = before is not None and 0 <= found.offset - before <= LOOKBACK
-            if transaction_id - back >= reader.begins and (near or back == 1):
+            if near or back == 1:
                 leads = _leads(reader, transaction_id - back, before, found.offset, transaction_id)
                 return RecordPlace(found.offset, transaction_id) if leads else None
     except DiskReadError:
@@ -203,8 +203,6 @@ def _searched(reader: ChunkReader, target: int) -> tuple[bool, RecordPlace | Non
             found, broken = _chain(reader, RecordPlace(head.offset, head.transaction_id), target)
             if broken is None:
                 return True, found
-            if broken >= target:
-                return False, None
             start = max(broken, place + 1)
     except (BudgetExhaustedError, DiskReadError):
         return False, None

@@ -213,9 +213,6 @@ class PartitionPlaces:
     def _split(self, whole: SegmentRange, start: Anchor, segment: SegmentView) -> Iterator[SegmentRange]:
         """Cut one segment's part of a batch where its index proves a record to begin."""
         with open_segment(whole.job) as opened:
-            if opened.short:
-                yield whole
-                return
             stop = opened.size if whole.stop is None else whole.stop
             if start.segment == whole.segment and start.end is not None and start.transaction_id + 1 == whole.first:
                 whole = replace(whole, start=start.end, start_id=whole.first)

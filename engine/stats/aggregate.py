@@ -2,7 +2,7 @@
 
 An aggregate of some records is a value.  Merging is commutative and associative: however the records are cut into parts and in
 whatever order these are merged, the result is equal, as long as the tables of clients and of header values stay within their
-bounds (`engine.stats.tables.Ranked`).  Partitions are known by their `place`, a number that the planning gives them, because
+bounds (`engine.stats.sum_tables.Ranked`).  Partitions are known by their `place`, a number that the planning gives them, because
 several storage directories may have a partition of the same number.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from waltzctl.engine.stats.axes import Interval, Scale, id_shift, joined
 from waltzctl.engine.stats.coverage import Runs, runs_of, united
-from waltzctl.engine.stats.tables import (
+from waltzctl.engine.stats.sum_tables import (
     SUMS,
     How,
     Ints,

@@ -16,7 +16,7 @@ from waltzctl.engine.scan.columns import RecordBatch
 from waltzctl.engine.stats.aggregate import CLIENTS, EXTENT, Aggregate, TableBounds
 from waltzctl.engine.stats.axes import Clock, Interval, Scale, borders, id_shift
 from waltzctl.engine.stats.coverage import runs_of
-from waltzctl.engine.stats.tables import SUMS, How, Ints, Table, bounded, empty, grouped
+from waltzctl.engine.stats.sum_tables import SUMS, How, Ints, Table, bounded, empty, grouped
 from waltzctl.formats.segment import RECORD_OVERHEAD
 
 CLASSES = 32

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from waltzctl.engine.stats.tables import Ints
+from waltzctl.engine.stats.sum_tables import Ints
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,7 +11,7 @@ import numpy as np
 from waltzctl.engine.findings import Code, Finding
 from waltzctl.engine.stats.aggregate import Aggregate, shifts_of
 from waltzctl.engine.stats.axes import Interval
-from waltzctl.engine.stats.tables import Ints, Ranked, Table, grouped
+from waltzctl.engine.stats.sum_tables import Ints, Ranked, Table, grouped
 
 GAPS_LISTED = 10_000
 """Gaps that are named one by one; all of them are counted."""

@@ -15,9 +15,11 @@ from pathlib import PurePath
 
 from waltzctl.engine.findings import Finding, loss_finding
 from waltzctl.engine.inspect.live import states
-from waltzctl.engine.inspect.partition_runs import PartitionRun, ledger_findings, runs
+from waltzctl.engine.inspect.partition_runs import PartitionRun, runs
 from waltzctl.engine.inspect.read_limits import ReadLimits
+from waltzctl.engine.inspect.storage_checks import ledger_findings
 from waltzctl.engine.inspect.targets import Scope, ScopeSurroundings, look_around, plan
+from waltzctl.engine.inspect.unread_losses import losses_behind, losses_in_front
 from waltzctl.engine.inspect.verification import Tally
 from waltzctl.engine.log.assess import Stretch, joint
 from waltzctl.engine.log.view import FileState
@@ -110,7 +112,7 @@ class _Partition:
         """Everything that is wrong with it, in the order of dump."""
         yield from self.run.begin()
         yield from self.run.told_strays()
-        yield from self.run.losses_in_front(_ALL)
+        yield from losses_in_front(self.run, _ALL)
         before: _Segment | None = None
         for segment in self.segments:
             yield from segment.headers
@@ -118,7 +120,7 @@ class _Partition:
                 yield from _join(before, segment)
             yield from segment.findings
             before = segment
-        yield from self.run.losses_behind(_ALL)
+        yield from losses_behind(self.run, _ALL)
 
 
 def _join(before: _Segment, behind: _Segment) -> Iterator[Finding]:

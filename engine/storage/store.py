@@ -82,7 +82,7 @@ STATE_FILES = frozenset(
     {f"{disk.STATE_DIRECTORY}/{AVAILABILITY_FILE_NAME}", f"{disk.STATE_DIRECTORY}/{FENCE_FILE_NAME}", LEDGER_NAME}
 )
 """What a repair may change of our own state: files that belong to the partitions, as the control file does."""
-STORE = quarantine.Store(STATE_FILES, partition_states)
+STORE = quarantine.Store(STATE_FILES, partition_states, CONTROL_FILE_NAME)
 
 
 def list_entries(storage: Path) -> tuple[QuarantineEntry, ...]:

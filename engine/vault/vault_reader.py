@@ -15,9 +15,9 @@ from pathlib import Path
 from waltzctl.engine.errors import DamageError, InvalidRequestError, NotWaltzError
 from waltzctl.engine.findings import Code, Finding, make_finding
 from waltzctl.engine.pages.inspection import read_page, view_store
+from waltzctl.engine.pages.log_replay import page_finding
 from waltzctl.engine.pages.page_directory import PageDirectory
 from waltzctl.engine.pages.page_storage import PageStorage
-from waltzctl.engine.pages.restore import page_finding
 from waltzctl.engine.vault.sealing import Sealer, head_digest, open_keys, section_digest
 from waltzctl.formats.checksums import crc32c
 from waltzctl.formats.pages.names import BLOB_DIRECTORY, WAL_DIRECTORY, blob_name

@@ -9,16 +9,18 @@ from pathlib import Path
 import pytest
 
 from tests.backup.vaults import backup, codes, findings, restored, settle, vault
-from tests.builders import build_directory, digest
+from tests.builders import build_directory, digest, make_records, write_segment
 from waltzctl.engine.backup.backup_removal import prune_vault
 from waltzctl.engine.backup.backup_repair import read_records, repair_vault
 from waltzctl.engine.backup.backup_restore import RestoreOptions
 from waltzctl.engine.backup.backup_verification import VaultVerifyOptions, verify_vault
 from waltzctl.engine.errors import DamageError, InvalidRequestError, WaltzError
 from waltzctl.engine.inspect.verification import VerifySummary
-from waltzctl.engine.pages.batch import WriteBatch
 from waltzctl.engine.pages.inspection import view_store
+from waltzctl.engine.pages.page_batch import WriteBatch
+from waltzctl.engine.pages.page_recovery import apply_recovery, plan_recovery
 from waltzctl.engine.pages.page_storage import PageStorage
+from waltzctl.engine.pages.wal_reader import RecoveryMode
 from waltzctl.engine.vault.sealing import Sealer, VaultKeys, WrongPasswordError
 from waltzctl.engine.vault.vault_reader import UnreadableBackup, VaultReader
 from waltzctl.formats.pages.write_batch import PageId
@@ -263,3 +265,34 @@ def test_errors_are_ours(tmp_path: Path, source: Path) -> None:
     backup(place, source)
     with pytest.raises(WaltzError):
         repair_vault(place, tmp_path)
+
+
+def test_a_vault_whose_log_is_damaged_is_recovered_in_place_and_mended(tmp_path: Path) -> None:
+    """What is lost with a record of the log is one backup, and what others refer to in it; a replica has that."""
+    source = settle(build_directory(tmp_path / "source", {0: 300}))
+    place = vault(tmp_path)
+    first = backup(place, source)
+    write_segment(source / "0", make_records(100, first=300))
+    second = backup(place, source)
+    assert second.new_pages < second.pages
+    log = place / "wal" / "log_2_0"
+    content = bytearray(log.read_bytes())
+    content[len(content) // 2] ^= 1
+    log.write_bytes(content)
+    with pytest.raises(DamageError):
+        backup(place, source)
+    plan = plan_recovery(place, RecoveryMode.SKIP_DAMAGED)
+    assert plan.loses_data
+    apply_recovery(plan, arguments=())
+    assert [one.name for one in _heads(place)] == [second.name], "the first one was in the record that is lost"
+    assert codes(findings(place)) >= {"backup-incomplete", "page-missing"}
+    done = repair_vault(place, source)
+    assert done.damaged == done.mended > 0
+    assert findings(place) == []
+    assert restored(place, second.name, tmp_path / "back") == digest(source)
+    assert backup(place, source).new_pages == 0
+    assert first.name != second.name
+
+
+def _heads(place: Path) -> list[BackupHead]:
+    return [one for one in VaultReader.open(place).heads() if isinstance(one, BackupHead)]

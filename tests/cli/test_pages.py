@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shlex
+import shutil
+import signal
+import time
 from pathlib import Path
 
 import pytest
 
-from tests.cli.running import Answer, invoke
+from tests import warm_start
+from tests.cli.running import Answer, command_line, environment, invoke, on_terminal
 from tests.crash.simdisk import Tree
 from tests.pages.stores import crash
-from waltzctl.engine.pages.batch import WriteBatch
+from waltzctl.engine.durable import quarantine
+from waltzctl.engine.durable.directory_lock import DirectoryLock
+from waltzctl.engine.pages.page_batch import WriteBatch
+from waltzctl.engine.pages.page_recovery import apply_recovery, plan_recovery
 from waltzctl.engine.pages.page_storage import PageStorage
+from waltzctl.engine.pages.wal_reader import RecoveryMode
 
 
 @pytest.fixture
@@ -116,7 +126,7 @@ def test_a_damaged_log_is_refused_and_salvaged(store: Path, tmp_path: Path) -> N
     assert finding["remedy"] == f"waltzctl pages salvage {store} --to DIR"
     refused = invoke("pages", "gc", store)
     assert refused.status == 4
-    assert "salvage what is whole into a new directory" in refused.err
+    assert "take what is whole with pages recover --mode skip-damaged, or into a new directory" in refused.err
     saved = invoke("pages", "salvage", store, "--to", tmp_path / "to", "--format", "table")
     assert saved.status == 5
     assert "SALVAGED IN PART  1 page written" in saved.out
@@ -144,3 +154,220 @@ def test_what_is_no_store_and_what_cannot_be_meant(store: Path, tmp_path: Path) 
     assert invoke("pages", "salvage", store, "--to", store / "to").status == 2
     assert invoke("pages", "dump", store, "--what", "else").status == 2
     assert invoke("pages", store, "verify").status == 2
+
+
+def damaged(store: Path) -> Path:
+    """The first record of the log is not what it was: pages 1 and 2 in their first version, and page 3."""
+    log = store / "wal" / "log_1_0"
+    raw = bytearray(log.read_bytes())
+    raw[40] ^= 1
+    log.write_bytes(raw)
+    return store
+
+
+def test_a_damaged_store_is_recovered_in_place_and_taken_back(store: Path) -> None:
+    damaged(store)
+    before = Tree.read(store, (".waltzctl/lock",))
+    assert invoke("pages", "recover", store, "--yes").status == 4
+    assert invoke("pages", "recover", store, "--mode", "absolute-consistency", "--yes").status == 4
+    words = ("pages", "recover", store, "--mode", "skip-damaged")
+    refused = invoke(*words, "--format", "ndjson")
+    assert refused.status == 13
+    planned = invoke(*words, "--dry-run", "--format", "ndjson")
+    assert planned.status == 4, "as verify"
+    (plan,) = planned.only("plan")
+    assert (plan["command"], plan["arguments"]["mode"]) == ("pages recover", "skip-damaged")
+    assert [(step["action"], step["loses_data"]) for step in plan["steps"]] == [
+        ("give-up", True), ("write-checkpoint", False), ("set-aside", False),
+    ]  # fmt: skip
+    assert "Nothing was modified." in invoke(*words, "--dry-run", "--format", "table").out
+    assert Tree.read(store, (".waltzctl/lock",)).differences(before) == []
+    answer = invoke(*words, "--yes", "--format", "ndjson")
+    assert answer.status == 0, answer.err
+    (result,) = answer.only("result")
+    assert (result["applied"], result["status"], result["plan_hash"]) == (True, "clean", plan["hash"])
+    assert verify(store).status == 0
+    listed = invoke("undo", store, "--list", "--format", "ndjson").only("undo-entry")
+    assert [(one["id"], one["command"]) for one in listed] == [(result["undo_id"], "pages-recover")]
+    assert invoke("undo", store).status == 13
+    assert invoke("undo", store, "--allow-data-loss", "--yes").status == 2
+    assert invoke("undo", store, "--dry-run").status == 0
+    undone = invoke("undo", store, "--yes", "--format", "table")
+    assert undone.status == 4, "the damage is there again"
+    assert "UNDONE  2 files brought back" in undone.out
+    assert {name: one for name, one in Tree.read(store).files.items() if ".waltzctl" not in name} == {
+        name: one for name, one in before.files.items() if ".waltzctl" not in name
+    }
+    assert invoke("undo", store, result["undo_id"], "--yes").status == 13
+    assert invoke("undo", store, "20260101T000000Z-x", "--yes").status == 2
+    shown = invoke(*words, "--yes", "--format", "table").out
+    assert "REPAIRED" in shown
+    with PageStorage.open(store) as opened:
+        assert bytes(opened.read(2).data) == b"again"
+        assert opened.max_id() == 2
+    refused = invoke("undo", store, "--yes")
+    assert refused.status == 13
+    assert "was opened for writing since" in refused.err
+    assert invoke(*words, "--yes", "--format", "table").out.endswith("NOTHING TO DO. Nothing was modified.\n")
+
+
+def test_recovery_up_to_the_first_fault_tells_what_it_costs(store: Path) -> None:
+    with PageStorage.open(store) as opened:
+        opened.write(WriteBatch().put_page(7, b"seven" * 200))
+        opened.write(WriteBatch().put_page(8, b"eight" * 200))
+    log = store / "wal" / "log_2_0"
+    raw = bytearray(log.read_bytes())
+    raw[40] ^= 1
+    log.write_bytes(raw)
+    answer = invoke("pages", "recover", store, "--mode", "point-in-time", "--yes", "--format", "table")
+    assert answer.status == 3, "the room behind the last page is nobody's"
+    for said in ("drop-records", "page 0:8 is given up", "space-leaked", "REPAIRED", f"waltzctl pages gc {store}"):
+        assert said in answer.out
+    assert verify(store).status == 3
+    assert invoke("pages", "gc", store).status == 0
+    assert verify(store).status == 0
+
+
+def test_a_version_whose_room_was_used_again_is_damage_that_remains(store: Path) -> None:
+    with PageStorage.open(store) as opened:
+        opened.write(WriteBatch().put_page(7, b"seven"))  # where page 2 was first
+    log = store / "wal" / "log_1_0"
+    raw = bytearray(log.read_bytes())
+    raw[-60] ^= 1
+    log.write_bytes(raw)
+    answer = invoke("pages", "recover", store, "--mode", "point-in-time", "--yes", "--format", "table")
+    assert answer.status == 5
+    assert "DAMAGE REMAINS" in answer.out
+    assert "page 0:2" in " ".join(one["message"] for one in verify(store).only("finding"))
+    assert invoke("undo", store, "--yes").status == 4
+
+
+def test_recovery_of_a_store_in_use_and_of_none(store: Path, tmp_path: Path) -> None:
+    damaged(store)
+    assert invoke("pages", "recover", tmp_path / "none", "--yes").status == 10
+    assert invoke("pages", "recover", store, "--mode", "best", "--yes").status == 2
+    with DirectoryLock.acquire(store, None):
+        assert invoke("pages", "recover", store, "--mode", "skip-damaged", "--yes").status == 11
+
+
+def test_a_recovery_that_is_killed_is_taken_back(store: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """The process dies between two of its steps; the next command says so, and the one after that recovers."""
+    damaged(store)
+    before = {name: one for name, one in Tree.read(store).files.items() if ".waltzctl" not in name}
+    words = ("pages", "recover", store, "--mode", "skip-damaged", "--yes", "--format", "ndjson")
+    for number in range(100 if request.config.getoption("--long") else 5):
+        with warm_start.Popen(command_line(*words), env=environment(), stdout=-3, stderr=-3) as process:
+            time.sleep(0.1 + 0.05 * (number % 12))
+            os.kill(process.pid, signal.SIGKILL)
+        for _ in range(3):
+            answer = invoke(*words)
+            assert answer.status in (0, 3, 4), answer.err
+            if verify(store).status == 0:
+                break
+        assert verify(store).status == 0
+        assert invoke("undo", store, "--yes").status == 4
+        now = {name: one for name, one in Tree.read(store).files.items() if ".waltzctl" not in name}
+        assert now == before
+
+
+def kept_plan(store: Path, *words: str) -> Path:
+    file = store.with_name("plan.json")
+    file.write_text(invoke("pages", "recover", store, *words, "--dry-run", "--format", "json").out)
+    return file
+
+
+def test_a_kept_plan_is_carried_out_as_it_stands_or_not_at_all(store: Path, tmp_path: Path) -> None:
+    damaged(store)
+    file = kept_plan(store, "--mode", "skip-damaged")
+    words = ("pages", "recover", store, "--plan", file)
+    before = Tree.read(store)
+    unasked = invoke(*words)
+    assert (unasked.status, "not confirmed, nothing was modified" in unasked.err) == (13, True)
+    other = invoke(*words, "--mode", "point-in-time", "--yes")
+    assert (other.status, "made with other options" in other.err) == (2, True)
+    shutil.copytree(store, tmp_path / "copy")
+    elsewhere = invoke("pages", "recover", tmp_path / "copy", "--plan", file, "--yes")
+    assert (elsewhere.status, f"not for {tmp_path / 'copy'}" in elsewhere.err) == (2, True)
+    of_another = invoke("recover", store, "--plan", file, "--yes")
+    assert (of_another.status, "a plan of pages recover, not of recover" in of_another.err) == (2, True)
+    changed = json.loads(file.read_text())
+    for change in ({"steps": changed["steps"][1:]}, {"hash": "0" * 64}):
+        file.with_name("changed.json").write_text(json.dumps({**changed, **change}))
+        assert invoke(*words[:-1], file.with_name("changed.json"), "--yes").status == 13
+    for nonsense in ("{}", "nothing", json.dumps({**changed, "arguments": {**changed["arguments"], "mode": "best"}})):
+        file.with_name("changed.json").write_text(nonsense)
+        assert invoke(*words[:-1], file.with_name("changed.json"), "--yes").status == 2
+    assert Tree.read(store).differences(before) == []
+    answer = invoke(*words, "--yes", "--format", "ndjson")
+    assert (answer.status, answer.only("result")[0]["plan_hash"]) == (0, changed["hash"])
+    stale = invoke(*words, "--yes")
+    assert (stale.status, "no longer those that the plan was made for" in stale.err) == (13, True)
+
+
+def test_a_plan_that_loses_nothing_needs_no_second_word(store: Path) -> None:
+    with (store / "wal" / "log_1_0").open("ab") as log:
+        log.write(b"torn")
+    assert invoke("pages", "recover", store, "--plan", kept_plan(store)).status == 0
+    assert verify(store).status == 0
+
+
+def test_on_a_terminal_yes_is_typed(store: Path) -> None:
+    damaged(store)
+    before = Tree.read(store)
+    words = ("pages", "recover", store, "--mode", "skip-damaged")
+    assert on_terminal(*words, typed=b"no\n", after=b"to apply the plan").status == 13
+    assert Tree.read(store).differences(before) == []
+    assert on_terminal(*words, typed=b"yes\n", after=b"to apply the plan").status == 0
+    assert on_terminal("undo", store, typed=b"no\n", after=b"to do it").status == 13
+    assert on_terminal("undo", store, typed=b"yes\n", after=b"to do it").status == 4
+
+
+def test_what_a_recovery_kept_is_given_up(store: Path) -> None:
+    damaged(store)
+    assert invoke("pages", "recover", store, "--mode", "skip-damaged", "--yes").status == 0
+    prune = ("undo", store, "--prune", "--older-than", "1ms")
+    assert invoke(*prune).status == 13
+    assert invoke("undo", store, "--prune", "--older-than", "1d", "--yes", "--format", "table").out.startswith(
+        "NOTHING"
+    )
+    assert invoke(*prune, "--keep", "1", "--yes").status == 0
+    (plan,) = invoke(*prune, "--dry-run", "--format", "ndjson").only("plan")
+    with DirectoryLock.acquire(store, None):
+        assert invoke(*prune, "--yes").status == 11
+    (result,) = invoke(*prune, "--yes", "--format", "ndjson").only("result")
+    assert (result["status"], result["bytes_freed"]) == ("pruned", plan["steps"][0]["length"])
+    (entry,) = invoke("undo", store, "--list", "--format", "ndjson").only("undo-entry")
+    assert entry["state"] == "pruned"
+    assert [path.name for path in Path(entry["quarantine"]).iterdir()] == ["manifest.json"]
+    assert invoke("undo", store, "--yes").status == 13
+    assert "was pruned" in invoke("undo", store, entry["id"], "--yes").err
+    assert verify(store).status == 0
+
+
+def test_an_interrupted_recovery_is_told_and_goes_on(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    damaged(store)
+    with monkeypatch.context() as patched:
+        patched.setattr(quarantine, "_finish", die)
+        with pytest.raises(DeathError):
+            apply_recovery(plan_recovery(store, RecoveryMode.SKIP_DAMAGED), arguments=())
+    before = Tree.read(store)
+    seen = verify(store)
+    (found,) = seen.only("finding")
+    assert (seen.status, found["code"], found["remedy"]) == (3, "repair-interrupted", f"waltzctl undo {store}")
+    (status,) = invoke("pages", "status", store, "--format", "ndjson").only("page-store-status")
+    assert [one["code"] for one in status["findings"]] == ["repair-interrupted"]
+    words = ("pages", "recover", store, "--mode", "skip-damaged")
+    (plan,) = invoke(*words, "--dry-run", "--format", "ndjson").only("plan")
+    assert [step["action"] for step in plan["steps"]] == ["roll-back"]
+    assert Tree.read(store).differences(before) == []
+    answer = invoke(*words, "--yes", "--format", "ndjson")
+    assert (answer.status, "taken back" in answer.err) == (0, True)
+    assert verify(store).only("finding") == []
+
+
+class DeathError(BaseException):
+    pass
+
+
+def die(*_: object) -> None:
+    raise DeathError

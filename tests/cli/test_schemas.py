@@ -123,7 +123,7 @@ def clocked(path: Path) -> Path:
 def page_store(path: Path) -> Path:
     """One with every kind of version, a page that is damaged and a torn log."""
     from tests.pages.stores import crash
-    from waltzctl.engine.pages.batch import WriteBatch
+    from waltzctl.engine.pages.page_batch import WriteBatch
     from waltzctl.engine.pages.page_storage import PageStorage
 
     store = PageStorage.create(path)

@@ -23,7 +23,7 @@ from waltzctl.engine.client.partition_mount import SPENT_AT, ClientAheadError, C
 from waltzctl.engine.errors import CorruptRecordError, DeadlineError, InvalidRequestError, RefusedError
 from waltzctl.engine.metadata.server_directory import PartitionServer, Told
 from waltzctl.engine.server.client_port import ClientConnection
-from waltzctl.engine.server.partition import Append, Partition
+from waltzctl.engine.server.served_partition import Append, Partition
 from waltzctl.formats.request_id import LAST_SEQUENCE
 from waltzctl.formats.wire import client as wire
 

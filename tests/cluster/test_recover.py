@@ -12,7 +12,7 @@ from tests.cli.test_schemas import check_object
 from tests.cluster.processes import ClusterOfProcesses
 from tests.interop.processes import Stage, wait_until
 from waltzctl.engine.cluster.quorum_recovery import RecoveryStep, Told, forecast
-from waltzctl.engine.quorum.recovery import Connected, Failed
+from waltzctl.engine.quorum.recovery_events import Connected, Failed
 from waltzctl.formats.znodes import PartitionMetadata, ReplicaState
 
 NODES = ("a:1", "b:1", "c:1")

@@ -15,7 +15,7 @@ from tests.cli.running import ROOT, environment
 from waltzctl.engine.columns.column import Column, Columns, ObjectType, Stands, listed, or_null, struct
 from waltzctl.engine.columns.column_kinds import CHECKSUM, COUNT, INT32, PATH, SIZE, TEXT
 from waltzctl.objects.all_objects import OBJECTS
-from waltzctl.objects.status import PARTITION_STATUS
+from waltzctl.objects.status_objects import PARTITION_STATUS
 
 VIEWED = ("record", "finding", "control", "partition-info", "segment", "index-entry")
 MORE = """

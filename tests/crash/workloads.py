@@ -15,6 +15,7 @@ from tests.builders import build_directory, make_records
 from tests.crash import (
     test_damaged,
     test_group_commit,
+    test_page_recovery,
     test_pages,
     test_process_deaths,
     test_prune,
@@ -320,6 +321,20 @@ def _pages() -> Mapping[str, Callable[[Path], Recorded]]:
     }
     return {
         **found,
+        **{
+            f"{'undo of ' if undo else ''}page recovery, {scene}": Captured(
+                test_page_recovery.test_page_recovery, scene=scene, undo=undo
+            )
+            for scene in test_page_recovery.SCENES
+            for undo in (False, True)
+        },
+        **{
+            f"process deaths, {'undo of ' if undo else ''}page recovery": Captured(
+                test_page_recovery.test_a_process_dies_and_then_the_power_fails, undo=undo
+            )
+            for undo in (False, True)
+        },
+        "prune, page recovery": Captured(test_page_recovery.test_prune_of_a_page_recovery),
         "pages, random": Captured(test_pages.test_random_work_on_pages, number=0),
         "process deaths, pages": Captured(test_pages.test_a_process_dies_and_then_the_power_fails, work="opening"),
     }

@@ -34,6 +34,13 @@ def test_a_section_comes_back_as_it_was(section: Section) -> None:
     assert Section.decode(section.encode()) == section
 
 
+def test_no_part_of_a_section_is_one() -> None:
+    whole = SECTION.encode()
+    for size in range(len(whole)):
+        with pytest.raises(VaultFormatError):
+            Section.decode(whole[:size])
+
+
 @pytest.mark.parametrize("name", ["", "/", "/0", "..", "../0", "0/..", "0/../../1", ".", "0/./a", "0//a", "0/"])
 def test_a_name_that_leads_elsewhere_is_refused_of_directories_as_of_files(name: str) -> None:
     refused(replace(SECTION, directories=("0", name)), f"the name {name!r} leads elsewhere")

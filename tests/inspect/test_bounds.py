@@ -15,10 +15,12 @@ from tests.builders import build_directory
 from tests.inspect.helpers import age, codes, cut, flip, idx, patch, run, seg
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.findings import Finding
-from waltzctl.engine.inspect import partial, read_limits, split_segments
+from waltzctl.engine.inspect import partial, read_limits, sampling, split_segments
 from waltzctl.engine.inspect import verify as verify_module
 from waltzctl.engine.inspect.read_limits import CutShort, ReadLimits
 from waltzctl.engine.inspect.verify import VerifyOptions, VerifySummary, verify
+from waltzctl.engine.log.index import IndexReader
+from waltzctl.engine.scan.byte_source import BytesSource
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import HEADER_SIZE, Record
 
@@ -121,8 +123,6 @@ def test_a_sample_reads_about_its_fraction_and_is_the_same_each_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Other seeds read other parts; everything together finds what is there."""
-    from waltzctl.engine.inspect import sampling
-
     monkeypatch.setattr(sampling, "BLOCK", 10_000)
     storage = build(tmp_path / "s", records=2000, per_segment=1000)
     flip(seg(storage, 0, 1000), HEADER_SIZE + RECORD * 500 + 500)
@@ -359,3 +359,27 @@ def test_records_that_were_left_unread_behind_a_short_index_are_not_called_missi
     storage = build_directory(tmp_path / "s", {0: 30}, per_segment=10, size=20)
     os.truncate(idx(storage, 0, 10), HEADER_SIZE + 8 * listed)
     assert codes(run(age(storage), **options)[0]) == ["index-short"]
+
+
+@pytest.mark.parametrize("place", [2, 3, 10, 11, 12, 13])
+def test_every_record_of_a_block_that_is_drawn_is_checked_up_to_its_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: int
+) -> None:
+    """Blocks of a few records; the one that is damaged ends a block, begins one, or stands within one."""
+    monkeypatch.setattr(sampling, "BLOCK", 3 * RECORD)
+    storage = build_directory(tmp_path / "s", {0: 60}, per_segment=60, size=SIZE)
+    flip(seg(storage, 0, 0), HEADER_SIZE + RECORD * place + 41)
+    age(storage)
+    drawn = 0
+    for seed in range(12):
+        here = place in drawn_ids(storage, 0.2, seed)
+        drawn += here
+        told = codes(run(storage, sample=0.2, sample_seed=seed)[0])
+        assert told == (["record-checksum"] if here else []), seed
+    assert 0 < drawn < 12
+
+
+def drawn_ids(storage: Path, fraction: float, seed: int) -> list[int]:
+    index = IndexReader(BytesSource(idx(storage, 0, 0).read_bytes()), 0)
+    chosen = sampling.choose_blocks(index, seg(storage, 0, 0).stat().st_size, fraction, f"{seed}/0/0")
+    return [number for first, last in chosen for number in range(first, last)]

@@ -543,7 +543,16 @@ def test_a_state_of_another_kind_of_verification_is_begun_anew(
 
 
 @pytest.mark.parametrize(
-    "content", ["", "x", "[]", "{}", '{"schema": "other"}', '{"schema": "waltzctl.verify-state/1"}']
+    "content",
+    [
+        "",
+        "x",
+        "[]",
+        "{}",
+        '{"schema": "other"}',
+        '{"schema": "waltzctl.verify-state/1"}',
+        '{"schema": "waltzctl.verify-state/2", "mode": {}, "complete": false, "segments": {}}',
+    ],
 )
 def test_another_file_is_no_state(tmp_path: Path, content: str) -> None:
     path = tmp_path / "state"

@@ -54,6 +54,7 @@ from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentChe
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.status import storage_status
 from waltzctl.engine.inspect.targets import look_around, plan
+from waltzctl.engine.inspect.unread_losses import losses_behind, losses_in_front
 from waltzctl.engine.inspect.verification import ManifestRequest, VerifyOptions
 from waltzctl.engine.log.assess import Stretch
 from waltzctl.engine.log.parts import Part
@@ -192,6 +193,7 @@ def test_an_accepted_loss_is_told_where_one_of_its_ids_is_wanted(
     """Transactions 30 and 31 were given up."""
     accept(storage, 30, 31)
     assert ("loss-accepted" in told(age(storage), first=first, last=last)) == here
+    assert "loss-accepted" not in told(seg(storage, 0, 20), first=first, last=last), "one segment was asked for"
 
 
 def test_what_stands_in_segments_as_well_is_not_hidden_in_a_stray_for_a_dump_either(storage: Path) -> None:
@@ -381,7 +383,7 @@ def test_what_was_begun_in_an_empty_partition_is_not_seen_when_it_is_looked_at_a
         path.unlink()
     one = opened(storage)
     write_segment(storage / "0", make_records(3), first=0)
-    assert one._look_again()
+    assert one.look_again()
     assert one.view is not None
     assert (one.view.segments, one.jobs) == ((), ())
 
@@ -703,6 +705,14 @@ def test_time_that_is_over_while_a_file_is_hashed_leaves_the_segment_unfinished(
         assert check.with_digest(unfinished) is unfinished
 
 
+def test_an_accepted_loss_of_the_first_transaction_alone_is_told(tmp_path: Path) -> None:
+    storage = build_directory(tmp_path / "s", {0: 0}, local_low_water_mark=-1)
+    accept(storage, 0, 0, mark=-1)
+    for last in (0, None):
+        assert "loss-accepted" in told(age(storage), first=0, last=last)
+    assert "loss-accepted" not in told(storage, first=1)
+
+
 @pytest.mark.parametrize(("first", "last", "here"), [(None, 0, True), (1, 1, True), (2, None, False)])
 def test_an_accepted_loss_of_the_first_transaction_is_told(
     tmp_path: Path, first: int | None, last: int | None, here: bool
@@ -740,7 +750,7 @@ def test_a_segment_behind_may_begin_earlier_than_its_name_says(storage: Path) ->
     for suffix in (".seg", ".idx"):
         seg(storage, 0, 20).with_suffix(suffix).unlink()
         seg(storage, 0, 0).with_suffix(suffix).rename(seg(storage, 0, 20).with_suffix(suffix))
-    assert list(opened(age(storage)).losses_in_front((None, None))) == []
+    assert list(losses_in_front(opened(age(storage)), (None, None))) == []
 
 
 @pytest.mark.parametrize("span", [(None, None), (0, 5), (40, 50)])
@@ -749,7 +759,7 @@ def test_what_is_missing_is_seen_without_reading_data_or_indexes(tmp_path: Path,
     seg(storage, 0, 0).unlink()
     (scope,), limits = plan([age(storage)], None), ReadLimits()
     (one,) = runs(scope, look_around(scope, None), limits, None)
-    assert [*one.losses_in_front(span), *one.losses_behind(span)] != []
+    assert [*losses_in_front(one, span), *losses_behind(one, span)] != []
     assert limits.bytes_read == 0
 
 

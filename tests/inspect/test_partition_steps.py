@@ -14,15 +14,16 @@ import pytest
 from tests.builders import KEY, build_directory, make_records, segment_header, write_segment
 from tests.inspect.helpers import age, codes, idx, run, seg
 from waltzctl.engine.findings import Code, make_finding
-from waltzctl.engine.inspect import dump_chunks, partition_runs, split_segments
+from waltzctl.engine.inspect import dump_chunks, partition_runs, split_segments, storage_checks
 from waltzctl.engine.inspect import verify as verify_module
 from waltzctl.engine.inspect.dump_chunks import ChunkReader
 from waltzctl.engine.inspect.partition_checks import PartitionContext, join_findings
-from waltzctl.engine.inspect.partition_runs import PartitionRun, Span, _meets
+from waltzctl.engine.inspect.partition_runs import PartitionRun, Span
 from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.segment_checks import check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.targets import look_around, plan
+from waltzctl.engine.inspect.unread_losses import _held, _meets, losses_behind, losses_in_front
 from waltzctl.engine.inspect.verification import VerifyOptions
 from waltzctl.engine.log.evidence import Evidence
 from waltzctl.engine.scan import scanner
@@ -98,23 +99,23 @@ def test_what_changed_since_the_segments_were_checked(
     reports = checked(one)
     assert one.view is not None
     meanwhile(storage)
-    assert one._unchanged(one.view, reports) is unchanged
+    assert one.unchanged(one.view, reports) is unchanged
     if unchanged:
-        assert not one._unchanged(one.view, [*reports[:2], replace(reports[2], gone=True)])
+        assert not one.unchanged(one.view, [*reports[:2], replace(reports[2], gone=True)])
         unread = [replace(report, states=(None, None)) for report in reports]
-        assert one._unchanged(one.view, unread), "what was remembered of an earlier run has no state"
+        assert one.unchanged(one.view, unread), "what was remembered of an earlier run has no state"
 
 
 def test_looking_again_sees_what_was_there_before(storage: Path) -> None:
     one = opened(storage)
     begin(storage, 21)
     seg(storage, 0, 10).unlink()
-    assert one._look_again()
+    assert one.look_again()
     assert [(job.first, job.last, job.following) for job in one.jobs] == [(0, False, 20), (20, True, None)]
     assert one.view is not None
     assert [segment.first_transaction_id for segment in one.view.segments] == [0, 10, 20]
     shutil.rmtree(storage / "0")
-    assert not one._look_again()
+    assert not one.look_again()
 
 
 @pytest.mark.parametrize(
@@ -177,7 +178,7 @@ def test_whether_ids_are_wanted(span: Span, ranges: tuple[tuple[int, int | None]
 )
 def test_which_segments_may_hold_ids(storage: Path, ranges: list[tuple[int, int]], held: list[tuple[int, int]]) -> None:
     """By where they begin and how many records their bytes can be."""
-    found = opened(storage)._held(ranges)
+    found = _held(opened(storage), ranges)
     assert set(held) <= set(found)
     assert found == sorted(found)
     if not held:
@@ -194,7 +195,7 @@ def test_segments_join_in_the_order_of_their_records(storage: Path) -> None:
 
 
 def dumped(one: PartitionRun, span: Span) -> list[str]:
-    return codes([*one.losses_in_front(span), *one.losses_behind(span)])
+    return codes([*losses_in_front(one, span), *losses_behind(one, span)])
 
 
 @pytest.mark.parametrize(
@@ -256,7 +257,7 @@ def test_a_log_that_changes_again_and_again_is_looked_at_a_few_times(
         left[0] -= 1
         return left[0] < 0
 
-    monkeypatch.setattr(PartitionRun, "_unchanged", unchanged)
+    monkeypatch.setattr(PartitionRun, "unchanged", unchanged)
     assert dumped(one, (20, None)) == (["acknowledged-missing"] if changes < 4 else [])
     assert left[0] == max(-1, changes - 4), "asked as often as it has to be"
     if changes == 1:
@@ -278,8 +279,8 @@ def test_what_is_in_front_is_looked_at_a_few_times_too(
         left[0] -= 1
         return left[0] < 0
 
-    monkeypatch.setattr(PartitionRun, "_unchanged", unchanged)
-    assert codes(one.losses_in_front((None, None))) == (["segment-gap"] if changes < 3 else [])
+    monkeypatch.setattr(PartitionRun, "unchanged", unchanged)
+    assert codes(losses_in_front(one, (None, None))) == (["segment-gap"] if changes < 3 else [])
 
 
 @pytest.mark.parametrize("changes", [0, 1, 2, 3, 4])
@@ -300,7 +301,7 @@ def test_a_verification_of_a_log_that_changes_tells_nothing_of_how_it_joins(
         again.append(job.first)
         return check_segment(job, VerifyOptions(), ReadLimits())
 
-    monkeypatch.setattr(PartitionRun, "_unchanged", unchanged)
+    monkeypatch.setattr(PartitionRun, "unchanged", unchanged)
     assert codes(one.finish(check)) == (["segment-gap"] if changes < 3 else [])
     assert again == [0, 20] * min(changes, 3)
 
@@ -405,14 +406,14 @@ def test_backwards_every_record_comes_once(
 def test_a_last_segment_that_went_away_is_looked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     storage = build_directory(tmp_path / "s", {0: 30}, per_segment=10, size=SIZE, local_low_water_mark=34)
     one = opened(age(storage))
-    original, calls = PartitionRun._by_ends, list[int]()
+    original, calls = PartitionRun.by_ends, list[int]()
 
     def by_ends(self: PartitionRun, job: SegmentJob) -> SegmentReport:
         calls.append(job.first)
         report = original(self, job)
         return replace(report, gone=True, next_id=None, uncertain=True) if len(calls) == 1 else report
 
-    monkeypatch.setattr(PartitionRun, "_by_ends", by_ends)
+    monkeypatch.setattr(PartitionRun, "by_ends", by_ends)
     assert dumped(one, (20, None)) == ["acknowledged-missing"]
     assert calls[:2] == [20, 20]
 
@@ -442,12 +443,12 @@ def test_a_repair_that_is_running_now_was_not_interrupted(
     storage: Path, monkeypatch: pytest.MonkeyPatch, held: bool, exclusive: bool, told: bool
 ) -> None:
     found = make_finding(Code.REPAIR_INTERRUPTED, storage, "x")
-    monkeypatch.setattr(partition_runs, "_interrupted", lambda place: iter([found]))
+    monkeypatch.setattr(storage_checks, "_interrupted", lambda place: iter([found]))
     (scope,) = plan([storage], None)
     around = replace(look_around(scope, None), held=held)
-    assert list(partition_runs.storage_findings(scope, around, ReadLimits(exclusive=exclusive))) == [found] * told
+    assert list(storage_checks.storage_findings(scope, around, ReadLimits(exclusive=exclusive))) == [found] * told
     scope.whole = False
-    assert list(partition_runs.storage_findings(scope, around, ReadLimits(exclusive=exclusive))) == []
+    assert list(storage_checks.storage_findings(scope, around, ReadLimits(exclusive=exclusive))) == []
 
 
 @pytest.mark.parametrize("size", [0, 127])

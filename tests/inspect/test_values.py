@@ -17,17 +17,19 @@ from tests.inspect.test_while_written import NOW, Clock
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DiskReadError, NotWaltzError
 from waltzctl.engine.findings import Code, Finding, make_finding
-from waltzctl.engine.inspect import dump, partition_runs, read_limits, targets
+from waltzctl.engine.inspect import dump, read_limits, storage_checks, targets
 from waltzctl.engine.inspect import verify as verify_module
 from waltzctl.engine.inspect.control_checks import ControlState
 from waltzctl.engine.inspect.directory_manifest import ManifestPartition
 from waltzctl.engine.inspect.partition_checks import PartitionContext, placement_findings
-from waltzctl.engine.inspect.partition_runs import PartitionRun, Span, ledger_findings, runs, storage_findings
+from waltzctl.engine.inspect.partition_runs import PartitionRun, Span, runs
 from waltzctl.engine.inspect.read_limits import CutShort, ReadLimits
 from waltzctl.engine.inspect.record_checks import RangeScan
 from waltzctl.engine.inspect.segment_checks import SegmentCheck, in_order
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
+from waltzctl.engine.inspect.storage_checks import ledger_findings, storage_findings
 from waltzctl.engine.inspect.targets import PartitionScope, Scope, ScopeSurroundings
+from waltzctl.engine.inspect.unread_losses import losses_behind, losses_in_front
 from waltzctl.engine.inspect.verification import VerifyOptions
 from waltzctl.engine.log.assess import Stretch
 from waltzctl.engine.log.evidence import Evidence
@@ -200,7 +202,7 @@ def test_what_lies_beside_partitions(
 ) -> None:
     """A repair that is running now was not interrupted."""
     found = make_finding(Code.REPAIR_INTERRUPTED, STORAGE, "x")
-    monkeypatch.setattr(partition_runs, "_interrupted", lambda place: iter([found]))
+    monkeypatch.setattr(storage_checks, "_interrupted", lambda place: iter([found]))
     seen = scope_of((0, SEGMENTS), whole=whole)
     seen.temporary, seen.unknown = (STORAGE / "x.tmp",), (STORAGE / "y",)
     known = around(control(), held=held, ledger=Ledger(fault="torn"))
@@ -297,13 +299,13 @@ def test_where_there_is_no_directory_nothing_joins() -> None:
     one = run_of(None, assigned=True, local_low_water_mark=14)
     assert codes(one.begin()) == ["partition-directory-missing"]
     assert finished(one) == []
-    assert [*one.losses_in_front((None, None)), *one.losses_behind((None, None))] == []
+    assert [*losses_in_front(one, (None, None)), *losses_behind(one, (None, None))] == []
     assert [*one.strays(), *one.told_strays()] == []
 
 
 def test_a_directory_without_segments_lacks_what_the_mark_says() -> None:
     one = run_of([], assigned=True, local_low_water_mark=14)
-    assert list(one.losses_in_front((None, None))) == []
+    assert list(losses_in_front(one, (None, None))) == []
     assert one.told_by([]) == [(0, 15)]
 
 
@@ -313,7 +315,7 @@ def test_what_is_missing_is_asked_of_the_mark_that_the_files_are_bound_to_reach(
 ) -> None:
     one = run_of(SEGMENTS, local_low_water_mark=mark)
     context = replace(one.context, local_low_water_mark=promised)
-    monkeypatch.setattr(PartitionRun, "_unchanged", lambda *more: True)
+    monkeypatch.setattr(PartitionRun, "unchanged", lambda *more: True)
     monkeypatch.setattr(PartitionRun, "promised", lambda self: (context, Evidence(mark=promised + 1)))
     assert finished(one, report(0), report(10), report(20)) == ["acknowledged-missing"] * told
 
@@ -321,7 +323,7 @@ def test_what_is_missing_is_asked_of_the_mark_that_the_files_are_bound_to_reach(
 @pytest.fixture
 def same(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing changes meanwhile."""
-    monkeypatch.setattr(PartitionRun, "_unchanged", lambda *more: True)
+    monkeypatch.setattr(PartitionRun, "unchanged", lambda *more: True)
     monkeypatch.setattr(PartitionRun, "_view_again", lambda self: self.view)
 
 
@@ -435,7 +437,7 @@ def test_a_partition_that_was_not_looked_at_to_its_end_makes_the_verification_in
 def test_what_was_told_is_not_told_again_when_segments_are_looked_at_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is new is."""
     changes = [False, True]
-    monkeypatch.setattr(PartitionRun, "_unchanged", lambda *more: changes.pop(0))
+    monkeypatch.setattr(PartitionRun, "unchanged", lambda *more: changes.pop(0))
     monkeypatch.setattr(PartitionRun, "_view_again", lambda self: self.view)
     path = STORAGE / "0" / segment_name(10)
     known, new, other = (make_finding(Code.RECORD_CHECKSUM, path, "x", offset=offset) for offset in (300, 400, 500))
@@ -504,7 +506,7 @@ def test_whether_a_directory_should_be_here(
 def test_of_losses_beside_each_other_those_are_told_that_are_wanted(span: Span, told: list[int]) -> None:
     losses = (AcceptedLoss(0, 30, 30, 14, "t", "x"), AcceptedLoss(0, 31, 32, 14, "t", "x"))
     one = run_of(SEGMENTS, local_low_water_mark=14, accepted=losses)
-    assert [found.transaction_id for found in one.losses_behind(span) if found.code == "loss-accepted"] == told
+    assert [found.transaction_id for found in losses_behind(one, span) if found.code == "loss-accepted"] == told
 
 
 @pytest.mark.parametrize(("repaired", "entries"), [(False, 0), (True, 0), (True, 2)])

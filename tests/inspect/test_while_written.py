@@ -330,10 +330,10 @@ def test_a_file_whose_end_was_torn_and_is_still_is_read_again(
     storage: Path, clock: Clock, torn: int, again: bool
 ) -> None:
     """What is torn only behind the end that was seen came since."""
-    write(storage, 20, more=b"torn"[:torn])
+    write(storage, 20, indexed=21, more=b"torn"[:torn])
 
     def change() -> None:
-        write(storage, 20, more=b"torn!")
+        write(storage, 20, indexed=21, more=b"torn!")
         flip(seg(storage, 0, 0), HEADER_SIZE + 50)
 
     report = checked(storage, clock, change)

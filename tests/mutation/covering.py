@@ -176,8 +176,9 @@ def _rules(answer: Path) -> Path:
     return rules
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Begin before any module of the program is imported."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Begin before any module of the program is imported, as those of the tests' fixtures are."""
     import coverage
 
     answer = Path(os.environ[_ANSWER])
@@ -187,7 +188,7 @@ def pytest_configure(config: pytest.Config) -> None:
     rules = _rules(answer)
     os.environ[_TEST] = ""
     os.environ["COVERAGE_PROCESS_START"] = str(rules)
-    config.stash[_RECORDER] = recorder = coverage.Coverage(config_file=str(rules))
+    early_config.stash[_RECORDER] = recorder = coverage.Coverage(config_file=str(rules))
     recorder.start()
 
 

@@ -25,6 +25,7 @@ class Equivalent:
         return self.file, self.function, self.old, self.new, self.nth
 
 
+_SIZES = "how much is taken at once, or a cost: another number gives the same answers at another speed"
 _INVENTED = "which input is made up for a comparison: the next number is as good"
 _STATES, _VOTE = "engine/compare/states.py", "engine/quorum/vote.py"
 _FORK = "fork = not agreed or agreed[-1].first < self.outvoted[-1][0]"
@@ -432,7 +433,7 @@ _PASSES = (
     ("engine/scan/wire_native.py", "joined", "if length < TWO_PASSES or length >= JOINED:"),
 )
 _NOTED_DATA = "store(notes + AT_DATA + place_in_stretch * 64, xor(data, rest))"
-_WITHIN_BUFFER = "if body < 0 or length < APPEND_LEAST or length > filled or body > filled - length:"
+_WITHIN_BUFFER = "if body < 0 or length < APPEND_LEAST or body > filled - length:"
 _SHIFTED = "if not 0 < lower < count or self._repeated(found, end, lower):"
 _SHIFTED_TO_THE_END = (
     "if 0 < lower < count and not self._repeated(found, end, lower) and self._as_indexed(found, expected, count):"
@@ -448,6 +449,70 @@ _FITS_ALL = "if length + OVERHEAD > self._block - PAGE:"
 _FRAMES_TRIED = "state[FILLED], state[ROWS], state[LONGEST] = len(data), rows, 100_000"
 _FIRST_COLUMN = "put(table, cell + BODY_COLUMN, body)"
 _READ_SOME = "count = source.read_into(offset, memoryview(data)) if length else 0"
+_CANDIDATES = "candidates = Candidates(probe, offset + 1, stop, expected, expected + SLACK, offset)"
+_SUPPORTED = "return any(c.reached for c in chains), any(c.led for c in chains), sum(c.count for c in chains)"
+_LOOKED_AT = "count = min(CACHE // 2, self._stop - OVERHEAD + 1 - at)"
+_WINDOW = "window = np.frombuffer(self._probe.read(at, count + OVERHEAD - 1), np.uint8)"
+_RISEN_ID = "risen = (at + count - self._origin) // OVERHEAD if self._origin is not None else 0"
+_FIRST_OF_LENGTH = "mask = window[LENGTH_AT : LENGTH_AT + count] <= self._probe.max_record >> 24"
+_OPENED = "descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory)"
+_CREATED = "beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=directory"
+_INPUTS = "return crc_kernel.tables(width), _function_address(way) if way in _FUNCTIONS else 0"
+_WIDTH = "width = int(way[5:]) // 64 if way in _FEATURES else 8"
+_MEMORY = "self.memory = memoryview(bytearray(size) if size <= _SMALL else mmap.mmap(-1, size))"
+_SUMMARISED = (
+    "source, first_transaction_id, start, stop, index, max_record, ceiling, compiled, wide=False, keep_data=False"
+)
+_JOINED = "if length < TWO_PASSES or length >= JOINED:"
+_WAYS = 'ways = {"crc": crc_sliced if kind == "table" else crc_called, "TWO_PASSES": 512 if kind == "table" else 4096}'
+_TRIED_ROOM = "out, offsets = np.zeros(2 * len(data), np.uint8), np.zeros(4 * len(_LENGTHS), np.int64)"
+_TRIED_DISK = "for place, change in ((0, 0), *((place, 1) for place in _ON_DISK)):"
+_READ_CODE = 'data = b"".join(iter(lambda: os.read(descriptor, 1 << 20), b""))'
+_RISING = "rising = _rising(x_power(31), LENGTHS + 64) << np.uint64(32)"
+_WORDS_OF_HEADER = "while place > 64 - HEADER - BLOCK:"
+_NO_WAIT = '_NO_WAIT = getattr(os, "RWF_NOWAIT", 1 << 30)'
+_IF_CONSTANT = "return _constant(builder, value) if constant else value"
+_CONSTANT_LOADS = (
+    'load_64, load_fixed = _load("=64"), _load("=64", constant=True)',
+    'load_fixed32, load_8 = _load("=32", constant=True, signed=False), _load("=8", signed=False)',
+)
+_WORDS = "words = ir.Constant(ir.VectorType(I32, 2 * width), [0] * 2 * width)"
+_UNPACKED = (
+    *(
+        ("wire_loops", f"{name}_at", f"return _{name}(memory, position)[0]  # type: ignore[no-any-return]")
+        for name in ("byte", "half", "word", "unsigned", "long")
+    ),
+    ("kernel", "transaction_id", "return _read_id(memory, position)[0]  # type: ignore[no-any-return]"),
+    ("kernel", "data_length", "return _read_length(memory, position + LENGTH_AT)[0]  # type: ignore[no-any-return]"),
+    ("kernel", "note", "data_ok = data_sum == _read_word(memory, position + DATA_CHECKSUM_AT)[0]"),
+    ("kernel", "note", "state[NOTES].append((record_sum == _read_word(memory, end)[0], data_ok))"),
+)
+_AT_HAND = "if 0 <= place <= len(self._cache) - HEADER:  # the common case in few steps: the record is at hand"
+_ONLY_ZEROS = "if not window.any():  # nothing but zeros is never a record: the checksum of zeros is not zero"
+_OF_ONE = (
+    ("upper_word.generate", "return builder.extract_element(arguments[0], ir.Constant(I32, 1))"),
+    ("Vectors.__init__.loader.load.generate", "value = _loaded(builder, arguments[0], vector)"),
+    (
+        "Vectors.__init__.lane_sum",
+        "return VectorType(2)(kind), lambda _, builder, signature, arguments: _sum_lanes(builder, arguments[0])",
+    ),
+    ("Vectors.__init__.lane_sums.generate", "place = builder.add(arguments[0], ir.Constant(I64, 64 * lane))"),
+    ("Vectors.__init__.last_word.generate", "octets = builder.bitcast(arguments[0], ir.VectorType(I8, size))"),
+    ("Vectors.__init__.word_at.generate", "word = _loaded(builder, arguments[0], I32)"),
+    (
+        "Vectors.__init__.complement",
+        "return kind(kind), lambda _, builder, signature, arguments: builder.xor(arguments[0], every)",
+    ),
+    (
+        "Vectors.__init__.from_high_word.generate",
+        "return builder.insert_element(ir.Constant(vector, [0] * width), arguments[0], ir.Constant(I32, 1))",
+    ),
+    (
+        "Vectors.__init__.undivided.generate",
+        "kept = builder.and_(arguments[0], ir.Constant(vector, [1 << 63, 0x7FFFFFFF] * (width // 2)))",
+    ),
+)
+"""Primitives of one argument, with what takes it."""
 _SCAN = (
     *(
         Equivalent(
@@ -650,6 +715,557 @@ _SCAN = (
         "it is 0, the first place in the notes",
     ),
     Equivalent(
+        "engine/scan/native.py",
+        "settle_vectors",
+        "data = lane_sums(notes + AT_DATA + place * 64)",
+        "data = lane_sums(notes - AT_DATA + place * 64)",
+        "it is 0, the first place in the notes",
+    ),
+    *(
+        Equivalent("engine/scan/wire_loops.py", "split", line, line.replace(" + ", " - "), "it is 0, the first byte")
+        for line in (
+            "if byte_at(memory, position + MAGIC_AT) != magic:",
+            "kind = byte_at(memory, body + TYPE_AT)",
+        )
+    ),
+    *(
+        Equivalent(
+            "engine/scan/code_cache.py",
+            "get",
+            _READ_CODE,
+            _READ_CODE.replace("1 << 20", size),
+            "how much is read at once; it is read to the end",
+        )
+        for size in ("2 << 20", "1 << 19", "1 << 21")
+    ),
+    *(
+        Equivalent("engine/scan/walk.py", function, line, line.replace(*change), reason)
+        for function, line, change, reason in (
+            ("RecordWalk.restart", "self._lane.take(copy=False)", ("False", "True"), "nobody looks at them"),
+            (
+                "RecordWalk.take_run",
+                "columns = self._lane.take(copy=False)",
+                ("False", "True"),
+                "whether the buffers are used again; nobody may count on it",
+            ),
+            ("RecordWalk._more", "if held >= HEADER:", (">=", ">"), "its length is looked at when more of it is held"),
+            (
+                "RecordWalk.seek",
+                "if self._carry <= position <= state[FILLED]:  # still in the buffer",
+                ("<= state", "< state"),
+                "behind the last byte of the buffer all that follows is read either way",
+            ),
+        )
+    ),
+    *(
+        Equivalent(
+            "engine/scan/resync.py",
+            "Resynchroniser._search",
+            _CANDIDATES,
+            _CANDIDATES.replace("offset + 1", place),
+            "one that begins in the place of the damage is not right, and what begins in front of it is passed over",
+        )
+        for place in ("offset - 1", "offset + 0")
+    ),
+    *(
+        Equivalent(_PROBE, "Candidates._search", line, new, reason)
+        for line, news, reason in (
+            (
+                _LOOKED_AT,
+                (
+                    _LOOKED_AT.replace("// 2", "* 2"),
+                    _LOOKED_AT.replace("// 2", "// 1"),
+                    _LOOKED_AT.replace("- OVERHEAD + 1", "- OVERHEAD + 2"),
+                    _LOOKED_AT.replace("- OVERHEAD", "+ OVERHEAD"),
+                ),
+                "how much is looked at at once; it ends with the data",
+            ),
+            (
+                _WINDOW,
+                (_WINDOW.replace("- 1", "- 0"), _WINDOW.replace("- 1", "+ 1")),
+                "a place or two are looked at twice",
+            ),
+            ("if count <= 0:", ("if count < 0:",), "of no places none is found"),
+            (
+                _RISEN_ID,
+                (_RISEN_ID.replace("- self", "+ self"), _RISEN_ID.replace("//", "*")),
+                "it only saves work: each id is compared with the bound of its own place below",
+            ),
+            (
+                _FIRST_OF_LENGTH,
+                (
+                    _FIRST_OF_LENGTH.replace("self._probe.max_record >> 24", "(self._probe.max_record >> 24) + 1"),
+                    _FIRST_OF_LENGTH.replace("24", "23"),
+                ),
+                "it only saves work: whole lengths are compared behind it",
+            ),
+            (
+                "for place in range(8):",
+                ("for place in range(7):",),
+                "it only saves work: whole ids are compared behind it",
+            ),
+        )
+        for new in news
+    ),
+    *(
+        Equivalent(file, function, line, line.replace("2**63", limit), "no search costs as much")
+        for file, function, line in (
+            (
+                "engine/scan/scanner.py",
+                "_Scan._damage",
+                "probe = Probe(self.walk.source, self.walk.stop, self.walk.max_record, SearchBudget(2**63))",
+            ),
+            (
+                "engine/scan/carve.py",
+                "carve_records",
+                "probe = Probe(source, stop, max_record, SearchBudget(2**63))",
+            ),
+        )
+        for limit in ("3**63", "2**64", "2**62")
+    ),
+    *(
+        Equivalent(file, function, line, line.replace("stop - start", "stop + start"), "which kernel runs")
+        for file, function, line in (
+            ("engine/scan/carve.py", "carve_records", "kernels.choose(stop - start, compiled),"),
+            (
+                "engine/scan/scanner.py",
+                "_Scan.__init__",
+                "self.kernel: Kernel = kernels.choose(stop - start, compiled)",
+            ),
+        )
+    ),
+    Equivalent(
+        "engine/scan/wire_compiled.py",
+        "_pointer",
+        "if type(memory) is bytes:",
+        "if False:",
+        "what is read may be pointed to in the other way as well, which takes longer",
+    ),
+    Equivalent(
+        _ORDER,
+        "OrderJudge._repeated",
+        "for at in range(0, size, _COMPARED):",
+        "for at in range(1, size, _COMPARED):",
+        "the first byte is that of an id, which is the same where all the others are",
+    ),
+    Equivalent(
+        "engine/scan/code_cache.py",
+        "_directory",
+        "break",
+        "continue",
+        "the same directory is asked about again, with the same answer",
+    ),
+    *(
+        Equivalent("engine/scan/code_cache.py", function, line, line.replace(*change), reason)
+        for function, line, change, reason in (
+            ("get", _OPENED, ("RDONLY |", "RDONLY &"), "the interpreter opens no file that is inherited"),
+            ("put", _CREATED, ("EXCL |", "EXCL &"), "no other file has a name that was drawn by lot"),
+            ("put", _CREATED, ("CLOEXEC |", "CLOEXEC &"), "what must not be there is no link either"),
+        )
+    ),
+    *(
+        Equivalent(
+            "engine/scan/compiled.py",
+            "inputs",
+            _INPUTS,
+            _INPUTS.replace("else 0", f"else {other}"),
+            "where no function is called nobody asks for its address",
+        )
+        for other in ("1", "(-1)")
+    ),
+    *(
+        Equivalent("engine/scan/compiled.py", "inputs", _WIDTH, _WIDTH.replace(*change), reason)
+        for change, reason in (
+            (("else 8", "else 7"), "without vectors only tables are taken that are the same for every width"),
+            (("// 64", "// 63"), "512, 256 and 128 bits have 8, 4 and 2 words either way"),
+        )
+    ),
+    *(
+        Equivalent("engine/scan/crc_kernel.py", "", line, line.replace(*change), "more room than notes are taken in")
+        for line, changes in (
+            ("NOTED = STRETCH + 8", (("8", "7"), ("8", "9"))),
+            ("AT_HEAD = AT_DATA + NOTED * 64", (("64", "63"), ("64", "65"))),
+            ("AT_VERDICT = AT_HEAD + NOTED * 64", (("64", "63"), ("64", "65"))),
+        )
+        for change in changes
+    ),
+    *(
+        Equivalent(
+            "engine/scan/crc_kernel.py",
+            "_multiples",
+            "while len(values) < count:",
+            new,
+            "they are doubled to a power of two, and as many are taken as are asked for: 4095 or 4096",
+        )
+        for new in ("while len(values) <= count:", "while len(values) < (count) - 1:")
+    ),
+    Equivalent(
+        "engine/scan/crc_kernel.py",
+        "_inverse_series",
+        "generator, inverse, rest = 0x104C11DB7, 0, 1",
+        "generator, inverse, rest = 0x104C11DB7, 1, 1",
+        "the first place is set in the first step",
+    ),
+    *(
+        Equivalent("engine/scan/kernel.py", "InterpretedLane.__init__", _MEMORY, new, "where memory comes from")
+        for new in (
+            _MEMORY.replace("size <= _SMALL", "False"),
+            _MEMORY.replace("<=", "<"),
+            _MEMORY.replace("<= _SMALL", "<= (_SMALL) + 1"),
+        )
+    ),
+    Equivalent(
+        "engine/scan/scanner.py",
+        "read_record_at",
+        "if size <= len(raw):",
+        "if size < len(raw):",
+        "where nothing is left to be read nothing is read",
+    ),
+    Equivalent(
+        "engine/scan/scanner.py",
+        "_Scan.__init__",
+        "rows=BATCH_ROWS if wide else RUN_ROWS,",
+        "rows=BATCH_ROWS if False else RUN_ROWS,",
+        _SIZES,
+    ),
+    *(
+        Equivalent(
+            "engine/scan/scanner.py",
+            "summarise_records",
+            _SUMMARISED,
+            _SUMMARISED.replace(f"{name}=False", f"{name}=True"),
+            "columns and bytes that nobody takes",
+        )
+        for name in ("wide", "keep_data")
+    ),
+    Equivalent(
+        "engine/scan/crc_kernel.py",
+        "_inverse_series",
+        "for place in range(64):",
+        "for place in range(65):",
+        "the series has no power there",
+    ),
+    *(
+        Equivalent("engine/scan/native.py", function, old, new, reason)
+        for function, old, news, reason in (
+            (
+                "note_vectors",
+                "if length <= BLOCKS * BLOCK:",
+                ("if False:", "if length < BLOCKS * BLOCK:", "if length <= BLOCKS // BLOCK:"),
+                "one sum in two ways, of which the one that folds takes longer for little",
+            ),
+            (
+                "note_vectors",
+                "while place >= start:",
+                ("while place > start:",),
+                "the first block, where it is whole, is taken as one of which all is meant",
+            ),
+            (
+                "note_vectors",
+                "if place > start - BLOCK:",
+                ("if place >= start - BLOCK:",),
+                "of a block that lies in front of the data nothing is taken",
+            ),
+            (
+                "note_vectors",
+                "while place < end:",
+                ("while place < (end) - 1:",),
+                "places go by whole groups and end where the data does",
+            ),
+            (
+                "settle_vectors",
+                "while place < count:",
+                ("while place <= count:",),
+                "verdicts behind the last record are nobody's; there is room for them",
+            ),
+            (
+                "multiply_reduced",
+                "for _ in range(32):",
+                ("for _ in range(33):",),
+                "behind its last bit the factor has none",
+            ),
+            (
+                "translate",
+                "names = Vectors(int(way[5:]) // 64).names",
+                ("names = Vectors(int(way[5:]) // 63).names",),
+                "512, 256 and 128 bits have 8, 4 and 2 words either way",
+            ),
+        )
+        for new in news
+    ),
+    *(
+        Equivalent("engine/scan/wire_native.py", "joined", _JOINED, _JOINED.replace(*change), _TWICE)
+        for change in (("length < TWO_PASSES", "False"), ("JOINED", "(JOINED) - 1"))
+    ),
+    Equivalent("engine/scan/wire_native.py", "", "JOINED = LENGTHS * LENGTHS", "JOINED = LENGTHS // LENGTHS", _TWICE),
+    *(
+        Equivalent("engine/scan/wire_native.py", "translate", _WAYS, _WAYS.replace(*change), _TWICE)
+        for change in (
+            ("512", "511"),
+            ("512", "513"),
+            ("4096", "4095"),
+            ("4096", "4097"),
+            ('512 if kind == "table"', "512 if False"),
+            ('512 if kind == "table"', '512 if kind != "table"'),
+        )
+    ),
+    Equivalent(
+        "engine/scan/crc_kernel.py",
+        "tables",
+        "block[AT_SLICES:AT_POWERS] = slicing_tables().view(np.uint8).reshape(-1)",
+        "block[AT_SLICES:AT_POWERS] = slicing_tables().view(np.uint8).reshape(-2)",
+        "any number below zero stands for as many as there are",
+    ),
+    *(
+        Equivalent(_PROBE, "", "FORGET_AFTER = 1 << 30", f"FORGET_AFTER = {size}", "what is given up is computed again")
+        for size in ("0 << 30", "1 >> 30")
+    ),
+    *(
+        Equivalent(_TRIED, "_encode", _TRIED_ROOM, _TRIED_ROOM.replace(*change), _ROOMIER)
+        for change in (("2 *", "3 *"), ("2 *", "1 *"), ("4 *", "5 *"), ("4 *", "3 *"))
+    ),
+    *(
+        Equivalent(_TRIED, "answers", _TRIED_DISK, _TRIED_DISK.replace("((0, 0)", f"(({place}, 0)"), _INVENTED)
+        for place in ("1", "(-1)")
+    ),
+    *(
+        Equivalent(_ORDER, function, line, line.replace(*change), reason)
+        for function, line, change, reason in (
+            (
+                "OrderJudge._as_indexed",
+                "if here is None or here.offset != entry:",
+                ("here is None", "False"),
+                "they were followed a moment ago",
+            ),
+            (
+                "OrderJudge._pass_over",
+                "if passed == count and here.transaction_id < expected:",
+                ("<", "<="),
+                "the first one has not the id that is expected",
+            ),
+        )
+    ),
+    *(
+        Equivalent("engine/scan/index_mask.py", "inside_index", old, new, reason)
+        for old, new, reason in (
+            ("continue", "break", "from the next byte on there are no more entries"),
+            ("if len(entries) < LEAST_ENTRIES:", "if False:", "a row of so few is none all the same"),
+            (
+                "if len(entries) < LEAST_ENTRIES:",
+                "if len(entries) < (LEAST_ENTRIES) - 1:",
+                "a row of so few is none all the same",
+            ),
+        )
+    ),
+    *(
+        Equivalent(
+            "engine/scan/wire_loops.py",
+            function,
+            "if left < 0:",
+            "if left < -1:",
+            "where one byte is missing the length is there, and leads beyond what is left",
+        )
+        for function in ("encode", "to_list")
+    ),
+    Equivalent(
+        "engine/scan/carve.py",
+        "carve_records",
+        "position = max(walk.offset, place + 1)",
+        "position = max(walk.offset, place + 2)",
+        "the walk is behind the record, unless that was written over meanwhile",
+    ),
+    Equivalent(
+        "engine/scan/walk.py",
+        "following",
+        "return (transaction_id + 1 + 2**63) % 2**64 - 2**63",
+        "return (transaction_id + 1 - 2**63) % 2**64 - 2**63",
+        "half of the whole more or less is the same remainder",
+    ),
+    Equivalent("engine/scan/walk.py", "", "CARRY = 128 << 10", "CARRY = 128 >> 10", "what is not moved is read again"),
+    Equivalent("engine/scan/kernel.py", "", "_SMALL = 128 << 10", "_SMALL = 128 >> 10", "where memory comes from"),
+    Equivalent(
+        "engine/scan/object_code.py",
+        "load_object",
+        "engine.finalize_object()",
+        "pass",
+        "whoever asks for an address has it done",
+    ),
+    *(
+        Equivalent("engine/scan/transcode.py", "room_for", "if len(table) <= _FEW:", new, "the same sums in two ways")
+        for new in ("if False:", "if len(table) < _FEW:", "if len(table) <= (_FEW) + 1:")
+    ),
+    Equivalent(
+        "engine/scan/resync.py",
+        "_support",
+        _SUPPORTED,
+        _SUPPORTED.replace("any(c.reached", "all(c.reached"),
+        "none of several reaches the end: behind the first that does nothing is searched for",
+    ),
+    Equivalent(
+        "engine/scan/walk.py",
+        "RecordWalk._stream",
+        "while done < size:",
+        "while done < (size) - 1:",
+        "what is done ends in front of the checksum, which is read alone, or behind it",
+    ),
+    *(
+        Equivalent(
+            "engine/scan/walk.py",
+            "RecordWalk._more",
+            "if held > carry - PAGE:",
+            new,
+            "whether that much is moved or read again; there is room for it in front of the block",
+        )
+        for new in ("if held >= carry - PAGE:", "if held > (carry - PAGE) + 1:")
+    ),
+    *(
+        Equivalent(
+            "engine/scan/crc_kernel.py",
+            "tables",
+            _RISING,
+            _RISING.replace("64)", size),
+            "more powers than are taken: the header begins 32 bytes in front of its last word",
+        )
+        for size in ("63)", "65)")
+    ),
+    *(
+        Equivalent("engine/scan/crc_kernel.py", "aligned", line, line.replace("64", size), "more room than is taken")
+        for line in ("raw = np.zeros(size + 64, np.uint8)",)
+        for size in ("63", "65")
+    ),
+    *(
+        Equivalent(
+            "engine/scan/machine.py", function, line, line.replace("arguments[0]", "arguments[(-1)]"), "there is one"
+        )
+        for function, line in _OF_ONE
+    ),
+    *(
+        Equivalent(
+            "engine/scan/native.py",
+            "note_vectors",
+            _WORDS_OF_HEADER,
+            new,
+            "places go by whole blocks of 16 bytes or more, and the header's first byte is none of their ends",
+        )
+        for new in (
+            _WORDS_OF_HEADER.replace("> 64", ">= 64"),
+            _WORDS_OF_HEADER.replace("64", "63"),
+            _WORDS_OF_HEADER.replace("64", "65"),
+            "while place > (64 - HEADER - BLOCK) + 1:",
+        )
+    ),
+    *(
+        Equivalent("engine/scan/machine.py", function, old, new, "a hint to the compiler that a load may be saved")
+        for function, old, new in (
+            ("_constant", 'instruction.set_metadata("invariant.load", builder.module.add_metadata([]))', "pass"),
+            ("_load.load.generate", "if constant:", "if False:"),
+            ("_load.load.generate", "_constant(builder, value)", "pass"),
+            ("Vectors.__init__.loader.load.generate", _IF_CONSTANT, _IF_CONSTANT.replace("if constant", "if False")),
+            (
+                "Vectors.__init__",
+                '"load_constant": loader(constant=True),',
+                '"load_constant": loader(constant=False),',
+            ),
+            *(("", line, line.replace("constant=True", "constant=False")) for line in _CONSTANT_LOADS),
+        )
+    ),
+    *(
+        Equivalent(
+            "engine/scan/machine.py",
+            "Vectors.__init__.word_at.generate",
+            _WORDS,
+            _WORDS.replace("[0]", other),
+            "the first one is put in, and of the others no byte is picked",
+        )
+        for other in ("[1]", "[(-1)]")
+    ),
+    *(
+        Equivalent(file, "", f"{name} = 0{rest}", f"{name} = {other}{rest}", "bound before anything is translated")
+        for file, name, rest in (
+            ("engine/scan/native.py", "BLOCK = LANES", ""),
+            ("engine/scan/wire_native.py", "TWO_PASSES", "  # bound by `translate`"),
+        )
+        for other in ("1", "(-1)")
+    ),
+    *(
+        Equivalent(f"engine/scan/{file}.py", function, line, line.replace("[0]", "[(-1)]"), "there is one")
+        for file, function, line in _UNPACKED
+    ),
+    Equivalent(
+        _PROBE,
+        "Probe.check",
+        _AT_HAND,
+        _AT_HAND.replace("place <= len", "place < len"),
+        "where no record ends in what was read, it is read anew",
+    ),
+    Equivalent(
+        "engine/scan/crc_kernel.py",
+        "tables",
+        "fold[0:width:2] = x_power(8 * GROUP * size + 63) << 32",
+        "fold[0:width:1] = x_power(8 * GROUP * size + 63) << 32",
+        "every other one is written over in the next line",
+    ),
+    Equivalent(
+        "engine/scan/byte_source.py",
+        "only_zeros",
+        "count = source.read_into(offset, memoryview(buffer)) if offset < end else 0",
+        "count = source.read_into(offset, memoryview(buffer)) if offset < end else 1",
+        "the first byte of the buffer is zero, or it was said before that it is not",
+    ),
+    Equivalent(
+        _PROBE,
+        "Candidates._search",
+        _ONLY_ZEROS,
+        _ONLY_ZEROS.replace("not window.any()", "False"),
+        "it only saves work: what is blank is left out below",
+    ),
+    *(
+        Equivalent(
+            "engine/scan/wire_loops.py",
+            "encode",
+            "if data < 0 or data > left:",
+            new,
+            "what reaches beyond the request leaves no room for another record, or does not end where the request does",
+        )
+        for new in ("if data < 0 or False:", "if data < 0 or data > (left) + 1:")
+    ),
+    Equivalent(
+        "engine/scan/wire_loops.py",
+        "encode",
+        "break",
+        "continue",
+        "the request is gone over once more, and left in front of its checksums",
+        nth=7,
+    ),
+    Equivalent("engine/scan/object_code.py", "_machine", "opt=3,", "opt=2,", "how hard a compiler tries"),
+    *(
+        Equivalent(
+            "engine/scan/compiled.py",
+            "_function_address",
+            "return ctypes.cast(function, ctypes.c_void_p).value or 0",
+            f"return ctypes.cast(function, ctypes.c_void_p).value or {other}",
+            "no function of a library stands at no address",
+        )
+        for other in ("1", "(-1)", "False")
+    ),
+    *(
+        Equivalent(
+            "engine/scan/byte_source.py",
+            "",
+            _NO_WAIT,
+            _NO_WAIT.replace("1 << 30", flag),
+            "for a system without such a flag; Linux has it",
+        )
+        for flag in ("0 << 30", "2 << 30", "1 >> 30", "1 << 31", "1 << 29")
+    ),
+    Equivalent(
+        "engine/scan/resync.py",
+        "Resynchroniser._search",
+        "and 0 <= header.data_length <= probe.max_record",
+        "and 1 <= header.data_length <= probe.max_record",
+        "behind a record without data that reaches beyond the end there is no room for another",
+    ),
+    Equivalent(
         "engine/scan/wire_loops.py",
         "encode",
         _WITHIN_BUFFER,
@@ -710,13 +1326,6 @@ _SCAN = (
         "most = lower + ORDER_WINDOW if lower > 0 else None",
         "most = lower + ORDER_WINDOW if lower >= 0 else None",
         "the id that is expected is not out of order",
-    ),
-    Equivalent(
-        _ORDER,
-        "OrderJudge.judge",
-        "if resumption.expected >= expected:",
-        "if resumption.expected > expected:",
-        "it is searched for ids behind those that were passed over, one at least",
     ),
     *(
         Equivalent(
@@ -853,11 +1462,439 @@ _SHIFTED = "part.shifted |= len(found) != loss.end - loss.offset"
 _ONLY_A_HINT = "an index that lies where the new one will be is only ever a hint, which the records must bear out"
 _TAKEN = "if context.taken(loss.stop) or FileState.of(path) is not None:"
 _ENDS = "place = next((end for end in ends if end > place), loss.end)"
+_INDEXED = "if HEADER_SIZE <= offset < segment.size:"
+_ASKED = "if why is None and around.replicas and (other := named_instead(content, partition)) is not None:"
+_IN_ORDER = "for verdict in sorted(verdicts, key=lambda one: (one.first or 0, one.stray.data.path)):"
+_FOUND = "return found if found is not None and found.transaction_id >= least else None"
+_HERE = "here = 0 if limit is not None or part is None or tail is None else self.proofs.stood_here(part, tail)"
+_NO_STATE = "if file is None or now is None or file.before is None or file.before.size < CONTROL_HEADER.size:"
+_ENTRIES = "entries = max(0, hint.size() - HEADER_SIZE) // ENTRY_SIZE"
+_LOWER = "if info.current_struct is not None and after < info.current_struct.local_low_water_mark:"
+_NEVER_MORE = "the largest weight so far only ends a search that would find nothing more"
+_FAILED = "self.unreadable[failed] = max(end - failed, self.unreadable.get(failed, 0))"
+_LEFT = "findings.append(seen if ran is None else left_by(seen, storage, ran, mended))"
+_UNUSED_FLAGS = "unknown = {one.flags or 0 for info in control.partitions for one in info.structs}"
+_SPOKEN = "if self._partition is not None and not (batch.request_id_low >> 32 == self._partition).all():"
+_TOLD = "told = max((one.control.header.num_partitions for one in controls.found), default=0)"
+_MARKS = "marks=info.current_struct.marks if info and info.current_struct else NEVER,"
+_BEHIND_KEPT = (
+    "behind = (one.first_transaction_id for one in data if one.first_transaction_id > kept.first_transaction_id)"
+)
+_FURTHER_READ = "if not self.strict and offset + done > self._furthest:"
+_WANTED = "done, wanted = 0, min(len(buffer), max(0, self._size - offset))"
+_ENDS_ALONE = "_ENDS = VerifyOptions(quick=True, ends_only=True)"
+_ENTRIES_DIFFER = "if position and found != part[: len(found)]:"
+_ONE_BYTE_MORE = "a byte more than there should be tells as much as two"
+_WORKERS = (
+    'for found in (executor or LocalExecutor(1)).map(_plan_segment, tasks, weights=weights, what="rebuild-index"):'
+)
+_INSIDE = "entry = old if before < old < span.end else max(span.offset, span.end - 1)"
+_DIGEST = 'digest = hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()'
+_NO_PLACE = "what is a storage directory has its own path"
 _REPAIR = (
+    Equivalent(
+        "engine/repair/repaired_segments.py",
+        "RepairContext.lower_mark",
+        _LOWER,
+        _LOWER.replace("after <", "after <="),
+        "a mark that is as low is not written, and what is given up enters the ledger with the same one",
+    ),
+    Equivalent(
+        "engine/repair/since.py",
+        "falling_marks",
+        _NO_STATE,
+        _NO_STATE.replace("size <", "size <="),
+        "a header alone has no partition",
+    ),
+    Equivalent(
+        "engine/repair/provenance.py",
+        "_compare",
+        _ENTRIES,
+        _ENTRIES.replace("max(0", "max(1"),
+        "one byte is no entry either",
+    ),
+    *(
+        Equivalent(
+            "engine/repair/replicas.py", "_offset", old, new, "a scan finds the record in the same place, at a cost"
+        )
+        for old, new in (
+            ("if hint is not None:", "if False:"),
+            ("if len(raw) == ENTRY_SIZE:", "if False:"),
+            (_INDEXED, "if False:"),
+            (_INDEXED, _INDEXED.replace("E <=", "E <")),
+            (_INDEXED, _INDEXED.replace("offset <", "(offset) + 1 <")),
+            (_INDEXED, _INDEXED.replace("< segment", "<= segment")),
+            (_INDEXED, _INDEXED.replace("segment.size", "(segment.size) - 1")),
+        )
+    ),
+    Equivalent(
+        "engine/repair/provenance.py",
+        "_behind_right_header",
+        _ASKED,
+        _ASKED.replace("around.replicas", "True"),
+        "without a replica there is none to ask",
+    ),
+    *(
+        Equivalent(
+            "engine/repair/recover_strays.py",
+            "plan_strays",
+            _IN_ORDER,
+            _IN_ORDER.replace("or 0", f"or {other}"),
+            "what begins with 0, or with nothing that is known, comes before all others",
+        )
+        for other in ("(-1)", "False")
+    ),
+    *(
+        Equivalent(
+            "engine/repair/recover_strays.py",
+            "_stands_against",
+            old,
+            new,
+            "nothing stands in its own place",
+        )
+        for old, new in (
+            (
+                "before = next((part for part in reversed(ordered) if part.first < first), None)",
+                "before = next((part for part in reversed(ordered) if part.first <= first), None)",
+            ),
+            (
+                "behind = next((part for part in ordered if part.first > first), None)",
+                "behind = next((part for part in ordered if part.first >= first), None)",
+            ),
+        )
+    ),
+    Equivalent(
+        "engine/repair/witnesses.py",
+        "Witnesses._at",
+        "if offset >= part.survey.end:",
+        "if offset >= (part.survey.end) - 1:",
+        "no record stands in the last byte",
+    ),
+    Equivalent(
+        "engine/repair/witnesses.py",
+        "Witnesses._at",
+        _FOUND,
+        _FOUND.replace("found is not None", "True"),
+        "behind losses, and in front of the end, a record stands",
+    ),
+    Equivalent(
+        "engine/repair/recover_losses.py",
+        "LossPlanner.end",
+        _HERE,
+        _HERE.replace("part is None", "False"),
+        "no segment has no end",
+    ),
+    *(
+        Equivalent(
+            "engine/repair/recover_losses.py",
+            f"LossPlanner.{function}",
+            f"{word} tail is not None and part is not None:",
+            f"{word} tail is not None and True:",
+            "an end is that of a segment",
+            nth,
+        )
+        for function, word, nth in (
+            ("_end_lost", "if", 1),
+            ("_end_lost", "if", 2),
+            ("gap", "if", 1),
+            ("end", "elif", 1),
+        )
+    ),
+    Equivalent(
+        "engine/repair/replica_proofs.py",
+        "ReplicaProofs.held_from",
+        "middle = (low + high + 1) // 2",
+        "middle = (low + high + 2) // 2",
+        "any place behind the lower end, up to the upper one, will do",
+    ),
+    Equivalent(
+        "engine/repair/recover_losses.py",
+        "LossPlanner.end",
+        _HERE,
+        _HERE.replace("here = 0", "here = (-1)"),
+        "no id is below 0",
+    ),
+    *(
+        Equivalent(f"engine/repair/{file}.py", function, old, new, reason)
+        for file, function, old, new, reason in (
+            (
+                "apply",
+                "verify_again",
+                _LEFT,
+                _LEFT.replace("ran is None", "False"),
+                "what no command has left has the remedy that it had",
+            ),
+            (
+                "convert",
+                "_in_words",
+                _UNUSED_FLAGS,
+                _UNUSED_FLAGS.replace("or 0", "or 1"),
+                "that flag is one that a release uses",
+            ),
+            ("convert", "_in_words", _UNUSED_FLAGS, _UNUSED_FLAGS.replace("or 0", "or False"), "it is 0"),
+            (
+                "convert",
+                "plan_convert",
+                "if target.kind is not TargetKind.STORAGE or target.storage is None:",
+                "if target.kind is not TargetKind.STORAGE or False:",
+                _NO_PLACE,
+            ),
+            (
+                "set_partition",
+                "plan_set_partition",
+                "if target.storage is None or target.kind is not TargetKind.STORAGE:",
+                "if False or target.kind is not TargetKind.STORAGE:",
+                _NO_PLACE,
+            ),
+            (
+                "rebuild_index",
+                "IndexPlan._lost",
+                _INSIDE,
+                _INSIDE.replace("old < span.end", "old < (span.end) - 1"),
+                "in the last byte it would be put there all the same",
+            ),
+            *(
+                (
+                    "truncate",
+                    "_refuse_foreign",
+                    "cut = reached[-1].first_transaction_id if reached else 0",
+                    f"cut = reached[-1].first_transaction_id if reached else {other}",
+                    "where none is reached all begin behind 0",
+                )
+                for other in ("1", "(-1)")
+            ),
+            (
+                "truncate",
+                "plan_truncate",
+                _BEHIND_KEPT,
+                _BEHIND_KEPT.replace("> kept.first_transaction_id", "> (kept.first_transaction_id) + 1"),
+                "in front of a segment that begins with the next id only one record is asked for, the first",
+            ),
+            (
+                "truncate",
+                "_last",
+                "if header is None or segment.data is None:",
+                "if header is None or False:",
+                "without a data file there is no header",
+            ),
+            (
+                "salvage_output",
+                "_SegmentWriter.add",
+                "while position < stop:",
+                "while position <= stop:",
+                "nothing more is asked for",
+            ),
+            *(
+                (
+                    "salvage_sources",
+                    "OpenFiles.__init__",
+                    "def __init__(self, limit: int = 64) -> None:",
+                    f"def __init__(self, limit: int = {other}) -> None:",
+                    "a limit that was chosen; another one is as good",
+                )
+                for other in (63, 65)
+            ),
+            (
+                "salvage_sources",
+                "SalvageSource.read_into",
+                _FURTHER_READ,
+                _FURTHER_READ.replace("done >", "done >="),
+                "that it is no further is told as well",
+            ),
+            (
+                "salvage_sources",
+                "SalvageSource.read_into",
+                _WANTED,
+                _WANTED.replace("max(0", "max((-1)"),
+                "neither is more than nothing",
+            ),
+            *(
+                ("set_partition", "", _ENDS_ALONE, _ENDS_ALONE.replace(f"{name}=True", f"{name}=False"), "a cost alone")
+                for name in ("quick", "ends_only")
+            ),
+            *(
+                (
+                    "rebuild_index",
+                    "IndexPlan.differs",
+                    _ENTRIES_DIFFER,
+                    new,
+                    "a header that is wrong is told before any entry, and the same entries do not differ",
+                )
+                for new in (
+                    _ENTRIES_DIFFER.replace(" and ", " or "),
+                    _ENTRIES_DIFFER.replace("position", "True"),
+                    _ENTRIES_DIFFER.replace("found != part[: len(found)]", "True"),
+                )
+            ),
+            (
+                "salvage_selection",
+                "_Selector._differing",
+                "if first.source == second.source and first.start == second.start:",
+                "if False:",
+                "what is compared with itself is the same",
+            ),
+            *(
+                ("salvage_attribution", "_Joiner.best", old, new, "every chain begins with as much")
+                for old, new in (
+                    (
+                        "best, link = 0 if header is None else -1, None",
+                        "best, link = 1 if header is None else -1, None",
+                    ),
+                    ("best = 0", "best = 1"),
+                )
+            ),
+            (
+                "salvage_attribution",
+                "_Joiner.best",
+                "best, link = 0 if header is None else -1, None",
+                "best, link = 0 if header is None else -2, None",
+                "any weight below 0 says that no chain ends there",
+            ),
+            (
+                "set_partition",
+                "_Planner._fence",
+                "if session >= 0:",
+                "if session >= -1:",
+                "a slot that says none is read as none, as zeros are",
+            ),
+            (
+                "set_partition",
+                "_read_fence",
+                "data = disk.read_range(path, 0, fence_file_size(partitions) + 1)",
+                "data = disk.read_range(path, 0, fence_file_size(partitions) + 2)",
+                _ONE_BYTE_MORE,
+            ),
+            (
+                "salvage_runs",
+                "_Builder.__init__",
+                "self._partition: int | None = int(batch.request_id_low[0]) >> 32",
+                "self._partition: int | None = int(batch.request_id_low[(-1)]) >> 32",
+                "where they do not all say the same it is none",
+            ),
+            (
+                "rebuild_index",
+                "plan_rebuild_index",
+                "continue  # no partition of this cluster: verify notes it",
+                "break  # no partition of this cluster: verify notes it",
+                "partitions are in order, and behind it are others of nobody",
+            ),
+            (
+                "rebuild_index",
+                "plan_rebuild_index",
+                _WORKERS,
+                _WORKERS.replace("(1)", "(2)"),
+                "two workers make the same indexes",
+            ),
+            (
+                "rebuild_index",
+                "plan_rebuild_index",
+                "elif found.wanted is not None and found.why is not None:",
+                "elif True and found.why is not None:",
+                "what is not left to anybody has an index",
+            ),
+            ("salvage_control_file", "_choose_key", "return keys[0]", "return keys[(-1)]", "all are the same"),
+            (
+                "plan",
+                "PlanDraft.finish",
+                _DIGEST,
+                _DIGEST.replace("sort_keys=True", "sort_keys=False"),
+                "the keys are made in the same order each time",
+            ),
+            (
+                "salvage_selection",
+                "_Selector._differing",
+                "b = theirs[start - second.first : stop - second.first + 1]",
+                "b = theirs[start - second.first : stop + second.first + 1]",
+                _DIFFER[1],
+            ),
+            (
+                "salvage_runs",
+                "_candidates",
+                "if len(window) < HEADER_SIZE:",
+                "if len(window) < (HEADER_SIZE) - 1:",
+                "in fewer bytes there is no place for one",
+            ),
+            (
+                "plan",
+                "_edit_key",
+                'return ["remove", name]',
+                "return None",
+                "the binding names every file that an edit touches, and no other edit is nothing",
+            ),
+            ("salvage", "_choose", "return holding[0]", "return holding[(-1)]", "there is one"),
+            (
+                "salvage",
+                "salvage",
+                "stack.callback(offsets_of.cache_clear)",
+                "pass",
+                "what is kept is of runs that nobody asks for again",
+            ),
+            (
+                "salvage",
+                "_Probes._probe",
+                "if number not in self._probes:",
+                "if False:",
+                "made anew, it answers the same",
+            ),
+            ("salvage", "_count_partitions", _TOLD, _TOLD.replace("=0", "=(-1)"), "one partition at least is needed"),
+            (
+                "salvage",
+                "_partition",
+                _MARKS,
+                _MARKS.replace("and info.current_struct", "and True"),
+                "infos are proven",
+            ),
+            *(
+                (
+                    "salvage",
+                    "_data_finding",
+                    "offset, length = HEADER_SIZE, 0",
+                    f"offset, length = HEADER_SIZE, {other}",
+                    "the record stands in one of the pieces, which gives the length",
+                )
+                for other in ("1", "(-1)")
+            ),
+            (
+                "salvage_control",
+                "carve_control",
+                "if not 0 < header.num_partitions <= MAX_PARTITIONS:",
+                "if not 0 <= header.num_partitions <= MAX_PARTITIONS:",
+                "of no partition there is no info that would prove it",
+            ),
+            (
+                "salvage_runs",
+                "_Builder.add",
+                _SPOKEN,
+                _SPOKEN.replace("self._partition is not None", "True"),
+                "no number is the one that is not there, and it stays so",
+            ),
+            *(
+                (
+                    "salvage_sources",
+                    "SalvageSource.read_into",
+                    _FAILED,
+                    _FAILED.replace("failed, 0)", f"failed, {other})"),
+                    "a stretch that failed has a byte at least",
+                )
+                for other in ("1", "(-1)")
+            ),
+            ("salvage_attribution", "_Joiner.best", "if highest[earlier] <= best:", "if False:", _NEVER_MORE),
+            (
+                "salvage_attribution",
+                "_Joiner.best",
+                "if highest[earlier] <= best:",
+                "if highest[earlier] < best:",
+                _NEVER_MORE,
+            ),
+            ("salvage_attribution", "_Joiner.best", "break", "continue", _NEVER_MORE),
+            ("salvage_attribution", "_Joiner.best", _HIGHEST, _HIGHEST.replace("else -1", "else -2"), _NEVER_MORE),
+            ("salvage_attribution", "_Joiner.best", _HIGHEST, _HIGHEST.replace("else -1", "else -0"), _NEVER_MORE),
+        )
+    ),
     *(
         Equivalent(
             "engine/repair/witnesses.py",
-            "Witnesses._row",
+            "Witnesses._rows_of",
             _IN_TURN,
             _IN_TURN.replace("[0]", other),
             "the rows are made anew, and are the same",
@@ -942,18 +1979,26 @@ _REPAIR = (
             "",
             f"{name} = {number}",
             f"{name} = {other}",
-            "a limit that was chosen, and is large",
+            "a limit that was chosen; another one is as good",
         )
         for file, name, number, others in (
             ("rivals", "MOST_COMPARED", "10_000", ("9999", "10001")),
             ("survey", "MAX_PLACES", "100_000", ("99999", "100001")),
+            ("planners", "_LIMIT", "64 << 20", ("63 << 20", "65 << 20", "64 << 19", "64 << 21")),
+            ("salvage_attribution", "FAR", "1 << 20", ("2 << 20", "1 << 19", "1 << 21")),
+            ("salvage_attribution", "PLACES", "16", ("15", "17")),
+            ("salvage_control", "PROBED", "4096", ("4095", "4097")),
+            ("salvage_output", "SPARE", "1 << 20", ("2 << 20", "1 << 19", "1 << 21")),
+            ("salvage_sources", "SECTOR", "4096", ("4095", "4097")),
+            ("salvage_fragments", "LARGEST", "1 << 20", ("2 << 20", "1 << 19", "1 << 21")),
+            ("salvage_fragments", "MOST", "256 << 20", ("255 << 20", "257 << 20", "256 << 19", "256 << 21")),
         )
         for other in others
     ),
     *(
         Equivalent(
-            "engine/repair/recover_losses.py",
-            "LossPlanner._held_from",
+            "engine/repair/replica_proofs.py",
+            "ReplicaProofs.held_from",
             _LOW_HIGH,
             _LOW_HIGH.replace("stop - 1", other),
             "what reaches as far as what no replica proves, or further, is not proven either",
@@ -995,8 +2040,8 @@ _REPAIR = (
         "there is a run, and so the place of one",
     ),
     Equivalent(
-        "engine/repair/recover_losses.py",
-        "LossPlanner._held",
+        "engine/repair/replica_proofs.py",
+        "ReplicaProofs.held",
         "if loss.stop is None:",
         "if False:",
         "behind what reaches to the end of the file no record stands, and without one nobody is asked",
@@ -1058,32 +2103,26 @@ _REPAIR = (
             "pieces that are not all there are shorter than the record that they would make, which is refused",
         )
         for new in (
+            "if rest >= (floor) - 1 and seam - end <= len(head):",
             "if rest >= floor or seam - end <= len(head):",
             "if rest >= floor and seam - end <= (len(head)) + 1:",
             "if True and seam - end <= len(head):",
             "if rest >= floor and True:",
         )
     ),
-    Equivalent(
-        "engine/repair/salvage_selection.py",
-        "_Selector._differing",
-        _DIFFER[0],
-        _DIFFER[0].replace("np.array_equal(a - a[0], b - b[0])", "True"),
-        _DIFFER[1],
-    ),
-    Equivalent(
-        "engine/repair/salvage_selection.py",
-        "_Selector._differing",
-        _DIFFER[0],
-        _DIFFER[0].replace("b - b[0])", "b - b[(-1)])"),
-        _DIFFER[1],
-    ),
-    Equivalent(
-        "engine/repair/salvage_selection.py",
-        "_Selector._differing",
-        _DIFFER[0],
-        _DIFFER[0].replace("b - b[0])", "b + b[0])"),
-        _DIFFER[1],
+    *(
+        Equivalent("engine/repair/salvage_selection.py", "_Selector._differing", _DIFFER[0], new, _DIFFER[1])
+        for new in (
+            "if False:",
+            *(
+                _DIFFER[0].replace("np.array_equal(a - a[0], b - b[0])", other)
+                for other in (
+                    "True",
+                    *(f"np.array_equal({one}, b - b[0])" for one in ("a + a[0]", "a - a[1]", "a - a[(-1)]")),
+                    *(f"np.array_equal(a - a[0], {one})" for one in ("b + b[0]", "b - b[1]", "b - b[(-1)]")),
+                )
+            ),
+        )
     ),
     Equivalent(
         "engine/repair/salvage_attribution.py",
@@ -1091,13 +2130,6 @@ _REPAIR = (
         _BEST,
         _BEST.replace("else -1", "else -2"),
         "any weight below 0 says that no chain ends there",
-    ),
-    Equivalent(
-        "engine/repair/salvage_attribution.py",
-        "_Joiner.best",
-        _HIGHEST,
-        _HIGHEST.replace("else -1", "else -0"),
-        "the largest weight so far only ends a search that would find nothing more",
     ),
 )
 
@@ -1229,10 +2261,59 @@ _IN_ORDER = (
     'return tuple(sorted(findings, key=lambda one: (not str(one.path).endswith(".seg"), one.offset or 0, one.code)))'
 )
 _MAY_HOLD = "if any(job.first < high and low < reach for low, high in ranges):"
-_NONE_GONE = "if not gone and not tuple(self._ends(reports, self._context, self.proven())):"
+_NONE_GONE = "if not gone and not tuple(run.ends(reports, run.context, run.proven())):"
 _WHOLE_STATE = "return disk.read_range(path, 0, 1 if state is None else state.size)"
 _NEAR_BEGINNING = "if reader is None or wanted <= HEADER_SIZE:"
 _INSPECT = (
+    Equivalent(
+        "engine/inspect/verify.py",
+        "_Verification.run",
+        "pool.shutdown(wait=True, cancel_futures=True)",
+        "pool.shutdown(wait=True, cancel_futures=False)",
+        "the limits are stopped by then, so that what has not begun ends when it begins",
+    ),
+    Equivalent(
+        "engine/inspect/digests.py",
+        "HashingSource.read_into",
+        "if self._done < offset <= min(self._done + _NEAR, self._length):",
+        "if self._done < offset < min(self._done + _NEAR, self._length):",
+        "what is not hashed now is read for it in the end",
+    ),
+    Equivalent(
+        "engine/inspect/resume.py",
+        "refuse_inside",
+        "if places.is_url(str(directory)):",
+        "if False:",
+        "no file lies below what a URL would be as a path",
+    ),
+    Equivalent(
+        "engine/inspect/dump_chunks.py",
+        "ChunkReader._chunk_before",
+        "return self._proven(reader.first_from(wanted + 1) - 1, stop)",
+        "return self._proven(reader.first_from(wanted + 2) - 1, stop)",
+        "a piece begins a byte further on, and has the same records",
+    ),
+    Equivalent(
+        "engine/inspect/segment_checks.py",
+        "SegmentCheck._open",
+        "elif self.index_state is None and (kind := places.special(job.index_path)) is not None:",
+        "elif True and (kind := places.special(job.index_path)) is not None:",
+        "a file whose state is known is a regular one, and nothing special",
+    ),
+    Equivalent(
+        "engine/inspect/segment_checks.py",
+        "SegmentCheck.run",
+        "fraction = None if options.quick else options.sample",
+        "fraction = None if False else options.sample",
+        "a quick check has no sample",
+    ),
+    Equivalent(
+        "engine/inspect/unread_losses.py",
+        "_held",
+        _MAY_HOLD,
+        _MAY_HOLD.replace("job.first < high", "job.first <= high"),
+        "a segment that holds none of them says so",
+    ),
     *(
         Equivalent(
             "engine/inspect/record_checks.py",
@@ -1311,8 +2392,8 @@ _INSPECT = (
         for other in ("1", "(-1)")
     ),
     Equivalent(
-        "engine/inspect/partition_runs.py",
-        "PartitionRun._held",
+        "engine/inspect/unread_losses.py",
+        "_held",
         _MAY_HOLD,
         _MAY_HOLD.replace("< reach", "<= reach"),
         "a segment that holds none of them says so",
@@ -1352,15 +2433,15 @@ _INSPECT = (
         for other in (0, 2)
     ),
     Equivalent(
-        "engine/inspect/partition_runs.py",
-        "PartitionRun._held",
+        "engine/inspect/unread_losses.py",
+        "_held",
         _MAY_HOLD,
         _MAY_HOLD.replace("< reach", "< (reach) - 1"),
         "the bytes of a header are counted as well, room for three records that no segment has",
     ),
     Equivalent(
-        "engine/inspect/partition_runs.py",
-        "PartitionRun._at_the_end",
+        "engine/inspect/unread_losses.py",
+        "_at_the_end",
         _NONE_GONE,
         "if False:",
         "it saves a second look: nothing that is there is asked for more by it",
@@ -1408,10 +2489,10 @@ _INSPECT = (
         for other in ("1,", "(-1),")
     ),
     Equivalent(
-        "engine/inspect/partition_runs.py",
-        "PartitionRun.losses_behind",
-        "if self._partition.whole and _meets(span, *given_up):",
-        "if self._partition.whole and True:",
+        "engine/inspect/unread_losses.py",
+        "losses_behind",
+        "if run.whole and _meets(span, *given_up):",
+        "if run.whole and True:",
         "what is not wanted is left out afterwards",
     ),
     *(
@@ -1437,8 +2518,8 @@ _INSPECT = (
     ),
     *(
         Equivalent(
-            "engine/inspect/partition_runs.py",
-            "PartitionRun.losses_behind",
+            "engine/inspect/unread_losses.py",
+            "losses_behind",
             f"first = finding.{name} or 0",
             f"first = finding.{name} or False",
             "False counts as 0",
@@ -1484,10 +2565,10 @@ _INSPECT = (
         for other in ("-0", "-2")
     ),
     Equivalent(
-        "engine/inspect/partition_runs.py",
-        "PartitionRun._at_the_end",
-        "if attempt == _ATTEMPTS or not self._look_again():",
-        "if attempt == _ATTEMPTS or False:",
+        "engine/inspect/unread_losses.py",
+        "_at_the_end",
+        "if attempt == ATTEMPTS or not run.look_again():",
+        "if attempt == ATTEMPTS or False:",
         "a directory that is gone is looked at a few times more, in vain",
     ),
     *(
@@ -1631,7 +2712,128 @@ _TOGETHER = "return parts[0] if len(parts) == 1 else np.concatenate(parts)"
 _BEGINS = "if header is None or header.first_transaction_id == job.first:"
 _BUILT = "one for one in verify([built], VerifyOptions(quick=True, exclusive=True)) if isinstance(one, Finding)"
 _KNOWN = "and known.transaction_id > (-1 if found is None else found.transaction_id)"
+_QUERIED = "elif last is not None and anchor.identified and last.transaction_id == anchor.transaction_id:"
+_FIRST_INTACT = "if self._history.at_or_before(partition, middle, start).transaction_id > start.transaction_id:"
+_LITTLE = 'first, second = (0, 1) if sys.byteorder == "big" else (1, 0)'
+_WRAPPED = "return [(0, 0, p, (t + 2**31) % 2**32 - 2**31) for p, t in zip(partitions, ids, strict=True)]"
 _SPARK = (
+    Equivalent(
+        "engine/spark/record_arrays.py",
+        "Gathering.add",
+        "size = 0 if batch.data is None else len(batch.data)",
+        "size = (-1) if batch.data is None else len(batch.data)",
+        "of one gathering all batches have data or none, and without any their bytes are no bound",
+    ),
+    Equivalent(
+        "engine/spark/record_plan.py",
+        "record_parts",
+        "if missing is not None and run.jobs:",
+        "if True and run.jobs:",
+        "whoever has segments has a task that looks for what is missing",
+    ),
+    Equivalent(
+        "engine/spark/stream_reader.py",
+        "WaltzStreamReader._check_present",
+        _QUERIED,
+        _QUERIED.replace("last is not None", "True"),
+        "without a last one what was read is gone, which is said in front of it",
+    ),
+    Equivalent(
+        "engine/spark/stream_reader.py",
+        "WaltzStreamReader._cut",
+        _FIRST_INTACT,
+        _FIRST_INTACT.replace("start.transaction_id:", "(start.transaction_id) + 1:"),
+        "the one behind the start is known not to be intact",
+    ),
+    Equivalent(
+        "engine/spark/stream_places.py",
+        "PartitionPlaces._split",
+        "elif (found := _proven(opened, whole.first)) is not None and found.offset is not None:",
+        "elif (found := _proven(opened, whole.first)) is not None and True:",
+        "what is proven stands somewhere",
+    ),
+    Equivalent(
+        "engine/spark/stream_directory.py",
+        "DirectoryHistory.look",
+        "listed = {number: self._list(number) for number in sorted(found)}",
+        "listed = {number: self._list(number) for number in list(found)}",
+        "each is listed by itself, and nothing is told in this order",
+    ),
+    Equivalent(
+        "engine/spark/stream_directory.py",
+        "_Reading._end",
+        "if part.first <= self._next or following < self._next:",
+        "if part.first <= self._next or following <= self._next:",
+        "the two differ here",
+    ),
+    *(
+        Equivalent(
+            "engine/spark/record_arrays.py",
+            "_request_ids",
+            _LITTLE,
+            _LITTLE.replace("(0, 1)", new),
+            "of machines with the other order of bytes, of which there are none here",
+        )
+        for new in ("(1, 1)", "((-1), 1)", "(0, 2)", "(0, 0)")
+    ),
+    Equivalent(
+        "engine/spark/run_writing.py",
+        "_request_ids",
+        _WRAPPED,
+        _WRAPPED.replace("t +", "t -"),
+        "2**31 more or less is the same of 2**32",
+    ),
+    Equivalent(
+        "engine/spark/stream_reader.py",
+        "",
+        "ADMISSION = False",
+        "ADMISSION = True",
+        "of PySpark 4.1, and there is a later one here",
+    ),
+    Equivalent(
+        "engine/spark/wanted_types.py",
+        "handed_on",
+        "if batch.schema.equals(schema):",
+        "if False:",
+        "the same columns under the same names and types",
+    ),
+    Equivalent(
+        "engine/spark/wanted_types.py",
+        "_cast",
+        "lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)",
+        "lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=True)",
+        "where no null is left nothing has to be copied",
+    ),
+    Equivalent(
+        "engine/spark/staging.py",
+        "clear_left",
+        "for name in sorted(os.listdir(target.parent)):",
+        "for name in list(os.listdir(target.parent)):",
+        "any order will do; this one is the same every time",
+    ),
+    Equivalent(
+        "engine/spark/directory_views.py",
+        "read_view",
+        "if any(isinstance(item, (PartitionTask, ChunkTask)) for item in items):",
+        "if all(isinstance(item, (PartitionTask, ChunkTask)) for item in items):",
+        "whichever kernel checks the records says the same of them",
+    ),
+    Equivalent(
+        "engine/spark/shipping.py",
+        "write_archive",
+        "entry = zipfile.ZipInfo(str(path.relative_to(root())), (1980, 1, 1, 0, 0, 0))",
+        "entry = zipfile.ZipInfo(str(path.relative_to(root())), (1980, 1, 1, 0, 0, 1))",
+        "an archive has every other second",
+    ),
+    Equivalent(
+        "engine/spark/writer.py",
+        "check_columns",
+        "if sorted(names) != sorted(_REQUEST_ID) or any(one.dataType.simpleString() not in _WHOLE for one in found):"
+        "  # type: ignore[attr-defined]",
+        "if sorted(names) != list(_REQUEST_ID) or any(one.dataType.simpleString() not in _WHOLE for one in found):"
+        "  # type: ignore[attr-defined]",
+        "they are named in this order",
+    ),
     *(
         Equivalent(
             "engine/spark/finding_tasks.py",
@@ -1939,7 +3141,6 @@ EQUIVALENT: tuple[Equivalent, ...] = (
 )
 
 
-_SIZES = "how much is taken at once, or a cost: another number gives the same answers at another speed"
 TUNED: dict[str, tuple[str, ...]] = {
     "formats/control.py": ("_SCORED",),
     "engine/compare/differences.py": ("_BATCH",),
@@ -1953,7 +3154,7 @@ TUNED: dict[str, tuple[str, ...]] = {
     "engine/inspect/verify.py": ("_WORTH_THREADS", "_AHEAD"),
     "engine/net/http_port.py": ("_BACKLOG",),
     "engine/net/port.py": ("_BACKLOG", "_CHUNK", "_ALL_CHUNKS", "_SMALLEST_CHUNK", "_ACCEPTED_AT_ONCE"),
-    "engine/repair/content.py": ("CHUNK",),
+    "engine/repair/content.py": ("CHUNK", "IN_PLACE_LIMIT"),
     "engine/repair/rebuild_index.py": ("_CHUNK",),
     "engine/durable/disk.py": ("_CHUNK",),
     "engine/durable/manifest.py": ("_LIMIT",),
@@ -1968,7 +3169,7 @@ TUNED: dict[str, tuple[str, ...]] = {
     "engine/scan/kernels.py": ("LOAD_FROM", "COMPILE_FROM"),
     "engine/scan/order.py": ("_COMPARED",),
     "engine/scan/native.py": ("TWO_PASSES",),
-    "engine/scan/kernel.py": ("_TWO_PASSES", "SLOTS"),
+    "engine/scan/kernel.py": ("_TWO_PASSES", "SLOTS", "_SMALL", "STRETCH"),
     "engine/scan/probe.py": ("GRANULE", "CACHE", "FORGET_AFTER", "CROWD", "FLAT_CHARGE"),
     "engine/scan/resync.py": ("FOLLOW_BLOCK",),
     "engine/scan/scanner.py": ("BATCH_ROWS", "RUN_ROWS", "FIRST_READ"),
@@ -1984,7 +3185,7 @@ TUNED: dict[str, tuple[str, ...]] = {
     "engine/spark/finding_tasks.py": ("_SLACK",),
     "engine/spark/segment_parts.py": ("_TRIES", "LOOKBACK", "SEARCH_BUDGET"),
     "engine/spark/splits.py": ("FLAT",),
-    "engine/spark/stream_node.py": ("_ABOUT", "_ROWS", "_BYTES"),
+    "engine/spark/stream_node.py": ("_ABOUT", "_BACK", "_ROWS", "_BYTES"),
     "engine/spark/stream_places.py": ("SPLIT_BYTES",),
     "engine/spark/stream_reader.py": ("TASK_WEIGHT",),
     "engine/spark/directory_views.py": ("_CHUNK",),

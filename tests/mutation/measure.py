@@ -78,7 +78,13 @@ ROOMS = {
     "quorum": Room(("engine/quorum",), ("tests/quorum",)),
     "pages": Room(
         ("engine/pages", "formats/pages"),
-        ("tests/pages", "tests/formats/pages", "tests/cli/test_pages.py", f"{_CRASH}pages.py"),
+        (
+            "tests/pages",
+            "tests/formats/pages",
+            "tests/cli/test_pages.py",
+            f"{_CRASH}pages.py",
+            f"{_CRASH}page_recovery.py",
+        ),
     ),
     "vault": Room(("engine/vault", "engine/backup", "formats/vault.py"), ("tests/vault", "tests/backup")),
     "compare": Room(("engine/compare",), ("tests/compare", "tests/cli/test_compare.py")),

@@ -306,7 +306,7 @@ FOURTH: tuple[Slip, ...] = (
         "an append that read what another one is about to write is let through",
     ),
     Slip(
-        "engine/server/partition.py",
+        "engine/server/served_partition.py",
         "            if self.high_water_mark < mark:  # another server wrote meanwhile, under locks that nobody here knows\n"
         "                self._locks.reset(mark)\n",
         "",

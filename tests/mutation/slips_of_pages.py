@@ -16,6 +16,7 @@ _STORAGE = "engine/pages/page_storage.py"
 _GC = "engine/pages/page_gc.py"
 _RECLAMATION = "engine/pages/reclamation.py"
 _SALVAGE = "engine/pages/page_salvage.py"
+_RECOVERY = "engine/pages/page_recovery.py"
 _OF_BLOCKS = ("tests/formats/pages/test_blocks.py",)
 _OF_SPACE = ("tests/pages/test_space_map.py",)
 _OF_WAL = ("tests/pages/test_wal.py",)
@@ -23,6 +24,7 @@ _OF_VERSIONS = ("tests/pages/test_page_directory.py",)
 _OF_GC = ("tests/pages/test_page_gc.py",)
 _WHOLE = ("tests/pages/test_page_storage.py",)
 _CRASHES = ("tests/crash/test_pages.py",)
+_OF_RECOVERY = ("tests/pages/test_page_recovery.py",)
 
 PAGES: tuple[Slip, ...] = (
     Slip(
@@ -148,7 +150,7 @@ PAGES: tuple[Slip, ...] = (
     ),
     Slip(
         _DIRECTORY,
-        "        self._rows.references[target] += 1  # before the chain of the page lets go of what it had\n",
+        "        self.rows.references[target] += 1  # before the chain of the page lets go of what it had\n",
         "",
         _OF_VERSIONS,
         "what a reference leads to is freed with its page",
@@ -161,9 +163,9 @@ PAGES: tuple[Slip, ...] = (
         "a snapshot loses a version",
     ),
     Slip(
-        _DIRECTORY,
-        "[Edit(EditType.VAR_HIGHEST, PageId(*one), now) for one in self.highest_ids.items()]",
-        "[Edit(EditType.VAR_HIGHEST, PageId(one[0], 0), now) for one in self.highest_ids.items()]",
+        "engine/pages/checkpoint.py",
+        "[Edit(EditType.VAR_HIGHEST, PageId(*one), now) for one in directory.highest_ids.items()]",
+        "[Edit(EditType.VAR_HIGHEST, PageId(one[0], 0), now) for one in directory.highest_ids.items()]",
         _OF_VERSIONS,
         "the id of a page that is gone is given away again",
     ),
@@ -224,7 +226,7 @@ PAGES: tuple[Slip, ...] = (
         "a page that stands twice in a checkpoint is two pages",
     ),
     Slip(
-        "engine/pages/restore.py",
+        "engine/pages/log_replay.py",
         "(files[1:] == files[:-1]) & (offsets[1:] < (offsets + sizes)[:-1])",
         "(files[1:] == files[:-1]) & (offsets[1:] < offsets[:-1])",
         _WHOLE,
@@ -243,5 +245,89 @@ PAGES: tuple[Slip, ...] = (
         "            if len(data) != one.entry.size:",
         ("tests/pages/test_inspection.py",),
         "damaged pages are salvaged as if they were whole",
+    ),
+    Slip(
+        _RECOVERY,
+        "            edits.append(Remove(file.path))\n",
+        "",
+        _OF_RECOVERY,
+        "the logs that a recovery replaces are kept nowhere, and the next who opens the store removes them",
+    ),
+    Slip(
+        _RECOVERY,
+        "    number = contents.highest_number\n",
+        "    number = contents.highest_number + 1\n",
+        _OF_RECOVERY,
+        "nobody sees that a store was opened since, and undo brings pages back over which others lie",
+    ),
+    Slip(
+        _RECOVERY,
+        "name is not None and name.number > highest]",
+        "name is not None and name.number > highest + 1]",
+        _OF_RECOVERY,
+        "undo brings pages back over which others were written since",
+    ),
+    Slip(
+        _RECOVERY,
+        "                if now.hash != plan.hash:",
+        "                if now.mode != plan.mode:",
+        _OF_RECOVERY,
+        "more is given up than somebody agreed to",
+    ),
+    Slip(
+        _RECOVERY,
+        "        whole = [one for one in group if crc32c(read_page(path, one[1])) == one[1].checksum]",
+        "        whole = group",
+        _OF_RECOVERY,
+        "the page goes that is there, and the one stays whose room it has",
+    ),
+    Slip(
+        _RECOVERY,
+        "        if not going:\n",
+        "        if not going or one.type is EditType.VAR_REF:\n",
+        _OF_RECOVERY,
+        "a reference leads to another version than ever",
+    ),
+    Slip(
+        _RECOVERY,
+        "            edits.append(PageEdit(EditType.VAR_DELETE, page, now))\n",
+        "            pass\n",
+        _OF_RECOVERY,
+        "a page that is given up is what it was long ago",
+    ),
+    Slip(
+        _RECOVERY,
+        "    named = {*(PageId(*one) for one in everything.highest_ids.items()), *(one.page for one in left_out)}",
+        "    named = {PageId(*one) for one in everything.highest_ids.items()}",
+        _OF_RECOVERY,
+        "an id that somebody was given is given away again",
+    ),
+    Slip(
+        "engine/pages/log_replay.py",
+        "            if mode is RecoveryMode.POINT_IN_TIME:\n                break\n",
+        "            continue\n",
+        _OF_RECOVERY,
+        "a store as it was at one moment never was like that",
+    ),
+    Slip(
+        "engine/pages/inspection.py",
+        "        findings = [*interruptions(path, STORE), *findings]",
+        "        findings = [*findings]",
+        ("tests/cli/test_pages.py",),
+        "a store is clean for verify that is damaged again once it is opened",
+    ),
+    Slip(
+        "engine/durable/undoable.py",
+        "                later.number > entry.number\n                and later.state",
+        "                later.number < entry.number\n                and later.state",
+        _OF_RECOVERY,
+        "who wants to undo is not told which repair comes first",
+    ),
+    Slip(
+        _READER,
+        "lost=not files and _blobs_hold_data(store / BLOB_DIRECTORY))",
+        "lost=False)",
+        _OF_RECOVERY,
+        "where the log is gone all pages are collected as room that nobody uses",
     ),
 )

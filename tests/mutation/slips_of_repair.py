@@ -216,8 +216,8 @@ REPAIR: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/repair/set_partition.py",
-        "fence is None or session >= fence:",
-        "fence is None or session >= fence - 1:",
+        "if session >= fence:",
+        "if session >= fence - 1:",
         _SET,
         "the session that is set stays shut out by the fence",
     ),

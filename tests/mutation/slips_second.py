@@ -182,7 +182,7 @@ SECOND: tuple[Slip, ...] = (
         "what a repair left to be repaired is not named",
     ),
     Slip(
-        "engine/repair/undoing.py",
+        "engine/durable/undoable.py",
         """            if (
                 later.number > entry.number
 """,
@@ -193,7 +193,7 @@ SECOND: tuple[Slip, ...] = (
         "the advice names the repair itself as the one to undo first",
     ),
     Slip(
-        "engine/repair/undoing.py",
+        "engine/durable/undoable.py",
         "        if not (entry.storage / move.target).is_dir() or os.path.lexists(entry.storage / move.path):",
         "        if not (entry.storage / move.target).is_dir():",
         ("tests/repair/test_set_partition.py",),

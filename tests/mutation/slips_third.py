@@ -164,7 +164,7 @@ THIRD: tuple[Slip, ...] = (
         "an index keeps the entry of the first transaction that was cut",
     ),
     Slip(
-        "engine/repair/undoing.py",
+        "engine/durable/undoable.py",
         "later.number > entry.number\n",
         "later.number >= entry.number\n",
         ("tests/repair/test_torn_tail.py::test_nothing_comes_back_over_a_log_that_is_another_one_now",),
@@ -172,7 +172,7 @@ THIRD: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/repair/undoing.py",
-        "    _check_unchanged(entry, entries)\n    try:",
+        "    check_as_left(entry, entries, other_way=_other_way)\n    try:",
         "    try:",
         ("tests/repair/test_set_partition.py::test_the_order_of_undo_counts_moves",),
         "an undo goes over what was written since",

@@ -14,7 +14,7 @@ import pytest
 
 from tests.node.service_support import CONCURRENT, LOG, PATIENCE, STORAGE, Peer, appended, request_of, run_of
 from waltzctl.engine.errors import CorruptRecordError, DiskFullError, DiskWriteError, SyncFailedError, WaltzError
-from waltzctl.engine.node import partition_service
+from waltzctl.engine.node import partition_outage, partition_service
 from waltzctl.engine.node.node_metrics import NodePartitionMetrics
 from waltzctl.engine.node.node_settings import ServiceOptions
 from waltzctl.engine.node.partition_service import Admission, PartitionService
@@ -138,7 +138,8 @@ class Alone:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, fence: int = -1, **options: Any) -> None:
         self.now = 1000.0
-        monkeypatch.setattr(partition_service, "time", SimpleNamespace(monotonic=lambda: self.now))
+        for module in (partition_service, partition_outage):
+            monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now))
         self.partition, self.pool, self.fences, self.room = Partition(), Pool(), Fences(fence), Room()
         self.service = PartitionService(
             self.partition,  # type: ignore[arg-type]

@@ -7,9 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from waltzctl.engine.errors import NoSuchPageError, PageConflictError
-from waltzctl.engine.pages.batch import WriteBatch
+from waltzctl.engine.pages.page_batch import WriteBatch
 from waltzctl.engine.pages.page_gc import collect_garbage
-from waltzctl.engine.pages.page_storage import PageOptions, PageStorage, Snapshot
+from waltzctl.engine.pages.page_options import PageOptions
+from waltzctl.engine.pages.page_storage import PageStorage
+from waltzctl.engine.pages.snapshots import Snapshot
 
 TIGHT = PageOptions(blob_limit=4096, log_size=1500, max_log_files=3)
 """Everything happens often: files are full, logs roll, checkpoints are due."""

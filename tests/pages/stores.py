@@ -8,8 +8,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from waltzctl.engine.pages.batch import WriteBatch
-from waltzctl.engine.pages.page_storage import PageStorage, Snapshot
+from waltzctl.engine.pages.page_batch import WriteBatch
+from waltzctl.engine.pages.page_storage import PageStorage
+from waltzctl.engine.pages.snapshots import Snapshot
 
 
 def disk_full_after(monkeypatch: pytest.MonkeyPatch, size: int) -> None:

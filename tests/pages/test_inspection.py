@@ -14,7 +14,7 @@ from tests.pages.model import TIGHT, Model, expected, shown_by, step
 from tests.pages.stores import crash, data, delete, put, ref
 from waltzctl.engine.durable.disk import TEMPORARY_SUFFIX
 from waltzctl.engine.errors import DamageError, InvalidRequestError, NotWaltzError
-from waltzctl.engine.pages.batch import WriteBatch
+from waltzctl.engine.pages.checkpoint import checkpoint_of
 from waltzctl.engine.pages.inspection import (
     dump_free,
     dump_log,
@@ -23,6 +23,7 @@ from waltzctl.engine.pages.inspection import (
     verify_store,
     view_store,
 )
+from waltzctl.engine.pages.page_batch import WriteBatch
 from waltzctl.engine.pages.page_gc import collect_garbage
 from waltzctl.engine.pages.page_salvage import salvage_store
 from waltzctl.engine.pages.page_storage import PageStorage
@@ -299,7 +300,7 @@ def test_a_page_that_stands_twice_in_a_checkpoint(tmp_path: Path) -> None:
     put(store, 1, b"one")
     put(store, 2, b"two")
     number = store.wal.roll()
-    table = store.directory.checkpoint().plain
+    table = checkpoint_of(store.directory).plain
     raw = encode_batch(()) + table.tobytes() + table[:1].tobytes()
     store.wal.finish_checkpoint(number, [raw])
     crash(store)

@@ -8,9 +8,10 @@ import pytest
 
 from waltzctl.engine.errors import PageConflictError
 from waltzctl.engine.pages.blob_stats import BlobSpan
+from waltzctl.engine.pages.checkpoint import checkpoint_of
 from waltzctl.engine.pages.judgement import BatchJudge
+from waltzctl.engine.pages.log_replay import directory_of
 from waltzctl.engine.pages.page_directory import LARGEST_PAGE, PageDirectory
-from waltzctl.engine.pages.restore import directory_of
 from waltzctl.formats.pages.write_batch import Edit, EditType, FieldEntry, PageEntry, PageId, Version
 
 
@@ -183,7 +184,7 @@ def test_deleted_and_put_anew_while_a_reference_lives() -> None:
     pages.write(ref(3, 2), put(1, 12))
     assert pages.collect() == [11]
     assert [pages.at(page) for page in (1, 2, 3)] == [12, 10, 10]
-    restored = directory_of(pages.directory.checkpoint().all_edits)
+    restored = directory_of(checkpoint_of(pages.directory).all_edits)
     assert [restored.locate(PageId(0, page)).entry.offset for page in (1, 2, 3)] == [12, 10, 10]
 
 
@@ -240,7 +241,7 @@ def test_an_external_page_lives_while_it_is_referred_to() -> None:
     pages.write(delete(1))
     pages.collect()
     assert (pages.at(2), pages.directory.alive_external_ids(0)) == ("external", {1})
-    restored = directory_of(pages.directory.checkpoint().all_edits)
+    restored = directory_of(checkpoint_of(pages.directory).all_edits)
     assert restored.alive_external_ids(0) == {1}
     pages.write(delete(2))
     pages.collect()
@@ -301,7 +302,7 @@ def test_dump_and_restore_at_five_successive_snapshots() -> None:
     for edits in steps:
         pages.write(*edits)
         seen = [pages.at(page) for page in range(1, 7)]
-        for directory in (directory_of(pages.directory.checkpoint().all_edits), directory_of(pages.log)):
+        for directory in (directory_of(checkpoint_of(pages.directory).all_edits), directory_of(pages.log)):
             restored = Pages()
             restored.directory = directory
             assert [restored.at(page) for page in range(1, 7)] == seen
@@ -316,8 +317,8 @@ def test_what_is_deleted_leaves_nothing_in_a_dump_but_its_id() -> None:
     pages = Pages()
     pages.write(put(1, 10), put(8, 80))
     pages.write(delete(1), delete(8))
-    assert [edit.type for edit in pages.directory.checkpoint().all_edits] == [EditType.VAR_HIGHEST]
-    assert directory_of(pages.directory.checkpoint().all_edits).highest_ids == {0: 8}
+    assert [edit.type for edit in checkpoint_of(pages.directory).all_edits] == [EditType.VAR_HIGHEST]
+    assert directory_of(checkpoint_of(pages.directory).all_edits).highest_ids == {0: 8}
 
 
 def test_pages_of_many_namespaces_are_found_and_forgotten() -> None:

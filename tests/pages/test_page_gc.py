@@ -13,10 +13,11 @@ from tests.pages.stores import crash, data, delete, disk_full_after, put, ref
 from waltzctl.engine.catalogue import Code
 from waltzctl.engine.errors import DiskFullError, InvalidRequestError
 from waltzctl.engine.pages import page_gc
-from waltzctl.engine.pages.batch import WriteBatch
 from waltzctl.engine.pages.blob_stats import BlobSpan
+from waltzctl.engine.pages.page_batch import WriteBatch
 from waltzctl.engine.pages.page_gc import GcLimits, PageCollector, collect_garbage, collect_versions
-from waltzctl.engine.pages.page_storage import PageOptions, PageStorage
+from waltzctl.engine.pages.page_options import PageOptions
+from waltzctl.engine.pages.page_storage import PageStorage
 from waltzctl.engine.pages.wal_reader import RecoveryMode, edits_of, read_wal
 from waltzctl.formats.pages.write_batch import EditType, PageId, decode_batch
 

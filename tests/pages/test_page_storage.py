@@ -20,9 +20,10 @@ from waltzctl.engine.errors import (
     PageConflictError,
     PageStoreFailedError,
 )
-from waltzctl.engine.pages.batch import WriteBatch
+from waltzctl.engine.pages.page_batch import WriteBatch
 from waltzctl.engine.pages.page_gc import collect_garbage
-from waltzctl.engine.pages.page_storage import PageOptions, PageStorage, _Ticket
+from waltzctl.engine.pages.page_options import PageOptions
+from waltzctl.engine.pages.page_storage import PageStorage, _Ticket
 from waltzctl.engine.pages.wal_reader import read_wal
 from waltzctl.formats.pages.write_batch import PageId, Version, decode_batch, encode_batch
 

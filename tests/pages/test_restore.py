@@ -7,9 +7,10 @@ import random
 import numpy as np
 import pytest
 
+from waltzctl.engine.pages.checkpoint import load_entries
+from waltzctl.engine.pages.log_replay import directory_of
 from waltzctl.engine.pages.page_directory import LARGEST_PAGE, PageDirectory
 from waltzctl.engine.pages.page_index import NONE
-from waltzctl.engine.pages.restore import directory_of
 from waltzctl.engine.pages.space_map import SpaceMap
 from waltzctl.formats.pages.write_batch import (
     Edit,
@@ -49,7 +50,7 @@ def test_many_at_once_are_what_they_are_one_by_one(count: int) -> None:
     loaded, applied = PageDirectory(), directory_of(edits)
     loaded.apply(Edit(EditType.PUT, PageId(5, 5), Version(1), PageEntry(1, 0, 0, 0)))  # something is there already
     applied.apply(Edit(EditType.PUT, PageId(5, 5), Version(1), PageEntry(1, 0, 0, 0)))
-    assert loaded.load(table_of(edits))
+    assert load_entries(loaded, table_of(edits))
     assert loaded.page_ids() == applied.page_ids()
     for page in applied.page_ids():
         assert loaded.locate(page) == applied.locate(page)
@@ -71,12 +72,12 @@ def test_a_page_that_stands_twice_or_is_there_already_is_not_loaded() -> None:
     first, second, third = entries(random.Random(1), 3)
     directory = PageDirectory()
     for edits in ([first, second, first], [first, first]):
-        assert not directory.load(table_of(edits))
+        assert not load_entries(directory, table_of(edits))
         assert (directory.page_ids(), directory.size.pages, directory.size.rows) == ([], 0, 0)
-    assert directory.load(table_of([first]))
-    assert not directory.load(table_of([second, third, first]))
+    assert load_entries(directory, table_of([first]))
+    assert not load_entries(directory, table_of([second, third, first]))
     assert directory.page_ids() == [first.page]
-    assert directory.load(table_of([second, third]))
+    assert load_entries(directory, table_of([second, third]))
     assert len(directory.page_ids()) == 3
 
 
@@ -87,7 +88,7 @@ def test_what_has_no_room_in_the_columns_is_not_loaded() -> None:
         (PageEntry(1, 0, 1, LARGEST_PAGE + 1), Version(1)), (PageEntry(2**32 - 1, 0, 1, 0), Version(1)),
         (PageEntry(1, 0, 1, 0), Version(1, LARGEST_PAGE + 1)),
     ):  # fmt: skip
-        assert not PageDirectory().load(table_of([Edit(EditType.VAR_ENTRY, page, version, entry)]))
+        assert not load_entries(PageDirectory(), table_of([Edit(EditType.VAR_ENTRY, page, version, entry)]))
 
 
 def test_only_plain_entries_are_read_at_once() -> None:

@@ -11,7 +11,8 @@ from tests.pages.model import TIGHT, Model, State, as_batch, check, expected, ra
 from tests.pages.stores import crash, disk_full_after
 from waltzctl.engine.errors import DiskFullError, PageConflictError, PageStoreFailedError
 from waltzctl.engine.pages.page_gc import collect_garbage
-from waltzctl.engine.pages.page_storage import PageStorage, Snapshot
+from waltzctl.engine.pages.page_storage import PageStorage
+from waltzctl.engine.pages.snapshots import Snapshot
 
 SEEDS = 12
 STEPS = 120

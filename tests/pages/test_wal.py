@@ -23,9 +23,10 @@ from waltzctl.engine.errors import (
     PageStoreFailedError,
     SyncFailedError,
 )
-from waltzctl.engine.pages.batch import WriteBatch
+from waltzctl.engine.pages.page_batch import WriteBatch
 from waltzctl.engine.pages.page_gc import collect_garbage
-from waltzctl.engine.pages.page_storage import PageOptions, PageStorage
+from waltzctl.engine.pages.page_options import PageOptions
+from waltzctl.engine.pages.page_storage import PageStorage
 from waltzctl.engine.pages.torn_tail import STORE
 from waltzctl.engine.pages.wal_reader import RecoveryMode, edits_of, read_wal, wal_findings
 from waltzctl.formats.pages.blocks import FRAGMENT_HEADER

@@ -11,7 +11,7 @@ import pytest
 from tests.cli.running import invoke
 from waltzctl.engine.pipeline import running
 from waltzctl.engine.pipeline.completeness import gaps
-from waltzctl.engine.pipeline.creation import create_project
+from waltzctl.engine.pipeline.project_creation import create_project
 from waltzctl.engine.pipeline.running import RunReport
 from waltzctl.render.pipeline_html import page
 

@@ -18,8 +18,8 @@ from waltzctl.engine.errors import InvalidRequestError, NotWaltzError, RefusedEr
 from waltzctl.engine.pipeline import running
 from waltzctl.engine.pipeline.column_types import parse_columns
 from waltzctl.engine.pipeline.completeness import IncompleteRange
-from waltzctl.engine.pipeline.creation import create_project
 from waltzctl.engine.pipeline.project import FORMATS, defaults_of, open_project, with_following
+from waltzctl.engine.pipeline.project_creation import create_project
 from waltzctl.engine.pipeline.running import RunOptions, check_tables, failure
 
 

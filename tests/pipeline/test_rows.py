@@ -12,7 +12,7 @@ from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.pipeline.agreement import Differs, Nowhere
 from waltzctl.engine.pipeline.completeness import gaps
 from waltzctl.engine.pipeline.decoding import check_columns, decoded, load_decoder
-from waltzctl.engine.pipeline.quarantine import differing_row, finding_row, nowhere_row, refused_row
+from waltzctl.engine.pipeline.quarantine_rows import differing_row, finding_row, nowhere_row, refused_row
 from waltzctl.engine.pipeline.schemas import TALLY
 from waltzctl.engine.pipeline.state_files import BUCKET, StateWriter, last_values
 from waltzctl.engine.pipeline.tallies import COUNTED, tally

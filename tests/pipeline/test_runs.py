@@ -21,7 +21,7 @@ pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
 from tests.builders import build_directory
 from tests.spark import class_archive
 from tests.spark.streaming import damage
-from waltzctl.engine.pipeline.creation import create_project
+from waltzctl.engine.pipeline.project_creation import create_project
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import Record
 

@@ -23,7 +23,7 @@ from tests.spark.object_store import running_store
 from tests.spark.streaming import SCHEMA, damage
 from waltzctl.engine.errors import InvalidRequestError, MismatchError, StalePlanError
 from waltzctl.engine.pipeline.agreement_stream import agreement_stream
-from waltzctl.engine.pipeline.data_source import ReplicasReader
+from waltzctl.engine.pipeline.pipeline_data_source import ReplicasReader
 from waltzctl.engine.pipeline.replica_stream import replica_set_stream
 from waltzctl.engine.pipeline.schemas import COPY
 

@@ -8,8 +8,8 @@ import pytest
 
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.pipeline import table_formats
-from waltzctl.engine.pipeline.creation import create_project
 from waltzctl.engine.pipeline.project import defaults_of, open_project
+from waltzctl.engine.pipeline.project_creation import create_project
 from waltzctl.engine.pipeline.table_formats import (
     PACKAGES,
     TABLE_FORMATS,

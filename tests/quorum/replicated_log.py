@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from waltzctl.engine.quorum import recovery
+from waltzctl.engine.quorum import recovery, recovery_actions, recovery_events
 from waltzctl.engine.quorum.recovery import Recovery
 from waltzctl.engine.quorum.vote import quorum_of
 from waltzctl.formats.znodes import PartitionMetadata
@@ -42,7 +42,7 @@ class Session:
     chance: Random
     batch: int = BATCH
     state: Recovery = field(init=False)
-    pending: list[recovery.Action] = field(default_factory=list)
+    pending: list[recovery_actions.Action] = field(default_factory=list)
     joined: list[str] = field(default_factory=list)
     opened_at: int | None = None
     appended: list[int] = field(default_factory=list)
@@ -52,25 +52,25 @@ class Session:
         self.metadata = PartitionMetadata(self.metadata.generation, self.session_id, self.metadata.replicas)
         self.state = recovery.begin(0, self.session_id, self.metadata, self.assigned)
 
-    def tell(self, event: recovery.Event) -> None:
+    def tell(self, event: recovery_events.Event) -> None:
         self.state, actions = recovery.step(self.state, event)
         for action in actions:
             match action:
-                case recovery.Open(mark, nodes):
+                case recovery_actions.Open(mark, nodes):
                     assert self.opened_at is None
                     self.opened_at = mark
                     self.joined = list(nodes)
-                case recovery.Join(node):
+                case recovery_actions.Join(node):
                     assert node not in self.joined
                     self.joined.append(node)
-                case recovery.GiveUp(reason):
+                case recovery_actions.GiveUp(reason):
                     self.gave_up = reason
                 case _:
                     self.pending.append(action)
 
     def connect(self, name: str) -> None:
         node = self.nodes[name]
-        self.tell(recovery.Connected(name, node.session_id, node.low_water_mark, node.last))
+        self.tell(recovery_events.Connected(name, node.session_id, node.low_water_mark, node.last))
 
     def lose(self, name: str) -> None:
         """The connection to a node ends; what was under way on it may or may not have happened."""
@@ -80,28 +80,28 @@ class Session:
                 self.perform(action)
         if name in self.joined:
             self.joined.remove(name)
-        self.tell(recovery.Failed(name, "lost"))
+        self.tell(recovery_events.Failed(name, "lost"))
 
-    def perform(self, action: recovery.Action) -> recovery.Event:
+    def perform(self, action: recovery_actions.Action) -> recovery_events.Event:
         match action:
-            case recovery.Truncate(name, to):
+            case recovery_actions.Truncate(name, to):
                 node = self.nodes[name]
                 del node.log[to + 1 :]
-                return recovery.Truncated(name, node.last)
-            case recovery.CatchUp(name, source, first, last):
+                return recovery_events.Truncated(name, node.last)
+            case recovery_actions.CatchUp(name, source, first, last):
                 node, ahead = self.nodes[name], self.nodes[source]
                 assert first == node.last + 1
                 last = min(last, first + self.batch - 1, ahead.last)
                 node.log += ahead.log[first : last + 1]
-                return recovery.CaughtUp(name, node.last)
-            case recovery.SetLowWaterMark(name, mark):
+                return recovery_events.CaughtUp(name, node.last)
+            case recovery_actions.SetLowWaterMark(name, mark):
                 node = self.nodes[name]
                 assert node.last <= mark
                 node.session_id, node.low_water_mark = self.session_id, mark
-                return recovery.MarkSet(name)
-            case recovery.WriteMetadata(replicas):
+                return recovery_events.MarkSet(name)
+            case recovery_actions.WriteMetadata(replicas):
                 self.metadata = PartitionMetadata(self.metadata.generation, self.session_id, replicas)
-                return recovery.MetadataWritten()
+                return recovery_events.MetadataWritten()
             case _:
                 raise AssertionError(action)
 

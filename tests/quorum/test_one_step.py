@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from waltzctl.engine.quorum import recovery
-from waltzctl.engine.quorum.recovery import CatchUp, CaughtUp, Connected, Failed, MarkSet, Phase, SetLowWaterMark
+from waltzctl.engine.quorum import recovery, recovery_actions, recovery_events
+from waltzctl.engine.quorum.recovery import Phase
+from waltzctl.engine.quorum.recovery_actions import CatchUp, SetLowWaterMark
+from waltzctl.engine.quorum.recovery_events import CaughtUp, Connected, Failed, MarkSet
 from waltzctl.engine.quorum.vote import (
     ABSENT,
     DAMAGED,
@@ -238,9 +240,11 @@ def begun(*nodes: str, new: tuple[str, ...] = (), last: tuple[str, ...] = ()) ->
     return recovery.begin(0, 2, PartitionMetadata(1, 2, states), (*nodes, *new))
 
 
-def told(state: recovery.Recovery, *events: recovery.Event) -> tuple[recovery.Recovery, tuple[recovery.Action, ...]]:
+def told(
+    state: recovery.Recovery, *events: recovery_events.Event
+) -> tuple[recovery.Recovery, tuple[recovery_actions.Action, ...]]:
     """The state behind all the events, and what the last of them leads to."""
-    actions: tuple[recovery.Action, ...] = ()
+    actions: tuple[recovery_actions.Action, ...] = ()
     for event in events:
         state, actions = recovery.step(state, event)
     return state, actions
@@ -256,13 +260,13 @@ def test_the_mark_is_resolved_no_lower_than_the_lowest_that_votes() -> None:
 
 
 def test_what_ends_a_session_ends_it_for_good() -> None:
-    for event in (recovery.MetadataLost("somebody was faster"), Connected("a:1", 3, 1, 5)):
+    for event in (recovery_events.MetadataLost("somebody was faster"), Connected("a:1", 3, 1, 5)):
         state, actions = told(begun("a:1"), event)
         assert state.ended
-        assert [type(one) for one in actions] == [recovery.GiveUp]
+        assert [type(one) for one in actions] == [recovery_actions.GiveUp]
         assert recovery.step(state, Connected("a:1", 1, 1, 5)) == (state, ())
         assert recovery.waits_for(state) == ""
-    assert actions == (recovery.GiveUp("a:1 is in session 3, which is later than this one, 2"),)
+    assert actions == (recovery_actions.GiveUp("a:1 is in session 3, which is later than this one, 2"),)
 
 
 def test_who_is_waited_for_word_for_word() -> None:
@@ -287,8 +291,8 @@ def test_who_is_waited_for_word_for_word() -> None:
     assert recovery.waits_for(state) == said.replace("0 of", "1 of")
     state, actions = told(state, MarkSet("b:1"))
     assert recovery.waits_for(state) == "the metadata is being written"
-    state, actions = told(state, recovery.MetadataWritten())
-    assert recovery.Open(9, ("a:1", "b:1")) in actions
+    state, actions = told(state, recovery_events.MetadataWritten())
+    assert recovery_actions.Open(9, ("a:1", "b:1")) in actions
     assert recovery.waits_for(state) == ""
 
 
@@ -324,7 +328,7 @@ def test_what_stands_behind_the_mark_is_not_copied() -> None:
         begun("a:1", "b:1", "c:1"), Connected("a:1", 1, 1, 9), Connected("b:1", 1, 1, 7), Connected("c:1", 1, 1, 5)
     )
     assert state.resolved == 7
-    assert recovery.Truncate("a:1", 7) in actions
+    assert recovery_actions.Truncate("a:1", 7) in actions
     assert SetLowWaterMark("c:1", 7) in actions
     state, actions = told(state, CaughtUp("b:1", 7))
     assert actions == (SetLowWaterMark("b:1", 7),)
@@ -359,7 +363,7 @@ def test_one_that_was_in_the_session_and_comes_back_older_is_cut_and_has_no_vote
         Failed("a:1", "restored"),
         Connected("a:1", 1, 3, 9),
     )
-    assert actions == (recovery.Truncate("a:1", 3),)
+    assert actions == (recovery_actions.Truncate("a:1", 3),)
     assert not state.replicas["a:1"].votes
     assert recovery.replica_states(state)[0] == ReplicaState(0, "a:1", 2, U)
 
@@ -379,7 +383,7 @@ def test_what_is_written_of_every_kind_of_replica() -> None:
     assert (state.resolved, state.absent) == (9, 2)
     _, actions = told(state, MarkSet("a:1"), MarkSet("b:1"), Connected("n:1", 0, 9, 9), MarkSet("n:1"))
     assert actions == (
-        recovery.WriteMetadata(
+        recovery_actions.WriteMetadata(
             (
                 ReplicaState(0, "a:1", 2, U),
                 ReplicaState(0, "b:1", 2, U),
@@ -398,9 +402,9 @@ def opened() -> recovery.Recovery:
         begun("a:1", "b:1", "c:1"),
         *(Connected(f"{one}:1", 1, 1, 9) for one in "ab"),
         *(MarkSet(f"{one}:1") for one in "ab"),
-        recovery.MetadataWritten(),
+        recovery_events.MetadataWritten(),
     )
-    assert actions == (recovery.Open(9, ("a:1", "b:1")),)
+    assert actions == (recovery_actions.Open(9, ("a:1", "b:1")),)
     return state
 
 
@@ -410,12 +414,12 @@ def test_an_open_session_goes_on_with_less_than_a_quorum() -> None:
     state, actions = told(state, MarkSet("c:1"))
     assert actions == (
         CatchUp("c:1", "b:1", 6, 9),
-        recovery.WriteMetadata(tuple(ReplicaState(0, f"{one}:1", 2, U) for one in "abc")),
+        recovery_actions.WriteMetadata(tuple(ReplicaState(0, f"{one}:1", 2, U) for one in "abc")),
     )
-    state, actions = told(state, recovery.MetadataWritten())
+    state, actions = told(state, recovery_events.MetadataWritten())
     assert actions == (), "it joins once it holds everything"
     _, actions = told(state, CaughtUp("c:1", 9))
-    assert actions == (recovery.Join("c:1"),)
+    assert actions == (recovery_actions.Join("c:1"),)
 
 
 def test_a_session_opens_with_a_quorum_of_those_that_the_metadata_names() -> None:
@@ -423,15 +427,15 @@ def test_a_session_opens_with_a_quorum_of_those_that_the_metadata_names() -> Non
     state, actions = told(
         begun("a:1", "b:1", "c:1"), *(Connected(f"{one}:1", 1, 1, 9) for one in "ab"), MarkSet("a:1"), MarkSet("b:1")
     )
-    assert [type(one) for one in actions] == [recovery.WriteMetadata]
+    assert [type(one) for one in actions] == [recovery_actions.WriteMetadata]
     state, actions = told(state, Failed("b:1", "gone"), Connected("c:1", 1, 1, 9), MarkSet("c:1"))
     assert state.recovered == ("a:1", "c:1")
     assert actions == ()
-    state, actions = told(state, recovery.MetadataWritten())
-    assert actions == (recovery.WriteMetadata(tuple(ReplicaState(0, f"{one}:1", 2, U) for one in "abc")),)
+    state, actions = told(state, recovery_events.MetadataWritten())
+    assert actions == (recovery_actions.WriteMetadata(tuple(ReplicaState(0, f"{one}:1", 2, U) for one in "abc")),)
     assert not state.is_open
-    _, actions = told(state, recovery.MetadataWritten())
-    assert actions == (recovery.Open(9, ("a:1", "c:1")),)
+    _, actions = told(state, recovery_events.MetadataWritten())
+    assert actions == (recovery_actions.Open(9, ("a:1", "c:1")),)
 
 
 def test_one_transaction_below_the_mark_is_copied() -> None:
@@ -441,10 +445,10 @@ def test_one_transaction_below_the_mark_is_copied() -> None:
 
 
 def test_a_session_opens_once() -> None:
-    state, actions = told(begun("a:1"), Connected("a:1", 1, 1, 9), MarkSet("a:1"), recovery.MetadataWritten())
-    assert actions == (recovery.Open(9, ("a:1",)),)
+    state, actions = told(begun("a:1"), Connected("a:1", 1, 1, 9), MarkSet("a:1"), recovery_events.MetadataWritten())
+    assert actions == (recovery_actions.Open(9, ("a:1",)),)
     _, actions = told(state, Failed("a:1", "gone"), Connected("a:1", 2, 9, 12))
-    assert actions == (recovery.Join("a:1"),)
+    assert actions == (recovery_actions.Join("a:1"),)
 
 
 def test_where_everybody_is_there_nobody_is_missing() -> None:
@@ -457,6 +461,6 @@ def test_a_replica_that_is_given_back_with_an_end_of_its_own_is_cut_to_its_low_w
     """It was absent in the session that named it as new; what it holds up to that session's mark is of an earlier life."""
     last = (ReplicaState(0, "a:1", 1, U), ReplicaState(0, "b:1", 1, U), ReplicaState(0, "n:1", session_written, 9))
     state = recovery.begin(0, 2, PartitionMetadata(1, 2, last), ("a:1", "b:1", "n:1"))
-    state, actions = recovery.step(state, recovery.Connected("n:1", 0, 3, 12))
-    assert actions == (recovery.Truncate("n:1", 3),)
+    state, actions = recovery.step(state, recovery_events.Connected("n:1", 0, 3, 12))
+    assert actions == (recovery_actions.Truncate("n:1", 3),)
     assert not state.replicas["n:1"].votes

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.quorum.replicated_log import Node, Session
-from waltzctl.engine.quorum import recovery
+from waltzctl.engine.quorum import recovery, recovery_actions, recovery_events
 from waltzctl.engine.quorum.recovery import Phase, resolve
 from waltzctl.engine.quorum.vote import ABSENT, Ballot, Run, Verdict, decide, quorum_of
 from waltzctl.formats.znodes import UNRESOLVED, PartitionMetadata, ReplicaState
@@ -155,10 +155,10 @@ def test_a_recovery_that_failed_at_its_metadata_is_repeated_to_the_same_kind_of_
         waiting = list(first.assigned)
         while waiting:
             first.connect(waiting.pop())
-        while first.pending and not all(isinstance(one, recovery.WriteMetadata) for one in first.pending):
-            first.pending.sort(key=lambda one: isinstance(one, recovery.WriteMetadata))
+        while first.pending and not all(isinstance(one, recovery_actions.WriteMetadata) for one in first.pending):
+            first.pending.sort(key=lambda one: isinstance(one, recovery_actions.WriteMetadata))
             first.tell(first.perform(first.pending.pop(0)))
-        first.tell(recovery.MetadataLost("another server was faster"))
+        first.tell(recovery_events.MetadataLost("another server was faster"))
         assert first.gave_up == "another server was faster"
         assert first.opened_at is None
         again = Session(first.nodes, before, first.assigned, 1000, first.chance)
@@ -213,9 +213,9 @@ def test_what_a_replica_is(
 ) -> None:
     states = [ReplicaState(0, "b:1", 998, U)] + ([ReplicaState(0, "a:1", *state)] if state else [])
     begin = recovery.begin(0, 1000, PartitionMetadata(1, 1000, tuple(states)), ("a:1", "b:1"))
-    found, actions = recovery.step(begin, recovery.Connected("a:1", *stored))
-    assert [one for one in actions if isinstance(one, recovery.Truncate)] == (
-        [] if cut_to is None else [recovery.Truncate("a:1", cut_to)]
+    found, actions = recovery.step(begin, recovery_events.Connected("a:1", *stored))
+    assert [one for one in actions if isinstance(one, recovery_actions.Truncate)] == (
+        [] if cut_to is None else [recovery_actions.Truncate("a:1", cut_to)]
     )
     assert found.replicas["a:1"].votes is votes
 
@@ -226,7 +226,7 @@ def test_nothing_opens_before_the_metadata_is_written_and_late_ones_join_behind_
     session = Session(nodes, metadata, tuple(nodes), 2, Random(0))
     for name in ("n0:1", "n1:1"):
         session.connect(name)
-    while not any(isinstance(one, recovery.WriteMetadata) for one in session.pending):
+    while not any(isinstance(one, recovery_actions.WriteMetadata) for one in session.pending):
         session.advance()
     assert session.opened_at is None
     assert "written" in recovery.waits_for(session.state)
@@ -256,15 +256,15 @@ def test_who_is_waited_for_is_said() -> None:
     metadata = PartitionMetadata(1, 1, tuple(ReplicaState(0, f"n{n}:1", 1, U) for n in range(3)))
     state = recovery.begin(0, 2, metadata, ("n0:1", "n1:1", "n3:1"))
     assert "no replica that may vote has told" in recovery.waits_for(state)
-    state, _ = recovery.step(state, recovery.Connected("n0:1", 1, 3, 9))
+    state, _ = recovery.step(state, recovery_events.Connected("n0:1", 1, 3, 9))
     told = recovery.waits_for(state)
     assert told.startswith(
         "transaction 9 is held by 1 of 3 replicas, 2 are a quorum, and 2 have not told; missing: n1:1 (not"
     )
     assert "1 that is no longer assigned" in told
-    state, _ = recovery.step(state, recovery.Failed("n1:1", "nobody answers"))
+    state, _ = recovery.step(state, recovery_events.Failed("n1:1", "nobody answers"))
     assert "n1:1 (nobody answers)" in recovery.waits_for(state)
-    state, _ = recovery.step(state, recovery.Connected("n1:1", 1, 3, 9))
+    state, _ = recovery.step(state, recovery_events.Connected("n1:1", 1, 3, 9))
     assert state.resolved == 9
     assert recovery.waits_for(state).startswith("0 of 3 replicas are recovered to transaction 9, 2 are needed")
 
@@ -272,17 +272,17 @@ def test_who_is_waited_for_is_said() -> None:
 @pytest.mark.parametrize(
     ("events", "message"),
     [
-        ([recovery.MarkSet("a:1")], "MarkSet answers nothing"),
-        ([recovery.MetadataWritten()], "no metadata is being written"),
-        ([recovery.Connected("z:1", 1, 1, 1)], "z:1 is no replica"),
-        ([recovery.Connected("a:1", 1, 1, 1)] * 2, "a:1 is connected already"),
+        ([recovery_events.MarkSet("a:1")], "MarkSet answers nothing"),
+        ([recovery_events.MetadataWritten()], "no metadata is being written"),
+        ([recovery_events.Connected("z:1", 1, 1, 1)], "z:1 is no replica"),
+        ([recovery_events.Connected("a:1", 1, 1, 1)] * 2, "a:1 is connected already"),
         (
-            [recovery.Connected("a:1", 0, 1, 5), recovery.Truncated("a:1", 2)],
+            [recovery_events.Connected("a:1", 0, 1, 5), recovery_events.Truncated("a:1", 2)],
             "2 is the last transaction behind a cut to 1",
         ),
     ],
 )
-def test_events_that_cannot_be(events: list[recovery.Event], message: str) -> None:
+def test_events_that_cannot_be(events: list[recovery_events.Event], message: str) -> None:
     metadata = PartitionMetadata(1, 1, tuple(ReplicaState(0, name, 1, U) for name in ("a:1", "b:1")))
     state = recovery.begin(0, 2, metadata, ("a:1", "b:1"))
     for event in events[:-1]:
@@ -294,32 +294,35 @@ def test_events_that_cannot_be(events: list[recovery.Event], message: str) -> No
 def test_a_copy_that_is_not_what_was_asked_for_is_refused() -> None:
     metadata = PartitionMetadata(1, 1, tuple(ReplicaState(0, name, 1, U) for name in ("a:1", "b:1", "c:1")))
     state = recovery.begin(0, 2, metadata, ("a:1", "b:1", "c:1"))
-    state, _ = recovery.step(state, recovery.Connected("a:1", 1, 1, 9))
-    state, actions = recovery.step(state, recovery.Connected("b:1", 1, 1, 5))
-    assert recovery.CatchUp("b:1", "a:1", 6, 9) in actions
+    state, _ = recovery.step(state, recovery_events.Connected("a:1", 1, 1, 9))
+    state, actions = recovery.step(state, recovery_events.Connected("b:1", 1, 1, 5))
+    assert recovery_actions.CatchUp("b:1", "a:1", 6, 9) in actions
     for last in (4, 10):
         with pytest.raises(ValueError, match=f"{last} is the last transaction behind a copy of 6 to 9"):
-            recovery.step(state, recovery.CaughtUp("b:1", last))
+            recovery.step(state, recovery_events.CaughtUp("b:1", last))
     for last in (5, 6, 9):
-        assert recovery.step(state, recovery.CaughtUp("b:1", last))[0].replicas["b:1"].high_water_mark == last
+        assert recovery.step(state, recovery_events.CaughtUp("b:1", last))[0].replicas["b:1"].high_water_mark == last
 
 
 def test_before_the_vote_nobody_copies_from_a_new_replica() -> None:
     metadata = PartitionMetadata(1, 1, tuple(ReplicaState(0, name, 1, U) for name in ("a:1", "b:1", "c:1")))
     state = recovery.begin(0, 2, metadata, ("a:1", "b:1", "c:1", "new:1"))
-    state, actions = recovery.step(state, recovery.Connected("new:1", 1, 7, 7))
+    state, actions = recovery.step(state, recovery_events.Connected("new:1", 1, 7, 7))
     assert actions == ()
-    state, actions = recovery.step(state, recovery.Connected("a:1", 1, 3, 5))
+    state, actions = recovery.step(state, recovery_events.Connected("a:1", 1, 3, 5))
     assert actions == ()
-    state, actions = recovery.step(state, recovery.Connected("b:1", 1, 3, 9))
-    assert set(actions) == {recovery.CatchUp("new:1", "b:1", 8, 9), recovery.CatchUp("a:1", "b:1", 6, 9)}
+    state, actions = recovery.step(state, recovery_events.Connected("b:1", 1, 3, 9))
+    assert set(actions) == {
+        recovery_actions.CatchUp("new:1", "b:1", 8, 9),
+        recovery_actions.CatchUp("a:1", "b:1", 6, 9),
+    }
 
 
 def test_a_later_session_ends_it() -> None:
     state = recovery.begin(0, 2, PartitionMetadata(1, 2), ("a:1",))
-    state, actions = recovery.step(state, recovery.Connected("a:1", 3, 1, 5))
-    assert isinstance(actions[0], recovery.GiveUp)
-    assert recovery.step(state, recovery.MarkSet("a:1")) == (state, ())
+    state, actions = recovery.step(state, recovery_events.Connected("a:1", 3, 1, 5))
+    assert isinstance(actions[0], recovery_actions.GiveUp)
+    assert recovery.step(state, recovery_events.MarkSet("a:1")) == (state, ())
 
 
 @pytest.mark.parametrize("nodes", [(), ("a:1", "a:1")])

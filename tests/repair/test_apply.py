@@ -24,7 +24,7 @@ from waltzctl.engine.errors import (
     WaltzError,
 )
 from waltzctl.engine.inspect import verify as verify_module
-from waltzctl.engine.repair.apply import apply, verify_again
+from waltzctl.engine.repair.apply import apply, undo_repair, verify_again
 from waltzctl.engine.repair.plan import Repair
 from waltzctl.engine.repair.planners import load_plan
 from waltzctl.engine.repair.rebuild_index import plan_rebuild_index
@@ -32,7 +32,7 @@ from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.repair.truncate import plan_truncate
 from waltzctl.engine.repair.undoing import undo
 from waltzctl.engine.storage.store import interrupted, list_entries
-from waltzctl.formats.control import Layout
+from waltzctl.formats.control import CONTROL_FILE_NAME, Layout
 from waltzctl.formats.segment import index_name
 
 
@@ -254,6 +254,36 @@ def test_what_is_left_to_be_repaired_is_named_as_well_as_damage(tmp_path: Path) 
     index.unlink()
     status, findings = verify_again(storage, (0, 1), exclusive=True)
     assert (status, [one.code.value for one in findings]) == ("repairable", ["index-missing"])
+
+
+def test_an_end_that_somebody_is_writing_is_torn_only_where_nobody_can_be(tmp_path: Path) -> None:
+    storage = build_directory(tmp_path / "d", {0: 5})
+    (data,) = (storage / "0").glob("*.seg")
+    with DirectoryLock.acquire(storage, storage / CONTROL_FILE_NAME):
+        with data.open("ab") as file:
+            file.write(bytes(30))
+        assert verify_again(storage, (0,)) == ("clean", ())
+        status, findings = verify_again(storage, (0,), exclusive=True)
+    assert (status, [one.code.value for one in findings]) == ("repairable", ["torn-tail"])
+
+
+def test_an_end_that_is_torn_is_found_behind_a_repair_and_behind_its_undo(tmp_path: Path) -> None:
+    """Both hold the lock, so that nobody can be writing it; a plan without edits does not."""
+    storage = build_directory(tmp_path / "d", {0: 120})
+    with sorted((storage / "0").glob("*.seg"))[-1].open("ab") as file:
+        file.write(bytes(30))
+    nothing = plan_rebuild_index(storage)
+    with DirectoryLock.acquire(storage, storage / CONTROL_FILE_NAME):
+        assert apply(nothing, arguments=[]).status == "clean"
+    (storage / "0" / index_name(0)).unlink()
+    result = apply(plan_rebuild_index(storage), arguments=[])
+    assert (result.status, [one.code.value for one in result.findings]) == ("repairable", ["torn-tail"])
+    assert result.undo_id is not None
+    undone = undo_repair(storage, result.undo_id)
+    assert (undone.status, sorted(one.code.value for one in undone.findings)) == (
+        "repairable",
+        ["index-missing", "torn-tail"],
+    )
 
 
 def test_what_cannot_be_read_afterwards_is_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,6 +76,7 @@ def test_what_was_added_later_is_left_out_where_there_is_nothing() -> None:
 
 def test_partitions_are_in_order_and_each_once() -> None:
     assert Arguments.of([2, 0, 2, 1], after=3) == Arguments((0, 1, 2), after=3)
+    assert Arguments.of([8, 1]).partitions == (1, 8)
     assert Arguments.of().partitions is None
 
 

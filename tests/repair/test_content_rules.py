@@ -80,7 +80,7 @@ def test_a_span_is_never_read_beyond_its_end(file: Path) -> None:
     assert (len(LiteralBytes(b"abc")), LiteralBytes(b"abc").read(1, 1)) == (3, b"b")
 
 
-@pytest.mark.parametrize("chunk", [2, 100])
+@pytest.mark.parametrize("chunk", [1, 2, 100])
 def test_equal_contents_hold_the_same_bytes_in_whatever_pieces(
     file: Path, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,6 +93,7 @@ def test_equal_contents_hold_the_same_bytes_in_whatever_pieces(
     assert not made.equals(Content("", (LiteralBytes(WHOLE[:-1]),)))
     assert not made.equals(Content("", (LiteralBytes(WHOLE + b"?"),)))
     assert Content("", ()).equals(Content("", ()))
+    assert not Content("", ()).equals(made)
 
 
 def plain(edits: list[Edit]) -> list[object]:

@@ -15,14 +15,17 @@ from waltzctl.engine.errors import DamageError
 from waltzctl.engine.findings import Code
 from waltzctl.engine.log.view import FileState
 from waltzctl.engine.repair import survey as surveys
+from waltzctl.engine.repair.arguments import Agreed
 from waltzctl.engine.repair.content import Content, LiteralBytes
-from waltzctl.engine.repair.embedded import may_be_data, taken_in
+from waltzctl.engine.repair.embedded import entry_inside, may_be_data, taken_in
+from waltzctl.engine.repair.reconcile import Reconciliation
 from waltzctl.engine.repair.recover_partition import _behind
 from waltzctl.engine.repair.recover_strays import _is_beginning_of
 from waltzctl.engine.repair.repaired_segments import RepairedSegment, offsets
 from waltzctl.engine.repair.rivals import outvote
 from waltzctl.engine.repair.survey import Loss, Survey, begins_at, by_ids, by_places, check_jump, survey
 from waltzctl.engine.repair.witnesses import record_at
+from waltzctl.engine.scan.byte_source import BytesSource
 from waltzctl.engine.scan.order import SKIPPED_ALLOWANCE
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.segment import HEADER_SIZE, Record, encode_entries, index_name, segment_name
@@ -195,6 +198,8 @@ def test_records_that_go_on_to_the_end_prove_that_a_length_was_wrong(behind: lis
         ([6, 7], 6, True),
         ([7, 8], 7, False),  # the next segment's, and no room for what is missing
         ([7, 8], 8, True),
+        ([7, 8, 9], 7, False),  # of those in a row the first tells
+        ([7, 8, 9], 8, True),
     ],
 )
 def test_a_torn_end_is_looked_into_before_anybody_cuts_it(
@@ -205,6 +210,10 @@ def test_a_torn_end_is_looked_into_before_anybody_cuts_it(
     assert spans(found.losses) == [("torn-tail", at(5), len(data), 5, None, at(4))]
     assert (found.next_id, found.end, found.records) == (5, at(5), 5)
     assert found.doubtful == doubtful
+    flipped = bytearray(data)
+    flipped[at(2) + 9] ^= 1
+    again = survey(content_of(bytes(flipped)), 0, ceiling=ceiling)
+    assert [(one.first, one.stop, one.doubtful) for one in again.losses] == [(2, 3, False), (5, None, doubtful)]
 
 
 # --- ids that are out of order --------------------------------------------------------------------------------------------
@@ -230,6 +239,14 @@ def test_an_end_out_of_order_by_its_ids_and_by_its_places() -> None:
     assert spans(back.losses) == [("record-order", at(4), at(7), 4, None, at(3))]
     assert (back.next_id, back.end, back.records, back.last) == (4, at(4), 4, at(3))
     assert by_ids(content, rest, None) is None  # there is no such end any more
+
+
+def test_an_end_out_of_order_is_not_taken_for_a_torn_one() -> None:
+    """Where one of its records has an id that would follow, no length was wrong in front of it."""
+    for ids in ([3, 3, 5], [2, 2, 5]):
+        _, found = out_of_order([0, 1, 2, 3, *ids])
+        assert spans(found.losses) == [("record-order", at(4), at(7), 4, None, at(3))]
+        assert not found.losses[0].doubtful
 
 
 def test_what_is_in_order_has_no_other_reading() -> None:
@@ -281,6 +298,15 @@ def test_what_lies_between_two_losses_is_taken_into_them() -> None:
     assert ended is not None
     assert [(each.first, each.stop, each.offset, each.end) for each in ended.losses] == [(3, None, 300, 600)]
     assert (ended.records, ended.next_id, ended.end, ended.last) == (12, 3, 300, 290)
+
+
+@pytest.mark.parametrize(
+    ("number", "length", "found"),
+    [(5, 8, 200), (5, 7, None), (5, 0, None), (6, 16, 300), (6, 15, None), (7, 16, None)],
+)
+def test_an_index_that_ends_in_an_entry_does_not_have_it(number: int, length: int, found: int | None) -> None:
+    index = BytesSource(bytes(HEADER_SIZE) + encode_entries([200, 300])[:length])
+    assert entry_inside(index, 5, number, 100, 400) == found
 
 
 @pytest.mark.parametrize(
@@ -344,6 +370,15 @@ def test_a_segment_is_cut_behind_a_transaction(tmp_path: Path, after: int, place
     assert part.content is part.original
     assert part.content is not None
     assert part.content.size() == place
+
+
+def test_a_byte_between_the_last_and_the_next_stays_a_place_of_its_own(tmp_path: Path) -> None:
+    whole = file_of()
+    part = part_of(tmp_path, whole[: at(5)] + b"?" + whole[at(5) :])
+    assert part.cut_behind(4)
+    assert part.survey is not None
+    assert [(one.offset, one.end, one.first, one.stop) for one in part.survey.losses] == [(at(5), at(5) + 1, 5, 5)]
+    assert (part.survey.end, part.survey.last) == (at(5) + 1, None)
 
 
 def test_a_segment_of_which_nothing_was_read_is_not_cut(tmp_path: Path) -> None:
@@ -410,6 +445,35 @@ def test_records_that_are_outvoted_become_a_loss(
     else:
         assert [one[1:] for one in spans(part.survey.losses)] == losses
         assert all(one.record_ok == (not broken) for one in part.survey.losses if one.first == first and not broken)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "losses", "left"),
+    [
+        (0, 0, {0: (0, 1)}, []),
+        (3, 3, {0: (3, 4)}, []),
+        (3, 4, {0: (3, 4), 4: (4, 5)}, []),
+        (2, 9, {0: (2, 4), 4: (4, 8), 8: (8, 10)}, []),
+        (4, 7, {4: (4, 8)}, []),
+        (11, 11, {8: (11, 12)}, []),
+        (11, 12, {}, [11]),
+        (12, 12, {}, [12]),
+    ],
+)
+def test_what_is_outvoted_is_a_loss_in_each_segment_that_holds_a_part_of_it(
+    tmp_path: Path, first: int, last: int, losses: dict[int, tuple[int, int]], left: list[int]
+) -> None:
+    """In whatever order the segments are known; what was not read is passed over."""
+    parts = [part_of(tmp_path, file_of(range(one, one + 4), named=one), first=one) for one in (8, 0, 4)]
+    parts.insert(1, dataclasses.replace(parts[2], first=6, survey=None))
+    found: list[int] = []
+    context = SimpleNamespace(segments=parts, find=lambda *_, transaction_id, **__: found.append(transaction_id))
+    Reconciliation(context, Agreed(0, 11), 9, []).outvote(first, last)  # type: ignore[arg-type]
+    read = [one for one in parts if one.survey is not None]
+    assert {
+        one.first: (lost.first, lost.stop) for one in read for lost in (one.survey.losses if one.survey else ())
+    } == losses
+    assert found == left
 
 
 def test_a_loss_that_was_not_read_stays_beside_one_that_is_outvoted(tmp_path: Path) -> None:

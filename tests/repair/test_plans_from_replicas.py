@@ -128,6 +128,23 @@ CASES: dict[str, tuple[Damage, Damage, str]] = {
           308; = make 5.idx of 152; = make ledger; ? segment-gap 3 x1 in 4
         """,
     ),
+    "another one behind one whose data is wrong, in another segment": (
+        lambda d: d.garble(3),
+        forged(4),
+        """
+        replica, loss replica: ? data-checksum 3 in 0 [308+60]
+        """,
+    ),
+    "zeros where none is missing, and one missing further on": (
+        lambda d: (d.put(4, [4, 5, 7], of=[4, 5, 7]), d.insert(4, at(5), bytes(60))),
+        lambda d: None,
+        """
+        replica: restore-record 4.seg 6..6 [308+0]; rebuild-index 4.idx; = make 4.seg of 428; = make 4.idx of
+          160; ? record-checksum 5 x0 in 4 [188+60]
+        loss replica: restore-record 4.seg 6..6 [308+0]; remove-bytes 4.seg [188+60] loses; rebuild-index 4.idx;
+          = make 4.seg of 368; = make 4.idx of 160
+        """,
+    ),
     "the same damage there": (
         lambda d: d.spoil(5),
         lambda d: d.spoil(5),
@@ -163,6 +180,15 @@ CASES: dict[str, tuple[Damage, Damage, str]] = {
         loss replica: restore-segment 8.seg 8..8 [128+60]; lower-local-low-water-mark control [132+36] loses;
           rebuild-index 8.idx; accept-loss ledger 9..9 loses; = write control [132+36]; = make 8.seg of 188; = make
           8.idx of 136; = make ledger
+        """,
+    ),
+    "less than an index without data lists, and more than was promised": (
+        lambda d: d.drop(8, index=False),
+        lambda d: d.cut(8, at(10)),
+        """
+        replica: ? acknowledged-missing 8 x2 in 4; ? index-orphan 8 x4 in 8
+        loss replica: restore-segment 8.seg 8..9 [128+120]; rebuild-index 8.idx; accept-loss ledger 10..11
+          loses; = make 8.seg of 248; = make 8.idx of 144; = make ledger
         """,
     ),
     "nothing of an end that is gone": (

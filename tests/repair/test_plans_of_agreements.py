@@ -136,6 +136,16 @@ CASES: dict[str, tuple[Damage, Agreed, str]] = {
           cut 8.seg to 248; = make 8.idx of 144
         """,
     ),
+    "what goes comes back in other segments than it was in": (
+        lambda d: d.mark(2),
+        Agreed(0, 11, 2, (), True),
+        """
+        longer replica: cut-segment 0.seg 3..3 [308+60] loses; restore-record 0.seg 3..7 [308+300];
+          restore-segment 8.seg 8..11 [128+240]; rebuild-index 0.idx; remove-segment 4.seg 4..4 [0+368] loses;
+          remove-index 4.idx 4..4 [0+160]; = write 0.seg [308+300]; = make 0.idx of 192; = write 8.seg [0+368];
+          = remove 4.seg; = remove 4.idx
+        """,
+    ),
     "a part goes, and comes back": (
         lambda d: d.mark(4),
         Agreed(0, 9, 5, (), True),
@@ -383,7 +393,16 @@ CASES: dict[str, tuple[Damage, Agreed, str]] = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_planned_by_agreement(tmp_path: Path, name: str) -> None:
-    """Unasked, with leave to lose, and with a sound replica."""
+    """Unasked, with leave to lose, and with a sound replica, whose first segment may be longer."""
+
+    def plan(way: str) -> list[str]:
+        def longer(d: Twelve) -> None:
+            d.put(0, range(8))
+            d.drop(4)
+
+        replica = longer if "longer" in way else sound
+        return planned(tmp_path / way, damage, way, replica=replica, agreed=[agreed])
+
     damage, agreed, expected = CASES[name]
     wanted = ways(expected)
-    assert {way: planned(tmp_path / way, damage, way, agreed=[agreed]) for way in wanted} == wanted
+    assert {way: plan(way) for way in wanted} == wanted

@@ -221,6 +221,16 @@ CASES: dict[str, tuple[Damage, Damage, Agreed | None, str]] = {
           8.idx of 152
         """,
     ),
+    "ids that go on from a lower one behind a damaged record": (
+        lambda d: (d.put(8, [8, 9, 10, 10, 11], of=[8, 9, 10, 11, 11]), d.spoil(8)),
+        sound,
+        None,
+        """
+        unasked: ? record-order 11 in 8 [308+120]; ? record-checksum 8 x1 in 8 [128+60]
+        replica: remove-bytes 8.seg [308+60] loses; restore-record 8.seg 8..8 [128+60]; rebuild-index 8.idx; =
+          make 8.seg of 368; = make 8.idx of 160
+        """,
+    ),
     "nothing in front of ids that are one too large": (
         lambda d: (d.drop(0), d.put(0, [1, 2, 3], of=[0, 1, 2], index=False)),
         sound,

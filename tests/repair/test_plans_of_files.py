@@ -53,6 +53,28 @@ CASES: dict[str, tuple[Damage, str]] = {
         unasked, loss, replica: rebuild-index 8.idx; = make 8.idx of 144; ? segment-overlap 8 in 8
         """,
     ),
+    "the same records twice, the later torn where the earlier ends": (
+        lambda d: (d.put(4, range(4, 10)), d.cut(8, 128 + 3 * SIZE - 3)),
+        """
+        unasked, loss, replica: cut-segment 4.seg 8..9 [368+120]; cut-torn-tail 8.seg 10..10 [248+57];
+          rebuild-index 4.idx; rebuild-index 8.idx; = cut 4.seg to 368; = make 4.idx of 160; = cut 8.seg to 248;
+          = make 8.idx of 144
+        """,
+    ),
+    "the same records twice, the later torn one in front of where the earlier ends": (
+        lambda d: (d.put(4, range(4, 10)), d.put(8, range(8, 10)), d.cut(8, 128 + 2 * SIZE - 3)),
+        """
+        unasked, loss, replica: ? segment-overlap 8 in 8
+        """,
+    ),
+    "other records twice, the earlier torn": (
+        lambda d: (d.put(4, range(4, 10)), d.cut(4, 128 + 6 * SIZE - 3), d.put(8, [8], other=[8]), d.mark(7)),
+        """
+        unasked, replica: ? segment-overlap 8 in 8
+        loss: cut-segment 4.seg 8..8 [368+117] loses; rebuild-index 4.idx; accept-loss ledger 8..8 loses; = cut 4.seg
+          to 368; = make 4.idx of 160; = make ledger
+        """,
+    ),
     "the same records twice, one damaged": (
         lambda d: (d.put(4, range(4, 10)), d.flip(d.seg(4), 128 + SIZE + 9)),
         """
@@ -365,6 +387,14 @@ CASES: dict[str, tuple[Damage, str]] = {
         unasked, replica: ? durable-missing 12 x2 in 8; ? segment-header-short in 14 [0+127]
         loss: remove-empty-segment 14.seg [0+127] loses; accept-loss ledger 12..13 loses; = remove 14.seg; = make
           ledger
+        """,
+    ),
+    "an index without data in front of another cluster's segment": (
+        lambda d: (d.drop(4, index=False), d.strange(8)),
+        """
+        unasked: ? segment-key in 8 [12+16]; ? index-orphan 4 x4 in 4
+        loss: remove-orphan-index 4.idx [0+160] loses; accept-loss ledger 4..7 loses; = remove 4.idx; = make
+          ledger; ? segment-key in 8 [12+16]
         """,
     ),
     "an index of records that are in the segment before": (

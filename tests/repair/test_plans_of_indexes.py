@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.repair.twelve import SIZE, Damage, Twelve, at, told
 from waltzctl.engine.durable.edits import Replace
-from waltzctl.engine.errors import DiskReadError
+from waltzctl.engine.errors import DiskReadError, InvalidRequestError, RefusedError
 from waltzctl.engine.log.view import FileState
 from waltzctl.engine.repair import rebuild_index
-from waltzctl.engine.repair.rebuild_index import plan_rebuild_index
+from waltzctl.engine.repair.content import Content
+from waltzctl.engine.repair.embedded import EmbeddedRecordError
+from waltzctl.engine.repair.rebuild_index import IndexPlan, plan_rebuild_index
 from waltzctl.formats.segment import HEADER_SIZE, SegmentHeader, decode_entries
 
 
@@ -33,6 +38,13 @@ def zeros(d: Twelve, first: int, stop: int) -> None:
     data = bytearray(d.seg(first - first % 4).read_bytes())
     data[at(first) : at(first) + SIZE * (stop - first)] = bytes(SIZE * (stop - first))
     d.seg(first - first % 4).write_bytes(data)
+
+
+def parted(d: Twelve, entry: int) -> None:
+    """Let twenty bytes of junk stand in front of transaction 6, and its index say where that begins."""
+    data = d.seg(4).read_bytes()
+    d.seg(4).write_bytes(data[: at(6)] + b"\xee" * 20 + data[at(6) :])
+    d.point(4, 6, entry)
 
 
 DAMAGE: dict[str, Damage] = {
@@ -59,6 +71,8 @@ DAMAGE: dict[str, Damage] = {
     "two records are damaged, and an entry inside is wrong": lambda d: (zeros(d, 5, 7), entry(d, 4, 2, at(5))),
     "two records are damaged, and an entry inside is right": lambda d: (zeros(d, 5, 7), entry(d, 4, 2, at(5) + 1)),
     "two records are damaged, and the entry behind is inside": lambda d: (zeros(d, 5, 7), entry(d, 4, 3, at(6) + 1)),
+    "junk between two records": lambda d: parted(d, 268),
+    "junk between two records, and an entry inside": lambda d: parted(d, 249),
     "two records are missing": lambda d: d.put(4, [4, 7], of=[4, 7]),
     "two records are missing in an index of before": lambda d: (
         shutil.copy(d.idx(4), d.root / "kept"),
@@ -128,6 +142,10 @@ PLANS: dict[str, list[str]] = {
     ],
     "two records are damaged, and an entry inside is right": [],
     "two records are damaged, and the entry behind is inside": ["? record-checksum in 4"],
+    "junk between two records": ["4: 1 entries from transaction 7 on are wrong: [128, 188, 268, 328]"],
+    "junk between two records, and an entry inside": [
+        "4: 2 entries from transaction 6 on are wrong: [128, 188, 268, 328]"
+    ],
     "two records are missing": ["? record-order in 4"],
     "two records are missing in an index of before": [
         "4: 2 entries from transaction 6 on are wrong: [128, 188, 188, 188]"
@@ -181,6 +199,83 @@ def test_every_index_or_a_single_one(tmp_path: Path) -> None:
         assert [one.path for one in plan_rebuild_index(path, everything=True).plan.steps] == [d.idx(4)]
     assert [one.path for one in plan_rebuild_index(d.directory).plan.steps] == [d.idx(4), d.idx(8)]
     assert plan_rebuild_index(d.directory).partitions == plan_rebuild_index(d.root).partitions == (0,)
+
+
+class Weighing:
+    """An executor that does the work in this process and keeps how much each task is said to be."""
+
+    weights: Sequence[int] = ()
+
+    def map(
+        self, work: Callable[[Any], Any], tasks: Sequence[Any], *, weights: Sequence[int], what: str
+    ) -> Iterator[Any]:
+        self.weights = weights
+        return map(work, tasks)
+
+
+def test_segments_are_read_by_the_workers_of_an_executor_by_their_sizes(tmp_path: Path) -> None:
+    d = Twelve(tmp_path / "d")
+    d.list(4, 3)
+    d.cut(8, 200)
+    executor = Weighing()
+    found = plan_rebuild_index(d.root, executor=executor)  # type: ignore[arg-type]
+    assert found.plan == plan_rebuild_index(d.root).plan
+    assert list(executor.weights) == [368, 368, 200]
+
+
+def test_indexes_are_rebuilt_inside_a_storage_directory(tmp_path: Path) -> None:
+    d = Twelve(tmp_path / "d")
+    d.list(4, 3)
+    with pytest.raises(RefusedError, match="not in a storage directory"):
+        plan_rebuild_index(d.control)
+    with pytest.raises(InvalidRequestError, match="partition 1"):
+        plan_rebuild_index(d.root, partitions=[1])
+    d.control.unlink()
+    assert [one.path for one in plan_rebuild_index(d.root, partitions=[0]).plan.steps] == [d.idx(4)]
+    d.directory.rename(tmp_path / "5")
+    with pytest.raises(RefusedError, match="not in a storage directory"):
+        plan_rebuild_index(tmp_path / "5")
+
+
+@pytest.mark.parametrize(("keeps", "entries"), [(False, 3), (True, 4)])
+def test_an_index_that_is_made_anew_has_what_the_data_give(tmp_path: Path, keeps: bool, entries: int) -> None:
+    """Unless it is to keep what the one before it knows of a lost end, or doubts what that has inside of damage."""
+    d = Twelve(tmp_path / "d")
+    d.cut(8, at(11) + 5)
+    content = Content.of_file(d.seg(8), at(11) + 5)
+    plan = IndexPlan(d.idx(8), content, 8, d.idx(8).read_bytes()[:HEADER_SIZE], d.idx(8))
+    assert plan.stop() == 8 + 3
+    assert replace(plan, keeps_end=keeps).stop() == 8 + entries
+    zeros(d, 5, 7)
+    entry(d, 4, 3, at(6) + 1)
+    other = replace(plan, content=Content.of_file(d.seg(4), 368), begins=4, hint=d.idx(4))
+    assert other.stop() == 8
+    with pytest.raises(EmbeddedRecordError):
+        replace(other, doubts=True).stop()
+
+
+def test_the_indexes_of_a_partition_of_nobody_stay_as_they_are(tmp_path: Path) -> None:
+    """The control file has partition 0 alone; verify notes the other directory."""
+    d = Twelve(tmp_path / "d")
+    shutil.copytree(d.directory, d.root / "1")
+    for directory in (d.directory, d.root / "1"):
+        (directory / d.idx(4).name).unlink()
+    repair = plan_rebuild_index(d.root)
+    assert ([one.path for one in repair.plan.steps], repair.partitions) == ([d.idx(4)], (0,))
+    assert repair.plan.undecided == ()
+
+
+@pytest.mark.parametrize(
+    ("first", "entries", "severity"),
+    [(8, 0, "repairable"), (8, 1, "damage"), (4, 0, "damage"), (0, 0, "damage")],
+)
+def test_part_of_a_header_is_harmless_at_the_end_alone(tmp_path: Path, first: int, entries: int, severity: str) -> None:
+    """There a crash leaves it; in the middle a segment is lost, whatever its index says."""
+    d = Twelve(tmp_path / "d")
+    d.cut(first, 127)
+    d.list(first, entries)
+    (left,) = plan_rebuild_index(d.root).plan.undecided
+    assert (left.code.value, left.segment, left.severity.value) == ("segment-header-short", first, severity)
 
 
 WHOLE = [128, 188, 248, 308, 368, 428, 488, 548, 608, 668, 728, 788]

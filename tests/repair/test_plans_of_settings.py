@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.builders import build_directory
 from tests.repair.twelve import Damage, Twelve, told, ways
-from waltzctl.engine.errors import WaltzError
+from waltzctl.engine.errors import StalePlanError, WaltzError
+from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.arguments import PartitionSetting
 from waltzctl.engine.repair.convert import plan_convert
 from waltzctl.engine.repair.plan import Repair
@@ -43,8 +45,6 @@ def sound(d: Twelve) -> None:
 
 def settled(d: Twelve, **setting: int | bool) -> None:
     """Set something beforehand."""
-    from waltzctl.engine.repair.apply import apply
-
     apply(
         plan_set_partition(d.root, partition=0, setting=PartitionSetting(**setting), allow_data_loss=True),  # type: ignore[arg-type]
         arguments=[],
@@ -77,6 +77,7 @@ SETTINGS: dict[str, tuple[Damage, dict[str, int | bool]]] = {
     "a local mark behind the last": (sound, {"local_low_water_mark": 12}),
     "a lower local mark": (sound, {"local_low_water_mark": 8}),
     "a mark behind the last": (sound, {"low_water_mark": 12}),
+    "one mark higher and one lower": (sound, {"low_water_mark": 10, "local_low_water_mark": 8}),
     "a session and both marks": (sound, {"session_id": 5, "low_water_mark": 10, "local_low_water_mark": 10}),
     "a local mark with a torn end": (lambda d: d.cut(8, 363), {"local_low_water_mark": 11}),
     "a local mark without records": (lambda d: [d.cut(one, 128) for one in (0, 4, 8)], {"local_low_water_mark": 10}),
@@ -160,6 +161,12 @@ EXPECTED: dict[str, str] = {
     "a mark behind the last": """
         r, r!: set-low-water-mark control [132+36]; = write control [132+36]
         d, d!: set-low-water-mark control [132+28]; = write control [132+28]
+        """,
+    "one mark higher and one lower": """
+        r!: set-low-water-mark control [132+36]; set-local-low-water-mark control [132+36] loses; = write control
+          [132+36]
+        d!: set-low-water-mark control [132+56]; set-local-low-water-mark control [132+56] loses; = write control
+          [132+56]
         """,
     "a session and both marks": """
         r, r!: set-session control [132+36]; set-low-water-mark control [132+36]; set-local-low-water-mark control
@@ -291,11 +298,12 @@ def test_what_is_planned_for_a_setting(tmp_path: Path, name: str) -> None:
 
 
 def flagged(d: Twelve) -> None:
-    """Let both structs have a flag that no release uses."""
+    """Let one struct have a flag that no release uses."""
     control = decode_control(d.control.read_bytes())
     if control.layout.has_flags:
         info = control.partitions[0]
-        pair = [replace(one, flags=(one.flags or 0) | 64).sealed() for one in info.structs]
+        first, second = info.structs
+        pair = (replace(first, flags=(first.flags or 0) | 64).sealed(), second)
         d.control.write_bytes(replace(control, partitions=(replace(info, structs=(pair[0], pair[1])),)).encode())
 
 
@@ -429,6 +437,15 @@ CONVERSIONS: dict[str, tuple[Damage, str]] = {
           at 0
         """,
     ),
+    "without a flag": (
+        lambda d: settled(d, assigned=False, available=False),
+        """
+        r: put-aside 00000; write-availability availability.json; convert-control-file control [128+76]; = move 00000;
+          = make availability.json of 108; = cut control to 188; = write control [128+60]; released layout to
+          documented layout: 1 partitions, 0 of them assigned, 1 switched off, sessions and marks stay as they are,
+          sequence numbers go, the documented layout has none
+        """,
+    ),
     "damaged": (
         lambda d: d.flip(d.control, 140),
         """
@@ -461,3 +478,25 @@ def test_what_is_planned_for_a_conversion(tmp_path: Path, name: str) -> None:
     wanted = ways(expected)
     layouts = {"r": Layout.RELEASED, "d": Layout.DOCUMENTED}
     assert {way: conversion(tmp_path / way, layouts[way], damage) for way in wanted} == wanted
+
+
+def test_availability_is_kept_in_the_order_of_partitions_and_a_plan_is_bound_to_it(tmp_path: Path) -> None:
+    storage = build_directory(tmp_path / "d", {8: 3, 1: 2})
+    path = availability_path(storage)
+    for number in (8, 1):
+        setting = PartitionSetting(available=False)
+        repair = plan_set_partition(storage, partition=number, setting=setting)
+        assert repair.sources == (path,)
+        apply(repair, arguments=[])
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(encode_marks({1: Availability(False, False)}))
+    repair = plan_convert(storage, layout=Layout.DOCUMENTED)
+    assert [one.partition for one in repair.plan.steps if one.action == "write-availability"] == [8]
+    path.unlink()
+    repair = plan_convert(storage, layout=Layout.DOCUMENTED)
+    assert [one.partition for one in repair.plan.steps if one.action == "write-availability"] == [1, 8]
+    assert (repair.sources, repair.partitions) == ((path,), tuple(range(9)))
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(encode_marks({2: Availability(False, False)}))
+    with pytest.raises(StalePlanError):
+        apply(repair, arguments=[])

@@ -9,6 +9,7 @@ import dataclasses
 import struct
 import uuid
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,10 +17,11 @@ from tests.repair.twelve import SIZE, Damage, Twelve
 from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.log.view import read_control, view_partition
 from waltzctl.engine.repair import provenance
-from waltzctl.engine.repair.content import Content
+from waltzctl.engine.repair.content import Content, LiteralBytes
 from waltzctl.engine.repair.provenance import ProvenanceVerdict, SegmentSurroundings, foreign, judge
 from waltzctl.engine.repair.replicas import ReplicaSegments
-from waltzctl.formats.segment import HEADER_SIZE, Record, SegmentHeader
+from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.segment import HEADER_SIZE, Record, SegmentHeader, encode_entries
 
 OTHER = uuid.UUID(int=5)
 
@@ -322,6 +324,33 @@ def test_whose_a_file_with_a_wrong_header_is(tmp_path: Path, beside: str) -> Non
     assert found == VERDICTS[beside]
 
 
+@pytest.mark.parametrize(
+    ("named", "header_first", "following", "other"),
+    [
+        (4, 4, None, False),
+        (5, 5, None, False),
+        (6, 4, None, True),
+        (5, 4, None, False),
+        (7, 4, None, True),
+        (4, 7, None, False),
+        (2, 4, None, False),
+        (4, 4, 8, False),
+        (4, 4, 7, True),
+        (4, 4, 9, False),
+        (2, 9, 8, False),
+    ],
+)
+def test_records_behind_a_damaged_first_one_lie_between_two_names(
+    tmp_path: Path, named: int, header_first: int, following: int | None, *, other: bool
+) -> None:
+    """Transactions 5 to 7 are read."""
+    d = Twelve(tmp_path / "d")
+    d.spoil(4)
+    content = Content.of_file(d.seg(4), d.seg(4).stat().st_size)
+    place = SimpleNamespace(following=lambda _: following)
+    assert provenance._of_another_name(content, header_first, place, named) is other  # type: ignore[arg-type]
+
+
 def moved(d: Twelve, first: int, *, index: bool = True) -> None:
     """Give segment 4 another name, with its index or without."""
     d.seg(4).rename(d.seg(first))
@@ -353,6 +382,60 @@ def test_a_renamed_file_is_the_partitions_own(
     assert (found.own, "".join(CODES[one.value] for one in found.codes)) == (False, codes)
     view = next(one for one in alone.segments if one.first_transaction_id == first)
     assert (foreign(view, alone) is None) == renamed
+
+
+def compared(
+    many: int, *, entries: list[int] | None, broken: tuple[int, ...] = (), partition: int = 3
+) -> tuple[int, int, int, bool, list[str]]:
+    """Of records from transaction 4 on, all but the first of partition 3, with an index: what `_compare` tells and says."""
+    data = bytearray(SegmentHeader(0, 0, OTHER, 3, 4).encode())
+    for number in range(4, 4 + many):
+        data += Record.make(number, RequestId(1, 1, 3 if number > 4 else 2, -1), 0, bytes(20)).encode()
+    for place in broken:
+        data[HEADER_SIZE + SIZE * place + 9] ^= 1
+    hint = None
+    if entries is not None:
+        offsets = [HEADER_SIZE + SIZE * one if one >= 0 else 7 for one in entries]
+        hint = Content("", (LiteralBytes(bytes(HEADER_SIZE) + encode_entries(offsets)),))
+    said = provenance._Testimony([], [])
+    named_here, last = provenance._compare(Content("", (LiteralBytes(bytes(data)),)), 4, hint, partition, said)
+    return named_here, last, said.records, said.indexed, [*said.against, *said.proofs]
+
+
+@pytest.mark.parametrize(
+    ("many", "entries", "broken", "found"),
+    [
+        (6, None, (), (5, 10, 6, False, [])),
+        (6, [], (), (5, 10, 6, False, [])),
+        (6, [0], (), (5, 10, 6, False, [])),
+        (6, [0, 1], (), (5, 10, 6, True, ["E"])),
+        (6, [0, 1, 2, 3, 4, 5], (), (5, 10, 6, True, ["E"])),
+        (6, [0, 1, 2, 3, 4, 5, 6, 9], (), (5, 10, 6, True, ["E"])),
+        (6, [-1, 1, 2, 3, 4, 5], (), (5, 10, 6, False, ["1 of 6"])),
+        (6, [0, 1, 2, -1, 4, -1], (), (5, 10, 6, False, ["2 of 6"])),
+        (6, [-1], (), (5, 10, 6, False, ["1 of 1"])),
+        (9, [0, 1, 2, 3, -1, 5, 6, 7, 8], (), (8, 13, 9, False, ["1 of 9"])),
+        (10, [0, 1, 2, 3, -1, 5, 6, 7, 8, 9], (), (9, 14, 10, True, ["E"])),
+        (6, [0, 1, 2, 3, 4, 5], (0,), (5, 10, 5, True, ["E"])),
+        (6, [0, 1], (0,), (5, 10, 5, True, ["E"])),
+        (6, [-1, 1], (0,), (5, 10, 5, True, ["E"])),
+        (6, [0, -1], (0,), (5, 10, 5, False, ["1 of 1"])),
+        (6, [0, 1, -1, 3, 4, 5], (2,), (4, 10, 5, True, ["E"])),
+        (6, [0, 1, 2, 3, 4, 5], (5,), (4, 9, 5, True, ["E"])),
+        (2, [0, 1], (0, 1), (0, 4, 0, False, [])),
+        (1, [0], (), (0, 5, 1, False, [])),
+    ],
+)
+def test_records_are_compared_with_the_entries_of_an_index(
+    many: int, entries: list[int] | None, broken: tuple[int, ...], found: tuple[int, int, int, bool, list[str]]
+) -> None:
+    """The first entry is the same in every index, so that it says nothing where it is right."""
+    *numbers, words = compared(many, entries=entries, broken=broken)
+    said = [SENTENCES.get(one, f"{one} entries of the index are not where its records begin") for one in found[4]]
+    assert (numbers, words) == ([*found[:4]], said)
+    assert compared(many, entries=entries, broken=broken, partition=2)[0] == (0 not in broken)
+    for partition in (1, 6, 7):
+        assert compared(many, entries=entries, broken=broken, partition=partition)[0] == 0
 
 
 def test_every_replica_that_was_asked_is_named(tmp_path: Path) -> None:

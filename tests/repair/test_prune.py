@@ -176,6 +176,16 @@ def test_a_quarantine_that_changed_since_is_left_alone(storage: Path, clock: Clo
     assert entry(storage, first).state is RepairState.APPLIED
 
 
+def test_what_was_changed_among_kept_copies_is_left_alone(storage: Path, clock: Clock) -> None:
+    old = cut(storage, 0, 30)
+    clock.set(100)
+    prepared = plan_prune(storage, older_than=DAY)
+    (entry(storage, old).path / "more").write_bytes(b"x")
+    with pytest.raises(StalePlanError, match=old):
+        prune(prepared)
+    assert entry(storage, old).state is RepairState.APPLIED
+
+
 def test_a_held_directory_is_not_touched(storage: Path, clock: Clock) -> None:
     old = cut(storage, 0, 30)
     clock.set(100)
@@ -212,7 +222,12 @@ def test_a_pruning_that_was_cut_short_is_finished_by_the_next(storage: Path, clo
 
 
 def test_values_that_cannot_be_meant(storage: Path) -> None:
-    for values in ({"older_than": -1.0}, {"older_than": float("nan")}, {"older_than": 1.0, "keep": -1}):
+    for values in (
+        {"older_than": -1.0},
+        {"older_than": -0.5},
+        {"older_than": float("nan")},
+        {"older_than": 1.0, "keep": -1},
+    ):
         with pytest.raises(InvalidRequestError):
             plan_prune(storage, **values)  # type: ignore[arg-type]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,7 +25,7 @@ from waltzctl.engine.repair.repaired_segments import RepairedSegment
 from waltzctl.engine.storage.loss_ledger import read_ledger
 from waltzctl.formats.accepted_losses import AcceptedLoss, encode_ledger
 from waltzctl.formats.control import FLAG_ASSIGNED, FLAG_AVAILABLE, MAX_PARTITIONS, Layout, decode_control, initial_info
-from waltzctl.formats.segment import HEADER_SIZE
+from waltzctl.formats.segment import HEADER_SIZE, SegmentHeader
 
 
 @pytest.fixture
@@ -167,6 +168,16 @@ def as_stray(d: Twelve, first: int, name: str, *, size: int | None = None, stays
         os.truncate(d.directory / name, size)
 
 
+def rewritten(d: Twelve, name: str, *, index: bool = False, **changes: object) -> None:
+    """Let the middle segment stand under another name, with other fields in its header, or in its index's."""
+    os.rename(d.seg(4), d.directory / f"{name}.seg")
+    os.rename(d.idx(4), d.directory / f"{name}.idx")
+    path = d.directory / f"{name}{'.idx' if index else '.seg'}"
+    data = path.read_bytes()
+    path.write_bytes(replace(SegmentHeader.decode(data), **changes).encode() + data[HEADER_SIZE:])  # type: ignore[arg-type]
+
+
+NO_HEADER = "its header is no segment's, or its index's says otherwise"
 STRAYS: dict[str, tuple[Damage, list[str], list[str]]] = {
     "the middle one": (
         lambda d: as_stray(d, 4, "b.seg"),
@@ -207,6 +218,28 @@ STRAYS: dict[str, tuple[Damage, list[str], list[str]]] = {
         lambda d: (as_stray(d, 4, "c.seg"), as_stray(d, 8, "b.seg")),
         ["rename-segment c.seg 4..7 [0+368]", "rename-segment b.seg 8..11 [0+368]"],
         [],
+    ),
+    "behind one that stands and one that does not": (
+        lambda d: (d.put(8, [8, 9]), d.put(10, [10, 11]), as_stray(d, 4, "b.seg"), as_stray(d, 10, "c.seg")),
+        ["rename-segment b.seg 4..7 [0+368]", "rename-segment c.seg 10..11 [0+248]"],
+        [],
+    ),
+    "its index is another one's": (
+        lambda d: rewritten(d, "b", index=True, first_transaction_id=5),
+        [],
+        [NO_HEADER],
+    ),
+    "in front of a segment that begins one behind it": (
+        lambda d: (as_stray(d, 4, "b.seg", stays=True), d.drop(4), d.put(5, [5, 6, 7])),
+        [],
+        ["it leads to transaction 8, 5.seg begins with 5"],
+    ),
+    "of a version that there is not": (lambda d: rewritten(d, "b", version=1), [], [NO_HEADER]),
+    "of another partition": (lambda d: rewritten(d, "b", partition=3), [], ["it belongs to partition 3"]),
+    "its index is another partition's": (
+        lambda d: rewritten(d, "b", index=True, partition=3),
+        [],
+        ["its index b.idx belongs to partition 3"],
     ),
     "the first one": (
         lambda d: as_stray(d, 0, "b.seg"),

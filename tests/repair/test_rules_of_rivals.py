@@ -244,10 +244,14 @@ def test_a_repeat_needs_no_replica(tmp_path: Path) -> None:
 
 
 def proven(path: Path, records: Sequence[Record], *, first: int) -> Proven:
-    """A replica's records, in a file of its own."""
+    """A replica's records, in a file of its own, each of them a run."""
     body = b"".join(one.encode() for one in records)
     path.write_bytes(body)
-    return Proven((ReplicaRun(first, first + len(records), FileSpan(path, 0, len(body)), 0, 0),), path)
+    runs, start = [], 0
+    for number, one in enumerate(records, first):
+        runs.append(ReplicaRun(number, number + 1, FileSpan(path, start, start + one.size), 0, 0))
+        start += one.size
+    return Proven(tuple(runs), path)
 
 
 def wrong(number: int, *, of: int, size: int = 20) -> Record:

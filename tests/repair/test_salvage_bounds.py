@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.builders import CREATED, KEY, make_records
@@ -17,12 +20,22 @@ from waltzctl.engine.repair import salvage_sources
 from waltzctl.engine.repair.salvage import salvage
 from waltzctl.engine.repair.salvage_control import carve_control, proven
 from waltzctl.engine.repair.salvage_fragments import BLOCK, join
+from waltzctl.engine.repair.salvage_output import (
+    SEGMENT_SIZE_THRESHOLD,
+    Description,
+    WrittenSegment,
+    _cut,
+    write_directory,
+)
 from waltzctl.engine.repair.salvage_report import IdRange
+from waltzctl.engine.repair.salvage_runs import SalvageRun
+from waltzctl.engine.repair.salvage_selection import RecordPiece
 from waltzctl.engine.repair.salvage_sources import SECTOR, OpenFiles, SalvageSource, list_sources
 from waltzctl.engine.scan.byte_source import BytesSource, FileSource
-from waltzctl.formats.control import Layout
+from waltzctl.engine.storage.storage_options import StorageOptions
+from waltzctl.formats.control import MAX_PARTITIONS, Layout
 from waltzctl.formats.request_id import RequestId
-from waltzctl.formats.segment import HEADER_SIZE, Record
+from waltzctl.formats.segment import HEADER_SIZE, Record, encode_records
 
 RECORDS = make_records(12, size=20)
 
@@ -147,6 +160,27 @@ def test_a_control_file_is_as_long_as_its_source_holds_it(layout: Layout, sizes:
             assert found.size == min(length, sizes[-1])
 
 
+@pytest.mark.parametrize(
+    ("number", "found"),
+    [
+        (-(2**31), False),
+        (-1, False),
+        (0, False),
+        (1, True),
+        (2, True),
+        (MAX_PARTITIONS, True),
+        (MAX_PARTITIONS + 1, False),
+    ],
+)
+def test_a_control_file_has_as_many_partitions_as_there_may_be(number: int, found: bool) -> None:
+    whole = made(Layout.RELEASED, [(3, 5, 4)] * 2)
+    header = replace(whole.header, num_partitions=number).encode()
+    carved = carve_control(BytesSource(header + whole.encode()[len(header) :]), 0)
+    assert (carved is not None) == found
+    if carved is not None:
+        assert len(carved.partitions) == min(number, 2)
+
+
 def test_one_info_among_those_that_are_probed_proves_a_control_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("waltzctl.engine.repair.salvage_control.PROBED", 2)
     for layout in Layout:
@@ -266,7 +300,141 @@ def test_a_device_is_as_long_as_its_end_says(tmp_path: Path, monkeypatch: pytest
     (tmp_path / "f").write_bytes(data_file(RECORDS))
     monkeypatch.setattr(salvage_sources.stat, "S_ISREG", lambda mode: False)
     monkeypatch.setattr(salvage_sources.stat, "S_ISBLK", lambda mode: True)
+    real = os.fstat
+    monkeypatch.setattr(os, "fstat", lambda number: os.stat_result((*real(number)[:6], 0, *real(number)[7:])))
     source = SalvageSource(tmp_path / "f", OpenFiles(), SILENT)
     assert source.size() == HEADER_SIZE + 12 * 60
     assert list_sources([tmp_path / "f"], tmp_path / "to") == [tmp_path / "f"]
     source.close()
+
+
+class Heard:
+    """How far the reading is, as it is told."""
+
+    def __init__(self) -> None:
+        self.amounts: list[int] = []
+
+    def start(self, what: str, total: int) -> None:
+        """Nothing begins here."""
+
+    def advance(self, amount: int) -> None:
+        self.amounts.append(amount)
+
+
+def test_what_is_read_is_told_once_and_what_came_since_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"x" * 10)
+    heard = Heard()
+    source = SalvageSource(tmp_path / "f", OpenFiles(), heard)
+    with (tmp_path / "f").open("ab") as file:
+        file.write(b"more")
+    buffer = memoryview(bytearray(20))
+    for offset, length, read in (
+        (0, 1, 1),
+        (1, 1, 1),
+        (0, 2, 2),
+        (2, 7, 7),
+        (9, 1, 1),
+        (10, 1, 0),
+    ):
+        assert source.read_into(offset, buffer[:length]) == read
+    assert [one for one in heard.amounts if one] == [1, 1, 7, 1]
+    assert (source.read_into(0, buffer), source.size()) == (10, 10)
+    assert (source.read_into(11, buffer), source.read_into(12, buffer)) == (0, 0)
+    source.close()
+
+
+def test_devices_are_opened_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "f").write_bytes(b"x" * 10)
+    real, asked = disk.open_for_reading, []
+
+    def opening(path: Path, *, devices: bool = False) -> int:
+        asked.append(devices)
+        return real(path, devices=devices)
+
+    monkeypatch.setattr(disk, "open_for_reading", opening)
+    source = SalvageSource(tmp_path / "f", OpenFiles(), SILENT)
+    source.close()
+    assert source.read_into(0, memoryview(bytearray(10))) == 10
+    source.close()
+    assert asked == [True, True]
+
+
+@pytest.mark.parametrize("named", [None, "sub"])
+def test_a_directory_that_cannot_be_listed_is_named(
+    tmp_path: Path, named: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def walk(directory: Path, onerror: Callable[[OSError], None]) -> Iterator[object]:
+        onerror(OSError(13, "Permission denied", named))
+        return iter(())
+
+    monkeypatch.setattr(salvage_sources.os, "walk", walk)  # type: ignore[attr-defined]
+    with pytest.raises(DiskReadError) as refused:
+        list_sources([tmp_path], tmp_path.parent / "to")
+    assert str(refused.value).startswith(f"{named or tmp_path}: ")
+
+
+def test_a_source_that_cannot_be_examined_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.stat
+
+    def examine(path: Path, **more: bool) -> os.stat_result:
+        if path == tmp_path / "x":
+            raise PermissionError(13, "Permission denied")
+        return real(path, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "stat", examine)
+    with pytest.raises(DiskReadError, match="Permission denied"):
+        list_sources([tmp_path / "x"], tmp_path / "to")
+
+
+@pytest.mark.parametrize("block", [719, 720, 721, 359])
+@pytest.mark.parametrize("short", [1, 2, 0])
+def test_a_source_that_lost_a_byte_while_it_was_copied_is_noticed(
+    tmp_path: Path, short: int, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("waltzctl.engine.repair.salvage_output.BLOCK", block)
+    body, _ = encode_records(RECORDS)
+    run = SalvageRun(0, 0, len(body), 0, np.full(12, 60, np.uint32), 0)
+    described = Description(KEY, 1, Layout.RELEASED, CREATED)
+    sources = [BytesSource(body[: len(body) - short])]
+    target = tmp_path / "to"
+    if short:
+        with pytest.raises(DamageError, match="became shorter"):
+            write_directory(target, described, {0: [RecordPiece(run, 0, 11)]}, sources)
+        assert not target.exists()
+    else:
+        written = write_directory(target, described, {0: [RecordPiece(run, 0, 11)]}, sources)
+        assert written == {0: [WrittenSegment(0, 11, HEADER_SIZE + len(body))]}
+
+
+def test_segments_are_as_large_as_those_of_a_node() -> None:
+    assert StorageOptions().segment_size_threshold == SEGMENT_SIZE_THRESHOLD
+
+
+@pytest.mark.parametrize(
+    ("room", "segments"),
+    [
+        (0, ["0", "1", "2", "5", "6", "7", "8"]),
+        (59, ["0", "1", "2", "5", "6", "7", "8"]),
+        (60, ["0-1", "2", "5-6", "7-8"]),
+        (119, ["0-1", "2", "5-6", "7-8"]),
+        (120, ["0-2", "5-7", "8"]),
+        (179, ["0-2", "5-7", "8"]),
+        (180, ["0-2", "5-8"]),
+    ],
+)
+@pytest.mark.parametrize("seam", [6, 7, None])
+def test_a_record_goes_into_a_segment_that_is_not_larger_than_it_may_be(
+    room: int, segments: list[str], seam: int | None
+) -> None:
+    """A gap begins one, and what was in front of it takes no room there; where a piece ends makes no difference."""
+    runs = [SalvageRun(0, 1000, 1180, 0, np.full(3, 60, np.uint32), 0)]
+    runs += [SalvageRun(0, 5000, 5240, 5, np.full(4, 60, np.uint32), 0)]
+    pieces = [RecordPiece(runs[0], 0, 2), RecordPiece(runs[1], 5, 8)]
+    if seam is not None:
+        pieces[1:] = [RecordPiece(runs[1], 5, seam - 1), RecordPiece(runs[1], seam, 8)]
+    found: list[list[int]] = []
+    for fresh, piece in _cut(pieces, HEADER_SIZE + room):
+        if fresh:
+            found.append([])
+        found[-1] += range(piece.first, piece.last + 1)
+    assert [f"{one[0]}-{one[-1]}" if one[1:] else f"{one[0]}" for one in found] == segments

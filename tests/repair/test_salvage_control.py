@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import uuid
@@ -19,12 +20,13 @@ from tests.repair.salvage_cases import OTHER, assert_adds_up, data_file, records
 from tests.repair.scenes import codes, flip, status
 from waltzctl.engine.errors import InvalidRequestError, NotWaltzError, RefusedError
 from waltzctl.engine.repair.salvage import IdRange, SalvageReport, salvage
-from waltzctl.engine.repair.salvage_control_file import SalvagedControl, salvage_control_file
+from waltzctl.engine.repair.salvage_control_file import SalvagedControl, _info, salvage_control_file
 from waltzctl.formats.control import (
     ControlFile,
     Layout,
     PartitionInfo,
     PartitionStruct,
+    choose_current,
     decode_control,
     initial_control,
 )
@@ -219,6 +221,68 @@ class TestTheFileAlone:
         assert (tmp_path / "empty" / CTL).read_bytes() == parts[1]
 
 
+@both_layouts
+@pytest.mark.parametrize("structs", ["both", "one", "none", "two that nothing tells apart"])
+@pytest.mark.parametrize("stored", [1, 2])
+def test_what_is_written_of_an_info(layout: Layout, structs: str, stored: int) -> None:
+    """What is proven, whole again; two things as they are, so that both are told; otherwise a pair of zeros in its place."""
+    info = made(layout, [(3, 9, 9)] * 2, updates=2).partitions[1]
+    first, second = info.structs
+    if structs == "one":
+        pair = (replace(first, valid=False), second)
+    elif structs == "none":
+        pair = (replace(first, valid=False), replace(second, valid=False))
+    elif structs == "both":
+        pair = (first, second)
+    else:
+        higher = replace(first, low_water_mark=10, local_low_water_mark=8).sealed()
+        pair = (higher, replace(second, sequence=first.sequence).sealed())
+    current, choice = choose_current(*pair)
+    found = replace(info, structs=pair, current=current, choice=choice, stored_partition=stored)
+    nothing = (1).to_bytes(4) + bytes(layout.info_schema.size - 4)
+    told = found if current is None else found.renewed()
+    wanted = nothing if stored != 1 or structs == "none" else told.encode()
+    assert (_info(layout, 1, found), _info(layout, 1, None)) == (wanted, nothing)
+
+
+@pytest.mark.parametrize(
+    ("number", "data", "refused"), [(1, True, False), (2, True, True), (2, False, False), (3, True, True)]
+)
+def test_a_control_file_without_a_place_for_a_partition_with_files_is_of_another_directory(
+    tmp_path: Path, number: int, data: bool, refused: bool
+) -> None:
+    storage, _ = bare(tmp_path / "s", {0: 5, number: 5}, Layout.RELEASED)
+    if not data:
+        for path in (storage / f"{number}").iterdir():
+            path.unlink()
+    disk = image(tmp_path / "disk", made(Layout.RELEASED, [(4, 2, 2)] * 2).encode())
+    if refused:
+        with pytest.raises(RefusedError, match="has partitions 0 to 1"):
+            salvage_control_file([disk], to=storage)
+        assert not (storage / CTL).exists()
+    else:
+        assert salvage_control_file([disk], to=storage).num_partitions == 2
+
+
+def test_a_listener_hears_how_much_is_looked_through_for_a_control_file(tmp_path: Path) -> None:
+    class Listener:
+        def __init__(self) -> None:
+            self.heard: list[list[object]] = []
+
+        def start(self, what: str, total: int) -> None:
+            self.heard.append([what, total, 0])
+
+        def advance(self, amount: int) -> None:
+            self.heard[-1][2] += amount  # type: ignore[operator]
+
+    (tmp_path / "s").mkdir()
+    disk = image(tmp_path / "disk", made(Layout.RELEASED, [(4, 10, 10)]).encode())
+    listener, held = Listener(), len(os.listdir("/proc/self/fd"))
+    result = salvage_control_file([disk], to=tmp_path / "s", progress=listener)
+    assert listener.heard == [["looking for control files", result.bytes, result.bytes]]
+    assert len(os.listdir("/proc/self/fd")) == held
+
+
 class TestSeveralOfOneCluster:
     """States of one file: the newest.  Files of several nodes, or states that contradict each other: a person decides."""
 
@@ -374,9 +438,12 @@ class TestWithRecords:
         report = salvage([source, other], to=tmp_path / "named", control_at=f"{source / CTL}:0")
         assert marks_in(report.path) == [(3, 9, 9)]
 
-    def test_one_that_has_no_room_for_the_records_is_not_used(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("lower", [False, True])
+    def test_one_that_has_no_room_for_the_records_is_not_used(self, tmp_path: Path, lower: bool) -> None:
         control = made(Layout.RELEASED, [(8, 3, 3)] * 2)
         parts = [control.encode(), data_file(make_records(9, partition=2), partition=2)]
+        if lower:
+            parts.append(data_file(make_records(4, partition=1), partition=1))
         report = salvage([image(tmp_path / "disk", *parts)], to=tmp_path / "to")
         assert (used(report), report.num_partitions) == ([False], 3)
         assert "records of partition 2" in report.controls[0].reason

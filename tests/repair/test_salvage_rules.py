@@ -15,13 +15,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.builders import make_records, segment_header
+from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.repair import salvage as salvage_module
 from waltzctl.engine.repair import salvage_attribution, salvage_fragments, salvage_selection
-from waltzctl.engine.repair.salvage import _Probes
+from waltzctl.engine.repair.salvage import _choose, _nothing, _Probes, _with_fragments
 from waltzctl.engine.repair.salvage_attribution import (
     FAR,
     Attributed,
     AttributionReason,
     Chain,
+    Doubt,
     Question,
     attribute,
     find_chains,
@@ -32,7 +35,7 @@ from waltzctl.engine.repair.salvage_fragments import BLOCK, as_run, join, join_f
 from waltzctl.engine.repair.salvage_headers import FoundHeader, HeaderKind
 from waltzctl.engine.repair.salvage_runs import SalvageRun, find_headers, find_runs
 from waltzctl.engine.repair.salvage_selection import RecordPiece, select
-from waltzctl.engine.scan.byte_source import BytesSource, read_bytes
+from waltzctl.engine.scan.byte_source import ByteSource, BytesSource, read_bytes
 from waltzctl.formats.control import MAX_PARTITIONS
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import HEADER_SIZE, Record, SegmentHeader, encode_records
@@ -158,6 +161,28 @@ def test_single_records_are_joined_as_well() -> None:
     assert sum(len(one[1]) for one in chains_of([header(1, 0, 0)], rivals)[0]) == 4
 
 
+def test_a_run_is_joined_to_the_heaviest_chain_that_it_fits() -> None:
+    """Also where one that it does not fit is heavier than all, and a light one stands between the two."""
+    runs = [run(100, 20, 128), run(4, 10, 2000), run(5, 1, 3000), run(14, 20, 4000)]
+    for headers in ([], [header(1, 0, 0)]):
+        assert chains_of(headers, runs)[0][0] == (1 if headers else None, [4, 14])
+
+
+@pytest.mark.parametrize(("heavy", "start"), [(10, 1000), (4, 1000), (3, 5000), (2, 5000)])
+def test_of_two_chains_that_a_run_fits_it_is_joined_to_the_heavier_or_else_the_nearer(heavy: int, start: int) -> None:
+    """Both end with 39, the nearer one has three records; others, which the run does not fit, stand in front and between."""
+    runs = [run(100, 1, 128), run(40 - heavy, heavy, 1000), run(200, 1, 3000), run(37, 3, 5000), run(40, 90, 7000)]
+    (chain, *_), _ = find_chains([], runs, [10**5], True, Told())
+    assert [one.start for one in chain.runs] == [start, 7000]
+    ahead = [run(300, 80, 128), *runs[1:]]
+    found, _ = find_chains([], ahead, [10**5], True, Told())
+    assert [one.start for one in found[0].runs] == [start, 7000]
+
+
+def test_what_follows_a_run_that_does_not_fit_the_header_does_not_fit_it_either() -> None:
+    assert chains_of([header(1, 5, 0)], [run(1, 2, 128), run(3, 2, 300)])[0] == [(None, [1, 3])]
+
+
 @pytest.mark.parametrize("window", [1, 2, 3])
 def test_runs_are_looked_back_over_in_a_window(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(salvage_attribution, "LINK_WINDOW", window)
@@ -219,10 +244,21 @@ def test_when_a_run_lies_inside_a_damaged_record(
     assert (9 in found[0][1]) != inside
 
 
+def test_a_run_lies_inside_a_record_behind_the_nearest_run_of_its_file() -> None:
+    runs = [run(5, 3, 128), run(9, 1, 400), run(12, 1, 600), run(20, 1, 900)]
+    claims = {(450, 10): 900}
+    assert chains_of([header(2, 5, 0)], runs, size=2000, told=Told(claims))[1] == [12]
+    for other in ({(_END, 8): 900}, {(_END, 10): 900}, {(450, 8): 900}):
+        assert chains_of([header(2, 5, 0)], runs, size=2000, told=Told(other))[1] == (
+            [9, 12] if (_END, 8) in other else []
+        )
+
+
 def test_in_an_image_a_length_that_leads_out_of_the_stretch_is_not_believed() -> None:
     runs = [run(5, 3, 128), run(9, 2, 500)]
     told = Told({(_END, 8): 5000})
     assert chains_of([header(2, 5, 0)], runs, size=2000, told=told)[1] == [9]
+    assert chains_of([header(2, 5, 0), header(3, 0, 0, source=1)], runs, size=2000, told=told)[1] == [9]
     assert chains_of([header(2, 5, 0), header(3, 0, 1500)], runs, size=2000, told=told)[1] == []
     moved = [run(5, 3, 129), run(9, 2, 501)]
     assert chains_of([header(2, 5, 1)], moved, size=2000, told=Told({(_END + 1, 8): 5000}))[1] == []
@@ -302,7 +338,7 @@ def whose(
     question = Question(dict(zip(keys, keys, strict=True)), key, partition, trusted)
     settled, doubts = attribute(chains, question)
     found = [(one.run.first, one.cluster_key, one.partition, one.witness.value, one.support) for one in settled]
-    return found, [(doubt.run.first, doubt.reason.split()[1]) for doubt in doubts]
+    return found, [(doubt.run.first, doubt.reason.split()[-1]) for doubt in doubts]
 
 
 LEADING = Chain(header(4, 0, 0), [run(0, 3, 128, says=4), run(5, 2, 500, says=4)])
@@ -344,7 +380,8 @@ def test_whose_a_chain_without_a_header_is(
     assert settled[:2] == [(0, KEY, 4, "header", 5), (5, KEY, 4, "header", 5)]
     first = chain.runs[0].first
     if found is None:
-        assert (settled[2:], doubts) == ([], [(first, "header")])
+        untold = "cluster" if options.get("key") is OTHER else "partition"
+        assert (settled[2:], doubts) == ([], [(first, untold)])
     else:
         assert (settled[2:], doubts) == ([(first, *found, 2)], [])
 
@@ -356,7 +393,7 @@ def test_of_two_clusters_only_a_continuation_tells() -> None:
     assert settled[3:] == [(9, OTHER, 4, "continuation", 1)]
     assert [first for first, _ in doubts] == [40]
     both = Chain(header(4, 0, 0, source=1, key=OTHER), [run(0, 7, 128, source=1)])
-    assert whose([LEADING, both, Chain(None, [run(7, 1, 0)])], keys=(KEY, OTHER))[1] == [(7, "header")]
+    assert whose([LEADING, both, Chain(None, [run(7, 1, 0)])], keys=(KEY, OTHER))[1] == [(7, "cluster")]
 
 
 def test_what_nothing_speaks_for_is_told_in_order_and_keeps_nothing_from_the_others() -> None:
@@ -374,10 +411,53 @@ def test_what_nothing_speaks_for_is_told_in_order_and_keeps_nothing_from_the_oth
 def test_continuations_follow_one_another_and_two_that_could_do_tell_nothing() -> None:
     settled, _ = whose([LEADING, Chain(None, [run(9, 2, 0)]), Chain(None, [run(7, 2, 500)])])
     assert [(one[0], one[3]) for one in settled[2:]] == [(7, "continuation"), (9, "continuation")]
+    parts = Chain(None, [run(7, 2, 500), run(12, 3, 800)])
+    settled, doubts = whose([LEADING, Chain(None, [run(15, 1, 0)]), parts, Chain(None, [run(9, 1, 3000)])])
+    assert [(one[0], one[3]) for one in settled[2:]] == [
+        (7, "continuation"),
+        (12, "continuation"),
+        (15, "continuation"),
+    ]
+    assert doubts == [(9, "partition")]
     second = Chain(header(5, 0, 0, source=1), [run(0, 7, 128, source=1, says=5)])
-    assert whose([LEADING, second, Chain(None, [run(7, 2, 500)])])[1] == [(7, "header")]
+    assert whose([LEADING, second, Chain(None, [run(7, 2, 500)])])[1] == [(7, "partition")]
     told = whose([LEADING, second, Chain(None, [run(7, 2, 500, says=5)])], trusted=True, key=OTHER)[0]
     assert told[-1] == (7, KEY, 5, "continuation", 2)
+
+
+@pytest.mark.parametrize(
+    ("counts", "chosen"),
+    [
+        ({KEY: 5}, KEY),
+        ({KEY: 0}, KEY),
+        ({KEY: 0, OTHER: 1}, OTHER),
+        ({KEY: 1, OTHER: 0}, KEY),
+        ({}, "no header that tells their cluster"),
+        ({KEY: 0, OTHER: 0}, f"several clusters were found: {KEY} (0 records), {OTHER} (0 records)"),
+        ({KEY: 2, OTHER: 7}, f"several clusters were found: {OTHER} (7 records), {KEY} (2 records)"),
+    ],
+)
+def test_which_cluster_is_salvaged(counts: dict[UUID, int], chosen: UUID | str) -> None:
+    assert _choose(KEY, counts) == KEY
+    assert _choose(UUID(int=1), counts) == UUID(int=1)
+    if isinstance(chosen, UUID):
+        assert _choose(None, counts) == chosen
+        return
+    with pytest.raises(InvalidRequestError) as refused:
+        _choose(None, counts)
+    assert chosen in str(refused.value)
+
+
+def test_what_was_found_where_nothing_was_that_was_asked_for() -> None:
+    runs = [run(0, 2, 0), run(5, 3, 500), run(9, 4, 900)]
+    mine = [Attributed(one, KEY, at, AttributionReason.HEADER, 1) for one, at in zip(runs, (8, 1, 8), strict=True)]
+    counts = {KEY: 9, OTHER: 2, UUID(int=1): 0}
+    doubts = [Doubt(run(50, 3, 5000), "why"), Doubt(run(60, 4, 6000), "why")]
+    assert _nothing(KEY, 3, counts, mine, doubts) == (
+        f"no record of cluster {KEY}, partition 3 was found; records found: 2 of cluster {OTHER}, 3 of partition 1,"
+        " 6 of partition 8, 7 of which nothing tells whose they are (--partition says so)"
+    )
+    assert _nothing(KEY, None, {KEY: 0}, [], []) == f"no record of cluster {KEY} was found; records found: none"
 
 
 def test_without_any_header_the_key_is_whatever_the_caller_names() -> None:
@@ -385,8 +465,8 @@ def test_without_any_header_the_key_is_whatever_the_caller_names() -> None:
     assert whose([chain], keys=())[0] == [(0, None, 2, "request-id", 3)]
     assert whose([chain], keys=(), key=KEY)[0] == [(0, KEY, 2, "request-id", 3)]
     assert whose([chain], keys=(KEY,))[0] == [(0, KEY, 2, "request-id", 3)]
-    assert whose([chain], keys=(KEY, OTHER))[1] == [(0, "header")]
-    assert whose([chain], keys=(KEY, OTHER), key=KEY)[1] == [(0, "header")]
+    assert whose([chain], keys=(KEY, OTHER))[1] == [(0, "cluster")]
+    assert whose([chain], keys=(KEY, OTHER), key=KEY)[1] == [(0, "cluster")]
 
 
 # --- which copy -------------------------------------------------------------------------------------------------------------
@@ -450,6 +530,15 @@ def test_only_differing_records_are_named(chunk: int, block: int, monkeypatch: p
             assert shifted == ([(0, 0, 4)], 3 - (place >= 2), int(place >= 2), [(place, [0, 1], SOURCE)] * (place >= 2))
     exchanged = [good[0], good[2], good[1], *good[3:]]
     assert chosen(*copies((0, good), (0, exchanged)))[1:3] == (3, 2)
+
+
+@pytest.mark.parametrize("support", [(11, 10), (10, 11)])
+def test_what_stands_behind_a_record_is_not_compared_in_its_place(support: tuple[int, int]) -> None:
+    """Behind each of two differing records stands a copy of the other one."""
+    (a, b), sources = copies((7, [b"one"]), (7, [b"two"]), support=support)
+    bodies = [bytes(read_bytes(one, 4, 43)) for one in sources]
+    behind = [BytesSource(b"----" + bodies[0] + bodies[1]), BytesSource(b"----" + bodies[1] + bodies[0])]
+    assert chosen([a, b], behind)[1:3] == (0, 1)
 
 
 @pytest.mark.parametrize(
@@ -625,6 +714,20 @@ def test_a_record_that_is_missing_alone_is_put_between_its_neighbours(monkeypatc
     assert list(join_fragments(pieces, sources)) == []
 
 
+def test_records_that_were_put_together_stand_in_front_of_the_pieces_behind_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pieces = [RecordPiece(run(first, 2, 100 * first), first, first + 1) for first in (0, 3, 6, 10)]
+    joined = [(place, Record.make(number, RequestId(1, 2, 3, 4), 0, b"x")) for place, number in ((1, 2), (2, 5))]
+    monkeypatch.setattr(salvage_module, "join_fragments", lambda *_: iter(joined))
+    sources: list[ByteSource] = [BytesSource(b"image")]
+    found = _with_fragments(pieces, sources)
+    assert [(one.first, one.last) for one in found] == [(0, 1), (2, 2), (3, 4), (5, 5), (6, 7), (10, 11)]
+    assert [bytes(read_bytes(sources[found[at].run.source], 0, 99)) for at in (1, 3)] == [
+        record.encode() for _, record in joined
+    ]
+
+
 def test_a_record_alone_is_a_run() -> None:
     record = Record.make(7, RequestId(1, 2, 3, 4), 0, b"abc")
     made = as_run(record, 5)
@@ -776,6 +879,13 @@ def test_headers_are_found_at_every_place_of_a_window(window: int, monkeypatch: 
     three = raw + raw_header(first_transaction_id=256) + bytes(30) + raw_header(first_transaction_id=0)
     assert [one[0] for one in headers_in(three)] == [0, 128, 286]
     assert headers_in(raw[:127]) == []
+
+
+def test_a_header_that_begins_with_the_last_byte_of_another_one_is_a_part_of_it() -> None:
+    """That byte is 0, and so are the first ones of a header."""
+    first, second = raw_header(), raw_header(first_transaction_id=9)
+    assert [place for place, *_ in headers_in(first + second)] == [0, 128]
+    assert [place for place, *_ in headers_in(first[:-1] + second)] == [0]
 
 
 @settings(deadline=None, max_examples=20)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from tests.builders import build_directory, digest, make_records
 from tests.repair.salvage_cases import assert_adds_up, assert_clean, data_file, records_in
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DamageError, DiskFullError, DiskReadError, InvalidRequestError
+from waltzctl.engine.repair import salvage as salvage_module
 from waltzctl.engine.repair import salvage_sources
 from waltzctl.engine.repair.salvage import salvage
 from waltzctl.engine.repair.salvage_sources import SECTOR, OpenFiles, SalvageSource
@@ -186,6 +188,20 @@ def test_places_that_cannot_be_read_are_read_around_and_reported(
     assert records_in(report.path) == {0: [*records[:first], *records[last + 1 :]]}
     assert report.exit_status_name == "damage-remains"
     assert_adds_up(report)
+
+
+def test_places_that_cannot_be_read_are_told_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Headers are looked for behind the records, so that a place further in front may be met later."""
+    (tmp_path / "source").write_bytes(data_file(make_records(20, size=60)))
+    read = salvage_module._read
+
+    def failing(opened: Sequence[SalvageSource]) -> object:
+        opened[0].unreadable.update({900: 3, 500: 7, 700: 5})
+        return read(opened)
+
+    monkeypatch.setattr(salvage_module, "_read", failing)
+    report = salvage([tmp_path / "source"], to=tmp_path / "to")
+    assert [(one.offset, one.length) for one in report.unreadable] == [(500, 7), (700, 5), (900, 3)]
 
 
 def test_a_place_that_fails_only_while_copying_ends_the_salvage(

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.builders import KEY, make_records
+from tests.builders import CREATED, KEY, build_directory, make_records
 from tests.repair.salvage_cases import data_file, records_in
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DamageError, DiskReadError, InvalidRequestError
 from waltzctl.engine.repair import salvage_output
 from waltzctl.engine.repair.salvage import salvage
-from waltzctl.engine.repair.salvage_report import IdRange, SalvagedPartition
+from waltzctl.engine.repair.salvage_control import FoundControl
+from waltzctl.engine.repair.salvage_report import DoubtfulRun, IdRange, SalvagedPartition
 from waltzctl.engine.repair.salvage_sources import SECTOR, SalvageSource, UnreadableRange
 from waltzctl.engine.scan.byte_source import FileSource
 from waltzctl.formats.checksums import crc32
-from waltzctl.formats.control import MAX_PARTITIONS
+from waltzctl.formats.control import CONTROL_FILE_NAME, MAX_PARTITIONS, Layout, decode_control, initial_control
 from waltzctl.formats.segment import HEADER_SIZE, Record, segment_name
 
 RECORDS = make_records(12, size=20)
@@ -228,3 +230,58 @@ def test_a_directory_that_cannot_be_listed_ends_it(
     (tmp_path / "d").mkdir()
     with pytest.raises(DiskReadError, match=f"{tmp_path / told}: .*Permission denied"):
         salvage([tmp_path / "d"], to=tmp_path / "to")
+
+
+def salvaged(last: int, local: int, *missing: tuple[int, int]) -> SalvagedPartition:
+    gaps = tuple(IdRange(first, stop) for first, stop in missing)
+    return SalvagedPartition(0, 0, last, 1, 1, 1, gaps, (77, 78, local), {}, 0)
+
+
+@pytest.mark.parametrize(("local", "lacking"), [(-1, None), (10, None), (11, None), (12, (12, 12)), (15, (12, 15))])
+def test_what_the_local_mark_says_was_here_behind_the_last_one(local: int, lacking: tuple[int, int] | None) -> None:
+    assert salvaged(11, local).acknowledged_missing == (None if lacking is None else IdRange(*lacking))
+
+
+def test_what_a_report_counts_and_when_it_is_clean(tmp_path: Path) -> None:
+    (tmp_path / "source").write_bytes(data_file(RECORDS[:3]))
+    report = salvage([tmp_path / "source"], to=tmp_path / "to")
+    assert (report.marks_known, report.missing, report.acknowledged_missing) == (False, 0, 0)
+    assert report.exit_status_name == "clean"
+    control = FoundControl(tmp_path, 0, initial_control(Layout.RELEASED, KEY, 1, CREATED))
+    assert not replace(report, controls=(control,)).marks_known
+    assert replace(report, controls=(control, replace(control, used=True))).marks_known
+    gaps = replace(report, partitions=(salvaged(11, 11, (0, 1), (4, 4)), salvaged(11, 14, (7, 9)), salvaged(3, 4)))
+    assert (gaps.missing, gaps.acknowledged_missing, gaps.exit_status_name) == (6, 4, "damage-remains")
+    place = DoubtfulRun(tmp_path, 0, 1, 2, 3, 4, "")
+    for changes in (
+        {"partitions": (salvaged(11, 11, (0, 0)),)},
+        {"partitions": (salvaged(11, 12),)},
+        {"marks_unknown": (0,)},
+        {"conflicts": (place,)},
+        {"doubtful": (place,)},
+        {"unreadable": (place,)},
+        {"findings": (place,)},
+    ):
+        assert replace(report, **changes).exit_status_name == "damage-remains"  # type: ignore[arg-type]
+
+
+def test_partitions_are_told_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    """Whatever order a set of them has."""
+    source = build_directory(tmp_path / "source", {8: 3, 1: 2}, local_low_water_mark=1)
+    for number, unknown in enumerate(((), (1, 8))):
+        report = salvage([source], to=tmp_path / f"{number}")
+        assert ([one.partition for one in report.partitions], report.marks_unknown) == ([1, 8], unknown)
+        control = bytearray((source / CONTROL_FILE_NAME).read_bytes())
+        for partition in (1, 8):
+            for struct in (1, 2):
+                control[Layout.RELEASED.struct_offset(partition, struct) + 3] ^= 1
+        (source / CONTROL_FILE_NAME).write_bytes(control)
+
+
+def test_without_a_control_file_what_is_written_is_assigned_and_switched_on(tmp_path: Path) -> None:
+    """In the layout that has flags; a partition of which nothing was found is not assigned."""
+    (tmp_path / "source").write_bytes(data_file(make_records(3, partition=1), partition=1))
+    salvage([tmp_path / "source"], to=tmp_path / "to", layout=Layout.RELEASED)
+    control = decode_control((tmp_path / "to" / CONTROL_FILE_NAME).read_bytes())
+    flags = [(one.assigned, one.available) for info in control.partitions if (one := info.current_struct) is not None]
+    assert flags == [(False, True), (True, True)]

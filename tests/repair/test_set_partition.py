@@ -38,6 +38,7 @@ from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.engine.storage.fences import SessionFences
 from waltzctl.engine.storage.store import list_entries
 from waltzctl.formats.control import CONTROL_FILE_NAME, ControlFile, Layout, PartitionStruct
+from waltzctl.formats.fence import FENCE_HEADER, encode_fence_header
 
 SESSION, MARK, LAST = 3, 9, 29
 """Of partition 0; partition 1 has twelve records, partition 2 was never here."""
@@ -250,16 +251,30 @@ def test_a_fence_is_not_undercut_silently(storage: Path, session: int, refused: 
     assert (current(storage).session_id, fence(storage), fence(storage, 1)) == (session, session, 109)
 
 
+@pytest.mark.parametrize("session", [0, 1])
+def test_a_fence_that_is_lowered_to_the_first_sessions_is_still_one(storage: Path, session: int) -> None:
+    fenced(storage, 2)
+    settled(storage, loss=True, session_id=session)
+    assert (current(storage).session_id, fence(storage), fence(storage, 1)) == (session, session, 102)
+
+
 def test_a_fence_can_be_forgotten(storage: Path) -> None:
     fenced(storage, 9)
     settled(storage, loss=True, session_id=-1)
     assert (current(storage).session_id, fence(storage)) == (-1, -1)
 
 
-def test_a_fence_that_cannot_be_read_is_named(storage: Path) -> None:
+@pytest.mark.parametrize("damage", ["shorter", "longer", "of two partitions"])
+def test_a_fence_that_cannot_be_read_is_named(storage: Path, damage: str) -> None:
     fenced(storage, 9)
     path = storage / ".waltzctl" / "sessions"
-    path.write_bytes(path.read_bytes()[:-1])
+    data = path.read_bytes()
+    damaged = {
+        "shorter": data[:-1],
+        "longer": data + b"x",
+        "of two partitions": encode_fence_header(2) + data[FENCE_HEADER.size :],
+    }
+    path.write_bytes(damaged[damage])
     with pytest.raises(RefusedError, match="cannot be understood"):
         plan(storage, session_id=12)
     assert plan(storage, low_water_mark=12).plan.steps, "the others do not depend on it"

@@ -6,19 +6,21 @@ import dataclasses
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests.repair.test_replica_rules import RECORDS as HELD
 from tests.repair.test_replica_rules import another, content, opened, raws
 from tests.repair.test_replica_rules import build as build_replica
-from tests.repair.trees import Crash, crashing_at
+from tests.repair.trees import Crash, crashing_at, crashing_when, snapshot
 from tests.repair.twelve import MARK, RECORDS, SIZE, Twelve, at, planned, told
 from waltzctl.engine.columns.plan_columns import PLAN
 from waltzctl.engine.durable.edits import Cut, Edit, MoveDirectory, Overwrite, Remove, Replace
 from waltzctl.engine.durable.manifest import quarantine_directory
 from waltzctl.engine.durable.regular import special_kind
 from waltzctl.engine.errors import (
+    DamageError,
     DiskReadError,
     InvalidRequestError,
     NotWaltzError,
@@ -29,20 +31,21 @@ from waltzctl.engine.findings import Code
 from waltzctl.engine.log.view import read_control
 from waltzctl.engine.repair import survey as surveys
 from waltzctl.engine.repair.apply import apply
-from waltzctl.engine.repair.arguments import Agreed, Arguments
+from waltzctl.engine.repair.arguments import Agreed, Arguments, Chosen
 from waltzctl.engine.repair.content import Content, LiteralBytes
 from waltzctl.engine.repair.plan import PlanDraft, bind
 from waltzctl.engine.repair.planners import PLANNERS, load_plan, make
-from waltzctl.engine.repair.prune import plan_prune, prune
-from waltzctl.engine.repair.recover import plan_recover
+from waltzctl.engine.repair.prune import kept_bytes, plan_prune, prune
+from waltzctl.engine.repair.recover import _numbers, plan_recover
 from waltzctl.engine.repair.recover_ledger import plan_forget
 from waltzctl.engine.repair.replicas import Agreement, open_replicas
 from waltzctl.engine.repair.survey import Loss, Survey, by_places, hint_of, open_hint, survey
 from waltzctl.engine.repair.truncate import plan_truncate
 from waltzctl.engine.scan.columns import Damage, DamageCause
+from waltzctl.engine.scan.order import SKIPPED_ALLOWANCE
 from waltzctl.engine.storage.assignment import put_aside_path
 from waltzctl.engine.storage.loss_ledger import read_ledger
-from waltzctl.engine.storage.store import list_entries
+from waltzctl.engine.storage.store import interrupted, list_entries
 from waltzctl.formats.control import Layout
 from waltzctl.formats.segment import HEADER_SIZE, encode_records
 
@@ -75,6 +78,57 @@ def test_a_plan_is_bound_to_every_file_and_to_the_bytes_of_those_that_matter(d: 
     assert [one[0] for one in bind(d.root, (1, 0), []).listing[2:]] == [*names[1:], "1"]
     d.control.unlink()
     assert bind(d.root, (), []).digests == (("waltz-storage.ctl", None),)
+
+
+def test_of_several_files_that_changed_the_first_is_named(d: Twelve) -> None:
+    repair = plan_truncate(d.root, partition=0, after=10)
+    for name in "zyxwvutsrqponm":
+        (d.directory / name).write_bytes(b"x")
+    (d.directory / "0").write_bytes(b"x")
+    d.flip(d.seg(8), 300)
+    assert refusal(StalePlanError, repair.check_current).startswith(f"{d.directory / '0'}: changed since")
+
+
+def test_partitions_behind_one_that_has_no_directory_are_bound_as_well(d: Twelve) -> None:
+    (d.root / "1").write_bytes(b"a file")
+    d.directory.rename(d.root / "3")
+    names = ["waltz-storage.ctl", "1", *sorted(f"3/{one.name}" for one in (d.root / "3").iterdir())]
+    assert [one[0] for one in bind(d.root, (3, 2, 1, 0), []).listing] == names
+    assert [one[0] for one in bind(d.root, (2, 3), []).listing] == [names[0], *names[2:]]
+    (d.root / "8").write_bytes(b"a file")
+    assert [one[0] for one in bind(d.root, (8, 1), []).listing] == ["waltz-storage.ctl", "1", "8"]
+    draft = PlanDraft("truncate", d.root, d.root, Arguments())
+    draft.partitions |= {8, 1}
+    assert draft.finish().partitions == (1, 8)
+
+
+def test_a_plan_of_many_files_has_the_same_hash_in_every_process(d: Twelve) -> None:
+    """Nothing of it is in the order of a set, which is another one each time."""
+    edits = [Replace(d.directory / f"{number:03}.new", lambda: [b"x"], 1) for number in range(40)]
+    replica = [d.root / f"{number}.other" for number in range(40)]
+    names = [one[0] for one in bind(d.root, (), edits, replica).digests]
+    mine = sorted(["waltz-storage.ctl", *(f"0/{one.path.name}" for one in edits)])
+    assert names == [*mine, *sorted(str(one.resolve()) for one in replica)]
+
+
+def test_a_plan_is_refused_where_an_edit_would_leave_the_directory(d: Twelve, tmp_path: Path) -> None:
+    """Already when it is made: a dry run refuses what the application would."""
+    d.directory.rename(tmp_path / "elsewhere")
+    d.directory.symlink_to(tmp_path / "elsewhere")
+    draft = PlanDraft("truncate", d.root, d.root, Arguments((0,)))
+    draft.edits.append(Cut(d.seg(8), 200))
+    assert str(d.root) in refusal(RefusedError, draft.finish)
+
+
+@pytest.mark.parametrize(("replica", "rest"), [(False, " --from REPLICA"), (True, " --allow-data-loss")])
+def test_what_a_plan_leaves_names_the_step_that_comes_behind_its_command(
+    d: Twelve, tmp_path: Path, replica: bool, rest: str
+) -> None:
+    d.spoil(5)
+    other = Twelve(tmp_path / "other")
+    other.spoil(5)
+    (left,) = plan_recover(d.root, replicas=[other.root] if replica else []).plan.undecided
+    assert left.remedy == f"waltzctl recover {d.root} --partition 0{rest}"
 
 
 def test_every_edit_has_a_part_in_the_hash_of_its_plan(d: Twelve) -> None:
@@ -131,6 +185,18 @@ def test_what_a_crash_left_of_a_repair_that_had_changed_nothing_is_cleared_away(
     assert [one.name for one in place.iterdir() if one.is_dir()] == [one.id for one in list_entries(d.root)]
 
 
+def test_a_repair_that_was_interrupted_since_keeps_another_plan_from_being_carried_out(d: Twelve) -> None:
+    repair = plan_truncate(d.root, partition=0, after=10)
+    with pytest.raises(Crash), crashing_when(lambda change: (change.kind, change.path) == ("truncate", d.idx(8))):
+        apply(plan_truncate(d.root, partition=0, after=9), arguments=[])
+    (left,) = interrupted(d.root)
+    before = snapshot(d.root)
+    assert f"the repair {left.id} was interrupted; take it back with undo" in refusal(
+        RefusedError, apply, repair, arguments=[]
+    )
+    assert snapshot(d.root) == before
+
+
 def test_the_files_of_replicas_that_were_read_are_named_in_order(d: Twelve, tmp_path: Path) -> None:
     others = [Twelve(tmp_path / name) for name in "zyx"]
     for first in (0, 4, 8):
@@ -152,7 +218,7 @@ def test_a_plan_that_is_empty_is_carried_out_without_a_control_file(d: Twelve) -
 
 
 def test_plans_are_made_by_the_command_that_is_named(d: Twelve) -> None:
-    assert set(PLANNERS) == {"rebuild-index", "truncate", "recover", "convert", "set-partition"}
+    assert set(PLANNERS) == {"rebuild-index", "truncate", "recover", "convert", "set-partition", "pages recover"}
     for command, arguments in (
         ("nothing", Arguments()),
         ("truncate", Arguments()),
@@ -160,6 +226,7 @@ def test_plans_are_made_by_the_command_that_is_named(d: Twelve) -> None:
         ("truncate", Arguments(after=3)),
         ("convert", Arguments()),
         ("set-partition", Arguments((0,))),
+        ("set-partition", Arguments(settings=(Chosen("available", False),))),
     ):
         assert refusal(InvalidRequestError, make, command, d.root, arguments) == (
             f"{command!r} is not a command that makes plans"
@@ -179,6 +246,7 @@ def test_a_plan_is_made_again_from_its_file_and_is_carried_out_as_a_whole(d: Twe
         ("schema", "other", "schema 'other'"),
         ("type", "other", "not a plan"),
         ("path", 3, "a text is missing"),
+        ("path", f"{d.root}\0", "a text is missing"),
     ):
         file.write_text(json.dumps({**body, key: value}))
         assert said in refusal(InvalidRequestError, load_plan, file)
@@ -205,6 +273,14 @@ def test_what_is_pruned_is_told_by_its_bytes(d: Twelve) -> None:
     assert (nothing.entries, nothing.bytes, prune(nothing)) == ((), 0, 0)
 
 
+def test_what_a_link_among_kept_copies_leads_to_is_not_counted(d: Twelve) -> None:
+    apply(plan_truncate(d.root, partition=0, after=10), arguments=[])
+    (entry,) = list_entries(d.root)
+    before = kept_bytes(entry)
+    (entry.path / "link").symlink_to(d.root / "none")
+    assert (before, kept_bytes(entry)) == (68, 68 + len(str(d.root / "none")))
+
+
 # --- what cannot be planned -------------------------------------------------------------------------------------------
 
 
@@ -214,6 +290,14 @@ def test_what_a_truncation_refuses_before_it_looks_at_records(d: Twelve) -> None
     assert plan_truncate(d.directory, partition=0, after=11).plan.steps == ()
     os.truncate(d.control, 100)
     assert "no usable control file" in refusal(RefusedError, plan_truncate, d.root, partition=0, after=3)
+
+
+def test_a_truncation_is_of_a_partition_in_a_storage_directory(d: Twelve, tmp_path: Path) -> None:
+    assert "partition 1" in refusal(InvalidRequestError, plan_truncate, d.directory, partition=1, after=3)
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    d.directory.rename(alone / "5")
+    assert "not in a storage directory" in refusal(RefusedError, plan_truncate, alone / "5", partition=5, after=3)
 
 
 def test_a_partition_that_holds_only_headers_ends_in_front_of_them(d: Twelve) -> None:
@@ -250,6 +334,20 @@ def test_a_recovery_is_of_a_storage_directory_and_its_own_partitions(d: Twelve, 
     (tmp_path / "pipe").rename(d.control)
     assert special_kind(d.control) is not None
     assert told(plan_recover(d.root)) == ["? special-file in None"]
+
+
+def test_partitions_are_planned_in_their_order() -> None:
+    """Those that were named, or all, and those that have a directory; not those that the control file has not."""
+    control = SimpleNamespace(partitions=range(12))
+    for named, there, numbers in (
+        ([9, 1], [], [1, 9]),
+        ([9, 1], [10, 2, 12], [1, 2, 9, 10]),
+        (None, [3, 12], list(range(12))),
+        ([], [11, 12, 13], [11]),
+        ([], [], []),
+    ):
+        view = SimpleNamespace(partitions=dict.fromkeys(there))
+        assert _numbers(view, control, named) == numbers  # type: ignore[arg-type]
 
 
 def test_a_partition_that_cannot_be_read_does_not_keep_the_others_from_it(
@@ -365,6 +463,22 @@ def test_records_behind_what_was_taken_for_the_end_end_it(monkeypatch: pytest.Mo
     found = survey(Content("", (LiteralBytes(bytes(128 + 6 * SIZE)),)), 0)
     assert [(one.first, one.stop) for one in found.losses] == [(1, 2), (3, 5)]
     assert (found.tail, found.next_id, found.records) == (None, 7, 4)
+
+
+@pytest.mark.parametrize(("more", "fits"), [(0, True), (1, False)])
+def test_a_survey_takes_no_jump_that_no_loss_explains(
+    monkeypatch: pytest.MonkeyPatch, more: int, *, fits: bool
+) -> None:
+    """A record that follows may have any id; nothing is given up, or asked for, up to there."""
+    size = 128 + 2 * SIZE
+    stop = 1 + size // 40 + SKIPPED_ALLOWANCE + more
+    jump = Damage(DamageCause.RECORD_CHECKSUM, at(1), SIZE, 1, stop, None, None, None, None, "index")
+    monkeypatch.setattr(surveys, "summarise_records", lambda *_, **__: iter([Row(0, at(0), 1), jump]))
+    content = Content("", (LiteralBytes(bytes(size)),))
+    if fits:
+        assert survey(content, 0).next_id == stop
+    else:
+        assert "no loss of records" in refusal(DamageError, survey, content, 0)
 
 
 def test_a_torn_end_is_looked_over_from_its_second_byte_on(tmp_path: Path) -> None:

@@ -17,7 +17,13 @@ from waltzctl.engine.log.view import read_control
 from waltzctl.engine.repair import salvage_sources
 from waltzctl.engine.repair.arguments import PartitionSetting
 from waltzctl.engine.repair.rebuild_index import plan_rebuild_index
-from waltzctl.engine.repair.salvage_control import FoundControl, assigned_by, choose_control, salvaged_infos
+from waltzctl.engine.repair.salvage_control import (
+    FoundControl,
+    _not_older,
+    assigned_by,
+    choose_control,
+    salvaged_infos,
+)
 from waltzctl.engine.repair.salvage_sources import list_sources
 from waltzctl.engine.repair.set_partition import plan_set_partition
 from waltzctl.engine.repair.survey import Loss, _joins
@@ -29,6 +35,7 @@ from waltzctl.formats.control import (
     FLAG_AVAILABLE,
     ControlFile,
     Layout,
+    PartitionStruct,
     initial_control,
 )
 
@@ -134,6 +141,66 @@ def test_which_control_file_is_used(controls: list[ControlFile], reasons: list[s
     assert [("+" if one.used else "") + one.reason for one in chosen.found] == reasons
 
 
+def test_a_copy_that_lost_something_does_not_make_an_older_state_say_the_same() -> None:
+    """Neither does it count for more than the one that is whole, wherever it lies."""
+    whole, older = control(second=6), control()
+    first, second = whole.partitions[1].structs
+    lost = replace(whole.partitions[1], structs=(replace(first, valid=False), replace(second, valid=False)))
+    torn = replace(whole, partitions=(whole.partitions[0], lost))
+    newest = "sequence numbers, sessions and marks are the newest"
+    for order in ((whole, older, torn), (torn, older, whole), (older, torn, whole)):
+        chosen = choose_control(found(*order))
+        assert [one.reason for one in chosen.found if one.control is whole and one.used] == [newest]
+        assert {one.reason for one in chosen.found if not one.used} == {"not newer than the one that is used"}
+
+
+def held(session: int, low: int, local: int, sequence: int | None = None, flags: int = 5) -> PartitionStruct:
+    """A struct of the released layout, or without a sequence number of the documented one."""
+    return PartitionStruct(session, low, local, None if sequence is None else flags, sequence)
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "both"),
+    [
+        (held(3, 9, 9, 5), held(3, 9, 9, 5), (True, True)),
+        (held(3, 9, 9, 5), held(3, 9, 9, 5, flags=0), (True, True)),
+        (held(3, 9, 9, 6), held(3, 9, 9, 5), (True, False)),
+        (held(3, 8, 8, 6), held(3, 9, 9, 5), (True, False)),  # a mark was lowered
+        (held(4, 9, 9, 6), held(3, 9, 9, 5), (True, False)),
+        (held(2, 9, 9, 6), held(3, 9, 9, 5), (False, False)),  # the session says otherwise
+        (held(4, 9, 9, 5), held(3, 9, 9, 5), (False, False)),
+        (held(3, 9, 9), held(3, 9, 9), (True, True)),
+        (held(4, 1, 1), held(3, 9, 9), (True, False)),
+        (held(3, 10, 9), held(3, 9, 9), (True, False)),
+        (held(3, 9, 8), held(3, 8, 9), (False, False)),
+        # converted in between: marks alone
+        (held(3, 9, 9, 5), held(3, 9, 9), (True, True)),
+        (held(3, 10, 9, 5), held(3, 9, 9), (True, False)),
+        (held(3, 9, 9, 5), held(4, 1, 1), (False, True)),
+        (held(3, 9, 8, 5), held(3, 8, 9), (False, False)),
+    ],
+)
+def test_which_of_two_states_is_not_older(
+    mine: PartitionStruct, theirs: PartitionStruct, both: tuple[bool, bool]
+) -> None:
+    assert (_not_older(mine, theirs), _not_older(theirs, mine)) == both
+
+
+def test_structs_count_where_their_partition_is_known() -> None:
+    whole = control(3)
+    first, second = whole.partitions[1].structs
+    for info, structs, unknown in (
+        (whole.partitions[1], 6, ()),
+        (replace(whole.partitions[1], structs=(first, replace(second, valid=False))), 5, ()),
+        (replace(whole.partitions[1], stored_partition=2), 4, (1,)),
+        (replace(whole.partitions[1], current=None), 4, (1,)),
+    ):
+        (one,) = found(replace(whole, partitions=(whole.partitions[0], info, whole.partitions[2])))
+        assert (one.structs, one.unknown) == (structs, unknown)
+    (short,) = found(replace(whole, partitions=whole.partitions[:1]))
+    assert (short.structs, short.unknown) == (2, (1, 2))
+
+
 @pytest.mark.parametrize(
     ("wanted", "reasons"),
     [
@@ -165,8 +232,12 @@ def test_a_control_file_that_was_named_is_used() -> None:
     for at, number in (("/1:0", 2), ("/2:0", None)):
         with pytest.raises(InvalidRequestError):
             choose_control(every, at=at, num_partitions=number)
-    with pytest.raises(InvalidRequestError):
+    with pytest.raises(InvalidRequestError) as refused:
+        choose_control(every, at="/2:0")
+    assert refused.value.advice == "there are /0:0, /1:0"
+    with pytest.raises(InvalidRequestError) as refused:
         choose_control([], at="/1:0")
+    assert refused.value.advice is None
 
 
 # --- what is salvaged from ----------------------------------------------------------------------------------------------

@@ -282,6 +282,8 @@ def test_marks_that_fall_are_told(scene: Scene) -> None:
         f"partition 0: the session id goes back from {session + 3} to {session}",
         f"partition 0: the low-water mark goes back from {low + 2} to {low}",
     ]
+    later = truncate(scene, LAST - 1)
+    assert undo_repair(scene.root, later).falls == ()
     answer = undo_repair(scene.root, entry.id)
     assert answer.falls
     assert marks(scene.root) == (session, low, local)
@@ -324,3 +326,12 @@ def test_a_manifest_with_impossible_partitions_is_refused(tmp_path: Path, change
     body["partitions"][0].update(change)
     with pytest.raises(ValueError, match=r"partitions|path"):
         decode_entry(sealed(body), path, STATE_FILES)
+
+
+def test_nothing_is_set_aside_that_was_not_allowed_to_be(scene: Scene) -> None:
+    undo_id = truncate(scene, 115)
+    append(scene.root, 2)
+    before = snapshot(scene.root)
+    with pytest.raises(StalePlanError):
+        undo_repair(scene.root, undo_id)
+    assert snapshot(scene.root) == before

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from tests.builders import make_records
+from tests.builders import make_records, segment_header
 from tests.repair.trees import Crash, crashing_when, snapshot
-from tests.repair.twelve import Damage, Twelve
+from tests.repair.twelve import RECORDS, Damage, Twelve
 from waltzctl.engine.durable.edits import MoveDirectory, Replace
 from waltzctl.engine.durable.manifest import QuarantineEntry
 from waltzctl.engine.errors import InvalidRequestError, RefusedError, StalePlanError, WaltzError
+from waltzctl.engine.repair import since as since_repair
 from waltzctl.engine.repair.apply import apply
+from waltzctl.engine.repair.content import Content, LiteralBytes
 from waltzctl.engine.repair.plan import Repair
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.repair.since import ADVICE, content_before, falling_marks, obstacles
 from waltzctl.engine.repair.truncate import plan_truncate
-from waltzctl.engine.repair.undoing import check_undo, check_ways_back, undo
+from waltzctl.engine.repair.undoing import UndoResult, check_undo, check_ways_back, undo
 from waltzctl.engine.storage.assignment import put_aside_path
 from waltzctl.engine.storage.store import apply_edits, list_entries
 
@@ -373,9 +377,21 @@ def test_the_latest_repair_of_a_file_is_taken_back_first(tmp_path: Path) -> None
     apply(cut(8)(d), arguments=[])
     first, second = list_entries(d.root)
     assert refusal(d, first).startswith(f"0/{d.seg(8).name}: a later repair changed it too; undo {second.id} first")
+    assert UndoResult((first, second), ()).entry is second
     assert undo(d.root).entry.id == second.id
     assert undo(d.root, first.id).entry.id == first.id
     assert d.seg(8).stat().st_size == 368
+
+
+def test_a_later_repair_that_was_taken_back_is_in_nobodys_way(tmp_path: Path) -> None:
+    d = repaired(tmp_path / "d", "cut behind 9")
+    apply(cut(8)(d), arguments=[])
+    first, second = list_entries(d.root)
+    undo(d.root, second.id)
+    d.flip(d.seg(8), 130)
+    assert refusal(d, first).startswith(f"0/{d.seg(8).name}: the file is not as the repair {first.id} left it")
+    d.flip(d.seg(8), 130)
+    assert undo(d.root, first.id).entry.id == first.id
 
 
 def test_a_directory_that_a_repair_made_is_not_removed_with_what_came_into_it(tmp_path: Path) -> None:
@@ -385,7 +401,13 @@ def test_a_directory_that_a_repair_made_is_not_removed_with_what_came_into_it(tm
     (d.directory / "note").write_bytes(b"x")
     (entry,) = list_entries(d.root)
     assert refusal(d) == f"0/note: came into a directory that the repair {entry.id} made"
-    (d.directory / "note").unlink()
+    for name in "zyxwvutsrqp":
+        (d.directory / name).write_bytes(b"x")
+    assert refusal(d).startswith("0/note: ")
+    (d.directory / "a").write_bytes(b"x")
+    assert refusal(d).startswith("0/a: ")
+    for name in ("a", "note", *"zyxwvutsrqp"):
+        (d.directory / name).unlink()
     undo(d.root)
     assert not d.directory.exists()
 
@@ -446,3 +468,158 @@ def test_an_interrupted_repair_is_taken_back_first(tmp_path: Path) -> None:
     with pytest.raises(WaltzError, match="there is no repair") as refused:
         undo(d.root, "nothing")
     assert refused.value.taken_back == (second.id,)
+
+
+# --- on values ------------------------------------------------------------------------------------------------------------
+
+
+class File:
+    """A data file from transaction `first` to `stop` - 1; `torn`: something stands behind that."""
+
+    def __init__(self, first: int, stop: int, *, since: bool = False, torn: bool = False) -> None:
+        self.made = since_repair._DataFile(first, Path(f"{first}.seg"), Content("", ()), since=since)
+        self.end = stop, not torn
+
+
+def files(*made: File) -> list[File]:
+    return list(made)
+
+
+A, B, C = File(0, 4), File(4, 8), File(8, 12)
+NEW = File(8, 10, since=True)
+GROWN, TORN = File(4, 9, since=True), File(4, 8, torn=True)
+FIRST = File(0, 4, since=True)
+
+
+@pytest.mark.parametrize(
+    ("now", "then", "marks", "said"),
+    [
+        (files(), files(), None, None),
+        (files(A, B), files(A, B, C), (3, 9, 9), None),
+        (files(A), files(A, B), (4, 9, 9), "at transaction 3, and would find it at 7"),
+        (files(), files(A), (4, 9, 9), "at transaction -1, and would find it at 3"),
+        (files(A), files(), (4, 9, 9), "at transaction 3, and would find it at -1"),
+        (files(A, B), files(A, B), (4, 9, 9), None),
+        (files(A, TORN), files(A, B), (4, 9, 9), None),
+        (files(A, B, NEW), files(A, B, NEW), (4, 9, 9), None),
+        (files(A, NEW), files(A, B, NEW), (3, 9, 9), None),
+        (files(A, NEW), files(A, TORN, NEW), (3, 9, 9), "4.seg would end with transaction 7, torn, and 8.seg begins with 8"),
+        (files(A, NEW), files(A, File(4, 9), NEW), (3, 9, 9), "transaction 8 and 8.seg begins with 8: they would overlap"),
+        (files(A, NEW), files(A, File(4, 7), NEW), (3, 9, 9), "transaction 6 and 8.seg begins with 8: they would not join"),
+        (files(A, GROWN), files(A, GROWN, C), (3, 9, 9), "transaction 8 and 8.seg begins with 8: they would overlap"),
+        (files(A, GROWN), files(A, GROWN, File(9, 12)), (3, 9, 9), None),
+        (files(A, GROWN), files(A, GROWN, File(10, 12)), (3, 9, 9), "transaction 8 and 10.seg begins with 10: they would not"),
+        (files(A, TORN, NEW), files(A, TORN, NEW), (3, 9, 9), None),
+        (files(FIRST), files(FIRST, B), (3, 9, 9), None),
+        (files(A, NEW), files(NEW), (3, 9, 9), "nothing would be left in front of 8.seg, which came since"),
+        (files(NEW, File(10, 11)), files(NEW), (3, 9, 9), None),
+        (files(A, B, NEW), files(A, NEW), (3, 9, 9), "transaction 3 and 8.seg begins with 8: they would not join"),
+        (files(A, TORN), files(A, TORN, C), (3, 9, 9), None),
+        (files(A, B), files(File(0, 5), B, NEW), (3, 9, 9), None),
+        (files(A, B, NEW), files(A, TORN, C, File(12, 13, since=True), File(20, 21)), (3, 9, 9), "12 and 20.seg begins"),
+    ],
+)  # fmt: skip
+def test_what_stands_in_the_way_of_files_that_come_back(
+    now: list[File], then: list[File], marks: tuple[int, int, int] | None, said: str | None
+) -> None:
+    """What the repair left had session 3 and both marks 9; where nothing is known of that no session is asked for."""
+    judgement = object.__new__(since_repair._Judgement)
+    judgement._number = 7
+    judgement._now, judgement._then = [one.made for one in now], [one.made for one in then]
+    judgement._ends = {id(one.made): one.end for one in (*now, *then)}
+    judgement._left = SimpleNamespace(marks=None if marks is None else (3, 9, 9))  # type: ignore[assignment]
+    found = judgement.obstacle(marks)
+    if said is None:
+        assert found is None
+        return
+    assert found is not None
+    assert said in found.why
+    assert found.paths == tuple(one.made.path for one in now if one.made.since)
+    if "a session began" in found.why:
+        judgement._left = None
+        assert judgement.obstacle(marks) is None
+
+
+@pytest.mark.parametrize(
+    ("data", "end"),
+    [
+        (segment_header(0, 4).encode()[:-1], (4, False)),
+        (segment_header(0, 4).encode(), (4, True)),
+        (segment_header(0, 4).encode() + RECORDS[4].encode(), (5, True)),
+        (segment_header(0, 4).encode() + RECORDS[4].encode() + b"torn", (5, False)),
+        (segment_header(0, 5).encode() + RECORDS[5].encode(), (6, True)),
+    ],
+)
+def test_where_a_file_ends_is_told_by_its_records(
+    monkeypatch: pytest.MonkeyPatch, data: bytes, end: tuple[int, bool]
+) -> None:
+    """And by the index that lies beside it, but not where it comes back: that is the index of another state of it."""
+    asked: list[object] = []
+
+    def hint_of(path: object) -> AbstractContextManager[None]:
+        asked.append(path)
+        return nullcontext()
+
+    monkeypatch.setattr(since_repair, "hint_of", hint_of)
+    content = Content("", (LiteralBytes(data),))
+    for back in (False, True):
+        assert since_repair._end_of(since_repair._DataFile(4, Path("4.seg"), content, back=back)) == end
+    assert asked == ([] if len(data) < 128 else [Path("4.idx"), None])
+
+
+def test_a_file_that_comes_back_is_told_from_those_that_stay(tmp_path: Path) -> None:
+    d = repaired(tmp_path / "d", "cut behind 5")
+    begin(d, 6)
+    (entry,) = list_entries(d.root)
+    assert entry.partitions is not None
+    touched = {file.path.partition("/")[2]: file for file in entry.files if "/" in file.path}
+    found = since_repair._Judgement(entry, 0, entry.partitions[0], touched)
+    assert [(one.first, one.back, one.since) for one in found._now] == [
+        (0, False, False), (4, False, False), (6, False, True)
+    ]  # fmt: skip
+    assert [(one.first, one.back, one.since) for one in found._then] == [
+        (0, False, False), (4, True, False), (6, False, True), (8, True, False)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("control", [True, False])
+@pytest.mark.parametrize("before", [None, 0, 127])
+def test_no_mark_falls_where_there_is_none_to_compare(tmp_path: Path, before: int | None, *, control: bool) -> None:
+    """Of a control file that was not there, or held no header, or is gone."""
+    d = Twelve(tmp_path / "d")
+    if not control:
+        d.control.unlink()
+    state = None if before is None else SimpleNamespace(size=before)
+    file = SimpleNamespace(path=d.control.name, in_place=True, before=state, kept=None, ranges=())
+    assert falling_marks(SimpleNamespace(storage=d.root, path=tmp_path, files=[file])) == ()  # type: ignore[arg-type]
+    if not control:
+        file.before = SimpleNamespace(size=204)
+        assert falling_marks(SimpleNamespace(storage=d.root, path=tmp_path, files=[file])) == ()  # type: ignore[arg-type]
+
+
+def test_obstacles_are_told_partition_by_partition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    d = Twelve(tmp_path / "d")
+
+    def judgement(_: object, number: int, *__: object) -> object:
+        made = None if number == 5 else since_repair.Obstacle(number, (), "why")
+        return SimpleNamespace(obstacle=lambda _: made)
+
+    monkeypatch.setattr(since_repair, "partitions_of", lambda _: {9, 5, 1})
+    monkeypatch.setattr(since_repair, "_Judgement", judgement)
+    entry = SimpleNamespace(files=[], storage=d.root, partitions=None)
+    assert [one.partition for one in obstacles(entry)] == [1, 9]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("marks", "control", "written"),
+    [((3, 9, 9), True, 0), (None, True, 0), ((3, 8, 8), True, 1), ((3, 8, 8), False, 0), (None, False, 0)],
+)
+def test_marks_are_set_back_where_both_states_have_some(
+    tmp_path: Path, marks: tuple[int, int, int] | None, written: int, *, control: bool
+) -> None:
+    d = Twelve(tmp_path / "d")
+    if not control:
+        d.control.unlink()
+    state = SimpleNamespace(partition=0, marks=marks)
+    entry = SimpleNamespace(files=[], storage=d.root, partitions=[state], id="e", path=tmp_path)
+    assert len(list(since_repair._marks_as_left(entry))) == written  # type: ignore[arg-type]

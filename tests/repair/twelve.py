@@ -112,6 +112,11 @@ class Twelve:
         data[at(number) : at(number) + SIZE] = raw
         self.seg(first).write_bytes(data)
 
+    def insert(self, first: int, offset: int, data: bytes) -> None:
+        """Let bytes stand in a data file that are none of its."""
+        whole = self.seg(first).read_bytes()
+        self.seg(first).write_bytes(whole[:offset] + data + whole[offset:])
+
     def strange(self, first: int) -> None:
         """Let a data file and its index be those of another cluster."""
         for path in (self.seg(first), self.idx(first)):
@@ -173,7 +178,9 @@ def planned(
 def ways(text: str) -> dict[str, list[str]]:
     """The expected plans of a table: ``way, way: line; line``, where further lines of the text go on."""
     found: dict[str, list[str]] = {}
-    for paragraph in re.split(r"\n\s*(?=(?:unasked|loss|replica|doc (?=[-0-9])|[rd]\b|-?[0-9])[a-z0-9!, -]*:)", text):
+    for paragraph in re.split(
+        r"\n\s*(?=(?:unasked|loss|longer|replica|doc (?=[-0-9])|[rd]\b|-?[0-9])[a-z0-9!, -]*:)", text
+    ):
         names, _, lines = " ".join(paragraph.split()).partition(":")
         for name in filter(None, names.split(", ")):
             found[name] = [line.strip() for line in lines.split(";") if line.strip()]

@@ -77,8 +77,9 @@ def test_bounds() -> None:
     far = made_up_record(2**60, 3)
     assert carve_all(far) == []
     assert carve_all(far, max_id=2**62) == [(0, 2**60, 1)]
-    assert carve_all(made_up_record(carve.DEFAULT_MAX_ID, 3)) == [(0, carve.DEFAULT_MAX_ID, 1)]
-    assert carve_all(made_up_record(carve.DEFAULT_MAX_ID + 1, 3)) == []
+    assert carve_all(made_up_record(2**56 - 1, 3)) == [(0, 2**56 - 1, 1)]
+    assert carve_all(made_up_record(2**56, 3)) == []
+    assert carve_all(made_up_record(5, 0)) == [(0, 5, 1)]
 
 
 class _Overwritten(BytesSource):
@@ -148,3 +149,30 @@ def test_zeros_and_small_numbers_are_cheap(monkeypatch: pytest.MonkeyPatch) -> N
 def test_long_lengths_everywhere_are_bounded() -> None:
     image = b"".join(struct.pack(">qqqiiI", n, 1, 2, 3, 2_000_000 + n, 0) for n in range(400)) + bytes(3_000_000)
     assert carve_all(image + made_up_record(1, 10)) == [(len(image), 1, 1)]
+
+
+def test_ids_below_zero_are_carved_only_where_they_are_asked_for() -> None:
+    image = b"".join(made_up_record(number, 3) for number in (-2, -1, 0, 1, -1, 5))
+    assert carve_all(image) == [(86, 0, 2), (215, 5, 1)]
+    assert carve_all(image, min_id=-1) == [(43, -1, 3), (172, -1, 1), (215, 5, 1)]
+
+
+@pytest.mark.parametrize("number", [8, 9, 10, -1, 2, 3])
+def test_what_lies_in_a_record_that_is_not_wanted_is_looked_for(number: int) -> None:
+    """Whether it stands alone or behind one that is."""
+    outer = Record.make(number, RequestId(1, 2, 3, 4), 0, made_up_record(6, 9) + b"-").encode()
+    front = made_up_record(5, 1)
+    wanted = 3 <= number <= 8
+    for first in (b"", front):
+        inner = (len(first) + (0 if wanted else 36), number if wanted else 6, 1)
+        assert carve_all(first + outer, min_id=3, max_id=8) == [*([(0, 5, 1)] if first else []), inner]
+
+
+@pytest.mark.parametrize("data", [False, True])
+def test_a_row_may_be_longer_than_a_batch(data: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(carve, "BATCH_ROWS", 3)
+    image = b"".join(made_up_record(number, 3) for number in range(10)) + b"--" + made_up_record(4, 3)
+    found = carve_all(image, data=data)
+    assert found == [(0, 0, 3), (129, 3, 3), (258, 6, 3), (387, 9, 1), (432, 4, 1)]
+    assert carve_all(image, max_id=4, data=data) == [(0, 0, 3), (129, 3, 2), (432, 4, 1)]
+    assert carve_all(image, max_id=2, data=data) == [(0, 0, 3)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -157,6 +158,57 @@ def test_something_else_under_the_name(root: Path) -> None:
     assert code_cache.get("pipe") is None
     code_cache.put("name", b"code")
     assert sorted(path.name for path in kept(root)) == ["name", "other", "pipe"]
+
+
+def test_whoever_only_asks_makes_nothing(root: Path) -> None:
+    assert not code_cache.contains("name")
+    assert code_cache.get("name") is None
+    assert [*root.iterdir()] == []
+
+
+@pytest.mark.parametrize("kind", ["nothing", "others may write it", "half of it"])
+def test_without_a_cache_no_file_of_the_working_directory_is_touched(
+    root: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    code_cache.put("name", b"code")
+    here = root / "here"
+    here.mkdir()
+    (here / "name").write_bytes(kept(root)[0].read_bytes())
+    monkeypatch.chdir(here)
+    if kind == "nothing":
+        monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nothing")
+    elif kind == "half of it":
+        shutil.rmtree(root / "waltzctl" / "code")
+        (root / "waltzctl" / "code").write_text("")
+    else:
+        (root / "waltzctl").chmod(0o770)
+    assert not code_cache.contains("name")
+    assert code_cache.get("name") is None
+    code_cache.put("other", b"code")
+    assert os.listdir(here) == ["name"]
+
+
+def test_only_a_file_of_its_own_is_there(root: Path) -> None:
+    code_cache.put("name", b"code")
+    directory = root / "waltzctl" / "code"
+    (directory / "link").symlink_to("name")
+    (directory / "directory").mkdir()
+    os.mkfifo(directory / "pipe")
+    names = ("name", "link", "directory", "pipe", "nothing")
+    assert [code_cache.contains(name) for name in names] == [True, False, False, False, False]
+
+
+@pytest.mark.parametrize("below", ["cache", "cache/waltzctl", "cache/waltzctl/code"])
+def test_a_pipe_in_the_place_of_a_directory_is_not_waited_for(
+    root: Path, monkeypatch: pytest.MonkeyPatch, below: str
+) -> None:
+    place = root / below
+    place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    os.mkfifo(place)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(root / "cache"))
+    assert code_cache.get("name") is None
+    code_cache.put("name", b"code")
+    assert not code_cache.contains("name")
 
 
 @pytest.fixture

@@ -110,3 +110,26 @@ def test_table_block_is_aligned_and_read_only(width: int) -> None:
     assert len(block) == crc_kernel.TABLE_SIZE
     with pytest.raises(ValueError, match="read-only"):
         block[0] = 1
+
+
+def test_tables_that_all_lanes_share_cannot_be_written() -> None:
+    block = crc_kernel.tables(2)
+    assert crc_kernel.tables(2) is block
+    with pytest.raises(ValueError, match="read-only"):
+        block[0] = 1
+
+
+@pytest.mark.parametrize("size", [1, 63, 64, 65, 4097])
+def test_aligned_memory_is_as_long_as_it_should_be_and_zero(size: int) -> None:
+    for _ in range(5):
+        block = crc_kernel.aligned(size)
+        assert (len(block), block.ctypes.data % 64, block.any()) == (size, 0, False)
+
+
+def test_the_notes_of_a_stretch_have_room_for_one_record_more_and_a_whole_group() -> None:
+    """One behind the other: vectors of the data, those of the head, verdicts."""
+    most = -(-(STRETCH + 1) // 4) * 4
+    places = [crc_kernel.AT_DATA, crc_kernel.AT_HEAD, crc_kernel.AT_VERDICT, crc_kernel.NOTES_SIZE]
+    assert places[0] == 0
+    for size, place, behind in zip((64 * most, 64 * most, STRETCH + 1), places, places[1:], strict=False):
+        assert behind - place >= size

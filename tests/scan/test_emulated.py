@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import zlib
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,12 +13,13 @@ import pytest
 from tests.scan import emulated
 from tests.scan.walk_support import expected, run
 from tests.scan.wire_oracle import MAGIC, disk_form, expected_encode, expected_list, expected_split
-from waltzctl.engine.scan import compiled, wire_code, wire_compiled
+from waltzctl.engine.scan import compiled, native, wire_code, wire_compiled, wire_native
 from waltzctl.engine.scan import kernel as interpreted
 from waltzctl.engine.scan.frames import FrameColumn, FrameSplitter, SplitStatus
 from waltzctl.engine.scan.kernel import STRETCH, Kernel, Status, made_up_record
 from waltzctl.engine.scan.transcode import AppendEncoder, FrameVerdict, list_form
-from waltzctl.engine.scan.wire_loops import INTERPRETED
+from waltzctl.engine.scan.wire_layout import COLUMNS
+from waltzctl.engine.scan.wire_loops import INTERPRETED, new_state
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.wire.frame import keep_alive
 from waltzctl.formats.wire.records import WireRecord
@@ -252,3 +254,45 @@ def test_what_is_emulated_are_all_ways() -> None:
     assert {wire_compiled._kind(way) for way in ("isal", "table")} == {
         wire_compiled._kind(way) for way in wire_compiled.WAYS
     }
+
+
+def test_a_loop_is_translated_with_all_of_its_arguments(emulation: None) -> None:
+    texts: list[Any] = [native.translate("table"), *wire_native.translate("call").values()]
+    assert [arguments for _, arguments in texts] == [loop.__code__.co_argcount for loop, _ in texts]
+
+
+@pytest.mark.parametrize("length", [wire_native.JOINED - 1, wire_native.JOINED, wire_native.JOINED + 5000])
+def test_data_beyond_the_tables_has_a_checksum(length: int, emulation: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is passed over twice: no table says how to join two checksums over so much."""
+    loops = emulated.loops("isal")
+    monkeypatch.setattr(wire_code, "chooser", lambda _: lambda: loops)
+    disk = bytearray(disk_form(WireRecord.make(5, RequestId(1, 2, 3, 4), 0, bytes(length))))
+    assert list_form(disk, 5, 1, headers=True).verdict is FrameVerdict.DONE
+    disk[-1] ^= 1
+    assert list_form(disk, 5, 1, headers=True).verdict is FrameVerdict.RECORD_CHECKSUM
+
+
+@pytest.mark.parametrize("step", [-1, 0, 1, 2])
+def test_an_append_lies_wholly_in_the_buffer(way: str, step: int) -> None:
+    """Its flag is the last byte; here it has no records, so that nothing else is looked at."""
+    raw = encode(AppendRequest(7, 1, 3, (), True))
+    table = FrameSplitter(magic=MAGIC, max_body=100).split(raw, 0, len(raw), 0).table
+    right = FrameVerdict.DONE if step <= 0 else FrameVerdict.MALFORMED
+    for column in (FrameColumn.BODY, FrameColumn.LENGTH):
+        other = table.copy()
+        other[0, column] += step
+        malformed = column is FrameColumn.LENGTH and step < 0
+        verdict = AppendEncoder(max_data_length=1).encode(raw, other, 0).verdict
+        assert verdict is (FrameVerdict.MALFORMED if malformed else right)
+    other = table.copy()
+    other[0, FrameColumn.BODY] = -1
+    assert AppendEncoder(max_data_length=1).encode(raw, other, 0).verdict is FrameVerdict.MALFORMED
+
+
+def test_the_first_record_begins_at_zero_whatever_stood_there(way: str) -> None:
+    state, offsets = new_state(), np.full(1, 7, np.int64)
+    loops = wire_code.chooser(None)()
+    assert (
+        loops.encode(state, b"", np.zeros((0, COLUMNS), np.int64), offsets, np.zeros(0, np.uint8)) == FrameVerdict.DONE
+    )
+    assert offsets.tolist() == [0]

@@ -138,3 +138,54 @@ def test_any_buffer_will_do(way: str, kind: type) -> None:
     frame = encode(MaxTransactionIdRequest(9, 1, 3))
     assert len(FrameSplitter(magic=MAGIC, max_body=100).split(kind(frame), 0, len(frame), 0).table) == 1
     assert FrameSplitter(magic=MAGIC, max_body=100).split(kind(b""), 0, 0, 0).status is SplitStatus.MORE
+
+
+@pytest.mark.parametrize(
+    ("rows", "max_body", "right"),
+    [
+        (1, 0, True),
+        (0, 0, False),
+        (-1, 100, False),
+        (1, -1, False),
+        (1, 2**31 - 1, True),
+        (1, 2**31, False),
+        (0, 2**31, False),
+    ],
+)
+def test_a_splitter_has_a_row_and_takes_bodies_that_a_frame_can_have(rows: int, max_body: int, *, right: bool) -> None:
+    if right:
+        splitter = FrameSplitter(magic=MAGIC, max_body=max_body, rows=rows, compiled=False)
+        assert splitter.split(keep_alive(MAGIC, 0), 0, 7, 0)[1:] == (7, SplitStatus.MORE, 0)
+    else:
+        with pytest.raises(ValueError, match=f"^a splitter of {rows} rows for bodies of up to {max_body} bytes$"):
+            FrameSplitter(magic=MAGIC, max_body=max_body, rows=rows, compiled=False)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "right"),
+    [
+        (0, 0, True),
+        (0, 14, True),
+        (7, 14, True),
+        (14, 14, True),
+        (-1, 14, False),
+        (8, 7, False),
+        (0, 15, False),
+        (15, 15, False),
+    ],
+)
+def test_what_is_split_lies_in_the_buffer(start: int, end: int, *, right: bool) -> None:
+    splitter, buffer = FrameSplitter(magic=MAGIC, max_body=9, compiled=False), keep_alive(MAGIC, 0) * 2
+    if right:
+        assert splitter.split(buffer, start, end, 0).consumed == end
+    else:
+        with pytest.raises(ValueError, match=f"^bytes {start} to {end} of a buffer of 14$"):
+            splitter.split(buffer, start, end, 0)
+
+
+@pytest.mark.parametrize("count", [1023, 1024, 1025])
+def test_a_thousand_frames_are_split_at_a_time(count: int) -> None:
+    frame = encode(MaxTransactionIdRequest(9, 1, -3, True))
+    found = FrameSplitter(magic=MAGIC, max_body=100, compiled=False).split(frame * count, 0, len(frame) * count, 0)
+    assert len(found.table) == min(count, 1024)
+    assert found.status is (SplitStatus.MORE if count < 1024 else SplitStatus.FULL)

@@ -210,6 +210,25 @@ def test_choice_by_size(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kernels.choose(kernels.COMPILE_FROM) is not INTERPRETED
 
 
+def test_whoever_asks_for_compiled_code_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the size, and whether or not it was compiled before."""
+    monkeypatch.setattr(kernels, "_in_use", None)
+    monkeypatch.delenv(kernels.WAY_VARIABLE, raising=False)
+    monkeypatch.setattr(compiled, "cached", lambda way: False)
+    assert kernels.choose(0, compiled=True) is not INTERPRETED
+
+
+def test_it_is_the_fastest_way_that_must_be_in_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(kernels.WAY_VARIABLE, raising=False)
+    ways = ("isal", "zlib-ng", "table")
+    monkeypatch.setattr(compiled, "available_ways", lambda: ways)
+    for there, loaded in ((ways[:1], True), (ways[1:], False), ((), False)):
+        monkeypatch.setattr(kernels, "_in_use", None)
+        monkeypatch.setattr(compiled, "cached", there.__contains__)
+        monkeypatch.setattr(compiled, "load", lambda way: way)
+        assert kernels.choose(kernels.LOAD_FROM) == ("isal" if loaded else INTERPRETED)
+
+
 def test_code_in_the_cache_is_loaded_from_a_size_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "_in_use", None)
     monkeypatch.delenv(kernels.WAY_VARIABLE, raising=False)

@@ -6,6 +6,7 @@ import enum
 
 import pytest
 
+from waltzctl.engine.scan import order, resync
 from waltzctl.engine.scan.kernel import SLOTS, Slot, Status
 from waltzctl.engine.scan.wire_layout import COLUMNS, WORDS, FrameColumn, FrameVerdict, SplitStatus, Word
 
@@ -23,3 +24,8 @@ def test_every_number_has_its_place() -> None:
 
 def test_words_that_only_compiled_loops_use_are_the_same_in_both_states() -> None:
     assert (Word.TABLES, Word.FUNCTION, Word.RESULT) == (Slot.TABLES, Slot.FUNCTION, Slot.RESULT)
+
+
+def test_bounds_of_a_search_are_those_that_documents_name() -> None:
+    """How long a chain must be (docs/spark-data-source.md), and how many ids may be missing (docs/repair.md)."""
+    assert (resync.LOOKAHEAD, order.SKIPPED_ALLOWANCE) == (64 << 20, 1_000_000)

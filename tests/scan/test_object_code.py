@@ -141,3 +141,8 @@ def _failing(pointers: int, words: int) -> tuple[int, Any]:
     kind = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * pointers, *[ctypes.c_int64] * words)
     function = kind(lambda *_: 1)
     return ctypes.cast(function, ctypes.c_void_p).value or 0, function
+
+
+def test_a_way_that_is_none_is_refused_by_name() -> None:
+    with pytest.raises(CodeUnavailableError, match=r"^no such way$"):
+        compiled.load("no such way")

@@ -230,3 +230,66 @@ def test_the_index_proves_where_the_sequence_goes_on() -> None:
     entries = [at(0), at(1), at(2), at(23), at(24), at(25)]
     assert judge(file_of(ids), 3, indexed=entries) == (23, 3, "index")
     assert judge(file_of(ids), 3)[2] != "index"
+
+
+@pytest.mark.parametrize(("lower", "count"), [(1, 16), (1, 17), (1, 18), (1, 19), (2, 17), (2, 18), (2, 19), (2, 20)])
+def test_a_row_of_lower_ids_is_followed_for_sixteen_records_behind_the_id_that_is_expected(
+    lower: int, count: int
+) -> None:
+    """Up to the end, where the next segment says that the ids are wrong; a longer row has begun anew."""
+    ids = [*range(7), *range(7 - lower, 7 - lower + count)]
+    wanted = (7 + count, None, "end") if count <= lower + 16 else (7 + lower, 7, "length")
+    assert judge(file_of(ids), 7, ceiling=7 + count) == wanted
+
+
+@pytest.mark.parametrize(("more", "compared"), [(0, True), (1, False)])
+def test_16_mebibytes_are_compared_to_tell_a_repeat(more: int, *, compared: bool) -> None:
+    big = Record.make(3, REQUEST, 0, bytes((16 << 20) - 40 + more)).encode()
+    front = file_of([0, 1, 2])
+    data = front + big + big + Record.make(4, REQUEST, 0, b"").encode()
+    entries = [at(0), at(1), at(2), at(3), at(3) + len(big), at(3) + 2 * len(big)]
+    source = BytesSource(segment_header(0, 0).encode() + encode_entries(entries))
+    probe = Probe(BytesSource(data), len(data), 1 << 30, SearchBudget(2**62))
+    search = Resynchroniser(probe, INTERPRETED, IndexHint(source, 0, HEADER_SIZE))
+    found = OrderJudge(search, len(data), None).judge(at(3) + len(big), 4)
+    repeat = Judgement(at(3) + 2 * len(big), 4, "length")
+    assert found == (repeat if compared else Judgement(len(data), None, "end"))
+
+
+class _FromZero(BytesSource):
+    """Bytes in front of which none may be asked for."""
+
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        assert offset >= 0
+        return super().read_into(offset, buffer)
+
+
+@pytest.mark.parametrize(("more", "repeated"), [(0, True), (1, False), (2, False), (100, False)])
+def test_a_repeat_has_something_in_front_of_it_to_repeat(more: int, *, repeated: bool) -> None:
+    """Here from the very first byte on, or less than that."""
+    first, second = (Record.make(0, REQUEST, 0, bytes(20 + extra)).encode() for extra in (0, more))
+    data = first + second + Record.make(1, REQUEST, 0, b"").encode()
+    entries = [0, len(first), len(first + second)]
+    index = BytesSource(segment_header(0, 0).encode() + encode_entries(entries))
+    probe = Probe(_FromZero(data), len(data), 1 << 20, SearchBudget(2**62))
+    search = Resynchroniser(probe, INTERPRETED, IndexHint(index, 0, HEADER_SIZE))
+    found = OrderJudge(search, len(data), None).judge(len(first), 1)
+    assert found == (Judgement(entries[2], 1, "length") if repeated else Judgement(len(data), None, "end"))
+
+
+@pytest.mark.parametrize(
+    ("ids", "every", "found"),
+    [
+        ([0, 1, 2, 2, 9], False, (4, 9, "length")),
+        ([0, 1, 2, 1, 9], False, (4, 9, "length")),
+        ([0, 1, 2, 9, 3, 99, 6, 7], False, (6, 6, "length")),  # behind what seems to go on stands the id of its place
+        ([0, 1, 2, 9, 3, 99, 98, 97], False, (4, 3, "length")),
+        ([0, 1, 2, 9, 1], False, (3, 9, "length")),
+        ([0, 1, 2, 9, 1], True, (5, None, "end")),
+    ],
+)
+def test_lower_ids_are_in_no_place_where_they_are_the_first(
+    ids: list[int], every: bool, found: tuple[int, int | None, str]
+) -> None:
+    """`every`: the index has an entry for each place."""
+    assert judge(file_of(ids), 3, indexed=[at(n) for n in range(len(ids))] if every else None) == found

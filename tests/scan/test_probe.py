@@ -244,6 +244,10 @@ def test_records_are_found_as_the_oracle_finds_them(
         fresh = probe_of(bytes(data), longest=200)
         assert near.check(place) == fresh.check(place) == wanted
         assert near.check(place, stop) == bounded.check(place) == short
+    for probe in (near, bounded):
+        forwards = [probe.check(place) for place in range(len(data))]
+        backwards = [probe.check(place) for place in reversed(range(len(data)))]
+        assert backwards[::-1] == forwards
 
 
 def _damaged(raw: bytes, **changed: bytes) -> bytes:
@@ -430,3 +434,20 @@ def test_entries_of_an_index_are_no_candidates_where_there_are_too_many(monkeypa
     for crowd, wanted in ((1, every), (most, every), (most + 1, told)):
         monkeypatch.setattr(probes, "CROWD", crowd)
         assert found(None) == wanted
+
+
+@pytest.mark.parametrize("number", [-(2**63), 1 - 2**63, -1, 0, 2**63 - 2, 2**63 - 1])
+@pytest.mark.parametrize("origin", [None, 0])
+def test_the_smallest_and_the_largest_id_are_candidates_whatever_bounds_them(number: int, origin: int | None) -> None:
+    data = b"\x07" * 20 + made_up_record(number, 0)
+    for lowest, highest, found in (
+        (-(2**70), 2**70, True),
+        (number, number, True),
+        (number - 2**70, number, True),
+        (number, number + 2**70, True),
+        (number + 1, number + 2, False),
+        (number + 1, 2**70, False),
+        (-(2**70), number - 1, False),
+    ):
+        candidates = Candidates(probe_of(data), 0, len(data), lowest, highest, origin)
+        assert candidates.following(20, len(data)) == (20 if found else None)

@@ -378,6 +378,17 @@ def test_a_length_leads_to_the_next_id_only(following: int, proof: str) -> None:
     assert found == Resumption(len(made.data), following, following, proof)
 
 
+def test_what_closes_in_front_of_a_record_with_its_own_id_was_not_followed_by_it() -> None:
+    """It was written twice, and the first one is damaged beyond its length: the second one stands for both."""
+    made = segment_of(make_records(4, size=60))
+    start = made.offsets[3]
+    data = bytearray(made.data + made.data[start:] + chain(4, 3))
+    data[start + 28 : start + 32] = (10**9).to_bytes(4)
+    end = start + 100
+    assert searcher(bytes(data)).find(start, 3) == Resumption(end, 3, 3, "chain")
+    assert searcher(bytes(data[:end]) + chain(4, 3)).find(start, 3) == Resumption(end, 4, 4, "checksum")
+
+
 def test_behind_a_chain_that_reaches_the_end_nothing_is_searched_for() -> None:
     """Here it is in front of what looks torn, and one of its records holds another, with a later id."""
     made = segment_of(make_records(4, size=30))
@@ -428,3 +439,142 @@ def test_the_index_proves_the_next_record_and_bounds_the_search() -> None:
 def test_random_bytes_hold_no_record() -> None:
     data = random.Random(5).randbytes(5000)
     assert searcher(data).find(0, 0) is None
+
+
+def test_up_to_the_largest_id_something_is_searched_for() -> None:
+    last = 2**63 - 1
+    data = segment_of(make_records(1)).data + b"\xee" * 9
+    start = len(data) - 9
+    data += made_up_record(last, 3)
+    assert searcher(data).find(start, last) == Resumption(start + 9, last, last, "chain")
+    assert searcher(data).find(start, last - 3) == Resumption(start + 9, last, last, "chain")
+    assert searcher(data).find(start, last + 1) is None
+
+
+@pytest.mark.parametrize("junk", [b"\xee", b"\0", b"\xee\0", b"\xee" * 7 + b"\0", b"\xee" * 8 + b"\0\0"])
+def test_the_next_record_may_begin_at_any_byte_behind_the_damage(junk: bytes) -> None:
+    """Also where the one in front of it looks like the beginning of a record."""
+    front = segment_of(make_records(1)).data[:128]
+    data = front + junk + Record.make(0, make_records(1)[0].request_id, 0, b"abc").encode()
+    assert searcher(data).find(128, 0) == Resumption(128 + len(junk), 0, 0, "chain")
+
+
+@pytest.mark.parametrize(("lookahead", "rows"), [(4096 * 40, 6000), (4096 * 40 - 1, 4096), (4097 * 40, 6000)])
+def test_a_chain_is_long_by_its_own_bytes(lookahead: int, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever in the file it begins; rows are taken by the thousand."""
+    monkeypatch.setattr(resync, "LOOKAHEAD", lookahead)
+    made = segment_of(make_records(9000, size=0))
+    head = Found(made.offsets[3000], 3000, made.offsets[3001])
+    end = [*made.offsets, len(made.data)][3000 + rows]
+    assert searcher(made.data).follow(head, len(made.data)) == (end, 2999 + rows, True)
+
+
+@pytest.mark.parametrize(
+    ("chains", "wins"),
+    [
+        (((4, 1), (5, 1), (4, 2)), 0),  # two that agree have as many as the one that repeats both
+        (((4, 1), (5, 1), (4, 3)), 2),
+        (((4, 2), (6, 1), (5, 3)), 0),
+        (((4, 2), (6, 1), (5, 4)), 2),
+        (((4, 1), (6, 3), (5, 2)), 0),
+        (((4, 3), (7, 1), (7, 2), (4, 5)), 0),
+        (((4, 3), (7, 1), (7, 2), (4, 6)), 3),
+    ],
+)
+def test_what_repeats_ids_of_several_chains_must_have_more_than_all_of_them(
+    chains: tuple[tuple[int, int], ...], wins: int
+) -> None:
+    made = segment_of(make_records(4, size=30))
+    start = made.offsets[3]
+    data, places = made.data[:start] + b"\xee" * 9, []
+    for one in chains:
+        places.append(len(data))
+        data += chain(*one) + b"\xee" * 11
+    first = chains[wins][0]
+    assert searcher(data).find(start, 3) == Resumption(places[wins], first, first, "chain")
+
+
+def test_a_chain_to_which_the_length_leads_is_believed_with_what_agrees_with_it() -> None:
+    """However long one is that repeats the ids of both."""
+    made = segment_of(make_records(4, size=60))
+    data = bytes(beyond_proof(made, 3, length=60))
+    found = searcher(data + chain(4, 1) + b"\xee" * 5 + chain(5, 1) + b"\xee" * 5 + chain(4, 9) + b"\xee" * 5)
+    assert found.find(made.offsets[3], 3) == Resumption(len(data), 4, 4, "length")
+
+
+def test_the_window_for_a_better_chain_begins_behind_the_first_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resync, "CONFLICT_WINDOW", 100)
+    made = segment_of(make_records(4, size=30))
+    start = made.offsets[3]
+    front = made.data[:start] + b"\xee" * 9 + chain(4, 1) + b"\xee" * 40 + chain(5, 1)
+    for gap, seen in ((12, True), (13, False), (60, False)):
+        found = searcher(front + b"\xee" * gap + chain(4, 9) + b"\xee").find(start, 3)
+        at = len(front) + gap if seen else start + 9
+        assert found == Resumption(at, 4, 4, "chain")
+
+
+def test_what_leads_to_a_record_that_the_index_proves_must_lead_to_its_id() -> None:
+    made = segment_of(make_records(4, size=60))
+    start = made.offsets[3]
+    for second, proof in ((5, "chain"), (6, "index"), (4, "index")):
+        front = made.data[:start] + b"\xee" * 50 + chain(4, 1)
+        data = front + chain(second, 1) if second == 4 else front
+        at = len(data)
+        known = second if second != 4 else 7
+        data += chain(known, 3)
+        entries = [*made.offsets[:3], *[0] * (known - 3), at]
+        hint = IndexHint(BytesSource(index_file(0, *entries)), 0, 128)
+        found = searcher(data, hint).find(start, 3)
+        if proof == "chain":
+            assert found == Resumption(start + 50, 4, 4, "chain")
+        else:
+            assert found == Resumption(at, known, known, "index")
+
+
+@pytest.mark.parametrize("agrees", [False, True])
+def test_the_last_of_several_chains_is_the_one_that_reaches_the_end(agrees: bool) -> None:
+    """In front of it is one that does not; they are no data then, whatever the damaged one is taken for."""
+    made = segment_of(make_records(4, size=30))
+    start = made.offsets[3]
+    inside = b"." * 5 + chain(4, 1) + b"-" * 9 + chain(5, 2)
+    if agrees:  # with the checksum of its data it closes at the end, as the last record does
+        head = struct.pack(">q16siiI", 3, b"\1" * 16, 0, -5, zlib.crc32(inside[:-4]))
+    else:  # it looks torn
+        head = struct.pack(">q16siiI", 3, b"\1" * 16, 0, len(inside) + 1, 5)
+    found = searcher(made.data[:start] + head + inside).find(start, 3)
+    assert found == Resumption(start + 41, 4, 4, "chain")
+
+
+def test_an_entry_may_lead_to_the_very_next_byte() -> None:
+    front = segment_of(make_records(2, size=30)).data
+    data = front + b"\xee" + chain(2, 1)
+    hint = IndexHint(BytesSource(index_file(0, 0, 0, len(front) + 1)), 0, 128)
+    assert searcher(data, hint).by_index(len(front), 2) == Found(len(front) + 1, 2, len(data))
+
+
+def test_what_looks_torn_in_front_of_a_record_that_the_index_proves_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is searched for chains as far as any other is, and they must lead to that record."""
+    monkeypatch.setattr(resync, "CONFLICT_WINDOW", 40)
+    made = segment_of(make_records(4, size=60))
+    start = made.offsets[3]
+    head = struct.pack(">q16siiI", 3, b"\1" * 16, 0, 1 << 20, 5)
+    for gap, seen in ((39, True), (100, False)):
+        data = made.data[:start] + head + chain(4, 1) + b"\xee" * gap + chain(5, 1)
+        at = len(data)
+        hint = IndexHint(BytesSource(index_file(0, *made.offsets[:3], 0, 0, 0, at)), 0, 128)
+        found = searcher(data + chain(6, 2), hint).find(start, 3)
+        assert found == (Resumption(start + 36, 4, 4, "chain") if seen else Resumption(at, 6, 6, "index"))
+
+
+@pytest.mark.parametrize("length", [-5, 10**9])
+@pytest.mark.parametrize("inside", [b"", b"." + chain(4, 1), b"." + chain(4, 2) + b"-" + chain(7, 3) + b"--"])
+def test_a_damaged_record_that_closes_at_the_end_holds_what_looks_like_records(length: int, inside: bytes) -> None:
+    """Its length is wrong and nothing else; behind the same bytes a record that follows is found."""
+    records = make_records(4, size=30)
+    records[3] = type(records[3]).make(3, records[3].request_id, 1, b"x" + inside + b"y")
+    made = segment_of(records)
+    data = bytearray(made.data)
+    data[made.offsets[3] + 28 : made.offsets[3] + 32] = length.to_bytes(4, signed=True)
+    assert searcher(bytes(data)).find(made.offsets[3], 3) is None
+    behind = Resumption(len(data), 4, 4, "checksum")
+    assert searcher(bytes(data) + made_up_record(4, 9)).find(made.offsets[3], 3) == behind

@@ -13,9 +13,16 @@ from tests.builders import make_records
 from tests.scan.oracle import segment_of
 from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.scan import byte_source as sources
-from waltzctl.engine.scan.byte_source import ByteSource, BytesSource, FileSource, only_zeros, read_bytes
-from waltzctl.engine.scan.columns import RecordBatch
-from waltzctl.engine.scan.scanner import scan_records
+from waltzctl.engine.scan.byte_source import (
+    ByteSource,
+    BytesSource,
+    CachedSource,
+    FileSource,
+    only_zeros,
+    read_bytes,
+)
+from waltzctl.engine.scan.columns import RecordBatch, RecordRun, RecordView
+from waltzctl.engine.scan.scanner import read_record_at, scan_records, summarise_records
 
 
 @pytest.fixture(params=["memory", "file"])
@@ -139,3 +146,102 @@ def test_rows_of_a_batch_are_those_asked_for(low: int, high: int) -> None:
     ]
     assert (rows is batch) == (low == 0 and high >= 5), "nothing is copied where all are asked for"
     assert batch.first(high).transaction_id.tolist() == list(range(5))[:high]
+
+
+@pytest.mark.parametrize("way", ["close", "with"])
+def test_a_closed_file_is_given_back_to_the_system(tmp_path: Path, way: str) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b"data")
+    source = FileSource(path)
+    descriptor = source.fileno()
+    assert os.fstat(descriptor).st_ino == path.stat().st_ino
+    if way == "close":
+        source.close()
+    else:
+        with source:
+            pass
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
+
+
+def test_what_is_in_memory_alone_is_asked_for_and_never_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It belongs to the file, which is read in the way that waits, with no flag that a file system might refuse."""
+    path = tmp_path / "x"
+    path.write_bytes(bytes(range(50)))
+    flags: list[int] = []
+    real = os.preadv
+
+    def read(descriptor: int, buffers: list[memoryview], offset: int, given: int) -> int:
+        flags.append(given)
+        return real(descriptor, buffers, offset)
+
+    monkeypatch.setattr(os, "preadv", read)
+    with FileSource(path) as file:
+        source = CachedSource(file)
+        assert (source.name, source.size()) == (str(path), 50)
+        for one in (source, file):
+            buffer = bytearray(8)
+            assert (one.read_into(45, memoryview(buffer)), bytes(buffer)) == (5, bytes([45, 46, 47, 48, 49, 0, 0, 0]))
+        source.close()
+        assert bytes(read_bytes(file, 3, 2)) == b"\3\4"
+    assert flags == [os.RWF_NOWAIT] * 2 + [0] * 3
+
+
+def test_a_file_that_cannot_be_examined_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b"")
+
+    def fail(_: int) -> os.stat_result:
+        raise OSError(errno.EIO, "made up")
+
+    with FileSource(path) as source:
+        monkeypatch.setattr(os, "fstat", fail)
+        with pytest.raises(DiskReadError, match="examine") as raised:
+            source.size()
+    assert (str(raised.value.path), raised.value.offset) == (str(path), None)
+
+
+@pytest.mark.parametrize("length", [0, 1, 7])
+def test_a_record_ends_behind_its_data_in_a_batch_and_alone(length: int) -> None:
+    made = segment_of(make_records(3, size=length))
+    (batch,) = scan_records(BytesSource(made.data), first_transaction_id=0, data=True)
+    assert isinstance(batch, RecordBatch)
+    assert (len(batch), batch.end, batch.rows(1, 2).end) == (3, len(made.data), made.offsets[2])
+    assert [bytes(batch.data_bytes(place)) for place in range(3)] == [record.data for record in made.records]
+    (run,) = summarise_records(BytesSource(made.data), first_transaction_id=0)
+    assert isinstance(run, RecordRun)
+    assert (len(run), run.first_transaction_id, run.start, run.end) == (3, 0, made.offsets[0], len(made.data))
+    view = read_record_at(BytesSource(made.data), made.offsets[1], expected_id=1)
+    assert isinstance(view, RecordView)
+    assert (bytes(view.data), view.end) == (made.records[1].data, made.offsets[2])
+
+
+def test_an_error_behind_a_short_read_names_its_own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(bytes(50))
+
+    def read(_: int, buffers: list[memoryview], offset: int, flags: int) -> int:
+        if offset >= 17:
+            raise OSError(errno.EIO, "made up")
+        return 5
+
+    monkeypatch.setattr(os, "preadv", read)
+    with FileSource(path) as source, pytest.raises(DiskReadError) as raised:
+        source.read_into(7, memoryview(bytearray(20)))
+    assert (raised.value.offset, str(raised.value.path)) == (17, str(path))
+
+
+@pytest.mark.parametrize("devices", [False, True])
+def test_a_device_is_opened_only_where_one_is_as_good(monkeypatch: pytest.MonkeyPatch, *, devices: bool) -> None:
+    asked: list[bool] = []
+
+    def opened(path: Path, *, devices: bool) -> int:
+        asked.append(devices)
+        return os.open(os.devnull, os.O_RDONLY)
+
+    monkeypatch.setattr(sources.disk, "open_for_reading", opened)
+    FileSource("x").close()
+    FileSource("x", devices=devices).close()
+    assert asked == [False, devices]

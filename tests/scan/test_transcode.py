@@ -156,6 +156,8 @@ def test_a_table_of_another_shape_is_refused(way: str) -> None:
     for table in (np.zeros((1, 7), np.int64), np.zeros((1, COLUMNS), np.int32), np.zeros(COLUMNS, np.int64)):
         with pytest.raises(ValueError, match="a table has"):
             encoder.encode(b"", table, 0)
+    for bound in (0, 2**31 - 1):
+        assert AppendEncoder(max_data_length=bound).encode(b"", np.zeros((0, COLUMNS), np.int64), 0).frames == 0
     for bound in (-1, 2**31):
         with pytest.raises(ValueError, match="the longest data"):
             AppendEncoder(max_data_length=bound)
@@ -292,3 +294,31 @@ def test_a_record_whose_head_is_not_all_there_is_not_looked_at(way: str) -> None
         table[0, FrameColumn.LENGTH] -= cut
         found = AppendEncoder(max_data_length=100).encode(bytes(short), table, 0)
         assert told(found) == (0, FrameVerdict.MALFORMED, -1, []), cut
+
+
+@pytest.mark.parametrize("length", [-1, -2, -35, -36, -37, -100])
+def test_a_record_of_negative_length_is_malformed_where_another_one_makes_up_for_it(way: str, length: int) -> None:
+    """The lengths of both lead to the very end of the request."""
+    records = [WireRecord.make(number, RequestId(1, 2, 3, 4), 5, bytes(200)) for number in (0, 1)]
+    raw = bytearray(encode(AppendRequest(7, 1, 3, tuple(records), False)))
+    table = table_of(bytes(raw))
+    first = int(table[0, FrameColumn.BODY]) + 25
+    raw[first + 28 : first + 32] = length.to_bytes(4, signed=True)
+    second = first + 36 + length
+    rest = len(raw) - 1 - second - 36
+    raw[second + 28 : second + 32] = rest.to_bytes(4)
+    found = AppendEncoder(max_data_length=1000).encode(bytes(raw), table, 0)
+    assert told(found) == (0, FrameVerdict.MALFORMED, -1, [])
+
+
+@pytest.mark.parametrize("count", [-(2**31), -2, -1, 1, 2**31 - 1])
+def test_an_append_without_records_claims_none(way: str, count: int) -> None:
+    """Neither in front of others nor behind them."""
+    right = encode(AppendRequest(7, 1, 3, (), True))
+    one = encode(AppendRequest(7, 1, 3, (WireRecord.make(0, RequestId(1, 2, 3, 4), 5, b"abc"),)))
+    wrong = right[:28] + count.to_bytes(4, signed=True) + right[32:]
+    encoder = AppendEncoder(max_data_length=100)
+    for raw, frames in ((wrong, 0), (wrong + one, 0), (one + wrong, 1), (one + right + wrong + one, 2)):
+        found = encoder.encode(raw, table_of(raw), 0)
+        assert (found.frames, found.verdict, found.block.records) == (frames, FrameVerdict.MALFORMED, min(frames, 1))
+    assert encoder.encode(right + one + right, table_of(right + one + right), 0).frames == 3

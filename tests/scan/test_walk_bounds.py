@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from zlib import crc32
+
+import numpy as np
 import pytest
 
 from tests.scan.walk_support import BEFORE as PAGE
+from waltzctl.engine.scan import walk as walks
 from waltzctl.engine.scan.byte_source import BytesSource
 from waltzctl.engine.scan.kernel import INTERPRETED, Lane, Status, made_up_record
 from waltzctl.engine.scan.walk import RecordWalk, following
@@ -79,7 +83,9 @@ def test_a_walk_takes_memory_for_what_there_is_to_walk_up_to_a_block(start: int,
 
 
 @pytest.mark.parametrize("keep_data", [False, True])
-@pytest.mark.parametrize("length", [100, BLOCK - PAGE - 41, BLOCK - PAGE - 40, BLOCK - PAGE - 39, 3 * BLOCK])
+@pytest.mark.parametrize(
+    "length", [100, BLOCK - PAGE - 41, BLOCK - PAGE - 40, BLOCK - PAGE - 39, BLOCK - PAGE - 38, 3 * BLOCK]
+)
 def test_a_block_may_end_anywhere_in_a_header(length: int, *, keep_data: bool) -> None:
     """What is held of a record when the next block is read: none of it, a part of its header, all of it, and more."""
     for held in (0, 1, 8, 27, 28, 31, 32, 33, 34, 35, 36, 37, 39, 40, 41):
@@ -141,3 +147,195 @@ def test_a_batch_begins_behind_the_run_that_was_taken_before_it() -> None:
     batch = walk.take_batch()
     assert [bytes(batch.record_bytes(place)) for place in range(len(batch))] == records[2:4]
     assert batch.data_base == 90
+
+
+@pytest.mark.parametrize("keep_data", [False, True])
+@pytest.mark.parametrize("held", [PAGE - 1, PAGE, PAGE + 1, PAGE + 36, 2 * PAGE - 1, 2 * PAGE, 2 * PAGE + 1, 4 * PAGE])
+def test_of_what_is_held_of_a_record_a_page_is_moved_and_more_is_read_again(
+    held: int, monkeypatch: pytest.MonkeyPatch, *, keep_data: bool
+) -> None:
+    """Wherever in a page the record begins, and whether it ends behind the next block or in it."""
+    monkeypatch.setattr(walks, "CARRY", PAGE)
+    block = 8 * PAGE
+    for length in (held, 5 * PAGE + 7, 7 * PAGE - 40, 7 * PAGE - 39):
+        records = [made_up_record(0, block - held - 40), made_up_record(1, length), made_up_record(2, 5)]
+        data = b"".join(records)
+        source = Counted(data)
+        walk = RecordWalk(
+            source,
+            INTERPRETED,
+            start=0,
+            stop=len(data),
+            expected=0,
+            max_record=1 << 20,
+            wide=True,
+            rows=9,
+            keep_data=keep_data,
+            block=block,
+        )
+        found = []
+        while (status := walk.advance()) is Status.FULL or walk.pending:
+            batch = walk.take_batch()
+            found += batch.transaction_id.tolist()
+            if keep_data:
+                assert [bytes(batch.record_bytes(n)) for n in range(len(batch))] == [
+                    records[number] for number in batch.transaction_id.tolist()
+                ]
+            if status is not Status.FULL:
+                break
+        assert (status, found, walk.offset) == (Status.END, [0, 1, 2], len(data))
+        if length + 40 <= 7 * PAGE and held < length + 40:
+            assert source.reads[1] == (block if held <= PAGE else block - held)
+
+
+class Counted(BytesSource):
+    """Notes where it is read from."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(data)
+        self.reads: list[int] = []
+
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        self.reads.append(offset)
+        return super().read_into(offset, buffer)
+
+
+@pytest.mark.parametrize("keep_data", [False, True])
+@pytest.mark.parametrize("rest", [0, 1, 2, 3, 4, 5, BLOCK - 1])
+def test_a_record_that_is_read_in_pieces_may_end_anywhere_in_one(rest: int, *, keep_data: bool) -> None:
+    """Its checksum is read alone, behind the last of its data."""
+    record = made_up_record(0, 3 * BLOCK + rest)
+    source = Counted(record)
+    walk = RecordWalk(
+        source,
+        INTERPRETED,
+        start=0,
+        stop=len(record),
+        expected=0,
+        max_record=1 << 20,
+        wide=True,
+        rows=9,
+        keep_data=keep_data,
+        block=BLOCK,
+    )
+    assert walk.advance() is (Status.FULL if keep_data else Status.END)
+    batch = walk.take_batch()
+    assert (batch.transaction_id.tolist(), batch.data_ok.tolist(), walk.offset) == ([0], [True], len(record))
+    assert source.reads == [0, *(36 + BLOCK * n for n in range(3 + (rest > 0))), len(record) - 4]
+    if keep_data:
+        assert bytes(batch.record_bytes(0)) == record
+
+
+class Placed(BytesSource):
+    """Bytes that begin at a place far behind the beginning; notes by how many bytes each read misses a page."""
+
+    def __init__(self, data: bytes, start: int) -> None:
+        super().__init__(data)
+        self._start = start
+        self.missed: set[int] = set()
+
+    def read_into(self, offset: int, buffer: memoryview) -> int:
+        self.missed.add((np.frombuffer(buffer, np.uint8).ctypes.data - offset) % PAGE)
+        return super().read_into(offset - self._start, buffer)
+
+
+@pytest.mark.parametrize("start", [0, 1, PAGE - 1, PAGE, 10**9 + 7, 2**40 + 4095])
+def test_whatever_is_read_lies_in_memory_as_it_lies_in_pages_of_the_file(start: int) -> None:
+    """Wherever the walk begins, goes on or begins anew; and wherever that is, it is walked."""
+    records = [made_up_record(number, 50_000 + number) for number in range(30)]
+    data, places = b"".join(records), [start]
+    for record in records:
+        places.append(places[-1] + len(record))
+    source, stop = Placed(data, start), start + len(data)
+    options = {"max_record": 1 << 20, "wide": True, "rows": 100, "block": 64 * PAGE}
+    walk = RecordWalk(source, INTERPRETED, start=start, stop=stop, expected=0, **options)
+    for turn in (0, 29, 3, 11):
+        if turn:
+            walk.seek(places[turn], turn)
+        assert walk.advance() is Status.END
+        assert walk.take_batch().offset.tolist() == places[turn:-1]
+    walk.restart(places[5], 5, places[25])
+    assert walk.advance() is Status.END
+    assert walk.take_batch().offset.tolist() == places[5:25]
+    assert source.missed == {0}
+
+
+def offsets_of(walk: RecordWalk) -> list[int]:
+    """Walks to the end; what was found."""
+    assert walk.advance() is Status.END
+    return walk.take_batch().offset.tolist() if walk.pending else []
+
+
+def counted(data: bytes) -> tuple[Counted, RecordWalk]:
+    source = Counted(data)
+    options = {"max_record": 9 * 30, "wide": True, "rows": 100, "block": BLOCK}
+    return source, RecordWalk(source, INTERPRETED, start=0, stop=len(data), expected=0, **options)
+
+
+def test_what_is_in_the_buffer_is_not_read_again() -> None:
+    records = [made_up_record(number, 30 * number) for number in range(9)]
+    places = [sum(map(len, records[:number])) for number in range(10)]
+    source, walk = counted(b"".join(records))
+    assert offsets_of(walk) == places[:-1]
+    for turn in (5, 0, 8, 9, 1):
+        walk.seek(places[turn], turn)
+        assert offsets_of(walk) == places[turn:-1]
+    assert source.reads == [0]
+
+
+@pytest.mark.parametrize("place", [3 * PAGE - 1, 3 * PAGE - 2, 2 * PAGE, 5 * PAGE, 5 * PAGE + 1, 5 * PAGE + 2])
+def test_what_is_not_in_the_buffer_is_read_wherever_it_begins(place: int) -> None:
+    """Two pages from the third one on were read, and no byte in front of or behind them."""
+    record = made_up_record(0, 50)
+    data = bytearray(b"\xee" * (8 * PAGE))
+    data[place : place + len(record)] = record
+    source, walk = counted(bytes(data))
+    for _ in range(2):
+        walk.seek(3 * PAGE, 0)
+        assert walk.advance() is Status.LENGTH
+    assert source.reads == [3 * PAGE]
+    walk.seek(place, 0)
+    assert walk.advance() is Status.LENGTH
+    assert (walk.take_batch().offset.tolist(), walk.offset) == ([place], place + 90)
+    assert source.reads == [3 * PAGE, place]
+
+
+def test_a_walk_that_begins_anew_has_no_rows_of_the_one_before() -> None:
+    records = [made_up_record(number, 3) for number in range(6)]
+    _, walk = counted(b"".join(records))
+    assert walk.advance() is Status.END
+    assert walk.pending == 6
+    walk.restart(43, 1, 4 * 43)
+    assert walk.pending == 0
+    assert offsets_of(walk) == [43, 86, 129]
+
+
+@pytest.mark.parametrize("less", [0, 1, 2, 39, 40, 50])
+@pytest.mark.parametrize("length", [0, 7, 3000])
+def test_a_file_that_is_shorter_than_it_was_ends_where_it_ends(less: int, length: int) -> None:
+    """By any number of bytes, behind a record or in it."""
+    records = [made_up_record(number, length) for number in range(5)]
+    data = b"".join(records)
+    there = len(data) - less
+    source = BytesSource(data[:there])
+    for stop in (len(data), len(data) + 1):
+        options = {"max_record": 1 << 20, "wide": True, "rows": 100, "block": BLOCK}
+        walk = RecordWalk(source, INTERPRETED, start=0, stop=stop, expected=0, **options)
+        status = walk.advance()
+        whole = there // (40 + length)
+        rest = there % (40 + length)
+        assert status is (Status.END if not rest else Status.SHORT if rest < 40 else Status.LENGTH)
+        assert (walk.pending, walk.offset, walk.stop) == (whole, whole * (40 + length), there)
+
+
+def test_a_run_tells_how_many_of_its_records_hold_other_data_than_was_sent() -> None:
+    records = [made_up_record(number, 9) for number in range(7)]
+    for place in (1, 4, 5):
+        other = records[place][:35] + bytes([records[place][35] ^ 1]) + records[place][36:-4]
+        records[place] = other + crc32(other).to_bytes(4)
+    walk = walk_over(b"".join(records), wide=False)
+    assert walk.advance() is Status.END
+    run = walk.take_run()
+    assert (run.first_transaction_id, run.start, run.end, run.data_damaged) == (0, 0, 7 * 49, 3)
+    assert run.data_ok.tolist() == [True, False, True, True, False, False, True]
+    assert run.offset.tolist() == [49 * place for place in range(7)]

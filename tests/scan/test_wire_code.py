@@ -10,6 +10,8 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from functools import cache
+from importlib.util import find_spec, module_from_spec
+from inspect import signature
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
@@ -147,6 +149,26 @@ def test_the_cache_is_looked_into_once(fresh: Path, monkeypatch: pytest.MonkeyPa
     for _ in range(2):
         assert wire_code.prepare() == "interpreted"
     assert looks == [False, True, True]
+
+
+def test_without_a_compiler_the_loops_are_interpreted(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "waltzctl.engine.scan.wire_compiled", None)
+    monkeypatch.delattr("waltzctl.engine.scan.wire_compiled")
+    assert wire_code.prepare() == "interpreted"
+    for wanted in (True, None, False):
+        assert wire_code.chooser(wanted)() is INTERPRETED
+
+
+def test_loops_that_cannot_be_had_are_refused_by_name(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(object_code.CodeUnavailableError, match=r"^no such way: no such way$"):
+        wire_compiled.load("no such way")
+
+    def fail(_: str) -> bytes:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(wire_compiled, "_compile", fail)
+    with pytest.raises(object_code.CodeUnavailableError, match=r"^table: broken$"):
+        wire_compiled.load("table")
 
 
 def test_loops_that_are_ready_stay(fresh: Path, made: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -381,3 +403,39 @@ def test_frames_of_the_release(way: str, monkeypatch: pytest.MonkeyPatch) -> Non
                 made = [Record.make(r.transaction_id, r.request_id, r.header, r.data) for r in message.records]
                 assert bytes(done.block.data) == b"".join(record.encode() for record in made)
     assert appends
+
+
+def test_every_argument_of_a_compiled_loop_has_its_kind() -> None:
+    """All are addresses but whether a list is to be brief; the first one is that of the state."""
+    loops = (wire_loops.split, wire_loops.encode, wire_loops.to_list)
+    kinds = {loop.__name__: [*signature(loop).parameters][1:] for loop in loops}
+    assert {
+        name: (sum(one != "brief" for one in names), names.count("brief")) for name, names in kinds.items()
+    } == wire_compiled._ARGUMENTS
+
+
+def test_a_process_looks_once_for_what_is_in_the_cache_and_whenever_it_is_told_to_compile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Until there is something; and each call asks what is there by now."""
+    asked: list[tuple[str | None, bool]] = []
+    answer: list[Any] = [None]
+    monkeypatch.setattr(
+        wire_compiled, "best", lambda named, *, compile_now: asked.append((named, compile_now)) or answer[0]
+    )
+    monkeypatch.delenv(WAY_VARIABLE, raising=False)
+    spec = find_spec("waltzctl.engine.scan.wire_code")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)  # as in a process of its own
+    assert module.chooser(False)() is INTERPRETED
+    assert asked == []
+    first = module.chooser(None)
+    assert (first(), asked) == (INTERPRETED, [(None, False)])
+    assert (module.chooser(None)(), asked) == (INTERPRETED, [(None, False)])
+    assert (module.chooser(True)(), asked) == (INTERPRETED, [(None, False), (None, True)])
+    answer[0] = loops = _Asked()
+    assert (module.prepare(), first(), module.chooser(None)()) == ("asked", loops, loops)
+    assert (module.prepare(), asked[2:]) == ("asked", [(None, True)])
+    assert module.chooser(False)() is INTERPRETED

@@ -18,8 +18,8 @@ from tests.simulation import nodes, world
 from waltzctl.engine.client import partition_mount
 from waltzctl.engine.errors import WaltzError
 from waltzctl.engine.metadata import cluster_changes
-from waltzctl.engine.quorum import recovery
-from waltzctl.engine.server import locks, partition, store_partition, store_session
+from waltzctl.engine.quorum import recovery, recovery_actions
+from waltzctl.engine.server import locks, served_partition, store_partition, store_session
 from waltzctl.formats.znodes import UNRESOLVED
 
 Patch = pytest.MonkeyPatch
@@ -39,14 +39,14 @@ def v1_no_deadline(patch: Patch) -> None:
 
 def v3_forgotten_when_the_session_closes(patch: Patch) -> None:
     """What waited behind a batch when the session closed is forgotten, and its locks stay."""
-    real = partition.Partition._resolve
+    real = served_partition.Partition._resolve
 
     async def resolve(self: Any, session: Any) -> None:
         while self._pending and self._pending[-1][0] > session.high_water_mark:
             self._pending.pop()
         await real(self, session)
 
-    patch.setattr(partition.Partition, "_resolve", resolve)
+    patch.setattr(served_partition.Partition, "_resolve", resolve)
 
 
 def v5_the_first_failure_is_the_last(patch: Patch) -> None:
@@ -88,7 +88,7 @@ def v8_a_flush_is_left_alone(patch: Patch) -> None:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.store.close()
 
-    patch.setattr(partition.Partition, "close", close)
+    patch.setattr(served_partition.Partition, "close", close)
 
 
 def v12_a_stop_waits_for_a_recovery(patch: Patch) -> None:
@@ -106,7 +106,7 @@ def v12_a_stop_waits_for_a_recovery(patch: Patch) -> None:
 
 def v14_undecided_batches_by_number(patch: Patch) -> None:
     """Whatever is below the new session's high-water mark counts as what was sent under its number."""
-    real = partition.Partition._resolve
+    real = served_partition.Partition._resolve
 
     async def resolve(self: Any, session: Any) -> None:
         if self._locks is not None and self._pending:
@@ -114,7 +114,7 @@ def v14_undecided_batches_by_number(patch: Patch) -> None:
                 self._commit(*self._pending.popleft())
         await real(self, session)
 
-    patch.setattr(partition.Partition, "_resolve", resolve)
+    patch.setattr(served_partition.Partition, "_resolve", resolve)
 
 
 def v16_a_majority_is_taken_away(patch: Patch) -> None:
@@ -143,7 +143,7 @@ def v17_open_before_the_metadata(patch: Patch) -> None:
         known = state.written
         made, done = real(replace(state, written=wanted) if len(state.recovered) >= state.quorum else state, actions)
         if len(state.recovered) >= state.quorum and state.writing is None and known != wanted:
-            done = (*done, recovery.WriteMetadata(wanted))
+            done = (*done, recovery_actions.WriteMetadata(wanted))
             made = replace(made, writing=wanted)
         return replace(made, written=known), done
 
@@ -236,8 +236,8 @@ def nothing_is_cut(patch: Patch) -> None:
 
     def following(state: Any, one: Any) -> Any:
         made = real(state, one)
-        if isinstance(made, recovery.Truncate) and one.phase is not recovery.Phase.CUTTING:
-            return recovery.SetLowWaterMark(one.node, made.transaction_id)
+        if isinstance(made, recovery_actions.Truncate) and one.phase is not recovery.Phase.CUTTING:
+            return recovery_actions.SetLowWaterMark(one.node, made.transaction_id)
         return made
 
     patch.setattr(recovery, "_next", following)

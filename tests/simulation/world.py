@@ -26,7 +26,7 @@ from waltzctl.engine.errors import ConcurrentUpdateError, PeerUnreachableError, 
 from waltzctl.engine.metadata.cluster_changes import refuse_without_quorum
 from waltzctl.engine.quorum.vote import quorum_of
 from waltzctl.engine.server.locks import Locks
-from waltzctl.engine.server.partition import Append, Partition
+from waltzctl.engine.server.served_partition import Append, Partition
 from waltzctl.engine.server.server_settings import PartitionOptions, SessionOptions
 from waltzctl.engine.server.storage_nodes import StorageNodes
 from waltzctl.engine.server.store_partition import PartitionClosedError, StorePartition

@@ -62,6 +62,13 @@ def test_nothing_is_kept_where_nobody_asked_and_nothing_raised_where_nothing_is_
     Losses(wanted=True).check()
 
 
+def test_what_is_no_loss_does_not_hide_one_behind_it() -> None:
+    losses = Losses(wanted=True)
+    losses.see(make_finding(code, Path("d/0"), "said", missing=1) for code in (Code.DATA_CHECKSUM, Code.SEGMENT_GAP))
+    with pytest.raises(DamageError, match=r"lost in 1 place\n  d/0: segment-gap: said"):
+        losses.check()
+
+
 def test_how_it_is_asked_for(tmp_path: Path) -> None:
     assert [fails_on_loss(one) for one in ({}, {"failondataloss": " True "}, {"failondataloss": "false"})] == [
         False, True, False

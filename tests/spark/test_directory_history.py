@@ -255,7 +255,7 @@ def test_a_directory_that_changed_just_now_may_change_again_within_its_time(
     monkeypatch.setattr(stream_directory.time, "time_ns", lambda: now)
     history = looked(storage)
     history.look()
-    assert listed == [0, 0] if again else [0]
+    assert listed == ([0, 0] if again else [0])
     assert time.time_ns() == now
 
 
@@ -426,3 +426,17 @@ def test_an_index_that_is_gone_is_no_loss(storage: Path) -> None:
     assert history.latest(None, {}, "intact") == {0: anchor(29)}
     assert history.latest(None, {0: anchor(25)}, "low-water-mark") == {0: anchor(14)}
     assert spans(history.parts(0, anchor(24), anchor(29))) == [(25, 29)]
+
+
+def test_of_a_partition_that_was_truncated_since_it_was_listed_nothing_is_lost(storage: Path) -> None:
+    """Its mark was lowered with it."""
+    marked(storage, local_low_water_mark=29)
+    history = looked(storage)
+    with seg(storage, 0, 20).open("r+b") as file:
+        file.truncate(at(25))
+    with idx(storage, 0, 20).open("r+b") as file:
+        file.truncate(128 + 8 * 5)
+    assert history.latest(None, {}, "intact") == {0: Anchor(29)}, "it was promised up to there"
+    history = looked(storage)
+    marked(storage, local_low_water_mark=20)
+    assert history.latest(None, {}, "intact") == {0: anchor(24)}

@@ -20,6 +20,7 @@ from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.log import places
 from waltzctl.engine.spark import directory_views
 from waltzctl.engine.spark.directory_views import VIEW_PLANS, ControlTask, IndexTask, SegmentTask, read_view
+from waltzctl.engine.spark.finding_tasks import PartitionTask
 from waltzctl.engine.spark.record_plan import MissingTask, record_parts
 from waltzctl.engine.spark.selection import IdBounds, Selection
 from waltzctl.engine.spark.splits import FLAT, Notice, SegmentPart, expand, survey
@@ -34,8 +35,8 @@ def storage(tmp_path: Path) -> Path:
     return age(build_directory(tmp_path / "s", {0: 25, 1: 3}, per_segment=10, size=20, num_partitions=3))
 
 
-def planned(view: str, path: Path, selection: Selection = ALL, split_size: int = 1 << 30) -> list[Any]:
-    return list(VIEW_PLANS[view](survey([path], selection), selection, split_size))
+def planned(view: str, *paths: Path, selection: Selection = ALL, split_size: int = 1 << 30) -> list[Any]:
+    return list(VIEW_PLANS[view](survey(paths, selection), selection, split_size))
 
 
 def rows(view: str, *items: Any, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
@@ -152,7 +153,7 @@ def test_entries_are_those_of_the_share_within_the_bounds(
 
 
 def test_the_bounds_of_a_selection_are_those_of_each_task(storage: Path) -> None:
-    tasks = planned("index", storage, Selection().with_ids(5, 12))
+    tasks = planned("index", storage, selection=Selection().with_ids(5, 12))
     assert {(one.low, one.high) for one in tasks} == {(5, 12)}
     assert [row["transaction_id"] for row in rows("index", *tasks, columns=["transaction_id"]) if row] == [
         *range(5, 13)
@@ -193,6 +194,16 @@ def test_rows_of_several_tasks_are_a_batch_up_to_its_size(
     batches = [batch.column(0).to_pylist() for batch in read_view(items, columns, arrow_schema(columns))]
     assert [len(one) for one in batches] == sizes
     assert [number for one in batches for number in one] == [1, 2, 3, 4]
+
+
+def test_segments_that_were_named_one_by_one_are_one_task_of_findings(storage: Path) -> None:
+    """How they join, and what is missing between them, is not asked for."""
+    named = (seg(storage, 0, 0), seg(storage, 0, 20))
+    (task,) = planned("findings", *named, split_size=1)
+    assert isinstance(task, PartitionTask)
+    assert task.segments == 2
+    assert list(task.run(ReadLimits())) == []
+    assert len(planned("findings", storage / "0", split_size=1)) == 3
 
 
 def test_what_concerns_a_storage_is_known_when_it_is_planned(storage: Path) -> None:

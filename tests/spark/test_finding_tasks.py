@@ -13,6 +13,7 @@ from tests.builders import build_directory, make_records, write_segment
 from tests.inspect.helpers import age, cut, flip, idx, seg
 from tests.spark.reading import in_order, read, verified
 from waltzctl.engine.columns.finding_columns import FINDING
+from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.spark import finding_tasks
@@ -20,6 +21,8 @@ from waltzctl.engine.spark.directory_views import VIEW_PLANS
 from waltzctl.engine.spark.finding_tasks import ChunkTask, PartitionTask
 from waltzctl.engine.spark.selection import Selection
 from waltzctl.engine.spark.splits import FLAT, Notice, survey
+from waltzctl.engine.storage.loss_ledger import ledger_path
+from waltzctl.formats.accepted_losses import AcceptedLoss, encode_ledger
 
 
 @pytest.fixture
@@ -93,6 +96,18 @@ def expected(storage: Path) -> list[str]:
 
 def _codes(storage: Path) -> set[str]:
     return {one.code.value for one in verified(storage)}
+
+
+def test_a_partition_that_is_too_large_by_less_than_a_task_is_worth_is_one_task_of_all_its_segments(
+    storage: Path,
+) -> None:
+    flip(seg(storage, 0, 20), 128 + 60 * 3 + 50)
+    cut(seg(storage, 0, 50), 128 + 60 * 7)
+    age(storage)
+    assert _codes(storage) == {"record-checksum", "segment-gap"}
+    (whole,), (task,) = tasks(storage, 20 * SEGMENT), tasks(storage, 9 * SEGMENT)
+    assert (type(whole), type(task)) == (PartitionTask, ChunkTask)
+    assert sorted(_found(task), key=str) == sorted(_found(whole), key=str)
 
 
 def test_what_is_missing_in_front_is_told_by_the_first_task_only(storage: Path) -> None:
@@ -184,6 +199,21 @@ def test_a_segment_without_a_readable_header_stands_where_its_name_says(storage:
     assert [first for row in rows for first in row] == list(range(0, 100, 10))
 
 
+def test_a_segment_whose_header_cannot_be_read_stands_where_its_name_says(
+    storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(state: Any) -> Any:
+        raise DiskReadError(state.path, None, OSError(5, "Input/output error"))
+
+    monkeypatch.setattr(finding_tasks, "read_segment_header", refused)
+    rows = [[job.first for job in one.jobs] for one in tasks(storage, 4 * SEGMENT)]  # type: ignore[union-attr]
+    assert [first for row in rows for first in row] == list(range(0, 100, 10))
+    first, *_ = tasks(storage, 4 * SEGMENT)
+    assert isinstance(first, ChunkTask)
+    assert first.behind is not None
+    assert first.behind[1] == 40
+
+
 def _found(task: Any) -> list[tuple[str, int | None]]:
     return [(one.code.value, one.transaction_id) for one in task.run(ReadLimits()) if isinstance(one, Finding)]
 
@@ -223,6 +253,30 @@ def test_joins_of_segments_that_change_are_looked_at_four_times_and_then_left(
     assert ("segment-gap", 17) in found or not joins
     assert ("segment-gap", 17) not in found or joins
     assert len(found) == len(set(found)), "what was found in an earlier round is told again"
+
+
+def test_joins_wait_for_every_segment_to_be_at_rest(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cut(seg(storage, 0, 10), 128 + 60 * 7)
+    age(storage)
+    unchanged = finding_tasks._unchanged
+    for moving, told in ((None, True), (0, False), (10, False), (40, False), (50, True)):
+        monkeypatch.setattr(finding_tasks, "_unchanged", lambda one: one.job.first != moving and unchanged(one))  # noqa: B023
+        assert (("segment-gap", 17) in _found(tasks(storage, 4 * SEGMENT)[0])) == told
+
+
+def test_joins_are_those_of_the_segments_as_they_are_read_whatever_was_planned(
+    storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The header of one under another name could not be read at first."""
+    for path in (seg(storage, 0, 30), idx(storage, 0, 30)):
+        path.rename(path.with_name(path.name.replace("30", "55")))
+    age(storage)
+    with monkeypatch.context() as patched:
+        patched.setattr(finding_tasks, "read_segment_header", lambda state: None)
+        (task,) = tasks(storage, 10 * SEGMENT - 1)
+    assert isinstance(task, ChunkTask)
+    assert [job.first for job in task.jobs] == [0, 10, 20, 40, 50, 55, 60, 70, 80, 90]
+    assert not {"segment-gap", "segment-overlap"} & {code for code, _ in _found(task)}
 
 
 def test_segments_that_join_are_looked_at_once_though_they_change(
@@ -296,3 +350,57 @@ def test_an_earlier_segment_is_looked_at_where_it_may_reach_the_mark(
     assert [job.first for job in last.jobs_before] == [0]
     told = [number for code, number in _found(last) if code == "acknowledged-missing"]
     assert told == ([] if reached else [100])
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "told"),
+    [
+        (20, 20, []),
+        (29, 29, []),
+        (29, 30, [30]),
+        (30, 30, [30]),
+        (30, 39, [30]),
+        (38, 40, [38]),
+        (39, 39, [39]),
+        (40, 40, []),
+        (79, 80, []),
+        (89, 89, []),
+    ],
+)
+@pytest.mark.parametrize("mark", [15])
+def test_what_was_given_up_is_told_by_the_last_task_where_no_other_has_it(
+    tmp_path: Path, mark: int, first: int, last: int, told: list[int]
+) -> None:
+    """Whoever holds one end of it is looked at again, and nobody else."""
+    storage = build_directory(tmp_path / "s", {0: 100}, per_segment=10, size=20, local_low_water_mark=mark)
+    for path in (seg(storage, 0, 30), idx(storage, 0, 30)):
+        path.unlink()
+    ledger_path(storage).parent.mkdir(exist_ok=True)
+    ledger_path(storage).write_bytes(encode_ledger([AcceptedLoss(0, first, last, mark, "t", "x")]))
+    age(storage)
+    *others, end = tasks(storage, 4 * SEGMENT)
+    assert not [one for task in others for one in _found(task) if one[0] == "loss-accepted"]
+    assert [number for code, number in _found(end) if code == "loss-accepted"] == told
+
+
+@pytest.mark.parametrize(("mark", "looked_at"), [(202, [0]), (203, [0]), (204, []), (205, [])])
+def test_an_earlier_segment_that_cannot_reach_the_mark_is_not_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: int, looked_at: list[int]
+) -> None:
+    """One of 8,128 bytes holds 203 records at the most."""
+    monkeypatch.setattr(finding_tasks, "_SLACK", 0)
+    storage = build_directory(tmp_path / "s", {0: [make_records(100, size=40)]}, local_low_water_mark=mark)
+    write_segment(storage / "0", make_records(10, first=50, size=40), first=50)
+    age(storage)
+    *_, last = tasks(storage, 400)
+    checked: list[int] = []
+    check_segment = finding_tasks.check_segment
+
+    def counting(job: Any, *rest: Any) -> Any:
+        checked.append(job.first)
+        return check_segment(job, *rest)
+
+    monkeypatch.setattr(finding_tasks, "check_segment", counting)
+    told = [number for code, number in _found(last) if code == "acknowledged-missing"]
+    assert told == [100 if looked_at else 60]
+    assert [first for first in checked if first == 0][:1] == looked_at

@@ -7,7 +7,9 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -83,6 +85,23 @@ def test_without_any_java_what_to_install_is_said(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(java, "packaged_java", lambda: None)
     with pytest.raises(UnavailableError, match=r"no Java that Spark runs on.*waltzctl\[spark\]"):
         java.prepare_java()
+
+
+def test_what_starts_the_java_of_the_package_is_gone_with_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import atexit
+
+    at_exit: list[Any] = []
+    monkeypatch.setattr(atexit, "register", lambda *called, **named: at_exit.append(partial(*called, **named)))
+    monkeypatch.setattr(java, "packaged_java", lambda: tmp_path / "java")
+    java.prepare_java()
+    home = Path(os.environ["JAVA_HOME"])
+    assert (home / "bin" / "java").is_file()
+    for _ in range(2):  # somebody may have removed it before
+        for one in at_exit:
+            one()
+        assert not home.exists()
 
 
 def test_spark_runs_where_no_java_is_installed(tmp_path: Path) -> None:

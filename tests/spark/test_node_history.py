@@ -79,6 +79,7 @@ class Client:
     closed: bool = False
 
     async def records(self, partition: int, first: int, count: int) -> list[WireRecord]:
+        assert not self.closed
         if self.node.lost:
             self.node.lost -= 1
             raise PeerError("h:7", "the connection was lost")
@@ -203,6 +204,11 @@ def test_a_connection_is_kept_and_made_again_where_it_was_lost(node: Node) -> No
     node.lost = 1
     assert reader.again(0, Anchor(1)) == anchor_of(RECORDS[1])
     assert (node.opened, node.open_now) == (2, 1)
+    client: Any = reader._line._client
+    client.closed = True  # as the connection is once the node has ended it
+    assert reader.again(0, Anchor(1)) == anchor_of(RECORDS[1])
+    assert node.opened == 3
+    node.open_now -= 1
     node.lost = 2
     with pytest.raises(PeerError):
         reader.again(0, Anchor(1))

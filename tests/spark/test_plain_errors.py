@@ -29,8 +29,7 @@ def nothing_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(HIDING, raising=False)
 
 
-@plain_errors
-class Source:
+class Plain:
     def partitions(self, error: BaseException | None) -> int:
         if error is not None:
             raise error
@@ -40,6 +39,16 @@ class Source:
         yield 1
         if error is not None:
             raise error
+
+    def stop(self, error: BaseException) -> None:
+        raise error
+
+
+def source() -> Plain:
+    class Source(Plain):
+        partitions, read, stop = Plain.partitions, Plain.read, Plain.stop
+
+    return plain_errors(Source)()
 
 
 def raised(work: Any, error: BaseException) -> str | None:
@@ -52,18 +61,19 @@ def raised(work: Any, error: BaseException) -> str | None:
 
 
 def test_a_stack_is_hidden_as_long_as_there_is_an_error_of_ours() -> None:
-    source = Source()
-    for work in (source.partitions, lambda error: list(source.read(error))):
+    asked = source()
+    for work in (asked.partitions, lambda error: list(asked.read(error))):
         assert raised(work, InvalidRequestError("x")) == "1"
         gc.collect()
         assert HIDING not in os.environ
         assert raised(work, ValueError("x")) is None
-    assert (source.partitions(None), list(source.read(None))) == (1, [1])
+    assert (asked.partitions(None), list(asked.read(None))) == (1, [1])
+    assert raised(asked.stop, InvalidRequestError("x")) is None, "Spark does not tell of it"
 
 
 def test_what_somebody_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(HIDING, "yes")
-    assert raised(Source().partitions, InvalidRequestError("x")) == "yes"
+    assert raised(source().partitions, InvalidRequestError("x")) == "yes"
     gc.collect()
     assert os.environ[HIDING] == "yes"
 

@@ -301,7 +301,7 @@ HEAD = RecordPlace(128, 10)
         (Range(HEAD, 128, False), [], None),
         (Range(HEAD, at(15), False, at(12)), [(12, 14)], None),
         (Range(HEAD, at(15), False, at(12) + 1), [(13, 14)], None),
-        (Range(HEAD, at(15), True, at(12)), [(12, 19)], 20),
+        (Range(HEAD, 728, True, at(12)), [(12, 19)], 20),
         (Range(RecordPlace(at(14), 14), 728, True), [(14, 19)], 20),
         (Range(RecordPlace(at(14), 14), at(15), False), [(14, 14)], None),
     ],

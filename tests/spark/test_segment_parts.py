@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
 
 from tests.builders import build_directory, make_records
 from tests.inspect.helpers import cut, flip, idx, seg
+from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.inspect.dump_chunks import ChunkReader
 from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.segment_job import SegmentJob
@@ -77,6 +79,7 @@ BY_SEARCH = [
 def test_a_segment_that_is_no_part_is_read_from_what_is_wanted_to_its_end(storage: Path) -> None:
     assert ranges(storage, 1) == [Range(place(0), END, True)]
     assert ranges(storage, 1, first=117) == [Range(place(17), END, True)]
+    assert ranges(storage, 1, first=117, entries=None) == [Range(place(17), END, True)]
 
 
 def test_parts_begin_where_the_index_leads(storage: Path) -> None:
@@ -107,6 +110,27 @@ def test_what_lies_far_in_front_of_a_place_need_not_lead_up_to_it(storage: Path)
     assert ranges(storage, 4) == BY_INDEX
     spoil(storage, 29, at(28))
     assert ranges(storage, 4) == [*BY_INDEX[:2], Range(place(20), END, True), None]
+
+
+@pytest.mark.parametrize(
+    ("lookback", "spoilt", "proven"),
+    [
+        (480, None, False),
+        (479, None, True),  # only the last one in front is asked
+        (480, at(20), False),
+        (480, at(20) + 1, True),
+    ],
+)
+def test_of_records_in_front_the_farthest_is_asked_that_a_search_would_reach(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, lookback: int, spoilt: int | None, proven: bool
+) -> None:
+    """The eighth begins 480 bytes in front of the place, if its entry is right, and between them is damage."""
+    monkeypatch.setattr(segment_parts, "LOOKBACK", lookback)
+    flip(seg(storage, 0, 100), at(15) + 50)
+    if spoilt is not None:
+        spoil(storage, 12, spoilt)
+    assert (ranges(storage, 4)[2] == BY_INDEX[2]) == proven
+    assert (ranges(storage, 4)[2] is None) != proven
 
 
 @pytest.mark.parametrize(
@@ -145,8 +169,18 @@ def test_an_index_is_usable_of_which_one_quarter_is_right(storage: Path, wrong: 
 def test_an_index_is_usable_that_has_four_entries_for_each_part(storage: Path) -> None:
     flip(seg(storage, 0, 100), at(20) + 50)
     assert ranges(storage, 10)[5] is None
-    assert ranges(storage, 10, entries=39)[5] is not None
-    assert ranges(storage, 10, entries=None)[5] is not None
+    searched = ranges(storage, 10, entries=None)
+    assert searched != ranges(storage, 10)
+    assert searched == ranges(storage, 10, entries=39) == ranges(storage, 10, entries=0)
+
+
+def refused(*_: Any, **__: Any) -> Any:
+    raise DiskReadError(Path("x"), None, OSError(5, "Input/output error"))
+
+
+def test_an_index_that_cannot_be_read_is_not_used(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segment_parts, "prove", refused)
+    assert ranges(storage, 4) == BY_SEARCH
 
 
 # ---- by search -----------------------------------------------------------------------------------------------------------
@@ -182,6 +216,23 @@ def test_damage_in_front_of_a_part_is_passed_over(storage: Path) -> None:
     idx(storage, 0, 100).unlink()
     flip(seg(storage, 0, 100), at(17) + 50)
     assert ranges(storage, 4)[2:] == BY_SEARCH[2:]
+
+
+def test_a_search_that_is_given_up_lets_the_part_be_read_from_the_beginning(
+    storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    idx(storage, 0, 100).unlink()
+    from_beginning = Range(HEAD, 1928, False, 1328)
+    with monkeypatch.context() as patched:
+        patched.setattr(segment_parts, "_chain", refused)
+        assert ranges(storage, 4)[2] == from_beginning
+    flip(seg(storage, 0, 100), at(17) + 50)
+    assert ranges(storage, 4)[2] == BY_SEARCH[2]
+    for tries, found in ((2, BY_SEARCH[2]), (1, from_beginning)):
+        monkeypatch.setattr(segment_parts, "_TRIES", tries)
+        assert ranges(storage, 4)[2] == found
+    monkeypatch.setattr(segment_parts, "SEARCH_BUDGET", 0)
+    assert ranges(storage, 4)[3] == Range(HEAD, END, True, 1928)
 
 
 def test_a_segment_that_was_cut_has_no_parts_behind_its_end(storage: Path) -> None:
@@ -225,6 +276,38 @@ def test_a_record_that_reaches_over_whole_parts_is_the_first_ones(
             assert found is None
         else:
             assert found == Range(RecordPlace(begins[first], 100 + first), high, last)
+
+
+@pytest.mark.parametrize(("large", "own"), [(58, True), (59, True), (60, False), (61, False)])
+def test_a_part_has_what_begins_up_to_its_last_byte(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: int, own: bool
+) -> None:
+    """Three parts of 600 bytes; the record in front of the second one's share is so large that the next begins near its end."""
+    monkeypatch.setattr(segment_parts, "LOOKBACK", 400)
+    monkeypatch.setattr(segment_parts, "LOOKAHEAD", 600)
+    storage, begins = sized(tmp_path, [20] * 9 + [560 + large] + [20] * 9 + [80 - large])
+    job = SegmentJob(storage / "0", 100, 0, bytes=1928)
+    assert seg(storage, 0, 100).stat().st_size == 1928
+    assert begins[10] == 1268 + large
+    with ChunkReader(job, ReadLimits(), data=False) as reader:
+        found = range_of(reader, SegmentPart("n", job, None, 1, 3))
+    assert found == (Range(RecordPlace(begins[10], 110), 1328, False) if begins[10] < 1328 else None)
+    assert (found is not None) == own
+
+
+@pytest.mark.parametrize(("more", "last", "ends"), [(0, 139, 140), (0, None, 140), (0, 138, 140), (1, 139, None)])
+def test_where_a_segment_ends_is_known_once_its_last_byte_was_seen(
+    storage: Path, more: int, last: int | None, ends: int | None
+) -> None:
+    with seg(storage, 0, 100).open("ab") as file:
+        file.write(bytes(more))
+    job = SegmentJob(storage / "0", 100, 0, bytes=END + more)
+    part = SegmentPart("n", job, RECORDS, 0, 1, None, last)
+    with ChunkReader(job, ReadLimits(), data=False) as reader:
+        whole = range_of(reader, part)
+        assert whole == Range(place(0), END + more, True)
+        (batch,) = segment_parts.items_of(reader, part, whole, data=False)
+        assert (len(batch), reader.next_id) == (RECORDS, ends)  # type: ignore[arg-type]
 
 
 def chained(storage: Path, number: int, target: int) -> tuple[RecordPlace | None, int | None]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -21,8 +23,9 @@ from pyspark.sql.datasource import (
 )
 
 from waltzctl.engine.inspect.segment_job import SegmentJob
+from waltzctl.engine.inspect.targets import Scope
 from waltzctl.engine.spark.selection import IdBounds, Selection, pushed
-from waltzctl.engine.spark.splits import FLAT, Notice, SegmentPart, _bytes_of, pack, parts_for, text, total
+from waltzctl.engine.spark.splits import FLAT, Notice, SegmentPart, _bytes_of, node_of, pack, parts_for, text, total
 
 
 def among(*numbers: int) -> frozenset[int]:
@@ -108,6 +111,12 @@ def test_filters_that_cannot_be_used_do_not_hide_those_behind_them() -> None:
     assert pushed(Selection(), filters) == Selection(ids=IdBounds(4, 4))  # type: ignore[arg-type]
 
 
+def test_a_filter_of_a_kind_that_is_not_known_bounds_nothing() -> None:
+    """Of a later Spark, perhaps."""
+    other: Any = SimpleNamespace(attribute=ID, value=5)
+    assert pushed(Selection(ids=IdBounds(2, 7)), [other]) == Selection(ids=IdBounds(2, 7))
+
+
 # ---- how it is cut -------------------------------------------------------------------------------------------------------
 
 
@@ -159,6 +168,13 @@ def test_a_packet_is_full_behind_its_size_and_one_segment_more() -> None:
     assert list(pack([], split)) == []
     assert total([part(7 + FLAT), part(8 + FLAT)]) == 15 + 2 * FLAT
     assert SegmentPart("n", job(100), None, count=4).cost == 25 + FLAT
+
+
+def test_a_node_is_what_was_named() -> None:
+    """The storage, or of what lies outside any the control file that was named alone."""
+    storage, control = Path("/s"), Path("/elsewhere/waltz-storage.ctl")
+    scopes = (Scope(storage, storage / control.name), Scope(None, control), Scope(None, None))
+    assert [node_of(one) for one in scopes] == ["/s", str(control), ""]
 
 
 def test_a_name_that_is_no_text_is_shown_with_marks() -> None:

@@ -21,8 +21,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tests.spark.local_spark import LocalSpark
-from waltzctl.engine.errors import ClusterError, InvalidRequestError
-from waltzctl.engine.spark import shipping, start
+from waltzctl.engine.errors import ClusterError, InvalidRequestError, MismatchError, UnavailableError
+from waltzctl.engine.spark import handshake, shipping, start
 from waltzctl.engine.spark.data_source import WaltzDataSource
 from waltzctl.engine.spark.spark_session import SparkOptions
 
@@ -133,6 +133,14 @@ def test_paths_of_the_program_stay_behind_ours_and_what_is_set_is_left(
     assert builder.inherited["SPARK_LOCAL_IP"] == "10.0.0.1"
 
 
+def test_without_pyspark_what_to_install_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    with pytest.raises(
+        UnavailableError, match=r"^PySpark is not installed .*pip install 'waltzctl\[spark\]', or --engine"
+    ):
+        start.open_session(options("local[1]"))
+
+
 def test_a_session_on_a_cluster_is_sent_the_code_once(builder: Builder) -> None:
     for _ in range(2):  # the second call finds the same session
         with start.open_session(options("spark://h:1", ui_enabled="true")):
@@ -187,6 +195,15 @@ def test_what_spark_or_java_says_while_it_starts_is_said_in_one_line_and_nothing
     start.open_session(options("local[1]")).__exit__(None, None, None)
     os.write(2, b"later\n")
     assert capfd.readouterr().err == "later\n"
+
+
+def test_workers_of_another_python_are_found_before_anything_is_asked_of_them(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handshake.platform, "python_version_tuple", lambda: ("3", "1", "0"))
+    with pytest.raises(MismatchError, match=r"its Python is .*; both must be of one minor version"):
+        start.open_session(options("local[1]"))
+    assert builder.stopped == 1
 
 
 def test_one_call_gives_a_session_that_knows_the_format_and_ends_with_the_program(

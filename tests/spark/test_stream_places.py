@@ -15,6 +15,7 @@ from tests.inspect.helpers import cut, flip, idx, patch, seg
 from waltzctl.engine.inspect import segment_checks
 from waltzctl.engine.log.view import view_partition
 from waltzctl.engine.scan import scanner
+from waltzctl.engine.scan.columns import Damage
 from waltzctl.engine.spark import stream_places
 from waltzctl.engine.spark.offsets import BEGINNING, Anchor
 from waltzctl.engine.spark.stream_places import PartitionPlaces, SegmentRange, open_segment
@@ -206,10 +207,53 @@ def test_the_segment_that_owns_an_id_is_asked_for_it(storage: Path) -> None:
 
 
 def test_ids_are_those_of_a_name_whatever_a_header_says(storage: Path) -> None:
-    patch(seg(storage, 0, 10), 28, (999).to_bytes(8, "big"))
+    patch(seg(storage, 0, 10), 32, (999).to_bytes(8, "big"))
     with open_segment(SegmentRange("n", storage / "0", 0, 10, 10, 19, 128, 10).job) as opened:
         assert (opened.begins, opened.reader is not None and opened.reader.begins) == (10, 10)
     assert places(storage).at_or_before(15) == anchor(15)
+    patch(seg(storage, 0, 10), 32, (10).to_bytes(8, "big"))  # which its first record bears out
+    for kind in (seg, idx):
+        kind(storage, 0, 10).rename(kind(storage, 0, 12))
+    with open_segment(SegmentRange("n", storage / "0", 0, 12, 12, 19, 128, 12).job) as opened:
+        assert (opened.begins, opened.reader is not None and opened.reader.begins) == (12, 12)
+
+
+class Walk:
+    """An opened segment that is scanned item by item; `left` are those that nobody asked for."""
+
+    def __init__(self, storage: Path, first: int) -> None:
+        with open_segment(SegmentRange("n", storage / "0", 0, first, first, first, 128, first).job) as opened:
+            whole = list(opened.scan(first, 128, stop=opened.size))
+            self.begins, self.size, self.job = opened.begins, opened.size, opened.job
+        self.left: list[Any] = []
+        for item in whole:
+            self.left += [item] if isinstance(item, Damage) else [item.rows(n, n + 1) for n in range(len(item))]
+
+    def scan(self, first: int, start: int, *, stop: int) -> Any:
+        assert (first, start) == (self.begins, 128)
+        while self.left:
+            yield self.left.pop(0)
+
+
+@pytest.mark.parametrize(
+    ("damaged", "bound", "found", "left"),
+    [
+        ((), 13, 13, range(15, 20)),
+        ((), 19, 19, range(0)),
+        ((), None, 19, range(0)),
+        ((14,), 13, 13, range(15, 20)),
+        ((14,), 14, 13, range(15, 20)),
+        ((14,), 15, 15, range(17, 20)),
+    ],
+)
+def test_a_segment_is_not_read_much_further_than_the_id_that_is_wanted(
+    storage: Path, damaged: tuple[int, ...], bound: int | None, found: int, left: range
+) -> None:
+    for number in damaged:
+        flip(seg(storage, 0, 10), at(number) + 50)
+    walk: Any = Walk(storage, 10)
+    assert stream_places._scan_up_to(walk, None, bound) == anchor(found)
+    assert [int(one.transaction_id[0]) for one in walk.left] == list(left)
 
 
 # ---- ranges --------------------------------------------------------------------------------------------------------------

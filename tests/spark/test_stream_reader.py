@@ -360,6 +360,7 @@ def test_an_end_without_a_record_is_taken_as_it_is() -> None:
     history = told(range(9), lost={0: 12})
     assert packed(over(history), offset(6), offset(Anchor(9))) == [[7, 8, 9]]
     assert packed(over(history), offset(Anchor(9)), offset(Anchor(9))) == [[]]
+    assert packed(over(history), offset(Anchor(6)), offset(6)) == [[]], "and so is a beginning"
 
 
 def test_a_batch_may_forget_only_what_was_never_read() -> None:
@@ -380,6 +381,14 @@ def test_a_batch_of_another_cluster_is_refused_at_either_end() -> None:
 
 
 # ---- options -------------------------------------------------------------------------------------------------------------
+
+
+def test_whoever_goes_through_a_stream_without_spark_sees_what_is_read_and_how() -> None:
+    """As a pipeline does."""
+    history: Any = told(range(3))
+    reader = WaltzStreamReader(history, StreamOptions(limit=7))
+    assert reader.history is history
+    assert reader.options == StreamOptions(limit=7)
 
 
 def test_options_are_as_documented() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ import pyarrow as pa
 
 from tests.builders import build_directory
 from tests.inspect.helpers import age, flip, seg
-from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.errors import DiskWriteError, InvalidRequestError, UnavailableError
 from waltzctl.engine.spark import table_files
 from waltzctl.engine.spark.table_files import TableRequest, TableResult, write_table
 from waltzctl.engine.task_executor import LocalExecutor
@@ -103,3 +104,20 @@ def test_places_are_those_of_the_rows_with_a_finding() -> None:
     assert table_files._places(pa.table({**columns, "finding": pa.nulls(3, pa.string())})) == []
     assert table_files._places(pa.table(columns)) == []
     assert TableResult(0, ()).findings == ()
+
+
+def test_without_the_libraries_what_to_install_is_said(
+    storage: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "waltzctl.engine.spark.batch_read", None)
+    with pytest.raises(UnavailableError, match=r"^tables need libraries that are not installed .*waltzctl\[spark\]"):
+        write_table(TableRequest(storage, tmp_path / "t", "orc"), LocalExecutor(1))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["s"]
+
+
+@pytest.mark.parametrize("kind", ["parquet", "orc"])
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "gone" / f"part.{kind}"
+    task = table_files._FileTask(None, None, pa.schema([pa.field("x", pa.int32())]), str(path), kind)  # type: ignore[arg-type]
+    with pytest.raises(DiskWriteError, match=str(path)):
+        table_files._write(task)

@@ -174,7 +174,9 @@ class Spark(LocalSpark):
             )
         raise AttributeError(name)
 
-    dataSource = SimpleNamespace(register=lambda kind: None)  # noqa: N815
+    @property
+    def dataSource(self) -> Any:  # noqa: N802
+        return SimpleNamespace(register=lambda kind: self.said.append(("register", kind.name())))
 
     def load(self, *path: str) -> Any:
         self.said.append(("load", *path))
@@ -200,7 +202,7 @@ def test_what_spark_is_asked_for(tmp_path: Path, format_: str, view: str, read_b
     target = str(tmp_path / "table")
     assert job[0] == "group"
     expected = [
-        ("format", "waltz", {}), ("options", request.options()), ("load",),
+        ("register", "waltz"), ("format", "waltz", {}), ("options", request.options()), ("load",),
         ("format", format_, {}), ("mode", "error", {}), ("save", target), ("format", format_, {}),
         *([("schema", "its schema", {})] if read_back else []), ("load", target),
     ]  # fmt: skip

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
 
-from pyspark.sql.types import StructType
+from pyspark.sql.types import IntegerType, StructField, StructType
 
 from tests.builders import build_directory
 from tests.inspect.helpers import flip, seg
@@ -92,11 +92,28 @@ def test_times_are_timestamps_or_texts(storage: Path) -> None:
         ("struct<a:int>", "struct<a:int,b:int>", False),
         ("array<int>", "int", False),
         ("array<int>", "array<bigint>", True),
+        ("array<bigint>", "array<int>", False),
+        ("array<struct<a:int,b:int>>", "array<struct<b:int>>", True),
+        ("array<struct<a:int>>", "array<struct<b:int>>", False),
+        ("struct<a:bigint>", "struct<a:int>", False),
+        ("struct<a:int>", "struct<A:bigint>", True),
+        ("bigint", "decimal(20,1)", True),
+        ("bigint", "decimal(20,2)", False),
+        ("int", "double", True),
+        ("timestamp", "timestamp", True),
+        ("timestamp", "bigint", False),
+        ("boolean", "boolean", True),
     ],
 )
 def test_nothing_is_cut_off(kind: str, wanted: str, expected: bool) -> None:
     column, asked = (parse_columns(f"a {text}").fields[0].dataType for text in (kind, wanted))
     assert fits(column, asked) is expected
+
+
+def test_fields_are_asked_for_once_and_there_is_one() -> None:
+    kind = StructType([StructField(name, IntegerType()) for name in "ab"])
+    for names, expected in ((["a"], True), (["b", "A"], True), (["a", "A"], False), ([], False)):
+        assert fits(kind, StructType([StructField(name, IntegerType()) for name in names])) is expected
 
 
 def test_a_type_that_cannot_stand_is_named(storage: Path) -> None:

@@ -14,6 +14,7 @@ pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
 
 from waltzctl.engine.spark import worker_daemon, worker_python
 
+ROOT = Path(__file__).resolve().parents[2]
 _TELL = "import json, os, sys; print(json.dumps([sys.executable, os.environ['PYTHONPATH'], sys.argv[1:]]))"
 
 
@@ -76,3 +77,15 @@ def test_what_cannot_be_imported_is_left_to_the_worker(monkeypatch: pytest.Monke
     monkeypatch.delitem(sys.modules, "waltzctl.engine.amounts", raising=False)
     worker_daemon.import_needed("pyspark.worker")
     assert "waltzctl.engine.amounts" in sys.modules
+
+
+def test_the_daemon_begins_when_the_program_of_its_workers_is_imported(tmp_path: Path) -> None:
+    tell = "import sys\ndef manager(): print('program' in sys.modules, sys.argv[1:])"
+    (tmp_path / "pyspark").mkdir()
+    (tmp_path / "pyspark" / "__init__.py").touch()
+    (tmp_path / "pyspark" / "daemon.py").write_text(tell)
+    (tmp_path / "program.py").touch()
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    command = [sys.executable, "-m", "waltzctl.engine.spark.worker_daemon", "program", "other"]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == "True ['program', 'other']\n"

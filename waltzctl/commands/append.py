@@ -160,7 +160,7 @@ def _append(
     from waltzctl.engine.storage.storage_options import StorageOptions
     from waltzctl.intake import bare_entries, json_entries
     from waltzctl.interrupt import finishing
-    from waltzctl.objects.repair import APPEND_RESULT
+    from waltzctl.objects.repair_objects import APPEND_RESULT
     from waltzctl.outcome import say_taken_back
 
     storage_path = storage_to_append_to(named, partition)
@@ -200,7 +200,7 @@ def _append(
 def _say_nothing_appended(console: Console, partition: int) -> None:
     """An interrupt before the session began: the answer is the same object, with nothing in it."""
     from waltzctl.engine.storage.append import AppendResult
-    from waltzctl.objects.repair import APPEND_RESULT
+    from waltzctl.objects.repair_objects import APPEND_RESULT
 
     result = AppendResult(partition, None, None, 0, 0)
     console.emit(APPEND_RESULT.shown(result), flush=True)

@@ -151,7 +151,7 @@ def run(
         raise typer.BadParameter("reading leaves nothing to remove", param_hint="'--truncate'")
 
     from waltzctl.engine.client.load import LoadOptions
-    from waltzctl.objects.bench import bench_result_object
+    from waltzctl.objects.bench_objects import bench_result_object
 
     with Console(output_format, quiet=quiet, verbose=verbose, single=True) as console:
         reach = connection.reach(console)

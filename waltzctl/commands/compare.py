@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from waltzctl.engine.compare.comparison import CompareSummary, PartitionComparison
-    from waltzctl.objects.compare import PlanFile
+    from waltzctl.objects.compare_objects import PlanFile
     from waltzctl.render.progress_bar import NoProgress, TerminalProgress
 
 MANUAL = Manual(
@@ -205,7 +205,7 @@ class _Report:
         from waltzctl.engine.columns.finding_columns import FINDING
         from waltzctl.engine.compare.comparison import CompareSummary, PartitionComparison
         from waltzctl.engine.findings import Finding
-        from waltzctl.objects.compare import comparison_object
+        from waltzctl.objects.compare_objects import comparison_object
 
         silent = self._console.quiet and self._console.for_people
         with self._listener.paused():
@@ -222,7 +222,7 @@ class _Report:
 
     def finish(self, plan_directory: Path | None, table: Path | None, *, allow_data_loss: bool) -> ExitStatus:
         """Write what was asked for, then conclude."""
-        from waltzctl.objects.compare import summary_object
+        from waltzctl.objects.compare_objects import summary_object
         from waltzctl.render.compared import conclusion
 
         summary = self._summary
@@ -252,7 +252,7 @@ class _Report:
         from waltzctl.engine.compare.plans import plans
         from waltzctl.engine.durable import disk
         from waltzctl.engine.log.places import absolute
-        from waltzctl.objects.compare import PlanFile
+        from waltzctl.objects.compare_objects import PlanFile
         from waltzctl.output_file import replacing_text
         from waltzctl.render.json import JsonWriter
 

@@ -125,7 +125,7 @@ def run(
 
     from waltzctl.engine.storage.directory import create_cluster
     from waltzctl.formats.control import Layout
-    from waltzctl.objects.repair import CLUSTER
+    from waltzctl.objects.repair_objects import CLUSTER
 
     with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
         if location is not None:

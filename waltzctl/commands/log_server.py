@@ -188,7 +188,7 @@ def _kind() -> Kind[LogServerOptions, Server]:
     """A log server as a process."""
     from waltzctl.engine.server.server import Server, location_of
     from waltzctl.foreground import Kind
-    from waltzctl.objects.serve import READY
+    from waltzctl.objects.serve_objects import READY
 
     def before(options: LogServerOptions) -> Iterator[str]:
         yield f"connecting to the metadata at {location_of(options.server)}"

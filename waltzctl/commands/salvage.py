@@ -155,7 +155,7 @@ def run(
 
     from waltzctl.engine.repair.salvage import salvage
     from waltzctl.formats.control import Layout
-    from waltzctl.objects.salvage import SALVAGE_REPORT
+    from waltzctl.objects.salvage_objects import SALVAGE_REPORT
 
     with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
         with (
@@ -201,7 +201,7 @@ def _control(
 ) -> ExitStatus:
     """Find, write and report a control file alone."""
     from waltzctl.engine.repair.salvage_control_file import salvage_control_file
-    from waltzctl.objects.salvage import SALVAGED_CONTROL
+    from waltzctl.objects.salvage_objects import SALVAGED_CONTROL
 
     with console, progress(quiet=console.quiet, verbose=verbose) as listener:
         found = salvage_control_file(

@@ -211,7 +211,7 @@ def _kind() -> Kind[ServeOptions, Node]:
     """A node as a process."""
     from waltzctl.engine.node.node import Node
     from waltzctl.foreground import Kind
-    from waltzctl.objects.serve import READY
+    from waltzctl.objects.serve_objects import READY
 
     def before(options: ServeOptions) -> Iterator[str]:
         where = options.node.zookeeper

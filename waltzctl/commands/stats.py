@@ -27,7 +27,7 @@ from waltzctl.values import parse_duration
 
 if TYPE_CHECKING:
     from waltzctl.engine.stats.report import StatsReport
-    from waltzctl.render.stats import Look
+    from waltzctl.render.stats_terminal import Look
 
 MANUAL = Manual(
     name="stats",
@@ -179,8 +179,8 @@ def _write_page(report: StatsReport, target: Path, paths: list[PurePath]) -> Non
 
 def _show(report: StatsReport, console: Console) -> None:
     from waltzctl.engine.columns.finding_columns import FINDING
-    from waltzctl.objects.stats import stats_objects
-    from waltzctl.render.stats import conclusion, stats_lines
+    from waltzctl.objects.stats_objects import stats_objects
+    from waltzctl.render.stats_terminal import conclusion, stats_lines
 
     for finding in report.findings:
         console.emit(FINDING.shown(finding))
@@ -198,7 +198,7 @@ def _look(stream: TextIO) -> Look:
     import os
     import shutil
 
-    from waltzctl.render.stats import Look
+    from waltzctl.render.stats_terminal import Look
 
     terminal = on_terminal(stream)
     unicode = (stream.encoding or "").lower().startswith("utf")

@@ -92,7 +92,7 @@ def run(
         refuse_with_node(**computing.given)
 
     from waltzctl.engine.inspect.status import storage_status
-    from waltzctl.objects.status import STORAGE_STATUS
+    from waltzctl.objects.status_objects import STORAGE_STATUS
 
     with Console(output_format, quiet=quiet, verbose=verbose, single=True) as console:
         if nodes is None:

@@ -39,6 +39,10 @@ MANUAL = Manual(
             "Afterwards the partitions concerned are verified again, under the lock, and the exit status is verify's: with the"
             " files comes back the damage that the repair was for (3, 4). A session or mark that falls is said on stderr."
         ),
+        (
+            "PATH may be a page store, as pages recover leaves it: the repair is taken back as long as the store was not opened"
+            " for writing since (13). --prune gives up what it kept."
+        ),
         ("PATH may be a partition's directory: the repair is then the latest one that touched that partition."),
         (
             "--prune gives up what repairs kept that are older than --older-than: their copies go, and with them the way back. A"
@@ -115,30 +119,33 @@ def run(
     age = parsed("--older-than", older_than, parse_duration)
     _check_prune(prune, age, keep, others=listing or entry_id is not None or allow_data_loss)
 
-    from waltzctl.engine.log.places import local
-    from waltzctl.engine.log.view import TargetKind, resolve
-    from waltzctl.engine.storage.store import concerned, list_entries
+    from waltzctl.engine.pages.wal_reader import is_page_store
 
-    target = resolve(named)
-    if target.storage is None or target.kind not in (TargetKind.STORAGE, TargetKind.PARTITION):
-        raise InvalidRequestError(
-            f"{named}: a {target.kind}, not a storage directory or a partition's directory in one"
-        )
+    if is_page_store(named):
+        if allow_data_loss:
+            raise typer.BadParameter(
+                "what was written to a page store since is not set aside", param_hint="'--allow-data-loss'"
+            )
+        storage, partition = Path(named), None
+    else:
+        storage, partition = _storage_of(named, prune=prune)
     if prune:
         from waltzctl.quarantine_pruning import prune_quarantine
 
-        if target.kind is not TargetKind.STORAGE:
-            raise InvalidRequestError(f"{named}: a {target.kind}; --prune works on a whole storage directory")
         assert age is not None  # checked above
         with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
-            return prune_quarantine(console, named, older_than=age, keep=keep or 0, yes=yes, dry_run=dry_run)
-    storage = local(target.storage)
-    entries = list_entries(storage)
-    if target.partition is not None:
-        mine = [entry for entry in entries if target.partition in (concerned(entry) or {target.partition})]
+            return prune_quarantine(console, storage, older_than=age, keep=keep or 0, yes=yes, dry_run=dry_run)
+
+    from waltzctl.engine.durable.quarantine import list_entries
+    from waltzctl.engine.repair.store_kinds import store_of
+    from waltzctl.engine.storage.store import concerned
+
+    entries = list_entries(storage, store_of(storage))
+    if partition is not None:
+        mine = [entry for entry in entries if partition in (concerned(entry) or {partition})]
         if others := {entry.id for entry in entries} - {entry.id for entry in mine} & {entry_id}:
             raise InvalidRequestError(
-                f"{others.pop()}: this repair touched nothing of partition {target.partition}",
+                f"{others.pop()}: this repair touched nothing of partition {partition}",
                 advice=f"name the storage directory: {storage}",
             )
         entries = tuple(mine)
@@ -151,6 +158,24 @@ def run(
         if not yes:
             _confirm(chosen, allow_data_loss=allow_data_loss)
         return _undo(console, storage, chosen, allow_data_loss=allow_data_loss)
+
+
+def _storage_of(named: Path, *, prune: bool) -> tuple[Path, int | None]:
+    """The storage directory of a path, and the partition that is meant in it.
+
+    Raises InvalidRequestError for a path that undo, or undo --prune, cannot work on; NotWaltzError.
+    """
+    from waltzctl.engine.log.places import local
+    from waltzctl.engine.log.view import TargetKind, resolve
+
+    target = resolve(named)
+    if target.storage is None or target.kind not in (TargetKind.STORAGE, TargetKind.PARTITION):
+        raise InvalidRequestError(
+            f"{named}: a {target.kind}, not a storage directory or a partition's directory in one"
+        )
+    if prune and target.kind is not TargetKind.STORAGE:
+        raise InvalidRequestError(f"{named}: a {target.kind}; --prune works on a whole storage directory")
+    return local(target.storage), target.partition
 
 
 def _check_prune(prune: bool, age: float | None, keep: int | None, *, others: bool) -> None:
@@ -166,7 +191,7 @@ def _check_prune(prune: bool, age: float | None, keep: int | None, *, others: bo
 
 
 def _list(console: Console, entries: Sequence[QuarantineEntry]) -> ExitStatus:
-    from waltzctl.objects.repair import UNDO_ENTRY
+    from waltzctl.objects.repair_objects import UNDO_ENTRY
 
     with console:
         for entry in entries:
@@ -196,12 +221,17 @@ def _choose(storage: Path, entries: Sequence[QuarantineEntry], entry_id: str | N
 def _outlook(entry: QuarantineEntry, *, allow_data_loss: bool) -> None:
     """Say what else changes.  Raises StalePlanError where the undo would be refused."""
     from waltzctl.engine.durable.manifest import RepairState
+    from waltzctl.engine.pages import page_recovery
+    from waltzctl.engine.pages.wal_reader import is_page_store
     from waltzctl.engine.repair.since import falling_marks
     from waltzctl.engine.repair.undoing import check_undo
     from waltzctl.engine.storage.store import list_entries
 
     if entry.state is not RepairState.APPLIED:
         return  # interrupted half-way: that is taken back whatever came since, or refused when it is tried
+    if is_page_store(entry.storage):
+        page_recovery.check_undo(entry)
+        return
     for path in check_undo(entry, list_entries(entry.storage), allow_data_loss=allow_data_loss):
         say(f"waltzctl: set aside first, in the quarantine: what was written since of {path}")
     for fall in falling_marks(entry):
@@ -223,7 +253,7 @@ def _confirm(entry: QuarantineEntry, *, allow_data_loss: bool) -> None:
 
 
 def _dry_run(console: Console, storage: Path, entry: QuarantineEntry, *, allow_data_loss: bool) -> ExitStatus:
-    from waltzctl.objects.repair import UNDO_ENTRY
+    from waltzctl.objects.repair_objects import UNDO_ENTRY
     from waltzctl.repair_procedure import verified
 
     _outlook(entry, allow_data_loss=allow_data_loss)
@@ -236,7 +266,7 @@ def _dry_run(console: Console, storage: Path, entry: QuarantineEntry, *, allow_d
 def _undo(console: Console, storage: Path, entry: QuarantineEntry, *, allow_data_loss: bool) -> ExitStatus:
     from waltzctl.engine.repair.apply import undo_repair
     from waltzctl.interrupt import finishing
-    from waltzctl.objects.repair import result_object
+    from waltzctl.objects.repair_objects import result_object
     from waltzctl.outcome import say_taken_back
 
     with finishing("the undo", "the next command that writes then finishes it"):

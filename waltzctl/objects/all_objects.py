@@ -9,14 +9,14 @@ from waltzctl.engine.columns.manifest_columns import MANIFEST
 from waltzctl.engine.columns.plan_columns import PLAN
 from waltzctl.engine.columns.record_columns import RECORD
 from waltzctl.engine.columns.segment_columns import INDEX_ENTRY, SEGMENT
-from waltzctl.objects.backup import BACKUP, DIFFERENCE, PRUNED, RESTORED, VAULT_CREATED, VAULT_REPAIRED
-from waltzctl.objects.bench import BENCH_RESULT
-from waltzctl.objects.cluster import CLUSTER_CREATED, CLUSTER_STATE, CLUSTER_TOP, FORECAST
-from waltzctl.objects.compare import COMPARE_SUMMARY, PARTITION_COMPARISON
-from waltzctl.objects.error import ERROR
-from waltzctl.objects.log import HIGH_WATER_MARK, LOG_LOAD, LOG_RECORD, LOG_TRACE, LOG_VALIDATION
-from waltzctl.objects.node import MAX_TRANSACTION_ID, NODE_METRIC, NODE_PARTITION, NODE_PORT, NODE_SESSION
-from waltzctl.objects.pages import (
+from waltzctl.objects.backup_objects import BACKUP, DIFFERENCE, PRUNED, RESTORED, VAULT_CREATED, VAULT_REPAIRED
+from waltzctl.objects.bench_objects import BENCH_RESULT
+from waltzctl.objects.cluster_objects import CLUSTER_CREATED, CLUSTER_STATE, CLUSTER_TOP, FORECAST
+from waltzctl.objects.compare_objects import COMPARE_SUMMARY, PARTITION_COMPARISON
+from waltzctl.objects.error_objects import ERROR
+from waltzctl.objects.log_objects import HIGH_WATER_MARK, LOG_LOAD, LOG_RECORD, LOG_TRACE, LOG_VALIDATION
+from waltzctl.objects.node_objects import MAX_TRANSACTION_ID, NODE_METRIC, NODE_PARTITION, NODE_PORT, NODE_SESSION
+from waltzctl.objects.pages_objects import (
     FREE_RANGE,
     LOG_EDIT,
     PAGE_GC_RESULT,
@@ -25,11 +25,11 @@ from waltzctl.objects.pages import (
     PAGE_VERIFY_SUMMARY,
     PAGE_VERSION,
 )
-from waltzctl.objects.pipeline import PIPELINE_CREATED, PIPELINE_GAP, PIPELINE_RUN
-from waltzctl.objects.repair import APPEND_RESULT, CLUSTER, RESULT, UNDO_ENTRY
-from waltzctl.objects.salvage import SALVAGE_REPORT, SALVAGED_CONTROL
-from waltzctl.objects.serve import LIVE, LOG, READY, SETTING
-from waltzctl.objects.stats import (
+from waltzctl.objects.pipeline_objects import PIPELINE_CREATED, PIPELINE_GAP, PIPELINE_RUN
+from waltzctl.objects.repair_objects import APPEND_RESULT, CLUSTER, RESULT, UNDO_ENTRY
+from waltzctl.objects.salvage_objects import SALVAGE_REPORT, SALVAGED_CONTROL
+from waltzctl.objects.serve_objects import LIVE, LOG, READY, SETTING
+from waltzctl.objects.stats_objects import (
     STATS_BUCKET,
     STATS_CLIENT,
     STATS_GAP,
@@ -39,8 +39,8 @@ from waltzctl.objects.stats import (
     STATS_SUMMARY,
     STATS_UNTIMED,
 )
-from waltzctl.objects.status import STORAGE_STATUS
-from waltzctl.objects.verify import VERIFY_SUMMARY
+from waltzctl.objects.status_objects import STORAGE_STATUS
+from waltzctl.objects.verify_objects import VERIFY_SUMMARY
 
 OBJECTS: dict[str, ObjectType] = {
     one.name: one

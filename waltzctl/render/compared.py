@@ -11,7 +11,7 @@ from waltzctl.values import counted, human_bytes, human_duration, printable
 
 if TYPE_CHECKING:
     from waltzctl.engine.compare.comparison import CompareSummary
-    from waltzctl.objects.compare import PlanFile
+    from waltzctl.objects.compare_objects import PlanFile
     from waltzctl.render.table import TableWriter
 
 _STATE_STYLE = {

@@ -7,7 +7,8 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from waltzctl import __version__
-from waltzctl.render.stats import (
+from waltzctl.render.stats_plots import Mark, Plot, bar, details, figure, opening, strip, table, text
+from waltzctl.render.stats_terminal import (
     ESTIMATE,
     amount,
     class_name,
@@ -20,7 +21,6 @@ from waltzctl.render.stats import (
     total_of,
     width_text,
 )
-from waltzctl.render.stats_plots import Mark, Plot, bar, details, figure, opening, strip, table, text
 from waltzctl.values import counted, human_bytes
 
 if TYPE_CHECKING:

@@ -39,8 +39,8 @@ class Heading:
 def headings(kind: str) -> tuple[Heading, ...]:
     """The columns of a table of such objects; none where they are no rows."""
     from waltzctl.objects.all_objects import OBJECTS
-    from waltzctl.objects.pages import BLOB_FILE
-    from waltzctl.objects.status import PARTITION_STATUS
+    from waltzctl.objects.pages_objects import BLOB_FILE
+    from waltzctl.objects.status_objects import PARTITION_STATUS
 
     inner = {one.name: one for one in (PARTITION_STATUS, BLOB_FILE)}  # rows of tables inside another object's view
     shown = inner.get(kind) or OBJECTS[kind]

@@ -165,7 +165,7 @@ def _salvaged_control(writer: TableWriter, shown: Object) -> None:
 
 
 def _bench_result(writer: TableWriter, shown: Object) -> None:
-    from waltzctl.render.bench import bench_view
+    from waltzctl.render.load_view import bench_view
 
     bench_view(writer, shown)
 

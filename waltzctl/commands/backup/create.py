@@ -114,7 +114,7 @@ def run(
         refuse_without_node(connection, name="SOURCE")
         place = place_of(source, name="SOURCE")
 
-    from waltzctl.objects.backup import BACKUP
+    from waltzctl.objects.backup_objects import BACKUP
 
     with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
         with progress(quiet=quiet, verbose=verbose, noun=None if nodes is None else "records") as listener:

@@ -43,7 +43,7 @@ def run(
 
     from waltzctl.engine.backup.backup_difference import SectionDifference, differences
     from waltzctl.engine.vault.vault_reader import VaultReader
-    from waltzctl.objects.backup import DIFFERENCE
+    from waltzctl.objects.backup_objects import DIFFERENCE
 
     with Console(output_format, quiet=quiet, verbose=verbose) as console:
         reader = VaultReader.open(directory, password_of(password_file))

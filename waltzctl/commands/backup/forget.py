@@ -78,7 +78,7 @@ def run(
 
     from waltzctl.engine.backup.backup_removal import ForgetPlan, forget, plan_forgetting, prune_vault
     from waltzctl.engine.backup.retention import Retention
-    from waltzctl.objects.backup import forget_plan_object
+    from waltzctl.objects.backup_objects import forget_plan_object
 
     tags = frozenset(keep_tag or ())
     retention = Retention(keep_last, keep_hourly, keep_daily, keep_weekly, keep_monthly, keep_yearly, tags)

@@ -49,7 +49,7 @@ def run(
         raise typer.BadParameter("an encrypted vault takes --password-file", param_hint="'--encrypt'")
 
     from waltzctl.engine.backup.backup_creation import create_vault
-    from waltzctl.objects.backup import VAULT_CREATED
+    from waltzctl.objects.backup_objects import VAULT_CREATED
 
     with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
         password = password_of(password_file) if encrypt else None

@@ -32,7 +32,7 @@ def run(
 
     from waltzctl.engine.columns.finding_columns import FINDING
     from waltzctl.engine.vault.vault_reader import UnreadableBackup, VaultReader
-    from waltzctl.objects.backup import BACKUP
+    from waltzctl.objects.backup_objects import BACKUP
 
     status, count = ExitStatus.CLEAN, 0
     with Console(output_format, quiet=quiet, verbose=verbose) as console:

@@ -37,7 +37,7 @@ def run(
 
     from waltzctl.engine.backup.backup_removal import prune_vault
     from waltzctl.engine.columns.finding_columns import FINDING
-    from waltzctl.objects.backup import PRUNED
+    from waltzctl.objects.backup_objects import PRUNED
 
     with Console(output_format, quiet=quiet, verbose=verbose, must_finish=True) as console:
         done = prune_vault(directory, password=password_of(password_file))

@@ -45,7 +45,7 @@ def run(
     directory, place = vault_of(vault), place_of(source, name="--from")
 
     from waltzctl.engine.backup.backup_repair import repair_vault
-    from waltzctl.objects.backup import VAULT_REPAIRED
+    from waltzctl.objects.backup_objects import VAULT_REPAIRED
 
     with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
         done = repair_vault(directory, place, password=password_of(password_file))

@@ -74,7 +74,7 @@ def run(
     from waltzctl.engine.columns.finding_columns import FINDING
     from waltzctl.engine.findings import Finding
     from waltzctl.engine.inspect.verify import verify
-    from waltzctl.objects.backup import restored_object
+    from waltzctl.objects.backup_objects import restored_object
 
     options = RestoreOptions(wanted, ends, for_rejoin)
     with Console(output_format, quiet=quiet, verbose=verbose, must_finish=True) as console:

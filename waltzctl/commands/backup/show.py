@@ -30,7 +30,7 @@ def run(
     directory = vault_of(vault)
 
     from waltzctl.engine.vault.vault_reader import VaultReader
-    from waltzctl.objects.backup import BACKUP
+    from waltzctl.objects.backup_objects import BACKUP
 
     with Console(output_format, quiet=quiet, verbose=verbose, single=True) as console:
         head = VaultReader.open(directory, password_of(password_file)).find(backup)

@@ -22,7 +22,7 @@ from waltzctl.commands.cluster import (
     unprefer,
     verify,
 )
-from waltzctl.commands.cluster.target import VERIFYING
+from waltzctl.commands.cluster.cluster_target import VERIFYING
 from waltzctl.connection_options import SECURITY, Connecting, with_connection
 from waltzctl.manual import Example, Manual, ManualSection
 from waltzctl.metadata_option import ZOOKEEPER_USER, ClusterTarget, MetadataOption

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from waltzctl.change_procedure import CLUSTER_SAFETY
-from waltzctl.commands.cluster.target import CHANGING, NodeArgument, change_metadata
+from waltzctl.commands.cluster.cluster_target import CHANGING, NodeArgument, change_metadata
 from waltzctl.connection_options import address_of
 from waltzctl.console import Console
 from waltzctl.exit_status import ExitStatus

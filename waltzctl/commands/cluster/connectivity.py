@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from waltzctl.cluster_report import report
-from waltzctl.commands.cluster.target import VERIFYING
+from waltzctl.commands.cluster.cluster_target import VERIFYING
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Example, Manual
 from waltzctl.metadata_option import ClusterTarget

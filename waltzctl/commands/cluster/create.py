@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waltzctl.commands.cluster.target import CHANGING
+from waltzctl.commands.cluster.cluster_target import CHANGING
 from waltzctl.commands.create_cluster import cluster_key_of
 from waltzctl.console import Console
 from waltzctl.manual import Example, Manual
@@ -64,7 +64,7 @@ def run(
     cluster_key = parsed("--key", key, cluster_key_of) or uuid.uuid4()
 
     from waltzctl.engine.metadata.cluster_changes import create_cluster
-    from waltzctl.objects.cluster import CLUSTER_CREATED
+    from waltzctl.objects.cluster_objects import CLUSTER_CREATED
 
     async def make(store: MetadataStore) -> None:
         await create_cluster(store, name=name, num_partitions=partitions, cluster_key=cluster_key)

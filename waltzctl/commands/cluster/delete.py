@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from waltzctl.change_procedure import CLUSTER_SAFETY
-from waltzctl.commands.cluster.target import CHANGING, change_metadata
+from waltzctl.commands.cluster.cluster_target import CHANGING, change_metadata
 from waltzctl.console import Console
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Example, Manual

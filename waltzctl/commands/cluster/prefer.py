@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from waltzctl.commands.cluster.target import LOOKING, EndpointArgument, change_preference
-from waltzctl.commands.node.target import WantedPartitions, wanted_of
+from waltzctl.commands.cluster.cluster_target import LOOKING, EndpointArgument, change_preference
+from waltzctl.commands.node.node_target import WantedPartitions, wanted_of
 from waltzctl.console import Console
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Example, Manual

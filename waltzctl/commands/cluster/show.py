@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from waltzctl.commands.cluster.target import LOOKING
+from waltzctl.commands.cluster.cluster_target import LOOKING
 from waltzctl.console import Console
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Example, Manual
@@ -39,13 +39,13 @@ def run(
     target = ClusterTarget.of(ctx)
 
     from waltzctl.engine.metadata.cluster_state import read_cluster_state
-    from waltzctl.objects.cluster import CLUSTER_STATE
+    from waltzctl.objects.cluster_objects import CLUSTER_STATE
 
     with Console(output_format, quiet=quiet, verbose=verbose, single=True) as console:
         state = target.ask(read_cluster_state)
         shown = CLUSTER_STATE.shown(state)
         if console.format is Format.TABLE:
-            from waltzctl.render.cluster import cluster_lines
+            from waltzctl.render.cluster_view import cluster_lines
 
             for line in cluster_lines(shown, str(target.location)):
                 console.line(line)

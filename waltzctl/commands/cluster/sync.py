@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from waltzctl.change_procedure import NODE_SAFETY, Changed, change
-from waltzctl.commands.cluster.target import LOOKING
+from waltzctl.commands.cluster.cluster_target import LOOKING
 from waltzctl.connection_options import address_of
 from waltzctl.console import Console
 from waltzctl.exit_status import ExitStatus
@@ -61,7 +61,7 @@ def run(
 
     from waltzctl.engine.cluster.synchronisation import plan_synchronisation, synchronise
     from waltzctl.engine.metadata.cluster_state import read_cluster_state
-    from waltzctl.objects.cluster import sync_plan_object
+    from waltzctl.objects.cluster_objects import sync_plan_object
 
     location = target.location
     with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:

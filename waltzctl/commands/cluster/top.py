@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waltzctl.commands.cluster.target import LOOKING
+from waltzctl.commands.cluster.cluster_target import LOOKING
 from waltzctl.connection_options import run_async
 from waltzctl.console import Console, on_terminal
 from waltzctl.exit_status import ExitStatus
@@ -88,8 +88,8 @@ def run(
 
 
 def _show(console: Console, found: ClusterOverview, *, drawn: bool) -> None:
-    from waltzctl.objects.cluster import CLUSTER_TOP
-    from waltzctl.render.cluster import top_lines
+    from waltzctl.objects.cluster_objects import CLUSTER_TOP
+    from waltzctl.render.cluster_view import top_lines
 
     now = datetime.now(UTC)
     shown: Object = CLUSTER_TOP.shown(found, time=f"{now:%Y-%m-%dT%H:%M:%S}.{now.microsecond // 1000:03d}Z")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import typer
 
 from waltzctl.change_procedure import CLUSTER_SAFETY
-from waltzctl.commands.cluster.target import CHANGING, NodeArgument, change_metadata
-from waltzctl.commands.node.target import WantedPartitions, wanted_of
+from waltzctl.commands.cluster.cluster_target import CHANGING, NodeArgument, change_metadata
+from waltzctl.commands.node.node_target import WantedPartitions, wanted_of
 from waltzctl.connection_options import address_of
 from waltzctl.console import Console
 from waltzctl.exit_status import ExitStatus

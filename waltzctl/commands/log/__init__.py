@@ -7,7 +7,7 @@ from types import ModuleType
 import typer
 
 from waltzctl.commands.log import append, bench, get, high_water_mark, tail, trace, validate
-from waltzctl.commands.log.target import STATUSES
+from waltzctl.commands.log.log_target import STATUSES
 from waltzctl.connection_options import SECURITY, Connecting, with_connection
 from waltzctl.manual import Example, Manual, ManualSection
 from waltzctl.metadata_option import ZOOKEEPER_USER, ClusterTarget, MetadataOption

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from waltzctl.commands.append import InputFormat
-from waltzctl.commands.log.target import STATUSES, chosen, options_of
+from waltzctl.commands.log.log_target import STATUSES, chosen, options_of
 from waltzctl.console import Console
 from waltzctl.exit_status import ExitStatus
 from waltzctl.log_session import use_log
@@ -127,7 +127,7 @@ class _Progress:
     def show(self, *, ended_early: bool) -> None:
         """The result."""
         from waltzctl.engine.storage.append import AppendResult
-        from waltzctl.objects.repair import APPEND_RESULT
+        from waltzctl.objects.repair_objects import APPEND_RESULT
 
         result = AppendResult(self._partition, self._first, self._last, self.committed, self._bytes)
         if ended_early or not (self._console.quiet and self._console.for_people):

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from waltzctl.commands.log.target import STATUSES, chosen, options_of
+from waltzctl.commands.log.log_target import STATUSES, chosen, options_of
 from waltzctl.console import Console
 from waltzctl.exit_status import ExitStatus
 from waltzctl.log_session import use_log
@@ -65,7 +65,7 @@ def run(
 
     from waltzctl.engine.client.log_client import LogClient
     from waltzctl.engine.client.log_load import LogLoadOptions, LogLoadResult, load
-    from waltzctl.objects.log import LOG_LOAD
+    from waltzctl.objects.log_objects import LOG_LOAD
 
     with Console(output_format, quiet=quiet, verbose=verbose, single=True) as console:
 

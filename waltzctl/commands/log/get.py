@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from waltzctl.commands.log.log_target import STATUSES, chosen, options_of
 from waltzctl.commands.log.tail import DataOption, RecordShower
-from waltzctl.commands.log.target import STATUSES, chosen, options_of
 from waltzctl.console import Console
 from waltzctl.exit_status import ExitStatus
 from waltzctl.log_session import use_log

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from waltzctl.commands.log.target import STATUSES, chosen, options_of
+from waltzctl.commands.log.log_target import STATUSES, chosen, options_of
 from waltzctl.console import Console
 from waltzctl.exit_status import ExitStatus
 from waltzctl.log_session import use_log
@@ -40,7 +40,7 @@ def run(
     target = ClusterTarget.of(ctx)
     wanted = partitions_of(partition)
 
-    from waltzctl.objects.log import HIGH_WATER_MARK
+    from waltzctl.objects.log_objects import HIGH_WATER_MARK
 
     with Console(output_format, quiet=quiet, verbose=verbose) as console:
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waltzctl.commands.log.target import STATUSES, chosen, options_of
+from waltzctl.commands.log.log_target import STATUSES, chosen, options_of
 from waltzctl.console import Console, on_terminal
 from waltzctl.exit_status import ExitStatus
 from waltzctl.log_session import use_log
@@ -164,7 +164,7 @@ class RecordShower:
         return asyncio.ensure_future(client.data(one.partition, one.transaction_id))
 
     def _show(self, one: Transaction, data: asyncio.Task[bytes] | None) -> None:
-        from waltzctl.objects.log import LOG_RECORD
+        from waltzctl.objects.log_objects import LOG_RECORD
         from waltzctl.render.dumped import data_keys
 
         shown = LOG_RECORD.keys(one)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waltzctl.commands.log.target import STATUSES, chosen, options_of
+from waltzctl.commands.log.log_target import STATUSES, chosen, options_of
 from waltzctl.console import Console
 from waltzctl.exit_status import ExitStatus
 from waltzctl.log_session import use_log
@@ -67,7 +67,7 @@ def run(
     from waltzctl.engine.errors import DeadlineError, RefusedError
     from waltzctl.engine.metadata.cluster_state import read_cluster_state
     from waltzctl.formats.request_id import RequestId
-    from waltzctl.objects.log import LOG_TRACE
+    from waltzctl.objects.log_objects import LOG_TRACE
 
     with Console(output_format, quiet=quiet, verbose=verbose) as console:
         state: ClusterState = target.ask(read_cluster_state)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waltzctl.commands.log.target import STATUSES, chosen, options_of
+from waltzctl.commands.log.log_target import STATUSES, chosen, options_of
 from waltzctl.console import Console
 from waltzctl.exit_status import ExitStatus
 from waltzctl.log_session import use_logs
@@ -54,7 +54,7 @@ def run(
     wanted = partitions_of(partition)
 
     from waltzctl.engine.client.log_load import validate
-    from waltzctl.objects.log import LOG_VALIDATION
+    from waltzctl.objects.log_objects import LOG_VALIDATION
 
     with Console(output_format, quiet=quiet, verbose=verbose, single=True) as console:
 

@@ -20,7 +20,7 @@ from waltzctl.commands.node import (
     sync_partitions,
     validate,
 )
-from waltzctl.commands.node.target import STATUSES, NodeTarget
+from waltzctl.commands.node.node_target import STATUSES, NodeTarget
 from waltzctl.connection_options import SECURITY, Connecting, address_of, with_connection
 from waltzctl.manual import Example, Manual, ManualSection
 

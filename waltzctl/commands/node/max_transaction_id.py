@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from waltzctl.commands.node.target import LOOKING, NodeTarget, WantedPartitions, wanted_of
+from waltzctl.commands.node.node_target import LOOKING, NodeTarget, WantedPartitions, wanted_of
 from waltzctl.connection_options import run_async
 from waltzctl.console import Console
 from waltzctl.exit_status import ExitStatus
@@ -46,7 +46,7 @@ def run(
     wanted = sorted(wanted_of(partition))
 
     from waltzctl.engine.client.connection_factory import ConnectionFactory
-    from waltzctl.objects.node import max_transaction_id_object
+    from waltzctl.objects.node_objects import max_transaction_id_object
 
     async def ask(reach: ConnectionFactory, console: Console) -> None:
         async with await reach.admin(target.admin) as admin, await reach.storage(target.data) as client:

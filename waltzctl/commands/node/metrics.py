@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from waltzctl.commands.node.target import LOOKING, NodeTarget
+from waltzctl.commands.node.node_target import LOOKING, NodeTarget
 from waltzctl.console import Console
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Example, Manual
@@ -43,7 +43,7 @@ def run(
     wanted = partitions_of(partition)
 
     from waltzctl.engine.client.partition_readings import parse_metrics
-    from waltzctl.objects.node import NODE_METRIC
+    from waltzctl.objects.node_objects import NODE_METRIC
 
     with Console(output_format, quiet=quiet, verbose=verbose) as console:
         text = target.ask(console, lambda client: client.metrics())

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from waltzctl.commands.node.target import LOOKING, NodeTarget, WantedPartitions, wanted_of
+from waltzctl.commands.node.node_target import LOOKING, NodeTarget, WantedPartitions, wanted_of
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Example, Manual
 from waltzctl.options import DataForm, DumpFormat, Format, FormatOption, QuietOption, VerboseOption, transaction_of

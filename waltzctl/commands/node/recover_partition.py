@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from waltzctl.change_procedure import NODE_SAFETY
-from waltzctl.commands.node.target import NodeTarget
+from waltzctl.commands.node.node_target import NodeTarget
 from waltzctl.connection_options import address_of
 from waltzctl.console import Console
 from waltzctl.exit_status import CHANGING_NODES, ExitStatus

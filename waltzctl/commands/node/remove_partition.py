@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from waltzctl.change_procedure import NODE_SAFETY
-from waltzctl.commands.node.target import NodeTarget, WantedPartitions, change_partitions, wanted_of
+from waltzctl.commands.node.node_target import NodeTarget, WantedPartitions, change_partitions, wanted_of
 from waltzctl.console import Console
 from waltzctl.exit_status import CHANGING_NODES, ExitStatus
 from waltzctl.manual import Example, Manual

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from waltzctl.commands.node.target import LOOKING, NodeTarget
+from waltzctl.commands.node.node_target import LOOKING, NodeTarget
 from waltzctl.console import Console
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Example, Manual
@@ -40,7 +40,7 @@ def run(
 
     from waltzctl.engine.client.admin_client import AdminClient
     from waltzctl.engine.columns.column import Object
-    from waltzctl.objects.node import node_session_object
+    from waltzctl.objects.node_objects import node_session_object
 
     async def ask(client: AdminClient) -> list[Object]:
         numbers = [number for number, _ in await client.assigned_status()] if wanted is None else sorted(wanted)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from waltzctl.change_procedure import NODE_SAFETY
-from waltzctl.commands.node.target import NodeTarget, change_partitions
+from waltzctl.commands.node.node_target import NodeTarget, change_partitions
 from waltzctl.console import Console
 from waltzctl.exit_status import CHANGING_NODES, ExitStatus
 from waltzctl.manual import Example, Manual, ManualSection

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from waltzctl.commands.node.target import NodeTarget
+from waltzctl.commands.node.node_target import NodeTarget
 from waltzctl.connection_options import run_async
 from waltzctl.console import Console
 from waltzctl.exit_status import ExitStatus
@@ -64,7 +64,7 @@ def run(
     from waltzctl.engine.client.addresses import Address
     from waltzctl.engine.client.connection_factory import ConnectionFactory
     from waltzctl.engine.errors import WaltzError
-    from waltzctl.objects.node import node_port_object
+    from waltzctl.objects.node_objects import node_port_object
 
     async def attempt(reach: ConnectionFactory, port: str, address: Address) -> WaltzError | None:
         connect = reach.storage if port == "data" else reach.admin

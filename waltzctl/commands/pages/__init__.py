@@ -1,24 +1,24 @@
-"""pages: look at page stores, give their room back, and save what is whole of a damaged one."""
+"""pages: look at page stores, give their room back, and recover or save damaged ones."""
 
 from __future__ import annotations
 
 from types import ModuleType
 
-from waltzctl.commands.pages import dump, gc, salvage, status, verify
+from waltzctl.commands.pages import dump, gc, recover, salvage, status, verify
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Example, Manual, ManualSection
 
-ACTIONS: tuple[ModuleType, ...] = (verify, status, dump, gc, salvage)
+ACTIONS: tuple[ModuleType, ...] = (verify, status, dump, gc, recover, salvage)
 """One file each, in the order in which ``--help`` lists them."""
 
 MANUAL = Manual(
     name="pages",
-    summary="Look at page stores, give their room back, salvage damaged ones",
+    summary="Look at page stores, give their room back, recover damaged ones",
     description=(
         (
             "A page store is a directory with numbered pages of data in namespaces: wal/ has its log, blob/ the data. verify,"
-            " status and dump only read, take no lock and work beside a process that has the store open; gc and salvage change"
-            " something, salvage in another directory."
+            " status and dump only read, take no lock and work beside a process that has the store open; gc, recover and"
+            " salvage change something, salvage in another directory."
         ),
     ),
     examples=(
@@ -26,6 +26,7 @@ MANUAL = Manual(
         Example("waltzctl pages status /data/vault", "How many pages, and how full the files are."),
         Example("waltzctl pages dump /data/vault --what log --format ndjson", "What was written, edit by edit."),
         Example("waltzctl pages gc /data/vault", "Give back what nobody sees any more."),
+        Example("waltzctl pages recover /data/vault --mode skip-damaged --dry-run", "What would a recovery give up?"),
         Example("waltzctl pages salvage /data/vault --to /data/saved", "Everything that is whole, into a new store."),
     ),
     statuses=(
@@ -49,6 +50,8 @@ MANUAL = Manual(
         "page-free-range",
         "page-gc-result",
         "page-salvage-report",
+        "plan",
+        "result",
     ),
     sections=(
         ManualSection(

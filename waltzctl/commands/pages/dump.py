@@ -74,7 +74,7 @@ def run(
 
 def _objects(view: StoreView, what: PageWhat) -> Iterator[Object]:
     from waltzctl.engine.pages.inspection import dump_free, dump_log, dump_versions
-    from waltzctl.objects.pages import FREE_RANGE, LOG_EDIT, PAGE_VERSION
+    from waltzctl.objects.pages_objects import FREE_RANGE, LOG_EDIT, PAGE_VERSION
 
     if what is PageWhat.LOG:
         yield from map(LOG_EDIT.shown, dump_log(view))

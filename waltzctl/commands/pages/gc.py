@@ -48,7 +48,7 @@ def run(
 
     from waltzctl.engine.pages.page_gc import collect_until_done
     from waltzctl.engine.pages.page_storage import PageStorage
-    from waltzctl.objects.pages import PAGE_GC_RESULT
+    from waltzctl.objects.pages_objects import PAGE_GC_RESULT
 
     with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
         with PageStorage.open(directory) as store:

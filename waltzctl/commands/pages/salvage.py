@@ -51,7 +51,7 @@ def run(
     source, target = path_of(path, name="DIR"), path_of(to, name="--to")
 
     from waltzctl.engine.pages.page_salvage import salvage_store
-    from waltzctl.objects.pages import PAGE_SALVAGE_REPORT
+    from waltzctl.objects.pages_objects import PAGE_SALVAGE_REPORT
 
     with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
         report = salvage_store(source, target)

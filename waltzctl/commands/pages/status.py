@@ -35,7 +35,7 @@ def run(
 
     from waltzctl.engine.findings import worst
     from waltzctl.engine.pages.inspection import store_status
-    from waltzctl.objects.pages import PAGE_STORE_STATUS
+    from waltzctl.objects.pages_objects import PAGE_STORE_STATUS
 
     with Console(output_format, quiet=quiet, verbose=verbose, single=True) as console:
         found = store_status(store)

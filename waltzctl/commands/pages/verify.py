@@ -45,7 +45,7 @@ def run(
 
     from waltzctl.engine.columns.finding_columns import FINDING
     from waltzctl.engine.pages.inspection import verify_store
-    from waltzctl.objects.pages import PAGE_VERIFY_SUMMARY
+    from waltzctl.objects.pages_objects import PAGE_VERIFY_SUMMARY
 
     with Console(output_format, quiet=quiet, verbose=verbose) as console:
         found = verify_store(store)

@@ -84,8 +84,8 @@ def run(
     target = path_of(directory, name="DIR")
     given = None if decoder is None else path_of(decoder, name="--decoder")
 
-    from waltzctl.engine.pipeline.creation import create_project
-    from waltzctl.objects.pipeline import PIPELINE_CREATED
+    from waltzctl.engine.pipeline.project_creation import create_project
+    from waltzctl.objects.pipeline_objects import PIPELINE_CREATED
 
     with Console(answer, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
         made = create_project(target, source, tables, given)

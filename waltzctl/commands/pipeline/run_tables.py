@@ -121,7 +121,7 @@ def run(
     from waltzctl.engine.pipeline.project import open_project
     from waltzctl.engine.pipeline.running import RunOptions, run_pipeline
     from waltzctl.engine.spark.spark_session import SparkOptions
-    from waltzctl.objects.pipeline import PIPELINE_GAP, PIPELINE_RUN
+    from waltzctl.objects.pipeline_objects import PIPELINE_GAP, PIPELINE_RUN
 
     with Console(output_format, quiet=quiet, verbose=verbose, must_finish=True) as console:
         options = RunOptions(

@@ -20,7 +20,7 @@ from waltzctl.engine.columns.column_kinds import (
     TEXT,
     one_of,
 )
-from waltzctl.objects.bench import LATENCY
+from waltzctl.objects.bench_objects import LATENCY
 from waltzctl.objects.command_kinds import RATE, SECONDS
 
 LOG_RECORD = ObjectType(

@@ -114,7 +114,7 @@ def change_partitions(
 ) -> ExitStatus:
     """Plan with `plan`, and do what was agreed to; `done` says in a word or two what happened to the partitions."""
     from waltzctl.engine.client.change_plan import apply_plan
-    from waltzctl.objects.node import node_plan_object
+    from waltzctl.objects.node_objects import node_plan_object
 
     reach = target.reach(console)
 

@@ -9,7 +9,7 @@ from waltzctl.engine.columns.column import Column, Form, ObjectType, Stands, lis
 from waltzctl.engine.columns.column_kinds import BOOLEAN, CHECKSUM, COUNT, OFFSET, PATH, SIZE, TEXT, WORD, one_of
 from waltzctl.engine.columns.finding_columns import FINDING
 from waltzctl.objects.command_kinds import AMOUNT, EXIT_STATUS, SECONDS, STATUS, UNMODIFIED
-from waltzctl.objects.verify import elapsed, nothing_modified
+from waltzctl.objects.verify_objects import elapsed, nothing_modified
 
 BAR = 20
 """Characters of a bar that is full."""

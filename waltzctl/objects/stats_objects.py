@@ -21,7 +21,7 @@ from waltzctl.engine.columns.column_kinds import (
     one_of,
 )
 from waltzctl.objects.command_kinds import BYTE_RATE, EXIT_STATUS, RATE, SECONDS, STATUS, UNMODIFIED
-from waltzctl.objects.verify import elapsed, label, nothing_modified
+from waltzctl.objects.verify_objects import elapsed, label, nothing_modified
 
 if TYPE_CHECKING:
     from waltzctl.engine.stats.report import IdBucket, PartitionStats, SizeClassStats, StatsReport, TimeBucket

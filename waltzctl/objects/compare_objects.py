@@ -25,7 +25,7 @@ from waltzctl.engine.columns.column_kinds import (
 )
 from waltzctl.engine.columns.record_columns import RECORD
 from waltzctl.objects.command_kinds import EXIT_STATUS, SECONDS, UNMODIFIED
-from waltzctl.objects.verify import elapsed, label, nothing_modified
+from waltzctl.objects.verify_objects import elapsed, label, nothing_modified
 
 if TYPE_CHECKING:
     from waltzctl.engine.compare.comparison import CompareSummary, PartitionComparison

@@ -23,7 +23,7 @@ from waltzctl.engine.columns.column_kinds import (
 )
 from waltzctl.engine.columns.finding_columns import FINDING
 from waltzctl.objects.command_kinds import EXIT_STATUS
-from waltzctl.objects.verify import label
+from waltzctl.objects.verify_objects import label
 
 
 def _created(found: Any) -> Any:

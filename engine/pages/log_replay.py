@@ -1,8 +1,7 @@
-"""Restoring: from the edits of a log to the directory of pages, and to the room that they use."""
+"""Replaying a log: from its edits to the directory of pages, and to the room that they use."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePath
@@ -13,18 +12,25 @@ import numpy as np
 from waltzctl.engine.errors import DamageError, DiskReadError, NotWaltzError
 from waltzctl.engine.findings import Code, Finding, make_finding
 from waltzctl.engine.pages.blob_stats import BlobStats
-from waltzctl.engine.pages.page_directory import Checkpoint, PageDirectory
-from waltzctl.engine.pages.wal_reader import RecoveryMode, WalContents, payloads_of
+from waltzctl.engine.pages.checkpoint import Checkpoint, load_entries
+from waltzctl.engine.pages.page_directory import PageDirectory
+from waltzctl.engine.pages.wal_reader import WAYS_ON, RecoveryMode, WalContents, payloads_of
 from waltzctl.formats.pages.names import BLOB_DIRECTORY, blob_name, parse_blob_name
 from waltzctl.formats.pages.write_batch import BatchError, Edit, PageEntry, PageId, decode_batch, plain_entries
 
 
 def restore(
-    contents: WalContents, mode: RecoveryMode, *, lenient: bool = False, every_version: bool = False
+    contents: WalContents,
+    mode: RecoveryMode,
+    *,
+    lenient: bool = False,
+    every_version: bool = False,
+    left_out: list[Edit] | None = None,
 ) -> PageDirectory:
     """What a log comes to: no version is left that only a snapshot could have seen.
 
-    `lenient`: edits that cannot be made are left out, as where a part of the log is lost.  `every_version`: superseded ones stay.
+    `lenient`: edits that cannot be made are left out, as where a part of the log is lost; `left_out` gets them.  `every_version`:
+    superseded ones stay.
     Raises DamageError for what `mode` does not tolerate, and for edits that cannot follow each other.
     """
     directory = PageDirectory()
@@ -35,17 +41,20 @@ def restore(
             plain.append(table)
             continue
         if plain and not file.name.is_checkpoint:
-            _load(directory, plain, lenient=lenient)
-        with contextlib.suppress(BatchError):  # where it is not tolerated it was refused
-            _apply(directory, decode_batch(payload), lenient=lenient)
-    _load(directory, plain, lenient=lenient)
+            _load(directory, plain, lenient=lenient, left_out=left_out)
+        try:
+            _apply(directory, decode_batch(payload), lenient=lenient, left_out=left_out)
+        except BatchError:  # where it is not tolerated it was refused
+            if mode is RecoveryMode.POINT_IN_TIME:
+                break
+    _load(directory, plain, lenient=lenient, left_out=left_out)
     return _restored(directory, every_version=every_version)
 
 
-def directory_of(edits: Iterable[Edit]) -> PageDirectory:
-    """The same from edits.  Raises DamageError for those that cannot follow each other."""
+def directory_of(edits: Iterable[Edit], *, lenient: bool = False) -> PageDirectory:
+    """The same from edits.  Raises DamageError for those that cannot follow each other, unless `lenient`."""
     directory = PageDirectory()
-    _apply(directory, edits, lenient=False)
+    _apply(directory, edits, lenient=lenient)
     return _restored(directory, every_version=False)
 
 
@@ -57,25 +66,33 @@ def _restored(directory: PageDirectory, *, every_version: bool) -> PageDirectory
     return directory
 
 
-def _load(directory: PageDirectory, plain: list[np.ndarray[Any, Any]], *, lenient: bool) -> None:
+def _load(
+    directory: PageDirectory,
+    plain: list[np.ndarray[Any, Any]],
+    *,
+    lenient: bool,
+    left_out: list[Edit] | None = None,
+) -> None:
     """Entries of a checkpoint at once, or one by one where pages stand in it twice, as only damage has it."""
     if not plain:
         return
     table = np.concatenate(plain)
     plain.clear()
-    if not directory.load(table):
-        _apply(directory, Checkpoint((), table).all_edits, lenient=lenient)
+    if not load_entries(directory, table):
+        _apply(directory, Checkpoint((), table).all_edits, lenient=lenient, left_out=left_out)
 
 
-def _apply(directory: PageDirectory, edits: Iterable[Edit], *, lenient: bool) -> None:
+def _apply(
+    directory: PageDirectory, edits: Iterable[Edit], *, lenient: bool, left_out: list[Edit] | None = None
+) -> None:
     for edit in edits:
         try:
             directory.apply(edit)
         except ValueError as error:
             if not lenient:
-                raise DamageError(
-                    f"the log contradicts itself: {error}", advice="salvage what is whole into a new directory"
-                ) from error
+                raise DamageError(f"the log contradicts itself: {error}", advice=WAYS_ON) from error
+            if left_out is not None:
+                left_out.append(edit)
 
 
 def blob_files(store: Path) -> list[int]:
@@ -100,7 +117,7 @@ def mark_space(directory: PageDirectory, stats: BlobStats, present: Mapping[int,
     overlapping = np.flatnonzero((files[1:] == files[:-1]) & (offsets[1:] < (offsets + sizes)[:-1]))
     if overlapping.size:
         finding = overlap_finding(store, *table[overlapping[0] + 1].tolist())
-        raise DamageError(f"{finding.path}: {finding.message}", [finding], advice="salvage into a new directory")
+        raise DamageError(f"{finding.path}: {finding.message}", [finding], advice=WAYS_ON)
     bounds = {file_id: slice(*np.searchsorted(files, (file_id, file_id + 1))) for file_id in np.unique(files).tolist()}
     for file_id in sorted({*present, *bounds}):
         own = bounds.get(file_id, slice(0))

@@ -72,7 +72,7 @@ def change_metadata(
     """Plan, and do what was agreed to; `done` is said afterwards."""
     from waltzctl.engine.cluster.cluster_plan import ClusterPlan
     from waltzctl.engine.metadata.cluster_changes import PLAN_ONLY, Mode
-    from waltzctl.objects.cluster import cluster_plan_object
+    from waltzctl.objects.cluster_objects import cluster_plan_object
 
     location = target.location
 

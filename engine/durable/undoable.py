@@ -1,0 +1,81 @@
+"""May a repair be taken back: which one is meant, and is everything still as it left it.  Read-only."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+
+from waltzctl.engine.durable.manifest import QuarantineEntry, RepairState, locate
+from waltzctl.engine.durable.restore import same_contents, stamp_as
+from waltzctl.engine.errors import InvalidRequestError, RefusedError, StalePlanError
+
+
+def choose_applied(storage: Path, entries: Sequence[QuarantineEntry], entry_id: str | None) -> QuarantineEntry:
+    """The repair that is meant, of those that can be taken back: the one of this id, or without one the latest.
+
+    Raises InvalidRequestError for an unknown id, RefusedError where there is none, or where it is none any more.
+    """
+    if entry_id is None:
+        applied = [entry for entry in entries if entry.state is RepairState.APPLIED]
+        if not applied:
+            raise RefusedError(f"{storage}: every repair was taken back already, there is nothing to undo")
+        return applied[-1]
+    for entry in entries:
+        if entry.id == entry_id:
+            if entry.state is not RepairState.APPLIED:
+                raise RefusedError(f"{entry_id}: {entry.state.why_final}")
+            return entry
+    raise InvalidRequestError(f"{storage}: there is no repair {entry_id!r}", advice="undo --list shows them")
+
+
+def check_as_left(
+    entry: QuarantineEntry,
+    entries: Sequence[QuarantineEntry],
+    *,
+    but: Collection[Path] = (),
+    other_way: Callable[[QuarantineEntry], str] = lambda _entry: "",
+) -> None:
+    """Raise StalePlanError when a file (of others than `but`) is not as an applied repair left it.
+
+    `entries` are all of the directory; `other_way`: what to add to the advice where there is another way.
+    """
+    touched = {file.path for file in entry.files}
+    _check_moves(entry, entries)
+    for file in entry.files:
+        path = locate(entry.storage, file.path)
+        if path in but or same_contents(stamp_as(path, file.after), file.after):
+            continue
+        for later in reversed(entries):
+            if (
+                later.number > entry.number
+                and later.state is RepairState.APPLIED
+                and file.path in {f.path for f in later.files}
+            ):
+                raise StalePlanError(f"{path}: a later repair changed it too", advice=f"undo {later.id} first")
+        raise StalePlanError(
+            f"{path}: the file is not as the repair {entry.id} left it",
+            advice=f"what was written since would be lost; the kept bytes are in {entry.path}" + other_way(entry),
+        )
+    for name in entry.directories:
+        inside = {path.relative_to(entry.storage).as_posix() for path in (entry.storage / name).iterdir()}
+        if foreign := sorted(inside - touched - {path.relative_to(entry.storage).as_posix() for path in but}):
+            raise StalePlanError(f"{entry.storage / foreign[0]}: came into a directory that the repair {entry.id} made")
+
+
+def _check_moves(entry: QuarantineEntry, entries: Sequence[QuarantineEntry]) -> None:
+    """Refuse when a directory that the repair moved is not where it left it, or a later repair went into it."""
+    moved = {one for move in entry.moves for one in (move.path, move.target)}
+    for later in reversed(entries) if moved else ():
+        both = {file.path for file in later.files if file.path.rpartition("/")[0] in moved}
+        both |= moved & {move.path for move in later.moves}
+        if later.number > entry.number and later.state is RepairState.APPLIED and both:
+            raise StalePlanError(
+                f"{entry.storage / min(both)}: a later repair changed it too", advice=f"undo {later.id} first"
+            )
+    for move in entry.moves:
+        if not (entry.storage / move.target).is_dir() or os.path.lexists(entry.storage / move.path):
+            raise StalePlanError(
+                f"{entry.storage / move.path}: was moved again since the repair {entry.id} moved it to {move.target}",
+                advice=f"bring partition {move.partition} to where that left it first",
+            )

@@ -1,0 +1,41 @@
+"""What lies in a storage directory beside partitions and control file: strangers, the ledger, repairs that were interrupted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import PurePath
+
+from waltzctl.engine.durable import disk
+from waltzctl.engine.findings import Finding
+from waltzctl.engine.findings.directory_contents import ledger_damaged
+from waltzctl.engine.inspect.partition_checks import PartitionContext, stray_files
+from waltzctl.engine.inspect.read_limits import ReadLimits
+from waltzctl.engine.inspect.targets import Scope, ScopeSurroundings
+from waltzctl.engine.log import places
+from waltzctl.engine.storage.loss_ledger import ledger_path
+
+
+def storage_findings(scope: Scope, around: ScopeSurroundings, limits: ReadLimits) -> Iterator[Finding]:
+    """What lies in the storage directory beside partitions and control file."""
+    storage = scope.storage
+    if not scope.whole or storage is None:
+        return
+    yield from stray_files(PartitionContext(storage, None, storage), scope.temporary, scope.unknown)
+    yield from ledger_findings(scope, around)
+    if limits.exclusive or not around.held:  # a repair that is running now is not interrupted
+        yield from _interrupted(storage)
+
+
+def ledger_findings(scope: Scope, around: ScopeSurroundings) -> Iterator[Finding]:
+    """That nobody knows of all losses that were accepted; whoever names those says so."""
+    if scope.whole and scope.storage is not None and around.ledger.fault is not None:
+        yield ledger_damaged(ledger_path(scope.storage), around.ledger.fault, scope.storage)
+
+
+def _interrupted(storage: PurePath) -> Iterator[Finding]:
+    if not places.on_this_machine(storage) or not places.exists(storage / disk.STATE_DIRECTORY / disk.QUARANTINE):
+        return  # nothing was ever repaired here: the import below is saved as well
+    from waltzctl.engine.durable.quarantine import interruptions
+    from waltzctl.engine.storage.store import STORE
+
+    yield from interruptions(places.local(storage), STORE)
