@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
+from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,20 @@ def test_what_cannot_be_compared_is_refused_and_says_why(pair: list[Path], tmp_p
         assert why in str(caught.value)
     with pytest.raises(InvalidRequestError):
         open_directories(pair, [2])
+
+
+def test_one_directory_under_two_names_is_refused_whichever_comes_first(pair: list[Path], tmp_path: Path) -> None:
+    """Otherwise a replica would be a quorum with itself."""
+    a, b = pair
+    (tmp_path / "link").symlink_to(a)
+    (tmp_path / "further").symlink_to(tmp_path / "link")
+    names = [a, tmp_path / "link", tmp_path / "further", a / ".." / "a"]
+    for first, second in permutations(names, 2):
+        with pytest.raises(
+            InvalidRequestError, match=f"^{second}: the same directory as {first}; a replica is compared"
+        ):
+            opened(first, b, second)
+    assert [view.path for view in opened(tmp_path / "link", b).views] == [tmp_path / "link", b]
 
 
 def test_control_files_that_are_gone_say_nothing_until_all_are(pair: list[Path]) -> None:

@@ -37,7 +37,7 @@ from waltzctl.engine.inspect.signing import SigningKey
 from waltzctl.engine.inspect.split_segments import SplitSegment
 from waltzctl.engine.inspect.status import storage_status
 from waltzctl.engine.inspect.targets import look_around, plan
-from waltzctl.engine.inspect.verification import ManifestRequest, Tally, VerifyOptions
+from waltzctl.engine.inspect.verification import ManifestRequest, Tally, VerifyOptions, VerifySummary
 from waltzctl.engine.inspect.verify import verify
 from waltzctl.engine.log.index import IndexReader
 from waltzctl.engine.log.view import read_control
@@ -573,6 +573,46 @@ def test_a_state_lies_outside_of_what_is_inspected(storage: Path, tmp_path: Path
             refuse_inside(path, [tmp_path / "other", storage])
         with pytest.raises(InvalidRequestError, match="which is only read"):
             refuse_inside(path, ["s3://bucket/x", storage])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("named", ["storage", "link", "above/s"])
+@pytest.mark.parametrize("place", ["s/x", "s/0/x", "link/x", "link/0/x", "zero/x", "above/s/x", "file"])
+def test_a_state_that_a_link_leads_into_what_is_inspected_is_seen(
+    storage: Path, tmp_path: Path, named: str, place: str
+) -> None:
+    (tmp_path / "link").symlink_to(storage)
+    (tmp_path / "zero").symlink_to(storage / "0")
+    (tmp_path / "above").symlink_to(tmp_path)
+    (tmp_path / "file").symlink_to(storage / "0" / "state")
+    inspected = storage if named == "storage" else tmp_path / named
+    with pytest.raises(InvalidRequestError, match="which is only read"):
+        refuse_inside(tmp_path / place, [inspected])
+    (storage / "out").symlink_to(tmp_path)
+    refuse_inside(storage / "out" / "x", [inspected])
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_what_is_named_twice_is_inspected_once(storage: Path, tmp_path: Path, order: int) -> None:
+    """As a whole and in part, and through links."""
+    (tmp_path / "link").symlink_to(storage)
+    flip(seg(storage, 0, 10), at(3) + 45)
+    flip(storage / CONTROL, Layout.RELEASED.struct_offset(0, 2))
+    once, summary = run(age(storage))
+    link = tmp_path / "link"
+    for twice in (
+        [storage, link, storage / "0", link / "0", seg(link, 0, 10)],
+        [storage, link],
+        [storage, storage / ".." / "s"],
+        [storage, link / CONTROL],
+        [storage / "0", seg(link, 0, 10)],
+        [storage / "0", link / "0", idx(storage, 0, 20)],
+    ):
+        *found, ended = verify(twice[::order], WHOLE)
+        assert isinstance(ended, VerifySummary)
+        assert [(one.code, one.transaction_id) for one in found if isinstance(one, Finding)] == [
+            (one.code, one.transaction_id) for one in once
+        ]
+        assert (ended.segments, ended.records, ended.bytes) == (3, 29, summary.bytes)
 
 
 # --- a manifest ------------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import pytest
 
 from tests.builders import build_directory, digest, make_records, segment_header, write_segment
 from tests.inspect.helpers import age, codes, cut, flip, idx, run, seg
+from tests.inspect.test_codes import break_struct
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.dump import DumpedRecord, dump_records, dump_segments
 from waltzctl.engine.inspect.status import storage_status
@@ -132,6 +133,22 @@ def test_what_a_release_does_not_start_with_is_damage_and_says_why(storage: Path
     assert found.severity == "damage"
     assert (found.remedy is None) is (case not in ("no index", "short index"))
     assert f"release 0.13.2 does not start with it: {why}" in found.message
+
+
+@pytest.mark.parametrize("lost", ["control file", "structs", "nothing"])
+def test_where_nothing_tells_whether_a_partition_is_assigned_a_stray_counts_as_opened(storage: Path, lost: str) -> None:
+    """A control file that is damaged may come back, and a node would not start then."""
+    copied(storage, 10, "x", index=False)
+    copied(storage, 20, "y")
+    if lost == "control file":
+        (storage / "waltz-storage.ctl").unlink()
+    elif lost == "structs":
+        break_struct(storage, 0, 1, 2)
+    for look in (run(age(storage))[0], run(storage, quick=True)[0], dump_records(storage)):
+        first, second = strays(look)
+        assert (first.severity, second.severity) == ("damage", "repairable")
+        assert "release 0.13.2 does not start with it: there is no index x.idx" in first.message
+        assert "release 0.13.2 takes it for a segment" in second.message
 
 
 @pytest.mark.parametrize("name", ["0000000000000000000.seg.bak", "0000000000000000010.SEG", "x.idx", "x.sego", "seg"])

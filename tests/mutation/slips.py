@@ -6,6 +6,7 @@ what is damaged, what is lost and what may be cut.  Whoever moves a judgement mo
 
 from __future__ import annotations
 
+from tests.mutation.slips_fifth import FIFTH
 from tests.mutation.slips_fourth import FOURTH
 from tests.mutation.slips_of_backups import BACKUPS
 from tests.mutation.slips_of_clients import CLIENTS
@@ -188,4 +189,5 @@ SLIPS: tuple[Slip, ...] = (
     *CLIENTS,
     *THIRD,
     *FOURTH,
+    *FIFTH,
 )

@@ -281,6 +281,38 @@ def test_what_a_full_partition_does_not_take_waits_in_its_order_and_holds_nobody
     assert full.waiters == []
 
 
+@pytest.mark.parametrize("kind", ["append", "read", "other"])
+def test_nothing_overtakes_what_waits_also_when_there_is_room_by_then(hosted: Hosted, kind: str) -> None:
+    """Between the moment in which there is room and the one in which the connection hears of it."""
+    peer = connected(hosted)
+    full = hosted.partitions[0]
+    frames = appends(0, 2, size=20)
+    first, told = {
+        "append": (frames[0], [frames[0]]),
+        "read": (storage.encode(read(7)), read(7)),
+        "other": (storage.encode(last_id(7)), last_id(7)),
+    }[kind]
+    full.admission = Admission.FULL
+    peer.send(first)
+    full.admission = Admission.ACCEPTED
+    peer.send(frames[1])
+    assert full.taken == []
+    full.waiters.pop()()
+    peer.outbox.flush()
+    assert handed(full) == [told, [frames[1]]]
+
+
+def test_nothing_overtakes_a_read_that_waits_for_its_turn(hosted: Hosted) -> None:
+    peer = connected(hosted)
+    partition = hosted.partitions[0]
+    frame = appends(0, 1)[0]
+    for sent in (storage.encode(read(1)), storage.encode(read(2)), frame, storage.encode(last_id(3))):
+        peer.send(sent)
+    assert handed(partition) == [read(1)]
+    assert answer_read(peer, partition) == read(1)
+    assert handed(partition) == [read(2), [frame], last_id(3)]
+
+
 def test_a_partition_that_stands_still_is_answered_as_busy_and_nothing_is_counted(hosted: Hosted) -> None:
     peer = connected(hosted)
     hosted.partitions[0].admission = Admission.STALLED

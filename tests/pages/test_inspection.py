@@ -172,6 +172,19 @@ def test_salvage_into_what_is_not_empty_or_inside_is_refused(path: Path, tmp_pat
             salvage_store(path, target)
 
 
+def test_salvage_into_the_store_itself_is_seen_through_links(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(path)
+    before = sorted(path.rglob("*"))
+    for source, target in (
+        (path, tmp_path / "link" / "to"),
+        (tmp_path / "link", path / "to"),
+        (tmp_path / "link", path / "wal" / "to"),
+    ):
+        with pytest.raises(InvalidRequestError, match="lies in the store that is salvaged"):
+            salvage_store(source, target)
+    assert sorted(path.rglob("*")) == before
+
+
 def test_a_page_that_became_a_reference_and_is_held_by_another(tmp_path: Path) -> None:
     store = PageStorage.create(tmp_path / "s")
     put(store, 1, b"old")

@@ -52,6 +52,17 @@ class TestTarget:
         assert digest(source) == before
         assert names(source / "0") == [name[2:] for name in sorted(before) if name.startswith("0/")]
 
+    @pytest.mark.parametrize("place", ["to", "0/to"])
+    def test_is_seen_inside_a_source_that_is_named_by_a_link(self, tmp_path: Path, source: Path, place: str) -> None:
+        """As directory, and as the parent of both."""
+        (tmp_path / "link").symlink_to(source)
+        (tmp_path / "above").symlink_to(tmp_path)
+        before = digest(source)
+        for named in (tmp_path / "link", tmp_path / "above" / source.name):
+            with pytest.raises(InvalidRequestError, match="inside the source"):
+                salvage([named], to=source / place)
+        assert digest(source) == before
+
     def test_is_seen_inside_a_source_through_a_link(self, tmp_path: Path, source: Path) -> None:
         (tmp_path / "link").symlink_to(source)
         with pytest.raises(InvalidRequestError, match="inside the source"):

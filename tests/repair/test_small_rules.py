@@ -369,6 +369,10 @@ def test_replicas_are_other_storage_directories_of_the_same_cluster(d: Twelve, t
         NotWaltzError, open_replicas, [other.directory], d.root, control
     )
     assert "this is the directory to repair" in refusal(InvalidRequestError, open_replicas, [d.root], d.root, control)
+    (tmp_path / "link").symlink_to(d.root)
+    for named, root in ((tmp_path / "link", d.root), (d.root, tmp_path / "link")):
+        said = refusal(InvalidRequestError, open_replicas, [other.root, named], root, control)
+        assert said.startswith(f"{named}: this is the directory to repair")
     os.truncate(other.control, 100)
     assert "no usable control file" in refusal(NotWaltzError, open_replicas, [other.root], d.root, control)
 

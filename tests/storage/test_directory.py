@@ -78,6 +78,9 @@ def test_creation_refuses_before_it_makes_anything(tmp_path: Path) -> None:
             create_cluster([tmp_path / "new"], **arguments)  # type: ignore[arg-type]
     with pytest.raises(InvalidRequestError, match="twice"):
         create_cluster([tmp_path / "new", tmp_path / "full" / ".." / "new"], num_partitions=1)
+    (tmp_path / "link").symlink_to(tmp_path)
+    with pytest.raises(InvalidRequestError, match="twice"):
+        create_cluster([tmp_path / "link" / "new", tmp_path / "new"], num_partitions=1)
     with pytest.raises(InvalidRequestError, match="above it"):
         create_cluster([tmp_path / "a" / "b"], num_partitions=1)
     with pytest.raises(InvalidRequestError):

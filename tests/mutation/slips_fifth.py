@@ -1,0 +1,362 @@
+"""A fifth sample of slips, one in each of 48 files, 40 of which no slip had touched before; three were not noticed (6 %).
+
+They were made from the code alone, and all were written down before the first was tried.
+"""
+
+from __future__ import annotations
+
+from tests.mutation.trial import Slip
+
+FIFTH: tuple[Slip, ...] = (
+    Slip(
+        "engine/compare/differences.py",
+        "if len(set(run.versions)) == 1 and run.versions[0] >= 0 and kept is not None:",
+        "if len(set(run.versions)) == 1 and kept is not None:",
+        ("tests/compare/test_gathering.py::test_what_is_acknowledged_and_nowhere_has_rows_too",),
+        "transactions that are damaged on every replica are not in the table of differences",
+    ),
+    Slip(
+        "engine/compare/directories.py",
+        "        known[places.identity(path)] = path\n",
+        "        known[str(path)] = path\n",
+        ("tests/compare/test_directories.py::test_one_directory_under_two_names_is_refused_whichever_comes_first",),
+        "one replica that is named twice, the first time through a link, is a quorum with itself",
+    ),
+    Slip(
+        "engine/compare/side_by_side.py",
+        "_size(one, first) == torn.length for one in",
+        "_size(one, first) >= torn.length for one in",
+        ("tests/compare/test_side_by_side.py::test_a_torn_record_of_full_length_was_written",),
+        "a record of which a crash left the beginning counts as one that the replica held and acknowledged",
+    ),
+    Slip(
+        "engine/durable/journal.py",
+        'before, after = (one.before, one.after) if event == "applied" else (one.after, one.before)',
+        'before, after = (one.after, one.before) if event == "undone" else (one.before, one.after)',
+        ("tests/durable/test_journal.py::test_before_and_after_are_those_of_the_event",),
+        "the journal says of a roll-back that files are as the interrupted repair would have made them",
+    ),
+    Slip(
+        "engine/durable/regular.py",
+        "        return kind_of(mode) if stat.S_ISLNK(mode) else None\n",
+        "        return kind_of(mode) if not stat.S_ISLNK(mode) else None\n",
+        ("tests/durable/test_locks_and_names.py::test_what_is_no_regular_file_is_not_opened",),
+        "a link that leads nowhere, to a disk that is not mounted for instance, counts as a free name",
+    ),
+    Slip(
+        "engine/inspect/vouching.py",
+        "if before is not None and (marks is None or any(a < b for a, b in zip(marks, before, strict=True))):",
+        "if before is not None and (marks is None or all(a < b for a, b in zip(marks, before, strict=True))):",
+        ("tests/inspect/test_manifest_values.py::test_what_is_not_as_the_manifest_says",),
+        "a control file in which a mark fell is one that went on, and is no difference from its manifest",
+    ),
+    Slip(
+        "engine/inspect/distributed_checks.py",
+        "    if len(sound) < len(answers) or not joined:",
+        "    if not sound or not joined:",
+        ("tests/inspect/test_distributed_checks.py::test_parts_that_do_not_join_are_no_segment",),
+        "damage in the first part of a segment that was checked by several workers is not told",
+    ),
+    Slip(
+        "engine/inspect/sampling.py",
+        "    for first in range(0, count, per_block):",
+        "    for first in range(0, count - per_block + 1, per_block):",
+        (
+            "tests/inspect/test_further_steps.py::test_blocks_of_a_sample_are_drawn_one_by_one_and_joined_where_they_meet",
+        ),
+        "the last records of a segment are never in a sample, whatever its seed",
+    ),
+    Slip(
+        "engine/inspect/signing.py",
+        '            return "it is not signed"\n',
+        "            return None\n",
+        ("tests/inspect/test_edges.py::test_only_the_private_key_signs",),
+        "a manifest that somebody made anew, without a signature, is believed although a key was named",
+    ),
+    Slip(
+        "engine/inspect/split_segments.py",
+        "            if len(read) < len(self._parts):",
+        "            if self._parts and not read:",
+        ("tests/inspect/test_last_steps.py::test_a_segment_of_which_a_part_was_not_read_is_not_finished",),
+        "a large segment of which the time allowed to read some parts only counts as verified",
+    ),
+    Slip(
+        "engine/inspect/stray_checks.py",
+        "opened=context.assigned is not False",
+        "opened=context.assigned is True",
+        (
+            "tests/inspect/test_strays.py::test_where_nothing_tells_whether_a_partition_is_assigned_a_stray_counts_as_opened",
+        ),
+        "a stray that keeps a node from starting is a note where nothing tells whether its partition is assigned",
+    ),
+    Slip(
+        "engine/inspect/released_start.py",
+        "        acknowledged = bad and following <= self.mark",
+        "        acknowledged = bad and following < self.mark",
+        ("tests/inspect/test_released_steps.py::test_what_is_said_of",),
+        "nobody says that the release will cut exactly the last acknowledged transaction off",
+    ),
+    Slip(
+        "engine/inspect/targets.py",
+        "return next(iter(seen)) if len(seen) == 1 and sum(seen.values()) > 1 else None",
+        "return next(iter(seen)) if len(seen) == 1 else None",
+        ("tests/inspect/test_edges.py::test_which_key_headers_are_compared_with",),
+        "one segment with a damaged key, the only one, condemns the control file",
+    ),
+    Slip(
+        "engine/inspect/verification.py",
+        "0 < self.damage == self.read_errors else self.status",
+        "0 < self.read_errors <= self.damage else self.status",
+        ("tests/inspect/test_edges.py::test_the_worst_finding_gives_the_status",),
+        "lost records beside a file that cannot be read end with the exit status of a disk error",
+    ),
+    Slip(
+        "engine/inspect/verify.py",
+        "        self._released = found.starts and self._released is not False\n",
+        "        self._released = found.starts\n",
+        ("tests/inspect/test_edges.py::test_the_release_starts_on_all_directories_or_it_does_not",),
+        "of several directories the last one says whether the release starts on all of them",
+    ),
+    Slip(
+        "engine/log/index.py",
+        "entry is not None and entry < offset else (low, middle)",
+        "entry is not None and entry <= offset else (low, middle)",
+        ("tests/log/test_index_and_parts.py::test_the_first_entry_from_an_offset_on",),
+        "the record that begins right at an offset is passed over by whoever looks for the first one from there",
+    ),
+    Slip(
+        "engine/node/admin_port.py",
+        "                hosted.set_availability([partition], readable=on)\n",
+        "                hosted.set_availability([partition], readable=on, writable=on)\n",
+        ("tests/node/test_admin_connection.py::test_version_1_switches_reading_and_writing_apart",),
+        "who lets a partition be read again opens it for writing, which somebody had closed",
+    ),
+    Slip(
+        "engine/node/cluster_metadata.py",
+        "    if (directory / CONTROL_FILE_NAME).exists() or os.listdir(directory):\n",
+        "    if (directory / CONTROL_FILE_NAME).exists():\n",
+        ("tests/node/test_cluster_metadata.py::test_a_directory_that_is_not_empty_is_no_new_node",),
+        "a directory that lost its control file gets an empty one at the next start, and forgets its partitions",
+    ),
+    Slip(
+        "engine/node/commit_passes.py",
+        "            if commit is None:\n                member.go_on()\n            else:\n",
+        "            if commit is not None:\n",
+        ("tests/node/test_commit_passes.py::test_who_has_nothing_to_sync_goes_on_at_once",),
+        "requests behind a batch of which nothing had to be written are never answered",
+    ),
+    Slip(
+        "engine/node/data_port.py",
+        """        waiting = self._waiting.get(partition)
+        if waiting is not None:
+            waiting.append(item)
+        elif not self._offer(partition, item):
+            self._waiting[partition] = deque([item])
+""",
+        """        if not self._offer(partition, item):
+            self._waiting.setdefault(partition, deque()).append(item)
+""",
+        ("tests/node/test_data_connection.py::test_nothing_overtakes_what_waits_also_when_there_is_room_by_then",),
+        "an append overtakes those in front of it that wait for room, and they are refused as out of order",
+    ),
+    Slip(
+        "engine/node/disk_probe.py",
+        "free = status.f_bavail * status.f_frsize",
+        "free = status.f_bfree * status.f_frsize",
+        ("tests/node/test_whole_answers.py::test_space_is_compared_with_what_should_be_free",),
+        "blocks that only root may use count as free, and a node is well until its appends fail",
+    ),
+    Slip(
+        "engine/quorum/vote.py",
+        "            doubtful = is_open and one.run.first > self.acknowledged\n",
+        "            doubtful = is_open and one.run.first >= self.acknowledged\n",
+        ("tests/quorum/test_one_step.py::test_what_was_acknowledged_is_lost_also_behind_something_open",),
+        "the loss of exactly the last transaction that is acknowledged for sure is an open question",
+    ),
+    Slip(
+        "engine/repair/content.py",
+        "            and (before.path, before.stop) == (piece.path, piece.start)\n",
+        "            and before.stop == piece.start\n",
+        ("tests/repair/test_content_rules.py::test_neighbours_become_one_piece_and_empty_ones_none",),
+        "a file whose middle comes from a replica, at the same offset, is built of its own damaged bytes",
+    ),
+    Slip(
+        "engine/repair/plan.py",
+        "listing = [*_states(storage, [control, ledger_path(storage)])]",
+        "listing = [*_states(storage, [control])]",
+        ("tests/repair/test_small_rules.py::test_a_plan_is_bound_to_every_file_and_to_the_bytes_of_those_that_matter",),
+        "a plan that was made before a loss was accepted, or settled, is carried out as if nothing had changed",
+    ),
+    Slip(
+        "engine/repair/salvage_selection.py",
+        "        if first.source == second.source and first.start == second.start:\n",
+        "        if first.source == second.source:\n",
+        ("tests/repair/test_salvage_rules.py::test_of_two_in_one_source_the_later_one_and_where_they_stand",),
+        "two versions of a transaction in one image are duplicates, and nobody hears that one was chosen",
+    ),
+    Slip(
+        "engine/repair/salvage_runs.py",
+        "        base += len(window) - HEADER_SIZE + 1\n",
+        "        base += len(window)\n",
+        ("tests/repair/test_salvage_rules.py::test_headers_are_found_at_every_place_of_a_window",),
+        "a header across the border of two mebibytes is not found, and its partition's records belong to nobody",
+    ),
+    Slip(
+        "engine/repair/salvage_fragments.py",
+        "range(start // BLOCK * BLOCK, floor - 1, -BLOCK)",
+        "range(start // BLOCK * BLOCK, floor, -BLOCK)",
+        ("tests/repair/test_salvage_rules.py::test_a_record_is_put_together_wherever_it_is_split",),
+        "a record whose header is split and whose rest begins the image is lost",
+    ),
+    Slip(
+        "engine/repair/salvage_control.py",
+        "    newest.sort(key=lambda one: -one.structs)",
+        "    newest.sort(key=lambda one: one.structs)",
+        ("tests/repair/test_salvage_control.py",),
+        "of copies of a control file the least complete is used, and marks that another copy has are unknown",
+    ),
+    Slip(
+        "engine/repair/salvage_control_file.py",
+        "        if number >= header.num_partitions and partition.segments:\n",
+        "        if number > header.num_partitions and partition.segments:\n",
+        ("tests/repair/test_salvage_control.py",),
+        "a control file with one partition too few is put beside partitions, the last of which is served no more",
+    ),
+    Slip(
+        "engine/repair/salvage_sources.py",
+        "if target.is_relative_to(os.path.realpath(source)):",
+        "if target.is_relative_to(os.path.abspath(source)):",
+        ("tests/repair/test_salvage_safety.py",),
+        "salvage writes into its own source, over what was deleted there, when the source is named by a link",
+    ),
+    Slip(
+        "engine/repair/rebuild_index.py",
+        """                if item.proof == "budget":
+                    raise DamageError(f"{name}: what follows offset {item.offset} was given up unread")
+""",
+        "",
+        ("tests/repair/test_plans_of_unread.py::test_what_is_planned_for_what_was_given_up",),
+        "an index is built anew without the records that nobody has read, and the old one, which had them, is gone",
+    ),
+    Slip(
+        "engine/scan/walk.py",
+        "        if left < OVERHEAD:\n",
+        "        if left <= OVERHEAD:\n",
+        ("tests/scan/test_walk_bounds.py::test_no_record_reaches_beyond_the_stop_however_many_blocks_were_read",),
+        "the last record of a file is torn when it has no data",
+    ),
+    Slip(
+        "engine/scan/probe.py",
+        "        if length and not difference:\n",
+        "        if not difference:\n",
+        ("tests/scan/test_resync.py::test_several_damaged_records_in_a_row",),
+        "zeros in the place of a record pass for a damaged one without data, which proves where it ends",
+    ),
+    Slip(
+        "engine/spark/batch_read.py",
+        "        check_seen(partition.items)\n",
+        "",
+        ("tests/spark/test_splits.py::test_a_storage_that_a_worker_does_not_see_is_an_error_and_no_empty_result",),
+        "a worker that does not see the storage has no rows, and the query has a result without them",
+    ),
+    Slip(
+        "engine/spark/cluster_history.py",
+        "range(start.transaction_id + 1, end.transaction_id + 1, RANGE_RECORDS)",
+        "range(start.transaction_id + 1, end.transaction_id, RANGE_RECORDS)",
+        (
+            "tests/spark/test_cluster_history.py::test_a_stream_is_bounded_by_ids_in_ranges_of_which_the_last_names_its_record",
+        ),
+        "a stream leaves the last transaction out when it alone is new",
+    ),
+    Slip(
+        "engine/spark/data_loss.py",
+        "finding.code not in _NO_LOSS and finding.missing != 0",
+        "finding.code not in _NO_LOSS and bool(finding.missing)",
+        ("tests/spark/test_data_loss.py::test_what_is_a_loss",),
+        "a query that should fail on loss goes on where nobody knows how many transactions are lost",
+    ),
+    Slip(
+        "engine/spark/record_rows.py",
+        "min(before[1].accounted + 1, part.follower.first) > part.last:",
+        "min(before[1].accounted + 1, part.follower.first) >= part.last:",
+        ("tests/spark/test_record_rows.py::test_only_the_part_that_sees_the_end_tells_what_is_behind",),
+        "the last transaction that was asked for is missing between two segments, and no row says so",
+    ),
+    Slip(
+        "engine/spark/splits.py",
+        "follower=behind if number == count - 1 else None)",
+        "follower=behind if number == 0 else None)",
+        ("tests/spark/test_splits.py::test_the_rows_are_those_of_a_dump_whatever_the_size_of_a_split",),
+        "what is missing behind a segment that is read by several tasks is no row",
+    ),
+    Slip(
+        "engine/spark/table_files.py",
+        "        if self.last is not None:\n",
+        "        if self.last:\n",
+        ("tests/spark/test_table_bounds.py::test_a_request_is_options_of_the_data_source",),
+        "a table of the records up to transaction 0 has all of them",
+    ),
+    Slip(
+        "engine/spark/writer.py",
+        "                last = joined[number][-1].last\n",
+        "                last = joined[number][0].last\n",
+        ("tests/spark/test_writer.py::test_rows_of_many_tasks_become_one_clean_directory",),
+        "of a partition of several segments only the first one's records are acknowledged, and the others may be cut",
+    ),
+    Slip(
+        "engine/storage/availability_marks.py",
+        "    return Availability(False, False) if mark.available else mark\n",
+        "    return mark\n",
+        ("tests/storage/test_availability.py::test_the_released_flag_and_the_file",),
+        "a partition that an operator of a released node switched off is written to",
+    ),
+    Slip(
+        "engine/storage/control_file.py",
+        "            first = 3 - (info.current or 1)\n",
+        "            first = info.current or 1\n",
+        ("tests/storage/test_seldom.py::test_a_reset_of_what_was_reset_is_told_apart_from_it_at_every_instant",),
+        "a crash within a reset takes the struct in force, and an earlier session with its marks is back",
+    ),
+    Slip(
+        "engine/storage/loss_ledger.py",
+        "    if mark > loss.local_low_water_mark and mark >= loss.last:\n",
+        "    if mark > loss.local_low_water_mark or mark >= loss.last:\n",
+        ("tests/storage/test_one_step.py::test_a_loss_is_over_when_the_mark_has_risen_to_its_last_transaction",),
+        "an accepted loss is told no more as soon as the mark rises a little",
+    ),
+    Slip(
+        "engine/storage/partition_log.py",
+        "        if transaction_id >= max(end, self._lost_below):\n",
+        "        if transaction_id >= end:\n",
+        ("tests/storage/test_bounds.py::test_what_was_lost_where_nothing_is_left",),
+        "an acknowledged transaction that was lost at the end of a quarantined partition is one that never was",
+    ),
+    Slip(
+        "engine/storage/strays.py",
+        "found[-1] = found[-1][0], max(found[-1][1], last)",
+        "found[-1] = found[-1][0], last",
+        ("tests/storage/test_stray_verdicts.py::test_ranges_against_sets_of_numbers",),
+        "of overlapping ranges the shorter one ends both, and hidden transactions are not told",
+    ),
+    Slip(
+        "formats/znodes.py",
+        "    closing_high_water_mark: int = UNRESOLVED\n",
+        "    closing_high_water_mark: int = -1\n",
+        ("tests/formats/test_znodes.py::test_the_numbers_of_the_release",),
+        "a replica whose session was never closed counts as one that closed it empty",
+    ),
+    Slip(
+        "formats/wire/primitives.py",
+        "    if count * smallest > left:\n",
+        "    if count > left:\n",
+        ("tests/formats/wire/test_client.py::test_nothing_is_believed_that_cannot_be",),
+        "a list of record headers that was cut short ends whoever reads it with an internal error, where it should be refused",
+    ),
+    Slip(
+        "formats/pages/write_batch.py",
+        '(table["type"] == EditType.VAR_ENTRY) & (table["references"] == 1) &',
+        '(table["type"] == EditType.VAR_ENTRY) &',
+        ("tests/pages/test_restore.py::test_only_plain_entries_are_read_at_once",),
+        "a page that two others lean on is read as one with a single reference, and is deleted with the first of them",
+    ),
+)
