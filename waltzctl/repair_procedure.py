@@ -209,7 +209,7 @@ def verified(storage: PurePath, partitions: Collection[int] | None) -> ExitStatu
     """What verify says of the directory as it is."""
     from waltzctl.engine.inspect.verification import VerifyOptions, VerifySummary
     from waltzctl.engine.inspect.verify import verify
-    from waltzctl.engine.pages.wal_reader import is_page_store
+    from waltzctl.engine.repair.store_kinds import is_page_store
 
     if is_page_store(storage):
         from waltzctl.engine.pages.inspection import verify_store
@@ -290,8 +290,8 @@ def confirm(touched: Collection[int]) -> None:
 
 
 def _apply(console: Console, repair: AnyRepair, otherwise: str) -> ExitStatus:
-    from waltzctl.engine.pages.wal_reader import is_page_store
     from waltzctl.engine.repair.apply import apply
+    from waltzctl.engine.repair.store_kinds import is_page_store
     from waltzctl.objects.repair_objects import result_object
 
     with finishing("the repair", "the next command that writes then takes it back") as interrupt:

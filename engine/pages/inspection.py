@@ -21,8 +21,9 @@ from waltzctl.engine.findings import Code, Finding, Severity, make_finding
 from waltzctl.engine.pages.blob_stats import BlobFileStatus, BlobStat
 from waltzctl.engine.pages.log_replay import blob_files, overlap_finding, page_finding, restore
 from waltzctl.engine.pages.page_directory import Located, PageDirectory
+from waltzctl.engine.pages.recovery_mode import RecoveryMode
 from waltzctl.engine.pages.torn_tail import STORE
-from waltzctl.engine.pages.wal_reader import RecoveryMode, WalContents, payloads_of, read_wal, wal_findings
+from waltzctl.engine.pages.wal_reader import WalContents, payloads_of, read_wal, wal_findings
 from waltzctl.formats.checksums import crc32c
 from waltzctl.formats.pages.blocks import LogRecord
 from waltzctl.formats.pages.names import (

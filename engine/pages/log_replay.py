@@ -14,7 +14,8 @@ from waltzctl.engine.findings import Code, Finding, make_finding
 from waltzctl.engine.pages.blob_stats import BlobStats
 from waltzctl.engine.pages.checkpoint import Checkpoint, load_entries
 from waltzctl.engine.pages.page_directory import PageDirectory
-from waltzctl.engine.pages.wal_reader import WAYS_ON, RecoveryMode, WalContents, payloads_of
+from waltzctl.engine.pages.recovery_mode import RecoveryMode
+from waltzctl.engine.pages.wal_reader import WAYS_ON, WalContents, payloads_of
 from waltzctl.formats.pages.names import BLOB_DIRECTORY, blob_name, parse_blob_name
 from waltzctl.formats.pages.write_batch import BatchError, Edit, PageEntry, PageId, decode_batch, plain_entries
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from waltzctl.engine.errors import InvalidOptionsError
 from waltzctl.engine.pages.page_directory import LARGEST_PAGE
-from waltzctl.engine.pages.wal_reader import RecoveryMode
+from waltzctl.engine.pages.recovery_mode import RecoveryMode
 from waltzctl.engine.pages.wal_store import LOG_SIZE
 
 BLOB_LIMIT = 256 << 20

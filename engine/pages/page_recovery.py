@@ -37,14 +37,9 @@ from waltzctl.engine.pages.inspection import PageVerification, entries_of, read_
 from waltzctl.engine.pages.log_replay import directory_of, overlap_finding, restore
 from waltzctl.engine.pages.page_directory import Located, PageDirectory
 from waltzctl.engine.pages.page_gc import checkpoint_payloads
+from waltzctl.engine.pages.recovery_mode import RecoveryMode
 from waltzctl.engine.pages.torn_tail import STORE
-from waltzctl.engine.pages.wal_reader import (
-    RecoveryMode,
-    WalContents,
-    payloads_of,
-    refuse,
-    wal_findings,
-)
+from waltzctl.engine.pages.wal_reader import WalContents, payloads_of, refuse, wal_findings
 from waltzctl.engine.pages.wal_store import checkpoint_parts
 from waltzctl.engine.strict_json import canonical
 from waltzctl.formats.checksums import crc32c

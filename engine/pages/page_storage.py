@@ -37,10 +37,11 @@ from waltzctl.engine.pages.page_batch import WriteBatch
 from waltzctl.engine.pages.page_directory import Located, PageDirectory
 from waltzctl.engine.pages.page_options import DEFAULT_OPTIONS, PageOptions
 from waltzctl.engine.pages.reclamation import Reclamation
+from waltzctl.engine.pages.recovery_mode import RecoveryMode
 from waltzctl.engine.pages.snapshots import HeldSnapshots, Snapshot, SnapshotStatistics
 from waltzctl.engine.pages.store_status import StoreStatus
 from waltzctl.engine.pages.torn_tail import take_back_interrupted
-from waltzctl.engine.pages.wal_reader import RecoveryMode, read_wal
+from waltzctl.engine.pages.wal_reader import read_wal
 from waltzctl.engine.pages.wal_store import WalStore
 from waltzctl.formats.checksums import crc32c
 from waltzctl.formats.pages.names import BLOB_DIRECTORY, WAL_DIRECTORY

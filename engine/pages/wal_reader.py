@@ -13,7 +13,6 @@ that somebody was promised.
 
 from __future__ import annotations
 
-import enum
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from pathlib import Path, PurePath
 from waltzctl.engine.durable.disk import TEMPORARY_SUFFIX, read_range
 from waltzctl.engine.errors import DamageError, DiskReadError, NotWaltzError
 from waltzctl.engine.findings import Code, Finding, Severity, make_finding
-from waltzctl.formats.control import CONTROL_FILE_NAME
+from waltzctl.engine.pages.recovery_mode import RecoveryMode
 from waltzctl.formats.pages.blocks import FaultKind, LogFault, LogRecord, read_log
 from waltzctl.formats.pages.names import BLOB_DIRECTORY, WAL_DIRECTORY, LogName, parse_blob_name, parse_log_name
 from waltzctl.formats.pages.write_batch import BatchError, Edit, decode_batch, plain_entries
@@ -30,19 +29,6 @@ from waltzctl.formats.pages.write_batch import BatchError, Edit, decode_batch, p
 WAYS_ON = "take what is whole with pages recover --mode skip-damaged, or into a new directory with pages salvage"
 """What to do with a store that is not opened."""
 _WHOLE_FILE = 1 << 62
-
-
-class RecoveryMode(enum.StrEnum):
-    """What is taken of a log."""
-
-    TOLERATE_TORN_TAIL = "tolerate-torn-tail"
-    """All of it, but for a torn end of the last file; damage is refused."""
-    ABSOLUTE_CONSISTENCY = "absolute-consistency"
-    """All of it; a torn end is refused as well."""
-    POINT_IN_TIME = "point-in-time"
-    """What stands in front of the first fault."""
-    SKIP_DAMAGED = "skip-damaged"
-    """Every record that is whole, whatever is missing between them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +82,6 @@ class WalContents:
         if last is None or not last.faults or not all(fault.torn for fault in last.faults):
             return None
         return last.end
-
-
-def is_page_store(path: PurePath) -> bool:
-    """Whether a directory is a page store, and no storage directory."""
-    return os.path.isdir(path / WAL_DIRECTORY) and not os.path.lexists(path / CONTROL_FILE_NAME)
 
 
 def read_file(directory: Path, name: LogName) -> LogFile:

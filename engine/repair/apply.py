@@ -11,17 +11,14 @@ from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.durable.manifest import QuarantineEntry, RepairState
 from waltzctl.engine.errors import DiskReadError, RefusedError, told_with
 from waltzctl.engine.findings import Finding, Ran, Severity, left_by
-from waltzctl.engine.pages.inspection import verify_store
-from waltzctl.engine.pages.page_recovery import apply_recovery
-from waltzctl.engine.pages.page_recovery import undo_repair as undo_in_store
-from waltzctl.engine.pages.wal_reader import is_page_store
 from waltzctl.engine.repair.plan import Repair
-from waltzctl.engine.repair.recover_pages import StoreRepair
+from waltzctl.engine.repair.store_kinds import is_page_store
 from waltzctl.engine.repair.undoing import UndoResult, paths_of, undo_locked
 from waltzctl.engine.storage.store import apply_edits, interrupted, list_entries, roll_back_interrupted
 from waltzctl.formats.control import CONTROL_FILE_NAME
 
 if TYPE_CHECKING:
+    from waltzctl.engine.repair.recover_pages import StoreRepair
     from waltzctl.engine.repair.since import MarkFall
 
 
@@ -50,7 +47,7 @@ def apply(repair: Repair | StoreRepair, *, arguments: Sequence[str]) -> RepairRe
     Raises DirectoryLockedError, StalePlanError when a file changed since the plan was made, DiskFullError before anything is
     changed, RefusedError, DiskError (what was done is taken back then), DamageError.
     """
-    if isinstance(repair, StoreRepair):
+    if not isinstance(repair, Repair):
         return _apply_to_store(repair, arguments)
     storage, plan = repair.storage, repair.plan
     control = storage / CONTROL_FILE_NAME
@@ -85,6 +82,9 @@ def apply(repair: Repair | StoreRepair, *, arguments: Sequence[str]) -> RepairRe
 
 def _apply_to_store(repair: StoreRepair, arguments: Sequence[str]) -> RepairResult:
     """Carry out a repair of a page store.  Room that nobody uses is no damage that remains."""
+    from waltzctl.engine.pages.inspection import verify_store
+    from waltzctl.engine.pages.page_recovery import apply_recovery
+
     entry: QuarantineEntry | None = None
     taken: tuple[QuarantineEntry, ...] = ()
     if repair.edits or repair.roll_back:
@@ -119,6 +119,8 @@ def undo_repair(storage: Path, entry_id: str, *, allow_data_loss: bool = False) 
     Raises what `engine.repair.undoing.undo` raises; of a page store, what `engine.pages.page_recovery.undo_repair` raises.
     """
     if is_page_store(storage):
+        from waltzctl.engine.pages.page_recovery import undo_repair as undo_in_store
+
         entry, verified, taken = undo_in_store(storage, entry_id)
         return UndoneRepair(UndoResult((entry,), paths_of([entry]), taken), verified.status, verified.grave, ())
     from waltzctl.engine.repair.since import falling_marks

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from waltzctl.engine.errors import InvalidRequestError
-from waltzctl.engine.pages.wal_reader import RecoveryMode
+from waltzctl.engine.pages.recovery_mode import RecoveryMode
 from waltzctl.formats.control import Layout
 
 MARK_NAMES = {

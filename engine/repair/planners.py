@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path, PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from waltzctl.engine.columns.plan_columns import PLAN
 from waltzctl.engine.durable import disk
@@ -17,13 +17,14 @@ from waltzctl.engine.repair.plan import Repair, plan_roll_back
 from waltzctl.engine.repair.rebuild_index import plan_rebuild_index
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.repair.recover_ledger import plan_forget
-from waltzctl.engine.repair.recover_pages import COMMAND as PAGES_RECOVER
-from waltzctl.engine.repair.recover_pages import StoreRepair, plan_recover_pages
 from waltzctl.engine.repair.set_partition import plan_set_partition
 from waltzctl.engine.repair.truncate import plan_truncate
 
-AnyRepair = Repair | StoreRepair
-Planner = Callable[[PurePath, Arguments], AnyRepair | None]
+if TYPE_CHECKING:
+    from waltzctl.engine.repair.recover_pages import StoreRepair
+
+AnyRepair: TypeAlias = "Repair | StoreRepair"
+Planner: TypeAlias = "Callable[[PurePath, Arguments], AnyRepair | None]"
 """Makes the plan of one command; None for arguments that it cannot have been given."""
 _LIMIT = 64 << 20
 
@@ -64,6 +65,8 @@ def _set_partition(path: PurePath, arguments: Arguments) -> Repair | None:
 
 
 def _recover_pages(path: PurePath, arguments: Arguments) -> StoreRepair | None:
+    from waltzctl.engine.repair.recover_pages import plan_recover_pages
+
     return None if arguments.mode is None else plan_recover_pages(path, mode=arguments.mode)
 
 
@@ -73,7 +76,7 @@ PLANNERS: Mapping[str, Planner] = {
     "recover": _recover,
     "convert": _convert,
     "set-partition": _set_partition,
-    PAGES_RECOVER: _recover_pages,
+    "pages recover": _recover_pages,
 }
 
 

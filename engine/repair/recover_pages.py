@@ -8,7 +8,7 @@ from pathlib import Path, PurePath
 from waltzctl.engine.durable.edits import Edit
 from waltzctl.engine.log.places import local
 from waltzctl.engine.pages.page_recovery import PageRecovery, plan_recovery
-from waltzctl.engine.pages.wal_reader import RecoveryMode
+from waltzctl.engine.pages.recovery_mode import RecoveryMode
 from waltzctl.engine.repair.arguments import Arguments
 from waltzctl.engine.repair.plan import Plan, Step
 

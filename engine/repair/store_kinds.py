@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING
 
-from waltzctl.engine.durable.quarantine import Store
-from waltzctl.engine.pages import torn_tail
-from waltzctl.engine.pages.wal_reader import is_page_store
-from waltzctl.engine.storage import store
+from waltzctl.formats.control import CONTROL_FILE_NAME
+from waltzctl.formats.pages.names import WAL_DIRECTORY
+
+if TYPE_CHECKING:
+    from waltzctl.engine.durable.quarantine import Store
+
+
+def is_page_store(path: PurePath) -> bool:
+    """Whether a directory is a page store, and no storage directory."""
+    return os.path.isdir(path / WAL_DIRECTORY) and not os.path.lexists(path / CONTROL_FILE_NAME)
 
 
 def store_of(path: Path) -> Store:
     """What a directory's quarantine has to know of it."""
-    return torn_tail.STORE if is_page_store(path) else store.STORE
+    if is_page_store(path):
+        from waltzctl.engine.pages import torn_tail
+
+        return torn_tail.STORE
+    from waltzctl.engine.storage import store
+
+    return store.STORE

@@ -20,7 +20,7 @@ from waltzctl.engine.pages.inspection import view_store
 from waltzctl.engine.pages.page_batch import WriteBatch
 from waltzctl.engine.pages.page_recovery import apply_recovery, plan_recovery
 from waltzctl.engine.pages.page_storage import PageStorage
-from waltzctl.engine.pages.wal_reader import RecoveryMode
+from waltzctl.engine.pages.recovery_mode import RecoveryMode
 from waltzctl.engine.vault.sealing import Sealer, VaultKeys, WrongPasswordError
 from waltzctl.engine.vault.vault_reader import UnreadableBackup, VaultReader
 from waltzctl.formats.pages.write_batch import PageId

@@ -21,7 +21,7 @@ from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.pages.page_batch import WriteBatch
 from waltzctl.engine.pages.page_recovery import apply_recovery, plan_recovery
 from waltzctl.engine.pages.page_storage import PageStorage
-from waltzctl.engine.pages.wal_reader import RecoveryMode
+from waltzctl.engine.pages.recovery_mode import RecoveryMode
 
 
 @pytest.fixture

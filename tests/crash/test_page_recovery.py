@@ -21,8 +21,8 @@ from waltzctl.engine.durable.quarantine import list_entries
 from waltzctl.engine.errors import WaltzError
 from waltzctl.engine.pages.page_recovery import apply_recovery, plan_recovery, undo_repair
 from waltzctl.engine.pages.page_storage import PageStorage
+from waltzctl.engine.pages.recovery_mode import RecoveryMode
 from waltzctl.engine.pages.torn_tail import STORE, take_back_interrupted
-from waltzctl.engine.pages.wal_reader import RecoveryMode
 from waltzctl.engine.repair.prune import plan_prune, prune
 
 Truth = tuple[Tree, ...]

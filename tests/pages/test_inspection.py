@@ -27,7 +27,8 @@ from waltzctl.engine.pages.page_batch import WriteBatch
 from waltzctl.engine.pages.page_gc import collect_garbage
 from waltzctl.engine.pages.page_salvage import salvage_store
 from waltzctl.engine.pages.page_storage import PageStorage
-from waltzctl.engine.pages.wal_reader import RecoveryMode, edits_of
+from waltzctl.engine.pages.recovery_mode import RecoveryMode
+from waltzctl.engine.pages.wal_reader import edits_of
 from waltzctl.formats.checksums import crc32c
 from waltzctl.formats.pages.write_batch import Edit, EditType, PageEntry, PageId, Version, encode_batch
 

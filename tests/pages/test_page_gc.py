@@ -18,7 +18,8 @@ from waltzctl.engine.pages.page_batch import WriteBatch
 from waltzctl.engine.pages.page_gc import GcLimits, PageCollector, collect_garbage, collect_versions
 from waltzctl.engine.pages.page_options import PageOptions
 from waltzctl.engine.pages.page_storage import PageStorage
-from waltzctl.engine.pages.wal_reader import RecoveryMode, edits_of, read_wal
+from waltzctl.engine.pages.recovery_mode import RecoveryMode
+from waltzctl.engine.pages.wal_reader import edits_of, read_wal
 from waltzctl.formats.pages.write_batch import EditType, PageId, decode_batch
 
 KIB = 1024

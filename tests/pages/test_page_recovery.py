@@ -33,8 +33,9 @@ from waltzctl.engine.pages.page_recovery import (
     undo_repair,
 )
 from waltzctl.engine.pages.page_storage import PageOptions, PageStorage
+from waltzctl.engine.pages.recovery_mode import RecoveryMode
 from waltzctl.engine.pages.torn_tail import STORE
-from waltzctl.engine.pages.wal_reader import RecoveryMode, read_wal
+from waltzctl.engine.pages.wal_reader import read_wal
 from waltzctl.engine.pages.wal_store import checkpoint_parts
 from waltzctl.formats.checksums import crc32c
 from waltzctl.formats.pages.write_batch import Edit, EditType, PageEntry, PageId, Version, encode_batch

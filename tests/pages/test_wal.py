@@ -27,8 +27,9 @@ from waltzctl.engine.pages.page_batch import WriteBatch
 from waltzctl.engine.pages.page_gc import collect_garbage
 from waltzctl.engine.pages.page_options import PageOptions
 from waltzctl.engine.pages.page_storage import PageStorage
+from waltzctl.engine.pages.recovery_mode import RecoveryMode
 from waltzctl.engine.pages.torn_tail import STORE
-from waltzctl.engine.pages.wal_reader import RecoveryMode, edits_of, read_wal, wal_findings
+from waltzctl.engine.pages.wal_reader import edits_of, read_wal, wal_findings
 from waltzctl.formats.pages.blocks import FRAGMENT_HEADER
 from waltzctl.formats.pages.write_batch import EditType
 

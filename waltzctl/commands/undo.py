@@ -119,7 +119,7 @@ def run(
     age = parsed("--older-than", older_than, parse_duration)
     _check_prune(prune, age, keep, others=listing or entry_id is not None or allow_data_loss)
 
-    from waltzctl.engine.pages.wal_reader import is_page_store
+    from waltzctl.engine.repair.store_kinds import is_page_store
 
     if is_page_store(named):
         if allow_data_loss:
@@ -222,8 +222,8 @@ def _outlook(entry: QuarantineEntry, *, allow_data_loss: bool) -> None:
     """Say what else changes.  Raises StalePlanError where the undo would be refused."""
     from waltzctl.engine.durable.manifest import RepairState
     from waltzctl.engine.pages import page_recovery
-    from waltzctl.engine.pages.wal_reader import is_page_store
     from waltzctl.engine.repair.since import falling_marks
+    from waltzctl.engine.repair.store_kinds import is_page_store
     from waltzctl.engine.repair.undoing import check_undo
     from waltzctl.engine.storage.store import list_entries
 

@@ -105,7 +105,7 @@ def run(
     switches = Switches(yes, dry_run, plan)
     switches.check()
 
-    from waltzctl.engine.pages.wal_reader import RecoveryMode
+    from waltzctl.engine.pages.recovery_mode import RecoveryMode
     from waltzctl.engine.repair.arguments import Arguments
     from waltzctl.engine.repair.recover_pages import COMMAND, plan_recover_pages
 
