@@ -364,7 +364,7 @@ class _Scanned:
         torn = end.damage if end.damage is not None and end.damage.cause is DamageCause.TORN_TAIL else None
         comparison = None if self.reader is None else IndexComparison(self.reader)
         explained = 0 if comparison is None else comparison.explained_by_tail(torn, self.size, end.next_id)
-        uncertain = end.damage is not None and end.damage.proof == "budget"
+        uncertain = end.damage is not None and end.damage.unread
         held = held_by(end.next_id, torn=torn is not None, explained=explained, uncertain=uncertain)
         listed = None if self.reader is None else self.reader.end()
         excess = listed is not None and listed > held.accounted + 1
@@ -384,7 +384,7 @@ class _Scanned:
 
         As recover does: a row of records that reaches to the end of the file proves it.
         """
-        if tail.proof == "budget":
+        if tail.unread:
             return None, True
         most = tail.transaction_id + tail.length
         for batch in carve_records(

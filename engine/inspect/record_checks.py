@@ -125,7 +125,7 @@ class RangeScan:
             self.comparison.compare_span(damage)
         self.position = damage.end
         following = damage.next_transaction_id
-        self.open_end = damage.proof == "budget"
+        self.open_end = damage.unread
         self.next_id = damage.transaction_id if following is None else following
         self.limits.spend(damage.length)
 

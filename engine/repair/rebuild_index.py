@@ -112,7 +112,7 @@ class IndexPlan:
             ceiling=self.ceiling,
         ):
             if isinstance(item, Damage):
-                if item.proof == "budget":
+                if item.unread:
                     raise DamageError(f"{name}: what follows offset {item.offset} was given up unread")
                 if span is None:
                     damaged_from = item.offset

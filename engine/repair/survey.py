@@ -260,7 +260,7 @@ def _loss(damage: Damage, before: int | None) -> Loss:
         damage.transaction_id,
         damage.next_transaction_id,
         before,
-        unread=damage.proof == "budget",
+        unread=damage.unread,
         seen=damage,
     )
 

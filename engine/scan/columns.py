@@ -170,6 +170,21 @@ class Damage:
         """File offset behind the span."""
         return self.offset + self.length
 
+    @property
+    def unread(self) -> bool:
+        """Whether the search was given up, so that nobody knows what the span and what follows it hold."""
+        return self.proof == "budget"
+
+    @property
+    def reached(self) -> int | None:
+        """The id that a walk expects behind the span; None where the file ends with it in a way that does not tell.
+
+        That is so behind a torn tail and where the search was given up: records may have been, or be, in these bytes.
+        """
+        if self.next_transaction_id is not None or self.cause is DamageCause.TORN_TAIL or self.unread:
+            return self.next_transaction_id
+        return self.transaction_id
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordView:

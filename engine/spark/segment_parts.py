@@ -23,7 +23,7 @@ from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.inspect.dump_chunks import ChunkReader, Item
 from waltzctl.engine.log.index import RecordPlace, prove
 from waltzctl.engine.log.parts import share
-from waltzctl.engine.scan.columns import Damage, DamageCause, RecordRun
+from waltzctl.engine.scan.columns import Damage, RecordRun
 from waltzctl.engine.scan.probe import BudgetExhaustedError, Candidates, Probe, SearchBudget
 from waltzctl.engine.scan.resync import LOOKAHEAD
 from waltzctl.engine.scan.scanner import summarise_records
@@ -76,9 +76,7 @@ def items_of(reader: ChunkReader, part: SegmentPart, wanted: Range, *, data: boo
                 return
             if item.offset >= wanted.skip:
                 yield item
-            next_id, end = item.next_transaction_id, item.end
-            if item.cause is not DamageCause.TORN_TAIL and next_id is None:
-                next_id = item.transaction_id
+            next_id, end = item.reached, item.end
         else:
             rows = int(item.offset.searchsorted(wanted.stop))
             batch = rows_of(item, int(item.offset.searchsorted(wanted.skip)), rows)

@@ -250,7 +250,7 @@ class _Examination:
 
     def _note_damage(self, damage: Damage) -> None:
         self.findings.append(damage_finding(damage, self.files))
-        self.open_end = damage.proof == "budget"
+        self.open_end = damage.unread
         if self.comparison is not None:
             self.comparison.compare_span(damage)
         if damage.cause is DamageCause.RECORD_ORDER:

@@ -231,7 +231,7 @@ FIFTH: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/repair/rebuild_index.py",
-        """                if item.proof == "budget":
+        """                if item.unread:
                     raise DamageError(f"{name}: what follows offset {item.offset} was given up unread")
 """,
         "",

@@ -22,7 +22,7 @@ from tests.spark.reading import dump_of, dumped, examples, in_order, packets, re
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError
 from waltzctl.engine.inspect.segment_job import SegmentJob
-from waltzctl.engine.scan import resync
+from waltzctl.engine.scan import resync, scanner
 from waltzctl.engine.spark import batch_read, segment_parts
 from waltzctl.engine.spark.batch_read import reader
 from waltzctl.engine.spark.splits import SegmentPart, pack, parts_for
@@ -37,6 +37,22 @@ SIZES = ("128MiB", "777", "300")
 @pytest.mark.parametrize("storage", examples(), ids=lambda path: path.parent.name)
 def test_the_rows_are_those_of_a_dump_whatever_the_size_of_a_split(storage: Path, size: str) -> None:
     assert in_order(read(storage, splitSize=size)) == dump_of(storage)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_of_bytes_whose_search_was_given_up_nothing_is_called_missing_in_the_rows_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str
+) -> None:
+    storage = build_directory(tmp_path / "s", {0: 30}, per_segment=10, size=20)
+    os.truncate(seg(storage, 0, 10), HEADER_SIZE + 60 * 5)
+    with seg(storage, 0, 10).open("ab") as out:
+        out.write(bytes([0xA5] * 300))
+    idx(storage, 0, 10).unlink()
+    monkeypatch.setattr(scanner, "BUDGET_BASE", 0)
+    monkeypatch.setattr(scanner, "BUDGET_PER_BYTE", 0)
+    rows = read(age(storage), splitSize=size)
+    assert [row["finding"] for row in rows if row["finding"] is not None] == ["record-length"]
+    assert in_order(rows) == in_order(dumped(storage))
 
 
 @pytest.mark.parametrize("storage", examples(), ids=lambda path: path.parent.name)
