@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from generated import make_storage, workplace
-from measuring import PROJECT
+from measuring import PROJECT, environment
 
 from waltzctl.formats.segment import RECORD_OVERHEAD
 
@@ -134,9 +134,8 @@ def best_ms(checkout: Path, cell: str, data_size: int, place: Path) -> float:
     for name, text in CELLS[cell].items():
         program = program.replace("{" + name + "}", text.strip("\n").lstrip() if name != "setup" else text)
     program = program.replace("{size}", str(data_size))
-    environment = {**os.environ, "PYTHONPATH": str(checkout), "PYTHONDONTWRITEBYTECODE": ""}
     command = [sys.executable, "-c", program, str(place), str(REPEAT)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=checkout, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(checkout), cwd=checkout, check=False)
     found = re.search(r"BEST ([0-9.e-]+)", done.stdout)
     if done.returncode or not found:
         raise SystemExit(f"{checkout}: {cell}: {done.stderr}")

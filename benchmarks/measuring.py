@@ -33,12 +33,12 @@ class Measured:
     status: int
 
 
-def environment() -> dict[str, str]:
-    """The environment in which a command of this project runs, installed or not.
+def environment(checkout: Path = PROJECT) -> dict[str, str]:
+    """The environment in which a command of this project, or of another checkout of it, runs, installed or not.
 
     Bytecode is kept, as it is for an installed program: else every process would compile all its modules anew.
     """
-    path = [str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    path = [str(checkout), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path), "PYTHONDONTWRITEBYTECODE": ""}
 
 

@@ -126,10 +126,13 @@ def plan_recovery(path: Path, mode: RecoveryMode) -> PageRecovery:
     damage = [one for one in wal_findings(contents, path) if one.severity is Severity.DAMAGE]
     if not (damage or left_out or overlapping):
         return _plan(path, mode, *_torn(contents))
-    told: list[PageEdit] = []
-    everything = restore(contents, RecoveryMode.SKIP_DAMAGED, lenient=True, left_out=told)
+    everything, told = kept, left_out
+    if mode is not RecoveryMode.SKIP_DAMAGED:  # which takes all that there is already
+        told = []
+        everything = restore(contents, RecoveryMode.SKIP_DAMAGED, lenient=True, left_out=told)
     made = _rebuilt(kept, everything, told, {(page, entry) for page, entry, _ in overlapping})
     number = contents.highest_number
+    pages = checkpoint_of(made)
     checkpoint = contents.directory / str(LogName(number, CHECKPOINT_LEVEL))
     steps = [
         *(_given_up(one) for one in damage),
@@ -141,7 +144,7 @@ def plan_recovery(path: Path, mode: RecoveryMode) -> PageRecovery:
     ]  # fmt: skip
 
     def parts() -> Iterator[bytes]:
-        return checkpoint_parts(number, checkpoint_payloads(checkpoint_of(made)))
+        return checkpoint_parts(number, checkpoint_payloads(pages))
 
     edits: list[Edit] = [Replace(checkpoint, parts, sum(map(len, parts())))]
     for file in contents.files:
