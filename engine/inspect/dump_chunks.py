@@ -10,7 +10,7 @@ from waltzctl.engine.inspect.segment_checks import SegmentCheck
 from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.log.assess import Stretch, begun
 from waltzctl.engine.log.index import RecordPlace, prove, prove_at_or_before
-from waltzctl.engine.scan.columns import Damage, RecordBatch
+from waltzctl.engine.scan.columns import Damage, DamageCause, RecordBatch
 from waltzctl.engine.scan.scanner import summarise_records
 from waltzctl.formats.segment import HEADER_SIZE, MAX_DATA_LENGTH
 
@@ -88,7 +88,12 @@ class ChunkReader(SegmentCheck):
         for item in scan:
             yield item
             end = item.end
-            next_id = item.next_transaction_id if isinstance(item, Damage) else int(item.transaction_id[-1]) + 1
+            if isinstance(item, Damage):
+                next_id = item.next_transaction_id
+                if item.cause is not DamageCause.TORN_TAIL and item.proof != "budget" and next_id is None:
+                    next_id = item.transaction_id
+            else:
+                next_id = int(item.transaction_id[-1]) + 1
             if end >= stop < self.size or (last is not None and next_id is not None and next_id > last):
                 break
         ended = end >= self.size

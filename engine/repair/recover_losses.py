@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from waltzctl.engine.findings import Code, Severity, Tail
 from waltzctl.engine.log.assess import Stretch, end, held_by
@@ -19,14 +20,14 @@ from waltzctl.engine.log.index_comparison import IndexComparison
 from waltzctl.engine.log.view import FileState
 from waltzctl.engine.losses import Gap
 from waltzctl.engine.repair.content import Content, LiteralBytes, Piece
-from waltzctl.engine.repair.repaired_segments import RepairContext, RepairedSegment
-from waltzctl.engine.repair.replica_proofs import ReplicaProofs
-from waltzctl.engine.repair.replicas import Neighbours, Proven, Refusal, ReplicaSegments
+from waltzctl.engine.repair.embedded import may_be_data, taken_in
+from waltzctl.engine.repair.repaired_segments import RepairContext, RepairedSegment, offsets
+from waltzctl.engine.repair.replicas import Neighbours, Proven, Refusal, ReplicaSegments, find_proven
 from waltzctl.engine.repair.rivals import Rivals
-from waltzctl.engine.repair.survey import Loss, open_hint
-from waltzctl.engine.repair.survey_settlement import SurveySettlement
-from waltzctl.engine.repair.witnesses import Witnesses
-from waltzctl.formats.segment import index_name, segment_name
+from waltzctl.engine.repair.survey import Loss, Survey, by_ids, by_places, open_hint
+from waltzctl.engine.repair.witnesses import Witnesses, record_at, records_in_a_row
+from waltzctl.engine.scan.order import ORDER_WINDOW
+from waltzctl.formats.segment import HEADER_SIZE, index_name, segment_name
 
 
 @dataclass(slots=True)
@@ -43,14 +44,117 @@ class LossPlanner:
     durable_to: int
     witnesses: Witnesses = field(init=False)
     rivals: Rivals = field(init=False)
-    proofs: ReplicaProofs = field(init=False)
-    settlement: SurveySettlement = field(init=False)
+    _doubted: set[tuple[int, int]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.witnesses = Witnesses(self.context)
         self.rivals = Rivals(self.context, self.replicas)
-        self.proofs = ReplicaProofs(self.context, self.replicas, self.witnesses)
-        self.settlement = SurveySettlement(self.context, self.proofs)
+
+    def settle(self, part: RepairedSegment) -> None:
+        """Where ids at the end of a segment are out of order, settle whether they are wrong or others are missing in front.
+
+        The records themselves do not tell, and an index may have been made from either.  A replica tells: by the same record
+        under the same id, or by records of the same lengths under those that are expected.  Where none does, data loss that is
+        allowed is that of the ids in front: the records stay.
+        """
+        found, content = part.survey, part.original
+        if found is None:
+            return
+        assert content is not None  # which was surveyed
+        found = self._without_data(part, found)
+        rest, tail = by_ids(content, found, part.ceiling), found.tail
+        if rest is not None:
+            assert tail is not None  # it is what the ids are asked about
+            head = rest.losses[len(found.losses) - 1]
+            here = Neighbours(self.witnesses.before(part, tail.first), None)
+            if self._held(part, head):
+                part.survey = rest
+            elif head.stop == head.first:  # a repeat in front of right ids, or the wrong ids up to the end
+                part.survey = replace(found, losses=(*found.losses[:-1], replace(tail, either=True)))
+            elif self.context.allow_data_loss and isinstance(self._prove(tail.first, tail.first + 1, here), Refusal):
+                part.survey = rest
+            return
+        if (
+            tail is not None
+            and self.context.allow_data_loss
+            and (twice := self._goes_on_behind(part, found)) is not None
+        ):
+            part.survey, part.ceiling = twice, None
+            return
+        if self.replicas:
+            found = self._shifted(part, found)
+        other = by_places(found) if self.replicas else None
+        if other is None or self._held(part, found.losses[-1]):
+            return
+        part.survey = other
+        assert other.tail is not None
+        if self._whole_tail(part, other.tail) is None:
+            part.survey = found
+
+    def _goes_on_behind(self, part: RepairedSegment, found: Survey) -> Survey | None:
+        """The survey with the ids of an end that is out of order as right ones, where the next segment bears them out.
+
+        It begins with the very record that stands here under the same id: the two overlap, and their ids are right.  None
+        where it does not.
+        """
+        assert part.original is not None  # it was surveyed
+        following = next((one for one in self.context.segments if one.first == part.ceiling), None)
+        rest = by_ids(part.original, found, None)
+        if following is None:
+            return None
+        here = offsets(replace(part, ceiling=None), (following.first,)).get(following.first)
+        same = record_at(part, here)
+        return rest if same is not None and same == record_at(following, HEADER_SIZE) else None
+
+    def _without_data(self, part: RepairedSegment, found: Survey) -> Survey:
+        """Where the index says that what was found behind damage may be a record's data, nothing is made of it.
+
+        A replica with another record under its id proves that it is data.  `_doubted`: segment and offset of what stays open.
+        """
+        place = 0
+        while place < len(found.losses):
+            loss = found.losses[place]
+            if may_be_data(part.index_path, part.first, loss):
+                assert loss.stop is not None
+                whole = taken_in(found, place) if self.replicas and not self._held(part, loss) else None
+                if whole is not None and any(one.record(self.context.partition, loss.stop) for one in self.replicas):
+                    part.survey = found = whole
+                    continue
+                self._doubted.add((part.first, loss.offset))
+                if found.tail is not None:  # the rest of the record whose data it may be
+                    part.survey = found = replace(
+                        found, losses=(*found.losses[:-1], replace(found.tail, doubtful=True))
+                    )
+            place += 1
+        return found
+
+    def _shifted(self, part: RepairedSegment, found: Survey) -> Survey:
+        """Records that are shifted against their ids read like one that stands twice, and another that is missing further on.
+
+        They are the loss of all of them where a replica proves others between the same neighbours, in as many bytes.
+        """
+        for one, other in pairwise(found.losses):
+            if not one.out_of_order or one.stop != one.first or other.length:
+                continue
+            assert other.stop is not None  # what ends a file has a length
+            whole = replace(one, end=other.end, stop=other.stop)
+            around = self.witnesses.around(part, whole)
+            if None in (around.before, around.after):
+                continue
+            proven = self._prove(whole.first, other.stop, around)
+            if isinstance(proven, Proven) and len(proven) == whole.length:
+                kept = (whole if loss is one else loss for loss in found.losses if loss is not other)
+                part.survey = found = replace(found, losses=tuple(kept))
+        return found
+
+    def _held(self, part: RepairedSegment, loss: Loss) -> bool:
+        """Whether a replica has the record behind a loss, under its id."""
+        if loss.stop is None:
+            return False
+        record = record_at(part, loss.end)
+        return any(
+            record is not None and one.record(self.context.partition, loss.stop) == record for one in self.replicas
+        )
 
     def inner(self, part: RepairedSegment, loss: Loss) -> None:
         """A loss in front of intact records of the same segment."""
@@ -62,13 +166,13 @@ class LossPlanner:
         elif loss.stop == loss.first:
             found = Refusal("no transaction is missing there")
         else:
-            found = self.proofs.prove(loss.first, loss.stop, self.witnesses.around(part, loss))
+            found = self._prove(loss.first, loss.stop, self.witnesses.around(part, loss))
         if isinstance(found, Proven):
             self._restored(part, loss, found)
             spans: tuple[Piece, ...] = tuple(run.span for run in found.runs)
             part.shifted |= len(found) != loss.end - loss.offset
             part.content = part.content.spliced(loss.offset, loss.end, spans)
-        elif (part.first, loss.offset) in self.settlement.doubted:
+        elif (part.first, loss.offset) in self._doubted:
             part.keeps_index = True  # it is all that tells
             said = (
                 f"the index has transaction {loss.stop} inside it, so that what stands behind it may be a record's data"
@@ -89,6 +193,12 @@ class LossPlanner:
             ids=(loss.first, loss.stop - 1), offset=loss.offset, length=loss.end - loss.offset,
             loses_data=loss.cause is Code.REPLICA_DIFFERS or self.rivals.only_here(part, loss, found) is not None,
         )  # fmt: skip
+
+    def _prove(self, first: int, stop: int, neighbours: Neighbours) -> Proven | Refusal:
+        found = find_proven(self.replicas, self.context.partition, first, stop, neighbours)
+        if isinstance(found, Proven):
+            self.context.draft.sources |= {run.span.path for run in found.runs}
+        return found
 
     def _split(self, part: RepairedSegment, loss: Loss) -> None:
         """Leave the loss out: what is in front stays here, what follows gets a segment of its own."""
@@ -152,9 +262,7 @@ class LossPlanner:
         stop = following.first
         tail = None if part is None else part.tail
         neighbours = Neighbours(self.witnesses.before(part, first), self.witnesses.behind(following, stop))
-        found = (
-            Refusal("it was given up unread") if tail and tail.unread else self.proofs.prove(first, stop, neighbours)
-        )
+        found = Refusal("it was given up unread") if tail and tail.unread else self._prove(first, stop, neighbours)
         if isinstance(found, Proven):
             self._restore_behind(part, found, f"transactions missing in front of {following.data_path.name}")
             return
@@ -194,11 +302,11 @@ class LossPlanner:
         if wanted > first and not unread:
             before = Neighbours(self.witnesses.before(part, first), None)
             listed = proven.listed if limit is None and proven.with_data > first else 0
-            here = 0 if limit is not None or part is None or tail is None else self.proofs.stood_here(part, tail)
+            here = 0 if limit is not None or part is None or tail is None else self._stood_here(part, tail)
             least = max(first + 1, required)  # with less, nothing would tell any more of what is lost behind it
             ends = {wanted} if whole else {one for one in (here, listed, wanted, required) if one >= least}
             for stop in sorted(ends, reverse=True):
-                found = self.proofs.prove(first, stop, before)
+                found = self._prove(first, stop, before)
                 if isinstance(found, Proven):
                     said = (
                         _why_restored(proven, mark)
@@ -208,7 +316,7 @@ class LossPlanner:
                     self._restore_behind(part, found, said)
                     return found.runs[-1].stop
                 why = why or found.why
-            if self.context.allow_data_loss and (held := self.proofs.held_from(first, wanted, before)) is not None:
+            if self.context.allow_data_loss and (held := self._held_from(first, wanted, before)) is not None:
                 self._restore_behind(part, held, _why_restored(proven, mark))
                 first, part, tail = held.runs[-1].stop, None, None
         if required > first or (whole and wanted > first):
@@ -216,6 +324,24 @@ class LossPlanner:
         elif tail is not None and part is not None:
             self._torn(part, tail, mark)
         return first
+
+    def _stood_here(self, part: RepairedSegment, tail: Loss) -> int:
+        """The id behind the records of an end whose bits or ids are wrong, as a replica has them in as many bytes; or 0."""
+        found = self._whole_tail(part, tail)
+        return 0 if found is None else found.runs[-1].stop
+
+    def _held_from(self, first: int, stop: int, before: Neighbours) -> Proven | None:
+        """Of transactions `first` to `stop` - 1, which no replica proves as a whole, as many of the first as one proves."""
+        most: Proven | None = None
+        low, high = first, stop - 1  # proven up to `low`, and not up to `high` + 1
+        while self.replicas and low < high:
+            middle = (low + high + 1) // 2
+            found = self._prove(first, middle, before)
+            if isinstance(found, Proven):
+                most, low = found, middle
+            else:
+                high = middle - 1
+        return most
 
     def _end_lost(
         self, part: RepairedSegment | None, tail: Loss | None, first: int, proven: Evidence, stop: int, why: str
@@ -259,7 +385,7 @@ class LossPlanner:
     def _torn(self, part: RepairedSegment, tail: Loss, mark: int | None) -> None:
         """A torn end above the mark: what a crash leaves behind a write that nobody was told had succeeded."""
         context = self.context
-        whole = self.proofs.whole_tail(part, tail)
+        whole = self._whole_tail(part, tail)
         if whole is not None:
             self._restored(part, replace(tail, stop=whole.runs[-1].stop), whole)
             assert part.content is not None
@@ -298,6 +424,42 @@ class LossPlanner:
         found = tail.told(self.context.files(part), at_end)
         assert found is not None, "a scan has found it"
         self.context.draft.leave(replace(found, severity=Severity.DAMAGE), why)
+
+    def _whole_tail(self, part: RepairedSegment, tail: Loss) -> Proven | None:
+        """The last record or records from a replica, when they were written here and only their bits changed.
+
+        In full; but behind several whose ids are wrong one may be torn: it comes back where what is left of it is how the
+        replica's begins, and is cut like any torn end where it is not.
+        """
+        neighbours = Neighbours(self.witnesses.before(part, tail.first), None)
+        if not self.replicas or neighbours.before is None:
+            return None
+        length, whole = tail.end - tail.offset, None
+        for count in range(1, 1 + (ORDER_WINDOW if tail.out_of_order else 1)):
+            found = self._prove(tail.first, tail.first + count, neighbours)
+            if isinstance(found, Refusal):
+                return None
+            if len(found) < length:
+                whole = found
+            elif len(found) == length or (whole is not None and self._begins_alike(part, tail, found, len(whole))):
+                return found
+            else:
+                return whole if whole is not None and self._stands_alike(part, tail, whole) else None
+        return None
+
+    @staticmethod
+    def _begins_alike(part: RepairedSegment, tail: Loss, found: Proven, start: int) -> bool:
+        """Whether an end, from `start` bytes behind its beginning on, holds the bytes that a replica's records have there."""
+        assert part.original is not None
+        theirs = Content("", tuple(run.span for run in found.runs))
+        length = tail.end - tail.offset - start
+        return theirs.read(start, length) == part.original.read(tail.offset + start, length)
+
+    def _stands_alike(self, part: RepairedSegment, tail: Loss, whole: Proven) -> bool:
+        """Whether intact records, whatever their ids, end where a replica's do, and only a torn one is behind them."""
+        assert part.original is not None
+        ends = [one.end for one in records_in_a_row(part.original, tail.offset, tail.end)]
+        return ends[-1:] == [tail.offset + len(whole)]
 
     def cut_tail(self, part: RepairedSegment, tail: Loss, why: str, *, loses: bool) -> None:
         """Cut what stands behind the last record that is in its place."""

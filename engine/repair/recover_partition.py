@@ -151,7 +151,7 @@ class _Walk:
         before: RepairedSegment | None = None
         there = [part for part in parts if (part.data is not None or part.content is not None) and not part.short]
         for part in there:
-            self.losses.settlement.settle(part)
+            self.losses.settle(part)
         self.losses.rivals.settle(self.accepted)
         for part in there:
             self.losses.rivals.choose(part)

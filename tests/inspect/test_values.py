@@ -516,7 +516,7 @@ def test_repairs_that_were_interrupted_are_told(
     if repaired:
         (tmp_path / disk.STATE_DIRECTORY / disk.QUARANTINE).mkdir(parents=True)
     entry = SimpleNamespace(path=tmp_path / "q", command="recover", created="then", id="7")
-    monkeypatch.setattr("waltzctl.engine.storage.store.interrupted", lambda storage: [entry] * entries)
+    monkeypatch.setattr("waltzctl.engine.durable.quarantine.interrupted", lambda *_: [entry] * entries)
     seen = Scope(tmp_path, tmp_path / "waltz-storage.ctl", whole=True)
     found = list(storage_findings(seen, around(control()), ReadLimits()))
     said = "recover of then was interrupted half-way; quarantine 7 keeps what it replaced"

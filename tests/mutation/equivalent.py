@@ -1466,7 +1466,7 @@ _INDEXED = "if HEADER_SIZE <= offset < segment.size:"
 _ASKED = "if why is None and around.replicas and (other := named_instead(content, partition)) is not None:"
 _IN_ORDER = "for verdict in sorted(verdicts, key=lambda one: (one.first or 0, one.stray.data.path)):"
 _FOUND = "return found if found is not None and found.transaction_id >= least else None"
-_HERE = "here = 0 if limit is not None or part is None or tail is None else self.proofs.stood_here(part, tail)"
+_HERE = "here = 0 if limit is not None or part is None or tail is None else self._stood_here(part, tail)"
 _NO_STATE = "if file is None or now is None or file.before is None or file.before.size < CONTROL_HEADER.size:"
 _ENTRIES = "entries = max(0, hint.size() - HEADER_SIZE) // ENTRY_SIZE"
 _LOWER = "if info.current_struct is not None and after < info.current_struct.local_low_water_mark:"
@@ -1601,8 +1601,8 @@ _REPAIR = (
         )
     ),
     Equivalent(
-        "engine/repair/replica_proofs.py",
-        "ReplicaProofs.held_from",
+        "engine/repair/recover_losses.py",
+        "LossPlanner._held_from",
         "middle = (low + high + 1) // 2",
         "middle = (low + high + 2) // 2",
         "any place behind the lower end, up to the upper one, will do",
@@ -1997,8 +1997,8 @@ _REPAIR = (
     ),
     *(
         Equivalent(
-            "engine/repair/replica_proofs.py",
-            "ReplicaProofs.held_from",
+            "engine/repair/recover_losses.py",
+            "LossPlanner._held_from",
             _LOW_HIGH,
             _LOW_HIGH.replace("stop - 1", other),
             "what reaches as far as what no replica proves, or further, is not proven either",
@@ -2040,8 +2040,8 @@ _REPAIR = (
         "there is a run, and so the place of one",
     ),
     Equivalent(
-        "engine/repair/replica_proofs.py",
-        "ReplicaProofs.held",
+        "engine/repair/recover_losses.py",
+        "LossPlanner._held",
         "if loss.stop is None:",
         "if False:",
         "behind what reaches to the end of the file no record stands, and without one nobody is asked",
