@@ -39,6 +39,9 @@ def test_a_text_that_its_length_cannot_announce_is_refused() -> None:
     assert len(encode_modified_utf8("x" * MAX_UTF)) == MAX_UTF
     with pytest.raises(ValueError, match="65536 bytes is too long"):
         encode_modified_utf8("x" * (MAX_UTF + 1))
+    assert len(encode_modified_utf8("é" * (MAX_UTF // 2))) == MAX_UTF - 1
+    with pytest.raises(ValueError, match="65536 bytes is too long"):
+        encode_modified_utf8("é" * (MAX_UTF // 2 + 1))
 
 
 @pytest.mark.parametrize("damaged", ["80", "c3", "c1bf", "ff", "eda0"])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.builders import KEY, build_directory
+from tests.builders import KEY, build_directory, make_records, write_segment
 from tests.inspect.helpers import age, cut, flip, seg
 from tests.inspect.test_codes import break_struct, unassigned
 from waltzctl.engine.durable import disk
@@ -53,6 +53,15 @@ def test_health_names_each_partition_by_its_worst_finding(tmp_path: Path) -> Non
     assert [one.session_id for one in status.partitions] == [3, -1, 3, None, 3]
     assert status.partitions[3].assigned is None
     assert status.partitions[0].last_transaction_id == 36
+
+
+def test_the_last_transaction_is_the_highest_whichever_segment_has_it(tmp_path: Path) -> None:
+    """The first one goes on behind the end of the next one."""
+    records = make_records(40, size=10)
+    storage = build_directory(tmp_path / "s", {0: [records]}, local_low_water_mark=9)
+    write_segment(storage / "0", records[20:30])
+    (one,) = storage_status(age(storage)).partitions
+    assert (one.first_transaction_id, one.last_transaction_id, one.records) == (0, 39, 50)
 
 
 def test_availability_comes_from_flag_and_marks(tmp_path: Path) -> None:

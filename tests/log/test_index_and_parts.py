@@ -208,3 +208,15 @@ def test_a_range_is_cut_behind_its_beginning() -> None:
     assert found == [Part(FIRST + 2, at(FIRST + 2), at(FIRST + 8)), Part(FIRST + 8, at(FIRST + 8), at(FIRST + 10))]
     none = cut(DATA, index_of(right()), begin, (FIRST + 6, FIRST + 10), at(FIRST + 8), 2)
     assert none == [Part(FIRST + 2, at(FIRST + 2), at(FIRST + 8))]
+
+
+def test_a_cut_in_front_of_the_one_before_is_none_wherever_an_index_leads() -> None:
+    """A record stands twice, the first time in front of what the cut before begins with: nothing may be read twice for it."""
+    copy = Record.make(FIRST + 8, RECORDS[8].request_id, 0, RECORDS[8].data).encode()
+    data = BytesSource(segment_header(0, FIRST).encode() + b"".join([*_ENCODED[:2], copy, *_ENCODED[2:]]))
+    shifted = [*right(2), *(entry + SIZE for entry in right(12)[2:])]
+    shifted[8] = at(FIRST + 2)
+    begin = RecordPlace(HEADER_SIZE, FIRST)
+    found = cut(data, index_of(shifted), begin, (FIRST, FIRST + 12), END + SIZE, 3)
+    assert [(one.first, one.start) for one in found] == [(FIRST, HEADER_SIZE), (FIRST + 4, at(FIRST + 5))]
+    assert [one.stop for one in found] == [at(FIRST + 5), END + SIZE]

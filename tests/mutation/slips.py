@@ -17,6 +17,7 @@ from tests.mutation.slips_of_quorum import QUORUM
 from tests.mutation.slips_of_repair import REPAIR
 from tests.mutation.slips_of_storage import STORAGE
 from tests.mutation.slips_second import SECOND
+from tests.mutation.slips_sixth import SIXTH
 from tests.mutation.slips_third import THIRD
 from tests.mutation.trial import Slip
 
@@ -190,4 +191,5 @@ SLIPS: tuple[Slip, ...] = (
     *THIRD,
     *FOURTH,
     *FIFTH,
+    *SIXTH,
 )

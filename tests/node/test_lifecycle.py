@@ -11,6 +11,7 @@ import ssl
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -21,6 +22,7 @@ from waltzctl.engine.errors import (
     DirectoryLockedError,
     InvalidRequestError,
     ListenError,
+    MismatchError,
     NotWaltzError,
     PeerUnreachableError,
     WaltzError,
@@ -31,6 +33,7 @@ from waltzctl.engine.net.settings import Reloaded
 from waltzctl.engine.net.single_flight import SingleFlight
 from waltzctl.engine.net.tls import self_signed
 from waltzctl.engine.net.tls_options import TlsOptions
+from waltzctl.engine.node import node as node_room
 from waltzctl.engine.node.node import Node
 from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.formats.control import CONTROL_FILE_NAME
@@ -223,6 +226,27 @@ def test_what_is_missing_ends_the_start(tmp_path: Path, options: dict[str, Any],
         before = Held.now()
         with pytest.raises(error):
             await Node.start(node_options(**{"path": tmp_path, **options}), log=LOG)
+        nothing_is_left(tmp_path, before)
+
+    run(work())
+
+
+@pytest.mark.parametrize(("key", "partitions", "fits"), [(KEY, 2, True), (KEY, 3, False), (UUID(int=5), 2, False)])
+def test_a_directory_that_does_not_fit_the_cluster_ends_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: UUID, partitions: int, fits: bool
+) -> None:
+    """As the cluster's metadata tells key and number of partitions."""
+    build_directory(tmp_path, {0: 3, 1: 3})
+    monkeypatch.setattr(node_room, "_cluster", lambda _options: (key, partitions))
+
+    async def work() -> None:
+        before = Held.now()
+        if fits:
+            async with running(tmp_path) as node:
+                assert node.ready_info.num_partitions == 2
+        else:
+            with pytest.raises(MismatchError):
+                await Node.start(node_options(tmp_path), log=LOG)
         nothing_is_left(tmp_path, before)
 
     run(work())

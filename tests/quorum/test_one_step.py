@@ -354,6 +354,24 @@ def test_behind_the_vote_a_new_replica_is_copied_from_as_well() -> None:
     assert actions == (CatchUp("c:1", "n:1", 6, 9),)
 
 
+def test_one_that_lacks_what_is_kept_is_not_recovered_while_nobody_has_it() -> None:
+    """Those that held it are lost behind the vote; one that comes back is copied from, and no quorum is there before."""
+    state, actions = told(
+        begun(*(f"{one}:1" for one in "abcde")),
+        *(Connected(f"{one}:1", 1, 1, 9) for one in "abc"),
+        *(Connected(f"{one}:1", 1, 1, 5) for one in "de"),
+        *(Failed(f"{one}:1", "gone") for one in "abc"),
+        MarkSet("d:1"),
+        MarkSet("e:1"),
+    )
+    assert (state.resolved, state.recovered, actions) == (9, (), ())
+    state, _ = told(state, Connected("a:1", 1, 1, 9))
+    assert state.replicas["d:1"].acting == CatchUp("d:1", "a:1", 6, 9)
+    state, _ = told(state, MarkSet("a:1"))
+    assert state.recovered == ("a:1",)
+    assert state.writing is None
+
+
 def test_one_that_was_in_the_session_and_comes_back_older_is_cut_and_has_no_vote() -> None:
     """Its storage was restored; what it held beside the others may have been acknowledged all the same."""
     state, actions = told(

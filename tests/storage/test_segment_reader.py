@@ -211,6 +211,19 @@ class TestRuns:
         assert (lists is not None and lists.records > 0) == fine
         assert list(reader(parts).read_from(parts, FIRST + first)) == records[first:10]
 
+    def test_what_stands_behind_the_run_is_not_served_wherever_the_index_leads(
+        self, parts: SegmentExtent, records: list[Record]
+    ) -> None:
+        """Other records under the same ids, intact, as a truncation that did not last may leave them."""
+        behind = HEADER_SIZE + len(encode_records(records)[0])
+        other = [Record.make(FIRST + 6 + n, records[6 + n].request_id, 0, b"other") for n in range(2)]
+        body, offsets = encode_records(other)
+        write_at(Path(parts.data_path), behind, body)
+        for number, offset in zip((6, 7, 8), (*offsets, len(body)), strict=True):
+            entry(parts, FIRST + number, behind + offset)
+        assert reader(parts).read_list(parts, FIRST + 6, 2, None, headers=False) is None
+        assert list(reader(parts).read_from(parts, FIRST + 6)) == records[6:10]
+
 
 @pytest.mark.parametrize(("room", "found"), [(0, 1), (44, 1), (45, 1), (96, 1), (97, 2), (98, 2), (10**6, COUNT)])
 def test_a_list_has_room_for_one_record_at_least(extent: SegmentExtent, room: int, found: int) -> None:
