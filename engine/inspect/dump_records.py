@@ -179,10 +179,10 @@ class _Segment:
                     yield from unreadable(self._job, error).findings
             yield from reversed(findings)
 
-    def reaches(self, stop: int) -> bool:
-        """Whether ids between its end and `stop` are wanted; not where its end is not known."""
+    def misses(self, first: int) -> bool:
+        """Whether it ends somewhere else than in front of the id `first`; not where its end is not known."""
         expected = None if self.stretch is None else self.stretch.next_id
-        return expected is not None and expected != stop and self._wanted.overlaps(*sorted((expected, stop - 1)))
+        return expected is not None and expected != first
 
     def _look(self) -> None:
         """See where it begins; what is wrong with it is not told."""
@@ -210,9 +210,9 @@ class _Segment:
     def joined(self, before: _Segment, behind: _Segment) -> Iterator[Finding]:
         """A gap or an overlap between two neighbours, unless they were truncated or written meanwhile.
 
-        The one behind is opened for it where ids between them are wanted.
+        The one behind is opened for it where its name is not the next id.
         """
-        if behind.stretch is None and before.reaches(behind._job.first):
+        if behind.stretch is None and before.misses(behind._job.first):
             behind._look()
         if before.stretch is None or behind.stretch is None:
             return

@@ -41,7 +41,7 @@ class PartialScan:
         if not isinstance(
             read_record_at(scan.source, scan.position, expected_id=scan.next_id, max_record=MOST_HELD), RecordView
         ):
-            head.advance(self._size, until=scan.position + 1)
+            head.advance(self._size, until=scan.position)  # what stands there, and no more
         parts = [head]
         for first, last in ranges:
             part = self._start_at(first)

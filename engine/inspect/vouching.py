@@ -100,7 +100,7 @@ class _Control:
     @classmethod
     def read(cls, path: PurePath) -> _Control | None:
         control = read_control(path)
-        if control is None or not control.size_fits:
+        if control is None:
             return None
         current = ((info.partition, info.current_struct) for info in control.partitions)
         return cls(control, {number: one.marks for number, one in current if one is not None})

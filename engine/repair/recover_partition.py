@@ -301,8 +301,7 @@ def _covered(context: RepairContext, first: int, stop: int) -> bool:
 def _as_listed(context: RepairContext, part: RepairedSegment) -> bool:
     """Whether what other segments will hold is what an index without data lists: found there, or restored from a replica."""
     orphan = SegmentView(context.partition, part.first, None, part.index)
-    contents = ((one.first, one.content) for one in context.segments)
-    planned = [(first, held) for first, held in contents if held is not None and held.size() > HEADER_SIZE]
+    planned = [(one.first, one.content) for one in context.segments if one.content is not None]
     try:
         return listed_in(orphan, planned)
     except (DiskReadError, FileNotFoundError):

@@ -210,7 +210,7 @@ def content_before(entry: QuarantineEntry, file: KeptFile) -> Content:
 
 def falling_marks(entry: QuarantineEntry) -> tuple[MarkFall, ...]:
     """Sessions and marks that are lower once an entry was taken back.  Raises DiskReadError."""
-    file = next((one for one in entry.files if one.path == CONTROL_FILE_NAME and one.in_place), None)
+    file = next((one for one in entry.files if one.path == CONTROL_FILE_NAME), None)
     now = read_control(entry.storage / CONTROL_FILE_NAME)
     if file is None or now is None or file.before is None or file.before.size < CONTROL_HEADER.size:
         return ()

@@ -19,6 +19,7 @@ from tests.inspect.helpers import age, codes, cut, idx, run, seg
 from tests.inspect.test_bounds import Clock
 from tests.inspect.test_codes import break_struct
 from tests.inspect.test_distributed_checks import Workers
+from tests.inspect.test_partition_steps import opened
 from waltzctl.engine.errors import ClusterError, DiskReadError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect import sampling, segment_checks, vouching
@@ -170,6 +171,9 @@ def test_what_is_no_file_is_told_once(storage: Path) -> None:
         path.mkdir()
     view = view_partition(directory, 0)
     assert [path.name[17:] for path in sorted(view.special)] == ["10.idx", "77.seg", "88.idx", "99.seg"]
+    idx(storage, 0, 77).write_bytes(segment_header(0, 77).encode() + bytes(8))
+    assert list(opened(age(storage)).orphans([])) == []
+    assert codes(check_segment(job(storage, 10), VerifyOptions(), ReadLimits()).findings) == ["special-file"]
     seg(storage, 0, 99).rmdir()
     shutil.copy(seg(storage, 0, 0), seg(storage, 0, 99))
     context = PartitionContext(storage, 0, directory, 14, True, 3)

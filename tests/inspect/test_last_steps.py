@@ -30,6 +30,9 @@ from waltzctl.engine.inspect import (
     split_segments,
     vouching,
 )
+from waltzctl.engine.inspect import (
+    dump_records as dump_records_module,
+)
 from waltzctl.engine.inspect import verify as verify_module
 from waltzctl.engine.inspect.control_checks import inspect_control
 from waltzctl.engine.inspect.digests import Digest, HashingSource
@@ -182,6 +185,27 @@ def test_segments_of_which_nothing_is_wanted_join_all_the_same(
 )
 def test_segments_whose_names_bound_them_are_not_opened(storage: Path, span: Span, held: list[int]) -> None:
     assert [one.first for one in opened(storage).holding(span)] == held
+
+
+@pytest.mark.parametrize(
+    ("held", "last", "lines", "looked_at"),
+    [(10, 9, ["9"], [0]), (8, 9, ["7", "segment-gap"], [0, 10]), (8, 12, ["7", "segment-gap", "12"], [0, 10])],
+)
+def test_a_dump_opens_what_it_needs(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, held: int, last: int, lines: list[str], looked_at: list[int]
+) -> None:
+    """A segment of which nothing is wanted is opened where the one in front of it ends too early, for its beginning."""
+    seen: list[int] = []
+
+    class Reader(ChunkReader):
+        def __init__(self, job: SegmentJob, *more: Any, **options: Any) -> None:
+            seen.append(job.first)
+            super().__init__(job, *more, **options)
+
+    cut(seg(storage, 0, 0), at(held))
+    monkeypatch.setattr(dump_records_module, "ChunkReader", Reader)
+    assert told(age(storage), first=3, last=last) == lines
+    assert seen == looked_at
 
 
 @pytest.mark.parametrize(

@@ -15,12 +15,14 @@ from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.errors import InvalidRequestError, RefusedError
 from waltzctl.engine.findings import Finding
+from waltzctl.engine.inspect import vouching as vouching_module
 from waltzctl.engine.inspect.directory_manifest import Manifest, ManifestFile, ManifestPartition, Signature
 from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.targets import Scope
 from waltzctl.engine.inspect.verification import ManifestRequest
 from waltzctl.engine.inspect.vouching import Vouching, listing
+from waltzctl.engine.log.view import FileState
 from waltzctl.formats.control import CONTROL_FILE_NAME, Layout, initial_control
 from waltzctl.formats.segment import index_name, segment_name
 
@@ -115,6 +117,7 @@ GROWN = ("grown", "note", "0", 0, None, 20)
         (changed(**{"notes.txt": b"mine!"}), [("differs", "damage", "notes.txt", None, None, None)]),
         (changed(**{"other.txt": b""}), [("extra-file", "damage", "other.txt", None, None, None)]),
         (changed(**pair(0, 11)), [GROWN]),
+        (changed(**{f"1/{segment_name(0)}": b"data!"}), [("grown", "note", "1", 1, None, 10)]),
         (changed(**{f"0/{segment_name(9)}": b""}), [("extra-file", "damage", f"0/{segment_name(9)}", 0, 9, None)]),
         (changed(**{"0/11.seg.tmp": b""}), [("extra-file", "damage", "0/11.seg.tmp", None, None, None)]),
         (changed(**pair(2, 0)), [("grown", "note", "2", 2, None, None)]),
@@ -149,6 +152,22 @@ def test_what_is_not_as_the_manifest_says(
     assert (one.writing, one.outcome) == (False, "not-compared")
     assert [said(found, tmp_path / "s") for found in one.findings(ReadLimits())] == told
     assert one.outcome == ("differs" if any(severity == "damage" for _, severity, *_ in told) else "matches")
+
+
+@pytest.mark.parametrize("name", [CONTROL_FILE_NAME, FIRST, LAST, "notes.txt"])
+def test_what_goes_away_while_it_is_compared_is_not_what_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    def seen(storage: Path) -> dict[str, FileState]:
+        found = listing(storage)
+        (storage / name).unlink()
+        return found
+
+    one = vouching(tmp_path, BEFORE)
+    monkeypatch.setattr(vouching_module, "listing", seen)
+    (found,) = one.findings(ReadLimits())
+    assert (found.code.value, Path(found.path)) == ("manifest-differs", tmp_path / "s" / name)
+    assert "SHA-256 none" in found.message
 
 
 @pytest.mark.parametrize(("first", "told"), [(9, "extra-file"), (10, "extra-file"), (11, "grown")])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -215,6 +216,24 @@ def test_what_is_missing_in_front_is_told_where_it_is_wanted(storage: Path, span
     assert dumped(opened(age(storage)), span) == told
 
 
+def test_where_a_segment_behind_begins_in_front_nothing_is_missing_there(storage: Path) -> None:
+    """The first ones stand under a name that is too high; what is missing behind them, whoever reads both can tell."""
+    for path in (seg(storage, 0, 0), idx(storage, 0, 0), seg(storage, 0, 20), idx(storage, 0, 20)):
+        path.unlink()
+    path = write_segment(storage / "0", make_records(5, size=SIZE))
+    for suffix, named in ((".seg", seg(storage, 0, 20)), (".idx", idx(storage, 0, 20))):
+        path.with_suffix(suffix).rename(named)
+    assert list(losses_in_front(opened(age(storage)), (None, None))) == []
+
+
+@pytest.mark.parametrize(("first", "told"), [(5, []), (25, []), (28, ["index-orphan"])])
+def test_an_index_alone_loses_what_stands_nowhere_else(storage: Path, first: int, told: list[str]) -> None:
+    path = write_segment(storage / "0", make_records(35, size=SIZE)[first : first + 5])
+    path.unlink()
+    empty_index(storage, 3)
+    assert dumped(opened(age(storage)), (None, None)) == told
+
+
 @pytest.mark.parametrize(
     ("span", "told"),
     [
@@ -346,6 +365,15 @@ def test_which_segments_are_read_by_several_threads(
     assert len(seen) == split
 
 
+def test_a_segment_that_lost_its_header_is_not_read_in_parts(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(split_segments, "PART", 1)
+    os.truncate(seg(storage, 0, 20), HEADER_SIZE - 1)
+    job = SegmentJob(age(storage) / "0", 20, 0, cluster_key=KEY, bytes=10 * RECORD)
+    with ThreadPoolExecutor(1) as pool:
+        report = split_segments.SplitSegment(job, VerifyOptions(), ReadLimits(), pool).result()
+    assert (codes(report.findings), report.next_id) == (["segment-header-short"], None)
+
+
 def read(items: Iterable[object]) -> list[tuple[int, int]]:
     """First and last id of each batch."""
     return [(int(one.transaction_id[0]), int(one.transaction_id[-1])) for one in items if isinstance(one, RecordBatch)]
@@ -449,6 +477,13 @@ def test_a_repair_that_is_running_now_was_not_interrupted(
     assert list(storage_checks.storage_findings(scope, around, ReadLimits(exclusive=exclusive))) == [found] * told
     scope.whole = False
     assert list(storage_checks.storage_findings(scope, around, ReadLimits(exclusive=exclusive))) == []
+
+
+def test_where_nothing_was_repaired_nothing_that_repairs_is_loaded(
+    storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "waltzctl.engine.durable.quarantine", None)
+    assert run(storage)[0] == []
 
 
 @pytest.mark.parametrize("size", [0, 127])

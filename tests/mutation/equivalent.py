@@ -1468,7 +1468,6 @@ _IN_ORDER = "for verdict in sorted(verdicts, key=lambda one: (one.first or 0, on
 _FOUND = "return found if found is not None and found.transaction_id >= least else None"
 _HERE = "here = 0 if limit is not None or part is None or tail is None else self._stood_here(part, tail)"
 _NO_STATE = "if file is None or now is None or file.before is None or file.before.size < CONTROL_HEADER.size:"
-_ENTRIES = "entries = max(0, hint.size() - HEADER_SIZE) // ENTRY_SIZE"
 _LOWER = "if info.current_struct is not None and after < info.current_struct.local_low_water_mark:"
 _NEVER_MORE = "the largest weight so far only ends a search that would find nothing more"
 _FAILED = "self.unreadable[failed] = max(end - failed, self.unreadable.get(failed, 0))"
@@ -1507,11 +1506,18 @@ _REPAIR = (
         "a header alone has no partition",
     ),
     Equivalent(
-        "engine/repair/provenance.py",
-        "_compare",
-        _ENTRIES,
-        _ENTRIES.replace("max(0", "max(1"),
-        "one byte is no entry either",
+        "engine/repair/rebuild_index.py",
+        "IndexPlan._lost_end",
+        "many = max(0, self.ceiling - following)",
+        "many = max(0, self.ceiling + following)",
+        "the index has no entry from there on",
+    ),
+    Equivalent(
+        "engine/repair/set_partition.py",
+        "_Planner._session",
+        "older = session < now",
+        "older = session <= now",
+        "where it is the same nothing is set",
     ),
     *(
         Equivalent(
@@ -2253,7 +2259,6 @@ _AT_THE_STOP = "of what begins there nothing is taken"
 _LAST_NAME = "ends[segment[0]] = max(segment[1], ends.get(segment[0], -1))"
 _ENOUGH = "if end >= stop < self.size or (last is not None and next_id is not None and next_id > last):"
 _FURTHER_CLAIM = "if claimed is not None and claimed > stop:"
-_REACHES = "return expected is not None and expected != stop and self._wanted.overlaps(*sorted((expected, stop - 1)))"
 _SAME_ID = 'if int.from_bytes(raw, signed=True) == number and len(raw) == RECORD_HEADER.size_of("transaction_id"):'
 _THREADS = "self._threads = threads if self._total >= _WORTH_THREADS and executor is None else 1"
 _CLAIMED = "probe = Probe(self._scan.source, self._size, MAX_DATA_LENGTH, SearchBudget(2**63))"
@@ -2325,11 +2330,11 @@ _INSPECT = (
         for other in (9999, 10001)
     ),
     Equivalent(
-        "engine/inspect/dump_records.py",
-        "_Segment.joined",
-        "if behind.stretch is None and before.reaches(behind._job.first):",
-        "if behind.stretch is None and True:",
-        "one segment more is opened, and what lies outside of the wanted ids is left out afterwards",
+        "engine/inspect/unread_losses.py",
+        "_gap_in_front",
+        "return next((one for one in joints(stretches[:1], 0) if isinstance(one, Gap)), None)",
+        "return next((one for one in joints(stretches[:1], (-1)) if isinstance(one, Gap)), None)",
+        "no segment begins in front of 0",
     ),
     Equivalent(
         "engine/inspect/vouching.py",
@@ -2337,13 +2342,6 @@ _INSPECT = (
         "self._manifest = decode_manifest(disk.read_range(path, 0, min(state.size, _LIMIT)))",
         "self._manifest = decode_manifest(disk.read_range(path, 0, max(state.size, _LIMIT)))",
         "nothing is read behind the end of a file, and no manifest is larger than the limit",
-    ),
-    Equivalent(
-        "engine/inspect/targets.py",
-        "",
-        "_HEADERS_COMPARED = 1000",
-        "_HEADERS_COMPARED = 999",
-        "of the headers of a storage directory a sample is read, and what most of them say is believed",
     ),
     *(
         Equivalent(
@@ -2508,13 +2506,6 @@ _INSPECT = (
             ("run.offset >= stop:", "run.offset >= (stop) - 1:"),
             ("run.start >= stop:", "run.start >= (stop) - 1:"),
         )
-    ),
-    Equivalent(
-        "engine/inspect/dump_records.py",
-        "_Segment.reaches",
-        _REACHES,
-        _REACHES.replace("self._wanted.overlaps(*sorted((expected, stop - 1)))", "True"),
-        "what is not wanted is left out afterwards",
     ),
     *(
         Equivalent(
@@ -3151,6 +3142,7 @@ TUNED: dict[str, tuple[str, ...]] = {
     "engine/log/index_comparison.py": ("CHUNK",),
     "engine/log/index.py": ("_FARTHEST",),
     "engine/inspect/split_segments.py": ("PART",),
+    "engine/inspect/targets.py": ("_HEADERS_COMPARED",),
     "engine/inspect/verify.py": ("_WORTH_THREADS", "_AHEAD"),
     "engine/net/http_port.py": ("_BACKLOG",),
     "engine/net/port.py": ("_BACKLOG", "_CHUNK", "_ALL_CHUNKS", "_SMALLEST_CHUNK", "_ACCEPTED_AT_ONCE"),

@@ -580,6 +580,8 @@ def test_a_file_that_comes_back_is_told_from_those_that_stay(tmp_path: Path) -> 
     assert [(one.first, one.back, one.since) for one in found._then] == [
         (0, False, False), (4, True, False), (6, False, True), (8, True, False)
     ]  # fmt: skip
+    unknown = since_repair._Judgement(entry, 0, None, touched)
+    assert [one.since for one in unknown._now] == [True, False, True], "all but what it touched may have come since"
 
 
 @pytest.mark.parametrize("control", [True, False])
