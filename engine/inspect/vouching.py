@@ -281,7 +281,8 @@ class Vouching:
             yield self._finding(Code.READ_ERROR, path, str(error), wanted.name)
             return
         if found is not None and found.sha256 == wanted.sha256:
-            if segment is not None and state.size > wanted.size:
+            if state.size > wanted.size:
+                assert segment is not None  # nothing else may be longer
                 grown.setdefault(segment[0], wanted.name)
             return
         if wanted.name == CONTROL_FILE_NAME and (risen := self._marks_risen(path)) is not None:

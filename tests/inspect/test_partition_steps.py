@@ -14,10 +14,11 @@ import pytest
 
 from tests.builders import KEY, build_directory, make_records, segment_header, write_segment
 from tests.inspect.helpers import age, codes, idx, run, seg
-from waltzctl.engine.findings import Code, make_finding
+from waltzctl.engine.findings import Code, Finding, make_finding
 from waltzctl.engine.inspect import dump_chunks, partition_runs, split_segments, storage_checks
 from waltzctl.engine.inspect import verify as verify_module
 from waltzctl.engine.inspect.dump_chunks import ChunkReader
+from waltzctl.engine.inspect.dump_records import dump_records
 from waltzctl.engine.inspect.partition_checks import PartitionContext, join_findings
 from waltzctl.engine.inspect.partition_runs import PartitionRun, Span
 from waltzctl.engine.inspect.read_limits import ReadLimits
@@ -29,7 +30,7 @@ from waltzctl.engine.inspect.verification import VerifyOptions
 from waltzctl.engine.log.evidence import Evidence
 from waltzctl.engine.scan import scanner
 from waltzctl.engine.scan.columns import RecordBatch
-from waltzctl.formats.segment import HEADER_SIZE
+from waltzctl.formats.segment import HEADER_SIZE, encode_entries
 
 SIZE = 20
 RECORD = SIZE + 40
@@ -186,6 +187,15 @@ def test_which_segments_may_hold_ids(storage: Path, ranges: list[tuple[int, int]
         assert found == []
 
 
+def test_a_segment_holds_what_is_in_front_of_its_last_record_however_small_it_is(storage: Path) -> None:
+    """Two of its records are left, and its index, which tells where they stood."""
+    first, last = (one.encode() for one in (make_records(10, size=SIZE)[place] for place in (0, 9)))
+    seg(storage, 0, 0).write_bytes(segment_header(0, 0).encode() + first + last)
+    entries = encode_entries([*[at(0)] * 9, at(1)])
+    idx(storage, 0, 0).write_bytes(segment_header(0, 0).encode() + entries)
+    assert _held(opened(age(storage)), [(8, 10)]) == [(0, 10)]
+
+
 def test_segments_join_in_the_order_of_their_records(storage: Path) -> None:
     context = PartitionContext(storage, 0, storage / "0", 14, True, 3)
     reports = checked(opened(storage))
@@ -216,22 +226,44 @@ def test_what_is_missing_in_front_is_told_where_it_is_wanted(storage: Path, span
     assert dumped(opened(age(storage)), span) == told
 
 
-def test_where_a_segment_behind_begins_in_front_nothing_is_missing_there(storage: Path) -> None:
-    """The first ones stand under a name that is too high; what is missing behind them, whoever reads both can tell."""
+@pytest.mark.parametrize(
+    ("begins", "span", "told"),
+    [(0, (None, None), []), (3, (None, None), [(0, 3)]), (3, (2, 2), [(0, 3)]), (3, (3, None), [])],
+)
+def test_where_a_segment_behind_begins_in_front_less_is_missing_there(
+    storage: Path, begins: int, span: Span, told: list[tuple[int, int]]
+) -> None:
+    """It stands under a name that is too high; what is missing behind it, whoever reads both can tell."""
     for path in (seg(storage, 0, 0), idx(storage, 0, 0), seg(storage, 0, 20), idx(storage, 0, 20)):
         path.unlink()
-    path = write_segment(storage / "0", make_records(5, size=SIZE))
+    path = write_segment(storage / "0", make_records(5, first=begins, size=SIZE))
     for suffix, named in ((".seg", seg(storage, 0, 20)), (".idx", idx(storage, 0, 20))):
         path.with_suffix(suffix).rename(named)
-    assert list(losses_in_front(opened(age(storage)), (None, None))) == []
+    found = list(losses_in_front(opened(age(storage)), span))
+    assert [(one.transaction_id, one.missing) for one in found] == told
 
 
-@pytest.mark.parametrize(("first", "told"), [(5, []), (25, []), (28, ["index-orphan"])])
-def test_an_index_alone_loses_what_stands_nowhere_else(storage: Path, first: int, told: list[str]) -> None:
-    path = write_segment(storage / "0", make_records(35, size=SIZE)[first : first + 5])
-    path.unlink()
+@pytest.mark.parametrize(
+    ("firsts", "span", "told"),
+    [
+        ([5], (None, None), []),
+        ([25], (None, None), []),
+        ([28], (None, None), [28]),
+        ([28], (32, None), [28]),
+        ([28], (33, None), []),
+        ([28, 40], (None, None), [28, 40]),
+        ([28, 40], (None, 39), [28]),
+        ([28, 40], (40, None), [40]),
+    ],
+)
+def test_an_index_alone_loses_what_stands_nowhere_else(
+    storage: Path, firsts: list[int], span: Span, told: list[int]
+) -> None:
+    for first in firsts:
+        write_segment(storage / "0", make_records(50, size=SIZE)[first : first + 5]).unlink()
     empty_index(storage, 3)
-    assert dumped(opened(age(storage)), (None, None)) == told
+    found = [one for one in losses_behind(opened(age(storage)), span) if one.code != "durable-missing"]
+    assert [(one.code.value, one.segment) for one in found] == [("index-orphan", first) for first in told]
 
 
 @pytest.mark.parametrize(
@@ -497,10 +529,14 @@ def test_a_data_file_without_a_header_says_nothing_of_the_key(storage: Path, siz
 def test_the_first_number_that_no_partition_has_is_left_alone(tmp_path: Path) -> None:
     storage = build_directory(tmp_path / "s", {0: 3, 1: 3})
     (storage / "2").mkdir()
-    write_segment(storage / "2", make_records(3, partition=2), partition=2)
+    for first in (0, 3):
+        write_segment(storage / "2", make_records(3, first=first, partition=2), partition=2)
     (scope,) = plan([storage], None)
     found = partition_runs.runs(scope, look_around(scope, None), ReadLimits(), None)
     assert [(one.context.number, len(one.jobs)) for one in found] == [(0, 1), (1, 1), (2, 0)]
+    told = [one for one in dump_records(storage) if isinstance(one, Finding)]
+    assert told == run(storage)[0]
+    assert codes(told) == ["partition-not-assigned"]
 
 
 @pytest.mark.parametrize(("asked", "numbers"), [(None, [0, 1, 2]), ([1], [1]), ([0, 2], [0, 2])])

@@ -2254,6 +2254,9 @@ _READ_SHORT = "if position < HEADER_SIZE or entries.read_into(position, memoryvi
 _MADE = "data_path: PurePath = field(init=False, repr=False, compare=False)"
 _WORK_AHEAD = "while waiting and (pool is None or segments > _AHEAD * self._threads):"
 _FAR_APART = "if stop - start.offset > 4 * CHUNK:"
+_IN_FRONT = "if not _meets(span, (0, max(1, first.first))):"
+_WHOLE_SCOPES = "whole = [scope.storage for scope in scopes if scope.whole and scope.storage is not None]"
+_LATER = "return segment[0] < self._manifest.header.num_partitions and segment[1] > ends.get(segment[0], -1)"
 _RISEN = "if mark is not None and first is not None and mark >= first:"
 _AT_THE_STOP = "of what begins there nothing is taken"
 _LAST_NAME = "ends[segment[0]] = max(segment[1], ends.get(segment[0], -1))"
@@ -2328,6 +2331,60 @@ _INSPECT = (
             "any bound will do for a list that nobody reads to its end: what is beyond it is counted",
         )
         for other in (9999, 10001)
+    ),
+    Equivalent(
+        "engine/inspect/unread_losses.py",
+        "losses_in_front",
+        "if not run.look_again():",
+        "if False:",
+        "a directory that is gone is looked at a few times more, in vain",
+    ),
+    *(
+        Equivalent(
+            "engine/inspect/unread_losses.py",
+            "losses_in_front",
+            _IN_FRONT,
+            _IN_FRONT.replace(*change),
+            "the first segment is looked at, and what is not wanted is left out afterwards",
+        )
+        for change in (("(0,", "((-1),"), ("max(1", "max(2"))
+    ),
+    Equivalent(
+        "engine/inspect/unread_losses.py",
+        "_at_the_end",
+        "for attempt in range(ATTEMPTS + 1):",
+        "for attempt in range(ATTEMPTS + 2):",
+        "the attempt in front of it is the last",
+    ),
+    Equivalent(
+        "engine/inspect/unread_losses.py",
+        "_at_the_end",
+        "gone = any(one.gone for one in reports)",
+        "gone = all(one.gone for one in reports)",
+        "there is one at most; without any the directory is looked at once more",
+    ),
+    *(
+        Equivalent("engine/inspect/vouching.py", function, old, new, reason)
+        for function, old, new, reason in (
+            (
+                "Vouching.__init__",
+                _WHOLE_SCOPES,
+                _WHOLE_SCOPES.replace("scope.storage is not None", "True"),
+                "what is looked at as a whole is a storage directory",
+            ),
+            (
+                "Vouching._came_later",
+                _LATER,
+                _LATER.replace("-1", "-2"),
+                "the first id in a name is 0 or more",
+            ),
+            (
+                "Vouching._make",
+                'format_time(disk.now_ms()) or "",',
+                "format_time(disk.now_ms()) or False,",
+                "the present time can be written",
+            ),
+        )
     ),
     Equivalent(
         "engine/inspect/unread_losses.py",
@@ -3144,6 +3201,7 @@ TUNED: dict[str, tuple[str, ...]] = {
     "engine/inspect/split_segments.py": ("PART",),
     "engine/inspect/targets.py": ("_HEADERS_COMPARED",),
     "engine/inspect/verify.py": ("_WORTH_THREADS", "_AHEAD"),
+    "engine/inspect/vouching.py": ("_LIMIT",),
     "engine/net/http_port.py": ("_BACKLOG",),
     "engine/net/port.py": ("_BACKLOG", "_CHUNK", "_ALL_CHUNKS", "_SMALLEST_CHUNK", "_ACCEPTED_AT_ONCE"),
     "engine/repair/content.py": ("CHUNK", "IN_PLACE_LIMIT"),
