@@ -271,6 +271,13 @@ def test_an_end_that_grows_meanwhile_is_not_settled(storage: Path) -> None:
         assert not settled(reader)
 
 
+def test_an_end_in_front_of_another_segment_is_settled_unless_it_changes_now(storage: Path) -> None:
+    with ChunkReader(job(storage, 0), ReadLimits(), data=False) as reader:
+        assert settled(reader)
+        cut(seg(storage, 0, 0), HEADER_SIZE)
+        assert not settled(reader)
+
+
 def test_an_end_that_is_new_is_not_settled_while_somebody_holds_the_directory(storage: Path) -> None:
     with ChunkReader(replace(job(storage), held=True), ReadLimits(), data=False) as reader:
         assert settled(reader)

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -185,6 +186,15 @@ def test_segments_of_which_nothing_is_wanted_join_all_the_same(
 )
 def test_segments_whose_names_bound_them_are_not_opened(storage: Path, span: Span, held: list[int]) -> None:
     assert [one.first for one in opened(storage).holding(span)] == held
+
+
+def test_backwards_everything_comes_in_the_other_order(storage: Path) -> None:
+    """Also what is wrong with one header."""
+    header = replace(segment_header(0, 10), cluster_key=UUID(int=9), partition=3)
+    patch(seg(storage, 0, 10), 0, header.encode())
+    forwards = list(dump_records(age(storage)))
+    assert codes(one for one in forwards if isinstance(one, Finding)) == ["segment-key", "segment-partition"]
+    assert list(dump_records(storage, reverse=True)) == forwards[::-1]
 
 
 @pytest.mark.parametrize(

@@ -166,25 +166,48 @@ def test_whether_ids_are_wanted(span: Span, ranges: tuple[tuple[int, int | None]
     assert _meets(span, *ranges) is meets
 
 
+@pytest.fixture
+def read_by_ends(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The first ids of the segments whose ends are read."""
+    original, seen = PartitionRun.by_ends, list[int]()
+
+    def by_ends(self: PartitionRun, job: SegmentJob) -> SegmentReport:
+        seen.append(job.first)
+        return original(self, job)
+
+    monkeypatch.setattr(PartitionRun, "by_ends", by_ends)
+    return seen
+
+
 @pytest.mark.parametrize(
-    ("ranges", "held"),
+    ("ranges", "firsts"),
     [
-        ([(0, 1)], [(0, 10)]),
-        ([(9, 10)], [(0, 10)]),
-        ([(10, 11)], [(0, 10), (10, 20)]),
-        ([(29, 30)], [(20, 30)]),
-        ([(40, 50)], []),
+        ([(0, 1)], [0]),
+        ([(9, 10)], [0]),
+        ([(10, 11)], [0, 10]),
+        ([(17, 18)], [0, 10]),
+        ([(18, 19)], [10]),
+        ([(29, 30)], [20]),
+        ([(37, 38)], [20]),
+        ([(38, 50)], []),
         ([], []),
-        ([(0, 1), (25, 26)], [(0, 10), (20, 30)]),
+        ([(0, 1), (28, 29)], [0, 20]),
     ],
 )
-def test_which_segments_may_hold_ids(storage: Path, ranges: list[tuple[int, int]], held: list[tuple[int, int]]) -> None:
-    """By where they begin and how many records their bytes can be."""
-    found = _held(opened(storage), ranges)
-    assert set(held) <= set(found)
-    assert found == sorted(found)
-    if not held:
-        assert found == []
+def test_which_segments_may_hold_ids(
+    storage: Path, read_by_ends: list[int], ranges: list[tuple[int, int]], firsts: list[int]
+) -> None:
+    """By where they begin and how many records their bytes can be: 18 at most.  No others are read."""
+    assert _held(opened(storage), ranges) == [(first, first + 10) for first in firsts]
+    assert read_by_ends == firsts
+
+
+@pytest.mark.parametrize(("span", "firsts"), [((None, 19), []), ((None, 20), [20]), ((25, None), [20]), ((5, 6), [])])
+def test_the_end_is_looked_at_where_ids_behind_the_beginning_of_the_last_segment_are_wanted(
+    storage: Path, read_by_ends: list[int], span: Span, firsts: list[int]
+) -> None:
+    assert list(losses_behind(opened(storage), span)) == []
+    assert read_by_ends == firsts
 
 
 def test_a_segment_holds_what_is_in_front_of_its_last_record_however_small_it_is(storage: Path) -> None:

@@ -432,6 +432,14 @@ def test_a_record_that_reaches_beyond_what_is_read_is_read_whole() -> None:
     assert (more.next_id, more.unread_tail) == (11, True)
 
 
+@pytest.mark.usefixtures("near")
+def test_the_length_of_another_record_than_the_next_does_not_lead_further() -> None:
+    data = file_of(broken=range(11, 17))
+    data[at(10) : at(11)] = Record.make(99, REQUEST, 0, bytes(SIZE * 9)).encode()[:SIZE]
+    scan = partly(data, index_of(10))
+    assert [(one.offset, one.length, one.proof) for one in scan.damages] == [(at(10), SIZE * 10, "budget")]
+
+
 class Zeros(BytesSource):
     """Bytes, behind them zeros up to a size, and in these a record."""
 

@@ -2268,7 +2268,6 @@ _CLAIMED = "probe = Probe(self._scan.source, self._size, MAX_DATA_LENGTH, Search
 _IN_ORDER = (
     'return tuple(sorted(findings, key=lambda one: (not str(one.path).endswith(".seg"), one.offset or 0, one.code)))'
 )
-_MAY_HOLD = "if any(job.first < high and low < reach for low, high in ranges):"
 _NONE_GONE = "if not gone and not tuple(run.ends(reports, run.context, run.proven())):"
 _WHOLE_STATE = "return disk.read_range(path, 0, 1 if state is None else state.size)"
 _NEAR_BEGINNING = "if reader is None or wanted <= HEADER_SIZE:"
@@ -2314,13 +2313,6 @@ _INSPECT = (
         "fraction = None if options.quick else options.sample",
         "fraction = None if False else options.sample",
         "a quick check has no sample",
-    ),
-    Equivalent(
-        "engine/inspect/unread_losses.py",
-        "_held",
-        _MAY_HOLD,
-        _MAY_HOLD.replace("job.first < high", "job.first <= high"),
-        "a segment that holds none of them says so",
     ),
     *(
         Equivalent(
@@ -2446,13 +2438,6 @@ _INSPECT = (
         )
         for other in ("1", "(-1)")
     ),
-    Equivalent(
-        "engine/inspect/unread_losses.py",
-        "_held",
-        _MAY_HOLD,
-        _MAY_HOLD.replace("< reach", "<= reach"),
-        "a segment that holds none of them says so",
-    ),
     *(
         Equivalent(
             "engine/inspect/dump_chunks.py",
@@ -2486,13 +2471,6 @@ _INSPECT = (
             "there is no file to read, however much is asked for",
         )
         for other in (0, 2)
-    ),
-    Equivalent(
-        "engine/inspect/unread_losses.py",
-        "_held",
-        _MAY_HOLD,
-        _MAY_HOLD.replace("< reach", "< (reach) - 1"),
-        "the bytes of a header are counted as well, room for three records that no segment has",
     ),
     Equivalent(
         "engine/inspect/unread_losses.py",
