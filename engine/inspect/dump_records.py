@@ -164,17 +164,17 @@ class _Segment:
             if reader is not None:
                 if reader.size == HEADER_SIZE:
                     reader.next_id = reader.begins
-                joined = behind is None
+                waiting = behind
                 try:
                     for item in reader.backwards(self._wanted.first, self._wanted.last):
                         self.stretch = reader.stretch
-                        if behind is not None and not joined:
-                            yield from self.joined(self, behind)
-                            joined = True
+                        if waiting is not None:
+                            yield from self.joined(self, waiting)
+                            waiting = None
                         yield from self._render(reader, item, reverse=True)
                     self.stretch = reader.stretch
-                    if behind is not None and not joined:
-                        yield from self.joined(self, behind)
+                    if waiting is not None:
+                        yield from self.joined(self, waiting)
                 except DiskReadError as error:
                     yield from unreadable(self._job, error).findings
             yield from reversed(findings)
@@ -242,8 +242,8 @@ class _Segment:
         rows = range(len(batch))
         first, last = self._wanted.first, self._wanted.last
         begins = int(batch.transaction_id[0])
-        if first is not None and first > begins:
-            rows = rows[first - begins :]
+        if first is not None:
+            rows = rows[max(0, first - begins) :]
         if last is not None:
             rows = rows[: max(0, last + 1 - begins - rows.start)]
         for row in reversed(rows) if reverse else rows:

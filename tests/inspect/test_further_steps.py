@@ -271,8 +271,19 @@ def test_an_end_that_grows_meanwhile_is_not_settled(storage: Path) -> None:
         assert not settled(reader)
 
 
-def test_an_end_in_front_of_another_segment_is_settled_unless_it_changes_now(storage: Path) -> None:
-    with ChunkReader(job(storage, 0), ReadLimits(), data=False) as reader:
+@pytest.mark.parametrize("last", [False, True])
+def test_an_end_in_front_of_another_segment_is_settled_unless_it_changes_now(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, last: bool
+) -> None:
+    """However new it is: nobody appends to it, so nothing is waited for; also where it was the last when it was listed."""
+
+    def wait(seconds: float) -> bool:
+        raise AssertionError(seconds)
+
+    os.utime(seg(storage, 0, 0))
+    limits = ReadLimits()
+    monkeypatch.setattr(limits._stop, "wait", wait)
+    with ChunkReader(replace(job(storage, 0), last=last), limits, data=False) as reader:
         assert settled(reader)
         cut(seg(storage, 0, 0), HEADER_SIZE)
         assert not settled(reader)

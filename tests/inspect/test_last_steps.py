@@ -60,9 +60,11 @@ from waltzctl.engine.inspect.status import storage_status
 from waltzctl.engine.inspect.targets import look_around, plan
 from waltzctl.engine.inspect.unread_losses import losses_behind, losses_in_front
 from waltzctl.engine.inspect.verification import ManifestRequest, VerifyOptions
+from waltzctl.engine.log import assess
 from waltzctl.engine.log.assess import Stretch
 from waltzctl.engine.log.parts import Part
 from waltzctl.engine.log.view import PartitionView, read_control
+from waltzctl.engine.losses import Gap, Overlap
 from waltzctl.engine.scan.byte_source import BytesSource, FileSource
 from waltzctl.engine.scan.columns import Damage
 from waltzctl.formats.control import ControlHeader, Layout, initial_control
@@ -186,6 +188,22 @@ def test_segments_of_which_nothing_is_wanted_join_all_the_same(
 )
 def test_segments_whose_names_bound_them_are_not_opened(storage: Path, span: Span, held: list[int]) -> None:
     assert [one.first for one in opened(storage).holding(span)] == held
+
+
+@pytest.mark.parametrize("first", [0, 20])
+def test_no_gap_is_told_beside_a_segment_that_changes_now(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, first: int
+) -> None:
+    def joint(before: Stretch, behind: Stretch) -> Gap | Overlap | None:
+        with seg(storage, 0, first).open("ab") as file:
+            file.write(b"x")
+        return assess.joint(before, behind)
+
+    seg(storage, 0, 10).unlink()
+    idx(storage, 0, 10).unlink()
+    assert "segment-gap" in told(age(storage))
+    monkeypatch.setattr(dump_records_module, "joint", joint)
+    assert "segment-gap" not in told(storage)
 
 
 def test_backwards_everything_comes_in_the_other_order(storage: Path) -> None:

@@ -9,13 +9,15 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
 from tests.builders import KEY, build_directory, make_records, segment_header, write_segment
-from tests.inspect.helpers import age, codes, idx, run, seg
+from tests.inspect.helpers import age, codes, flip, idx, run, seg
+from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.findings import Code, Finding, make_finding
-from waltzctl.engine.inspect import dump_chunks, partition_runs, split_segments, storage_checks
+from waltzctl.engine.inspect import dump_chunks, partition_runs, split_segments, storage_checks, targets
 from waltzctl.engine.inspect import verify as verify_module
 from waltzctl.engine.inspect.dump_chunks import ChunkReader
 from waltzctl.engine.inspect.dump_records import dump_records
@@ -28,9 +30,10 @@ from waltzctl.engine.inspect.targets import look_around, plan
 from waltzctl.engine.inspect.unread_losses import _held, _meets, losses_behind, losses_in_front
 from waltzctl.engine.inspect.verification import VerifyOptions
 from waltzctl.engine.log.evidence import Evidence
+from waltzctl.engine.log.view import FileState
 from waltzctl.engine.scan import scanner
 from waltzctl.engine.scan.columns import RecordBatch
-from waltzctl.formats.segment import HEADER_SIZE, encode_entries
+from waltzctl.formats.segment import HEADER_SIZE, SegmentHeader, encode_entries
 
 SIZE = 20
 RECORD = SIZE + 40
@@ -547,6 +550,29 @@ def test_a_data_file_without_a_header_says_nothing_of_the_key(storage: Path, siz
         os.truncate(seg(storage, 0, first), size)
     (scope,) = plan([age(storage)], None)
     assert look_around(scope, None).cluster_key == KEY
+
+
+@pytest.mark.parametrize("readable", [False, True])
+def test_the_key_is_that_of_the_headers_that_can_be_read(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, readable: bool
+) -> None:
+    """Two agree on another key than the control file's; the first one is cut off, or cannot be read."""
+    for first in (10, 20):
+        flip(seg(storage, 0, first), 12)
+    if readable:
+        os.truncate(seg(storage, 0, 0), HEADER_SIZE - 1)
+    original = targets.read_segment_header
+
+    def header(state: FileState | None) -> SegmentHeader | None:
+        if state is not None and state.path == seg(storage, 0, 0) and not readable:
+            raise DiskReadError(state.path, 0, OSError(5, "made up"))
+        return original(state)
+
+    monkeypatch.setattr(targets, "read_segment_header", header)
+    (scope,) = plan([age(storage)], None)
+    found = look_around(scope, None)
+    assert found.cluster_key == UUID(bytes=bytes([KEY.bytes[0] ^ 1, *KEY.bytes[1:]]))
+    assert codes(found.findings) == ["segment-key"]
 
 
 def test_the_first_number_that_no_partition_has_is_left_alone(tmp_path: Path) -> None:
