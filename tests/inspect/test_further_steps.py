@@ -10,6 +10,7 @@ import time
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -240,7 +241,9 @@ def test_time_that_is_over_while_a_manifest_is_compared_leaves_it_open(
 def test_the_rate_and_who_listens_are_for_what_is_read_here(
     storage: Path, workers: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And compiled code is chosen for as much as that."""
     made: list[dict[str, object]] = []
+    amounts: list[int] = []
 
     class Kept(ReadLimits):
         def __init__(self, **options: object) -> None:
@@ -255,10 +258,12 @@ def test_the_rate_and_who_listens_are_for_what_is_read_here(
             pass
 
     monkeypatch.setattr(verify_module, "ReadLimits", Kept)
+    monkeypatch.setattr(verify_module, "kernels", SimpleNamespace(choose=amounts.append))
     listener = Listener()
     options = VerifyOptions(limit_rate=10**9, max_duration=1000, exclusive=True)
     list(verify_module.verify([storage], options, listener, Workers(1) if workers else None))
     rate, told = (None, SILENT) if workers else (10**9, listener)
+    assert amounts == ([] if workers else [sum(seg(storage, 0, first).stat().st_size for first in (0, 10, 20))])
     assert made == [{"max_duration": 1000, "limit_rate": rate, "progress": told, "exclusive": True}]
 
 

@@ -2325,6 +2325,13 @@ _INSPECT = (
         for other in (9999, 10001)
     ),
     Equivalent(
+        "engine/inspect/segment_job.py",
+        "SegmentReport",
+        "torn: bool = False",
+        "torn: bool = True",
+        "it is asked only where an index is too long, and whoever tells that tells this as well",
+    ),
+    Equivalent(
         "engine/inspect/unread_losses.py",
         "losses_in_front",
         "if not run.look_again():",
@@ -2605,7 +2612,7 @@ _INSPECT = (
             _FAR_APART.replace(old, new),
             "pieces of one size or of another hold the same records",
         )
-        for old, new in ((">", ">="), ("4 * CHUNK", "(4 * CHUNK) + 1"), ("4", "3"), ("4", "5"), ("*", "//"))
+        for old, new in ((">", ">="), ("4 * CHUNK", "(4 * CHUNK) + 1"), ("4", "3"), ("4", "5"), ("*", "//"), ("-", "+"))
     ),
     Equivalent(
         "engine/inspect/partition_runs.py",
