@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -421,6 +423,26 @@ def test_which_segments_are_read_by_several_threads(
     monkeypatch.setattr(verify_module, "_WORTH_THREADS", 1)
     assert run(storage, **{"threads": 2, **options})[0] == []
     assert len(seen) == split
+
+
+def test_no_thread_outlives_a_verification(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor one that is left behind its first finding."""
+    kept: list[ThreadPoolExecutor] = []
+
+    class Pool(ThreadPoolExecutor):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            kept.append(self)
+
+    flip(seg(storage, 0, 0), at(3) + 45)
+    monkeypatch.setattr(verify_module, "ThreadPoolExecutor", Pool)
+    monkeypatch.setattr(verify_module, "_WORTH_THREADS", 1)
+    for left in (False, True):
+        found = verify_module.verify([age(storage)], VerifyOptions(threads=2))
+        next(found)
+        found.close() if left else list(found)  # type: ignore[attr-defined]
+        assert not [one for one in threading.enumerate() if one.name.startswith("verify")]
+    assert len(kept) == 2
 
 
 def test_a_segment_that_lost_its_header_is_not_read_in_parts(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
