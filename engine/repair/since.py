@@ -97,7 +97,7 @@ class _DataFile:
     first: int
     path: PurePath
     content: Content
-    back: bool = False
+    back: bool
     since: bool = False
 
 
@@ -203,8 +203,7 @@ def content_before(entry: QuarantineEntry, file: KeptFile) -> Content:
         if one.kept is not None:
             pieces.append(FileSpan(entry.path / one.kept, 0, one.length))
         position = one.offset + max(one.length, one.written)
-    if position < before.size:
-        pieces.append(FileSpan(path, position, before.size))
+    pieces.append(FileSpan(path, min(position, before.size), before.size))
     return Content(str(path), tuple(pieces))
 
 

@@ -1468,6 +1468,8 @@ _IN_ORDER = "for verdict in sorted(verdicts, key=lambda one: (one.first or 0, on
 _FOUND = "return found if found is not None and found.transaction_id >= least else None"
 _HERE = "here = 0 if limit is not None or part is None or tail is None else self._stood_here(part, tail)"
 _NO_STATE = "if file is None or now is None or file.before is None or file.before.size < CONTROL_HEADER.size:"
+_REACHED = "self.expected = max(self.expected or 0, found.tail.first if found.tail is not None else found.next_id)"
+_LOST_BYTES = "if not name.endswith(INDEX_SUFFIX) and now.get(name, -1) < size:"
 _LOWER = "if info.current_struct is not None and after < info.current_struct.local_low_water_mark:"
 _NEVER_MORE = "the largest weight so far only ends a search that would find nothing more"
 _FAILED = "self.unreadable[failed] = max(end - failed, self.unreadable.get(failed, 0))"
@@ -1511,6 +1513,20 @@ _REPAIR = (
         "many = max(0, self.ceiling - following)",
         "many = max(0, self.ceiling + following)",
         "the index has no entry from there on",
+    ),
+    Equivalent(
+        "engine/repair/since.py",
+        "set_aside",
+        _LOST_BYTES,
+        _LOST_BYTES.replace("-1", "-2"),
+        "less than the size of any file",
+    ),
+    Equivalent(
+        "engine/repair/recover_partition.py",
+        "_Walk._join",
+        _REACHED,
+        _REACHED.replace("or 0", "or (-1)"),
+        "no id is in front of 0",
     ),
     Equivalent(
         "engine/repair/set_partition.py",
