@@ -6,6 +6,7 @@ import hashlib
 import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +16,7 @@ from tests.builders import make_records, segment_header
 from tests.repair.trees import Crash, crashing_when, snapshot
 from tests.repair.twelve import RECORDS, Damage, Twelve
 from waltzctl.engine.durable.edits import MoveDirectory, Overwrite, Replace
-from waltzctl.engine.durable.manifest import KeptFile, KeptRange, QuarantineEntry, Stamp
+from waltzctl.engine.durable.manifest import KeptFile, KeptRange, PartitionLeft, QuarantineEntry, Stamp
 from waltzctl.engine.errors import DamageError, InvalidRequestError, RefusedError, StalePlanError, WaltzError
 from waltzctl.engine.log.view import read_control
 from waltzctl.engine.repair import since as since_repair
@@ -29,6 +30,7 @@ from waltzctl.engine.repair.undoing import UndoResult, check_undo, check_ways_ba
 from waltzctl.engine.storage.assignment import put_aside_path
 from waltzctl.engine.storage.store import apply_edits, list_entries, marks_of
 from waltzctl.formats.control import Layout
+from waltzctl.formats.segment import segment_name
 
 
 def cut(after: int) -> Callable[[Twelve], Repair]:
@@ -682,6 +684,9 @@ def test_what_came_since_goes_from_the_end_on_and_the_data_before_the_index(tmp_
     d.cut(0, d.seg(0).stat().st_size - 1)
     with pytest.raises(StalePlanError, match="has lost bytes"):
         set_aside(entry)
+    empty = replace(entry, partitions=(PartitionLeft(0, None, ((segment_name(20), 0),)),))
+    with pytest.raises(StalePlanError, match=segment_name(20)):
+        set_aside(empty)  # which was there, though without a byte
 
 
 def test_a_file_in_which_too_much_is_missing_ends_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
