@@ -1470,6 +1470,9 @@ _HERE = "here = 0 if limit is not None or part is None or tail is None else self
 _NO_STATE = "if file is None or now is None or file.before is None or file.before.size < CONTROL_HEADER.size:"
 _REACHED = "self.expected = max(self.expected or 0, found.tail.first if found.tail is not None else found.next_id)"
 _LOST_BYTES = "if not name.endswith(INDEX_SUFFIX) and now.get(name, -1) < size:"
+_SPLIT_HEADER = (
+    "if first_seam < end + RECORD_HEADER.size:  # the header itself is split: its length is known only with the rest"
+)
 _LOWER = "if info.current_struct is not None and after < info.current_struct.local_low_water_mark:"
 _NEVER_MORE = "the largest weight so far only ends a search that would find nothing more"
 _FAILED = "self.unreadable[failed] = max(end - failed, self.unreadable.get(failed, 0))"
@@ -1513,6 +1516,13 @@ _REPAIR = (
         "many = max(0, self.ceiling - following)",
         "many = max(0, self.ceiling + following)",
         "the index has no entry from there on",
+    ),
+    Equivalent(
+        "engine/repair/salvage_fragments.py",
+        "join",
+        _SPLIT_HEADER,
+        _SPLIT_HEADER.replace("<", "<="),
+        "where the seam is right behind the header, both ways put the same together",
     ),
     Equivalent(
         "engine/repair/since.py",

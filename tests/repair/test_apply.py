@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -24,6 +25,7 @@ from waltzctl.engine.errors import (
     WaltzError,
 )
 from waltzctl.engine.inspect import verify as verify_module
+from waltzctl.engine.pages import inspection, page_recovery
 from waltzctl.engine.repair.apply import apply, undo_repair, verify_again
 from waltzctl.engine.repair.plan import Repair
 from waltzctl.engine.repair.planners import load_plan
@@ -293,3 +295,34 @@ def test_what_cannot_be_read_afterwards_is_damaged(tmp_path: Path, monkeypatch: 
     storage = build_directory(tmp_path / "d", {0: 5})
     monkeypatch.setattr(verify_module, "verify", unreadable)
     assert verify_again(storage, (0,)) == ("damaged", ())
+
+
+ENTRY = SimpleNamespace(id="1", path=Path("kept"))
+
+
+@pytest.mark.parametrize(
+    ("edits", "done", "status", "said"),
+    [
+        (False, (None, ()), "damaged", (False, None, "damaged", ())),
+        (True, (None, ()), "damaged", (False, None, "damaged", ())),
+        (True, (ENTRY, ()), "damaged", (True, "1", "damage-remains", ())),
+        (True, (ENTRY, ()), "repairable", (True, "1", "repairable", ())),
+        (True, (None, (ENTRY,)), "damaged", (True, None, "damage-remains", ("1",))),
+        (True, (None, (ENTRY,)), "clean", (True, None, "clean", ("1",))),
+    ],
+)
+def test_what_is_told_of_the_repair_of_a_page_store(
+    monkeypatch: pytest.MonkeyPatch,
+    edits: bool,
+    done: tuple[object, tuple[object, ...]],
+    status: str,
+    said: tuple[object, ...],
+) -> None:
+    entry, taken = done
+    verified = SimpleNamespace(status=status, grave=())
+    monkeypatch.setattr(page_recovery, "apply_recovery", lambda *_, **__: (entry, verified, taken))
+    monkeypatch.setattr(inspection, "verify_store", lambda _: verified)
+    plan = SimpleNamespace(hash="h")
+    repair = SimpleNamespace(edits=edits, roll_back=False, plan=plan, recovery=None, storage=Path())
+    result = apply(repair, arguments=[])  # type: ignore[arg-type]
+    assert (result.applied, result.undo_id, result.exit_status_name, result.taken_back) == said

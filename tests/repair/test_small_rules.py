@@ -550,3 +550,10 @@ def test_a_partition_that_is_not_assigned_is_mended_where_its_files_are(tmp_path
     for first in (0, 4, 8):
         d.drop(first)
     assert "create-segment" not in [one.action for one in plan_recover(d.root, allow_data_loss=True).plan.steps]
+
+
+def test_ids_beyond_the_name_of_the_next_segment_are_none_that_a_truncation_may_keep(d: Twelve) -> None:
+    d.cut(8, HEADER_SIZE)
+    d.put(4, [4, 9, 10], of=[4, 5, 6])
+    said = refusal(RefusedError, plan_truncate, d.root, partition=0, after=5, allow_data_loss=True)
+    assert "partition 0 ends at transaction 4, before 5" in said
