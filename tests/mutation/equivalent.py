@@ -1517,6 +1517,16 @@ _REPAIR = (
         "many = max(0, self.ceiling + following)",
         "the index has no entry from there on",
     ),
+    *(
+        Equivalent(
+            "engine/repair/convert.py",
+            "plan_convert",
+            "if size < control.size:",
+            f"if size {other}:",
+            "the infos of one layout have several bytes more than those of the other",
+        )
+        for other in ("<= control.size", "< (control.size) - 1")
+    ),
     Equivalent(
         "engine/repair/salvage_fragments.py",
         "join",
