@@ -911,6 +911,23 @@ def test_parts_between_which_something_stands_are_no_sound_segment(tmp_path: Pat
         assert {one.path.suffix for one in check.finish_parts(scans).findings} == {".seg", ".idx"}
 
 
+def test_time_that_is_over_while_parts_are_joined_leaves_the_rest_unread(storage: Path) -> None:
+    """The first one lies behind the beginning, so that all is read again."""
+    with SegmentCheck(job(storage), ReadLimits(max_duration=0)) as check:
+        report = check.finish_parts([(check.range_scan(at(3), 23), at(10))])
+    assert (report.finished, report.uncertain, report.findings) == (False, True, ())
+
+
+def test_an_entry_that_leads_into_the_last_bytes_of_the_data_is_wrong(storage: Path) -> None:
+    """Though they are those that end the id."""
+    with seg(storage, 0, 20).open("ab") as file:
+        file.write(b"\0\0\x17")
+    with ChunkReader(job(age(storage)), ReadLimits(), data=False) as reader:
+        (found,) = dump_index.entry_findings(reader, 0x17, reader.size - 3)
+    assert isinstance(found, Finding)
+    assert (found.code.value, found.transaction_id) == ("index-entry", 0x17)
+
+
 def test_partitions_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     storage = build_directory(tmp_path / "s", {0: 1}, num_partitions=11)
     for number in (10, 9, 2, 1):

@@ -1473,7 +1473,6 @@ _LOST_BYTES = "if not name.endswith(INDEX_SUFFIX) and now.get(name, -1) < size:"
 _SPLIT_HEADER = (
     "if first_seam < end + RECORD_HEADER.size:  # the header itself is split: its length is known only with the rest"
 )
-_LOWER = "if info.current_struct is not None and after < info.current_struct.local_low_water_mark:"
 _NEVER_MORE = "the largest weight so far only ends a search that would find nothing more"
 _FAILED = "self.unreadable[failed] = max(end - failed, self.unreadable.get(failed, 0))"
 _LEFT = "findings.append(seen if ran is None else left_by(seen, storage, ran, mended))"
@@ -1496,12 +1495,25 @@ _INSIDE = "entry = old if before < old < span.end else max(span.offset, span.end
 _DIGEST = 'digest = hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()'
 _NO_PLACE = "what is a storage directory has its own path"
 _REPAIR = (
-    Equivalent(
-        "engine/repair/repaired_segments.py",
-        "RepairContext.lower_mark",
-        _LOWER,
-        _LOWER.replace("after <", "after <="),
-        "a mark that is as low is not written, and what is given up enters the ledger with the same one",
+    *(
+        Equivalent("engine/repair/salvage_selection.py", "_Selector._differing", old, new, reason)
+        for old, new, reason in (
+            (
+                "a = ours[start - first.first : stop - first.first + 1]",
+                "a = ours[start - first.first : stop - first.first + 2]",
+                "the records are compared one by one then",
+            ),
+            (
+                "b = theirs[start - second.first : stop - second.first + 1]",
+                "b = theirs[start - second.first : stop - second.first + 2]",
+                "the records are compared one by one then",
+            ),
+            (
+                "for start in range(low, high + 1, CHUNK):",
+                "for start in range(low, high + 2, CHUNK):",
+                "a piece without a record has no difference",
+            ),
+        )
     ),
     Equivalent(
         "engine/repair/since.py",

@@ -31,6 +31,7 @@ from waltzctl.engine.repair.plan import Repair
 from waltzctl.engine.repair.planners import load_plan
 from waltzctl.engine.repair.rebuild_index import plan_rebuild_index
 from waltzctl.engine.repair.recover import plan_recover
+from waltzctl.engine.repair.recover_pages import StoreRepair
 from waltzctl.engine.repair.truncate import plan_truncate
 from waltzctl.engine.repair.undoing import undo
 from waltzctl.engine.storage.store import interrupted, list_entries
@@ -301,19 +302,19 @@ ENTRY = SimpleNamespace(id="1", path=Path("kept"))
 
 
 @pytest.mark.parametrize(
-    ("edits", "done", "status", "said"),
+    ("planned", "done", "status", "said"),
     [
-        (False, (None, ()), "damaged", (False, None, "damaged", ())),
-        (True, (None, ()), "damaged", (False, None, "damaged", ())),
-        (True, (ENTRY, ()), "damaged", (True, "1", "damage-remains", ())),
-        (True, (ENTRY, ()), "repairable", (True, "1", "repairable", ())),
-        (True, (None, (ENTRY,)), "damaged", (True, None, "damage-remains", ("1",))),
-        (True, (None, (ENTRY,)), "clean", (True, None, "clean", ("1",))),
+        ("", (ENTRY, (ENTRY,)), "damaged", (False, None, "damaged", ())),
+        ("edits", (None, ()), "damaged", (False, None, "damaged", ())),
+        ("edits", (ENTRY, ()), "damaged", (True, "1", "damage-remains", ())),
+        ("edits", (ENTRY, ()), "repairable", (True, "1", "repairable", ())),
+        ("roll back", (None, (ENTRY,)), "damaged", (True, None, "damage-remains", ("1",))),
+        ("roll back", (None, (ENTRY,)), "clean", (True, None, "clean", ("1",))),
     ],
 )
 def test_what_is_told_of_the_repair_of_a_page_store(
     monkeypatch: pytest.MonkeyPatch,
-    edits: bool,
+    planned: str,
     done: tuple[object, tuple[object, ...]],
     status: str,
     said: tuple[object, ...],
@@ -322,7 +323,6 @@ def test_what_is_told_of_the_repair_of_a_page_store(
     verified = SimpleNamespace(status=status, grave=())
     monkeypatch.setattr(page_recovery, "apply_recovery", lambda *_, **__: (entry, verified, taken))
     monkeypatch.setattr(inspection, "verify_store", lambda _: verified)
-    plan = SimpleNamespace(hash="h")
-    repair = SimpleNamespace(edits=edits, roll_back=False, plan=plan, recovery=None, storage=Path())
-    result = apply(repair, arguments=[])  # type: ignore[arg-type]
+    recovery = SimpleNamespace(path=Path(), edits=(None,) * (planned == "edits"), roll_back=planned == "roll back")
+    result = apply(StoreRepair(SimpleNamespace(hash="h"), recovery), arguments=[])  # type: ignore[arg-type]
     assert (result.applied, result.undo_id, result.exit_status_name, result.taken_back) == said
