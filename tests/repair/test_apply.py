@@ -322,7 +322,9 @@ def test_what_is_told_of_the_repair_of_a_page_store(
     entry, taken = done
     verified = SimpleNamespace(status=status, grave=())
     monkeypatch.setattr(page_recovery, "apply_recovery", lambda *_, **__: (entry, verified, taken))
-    monkeypatch.setattr(inspection, "verify_store", lambda _: verified)
-    recovery = SimpleNamespace(path=Path(), edits=(None,) * (planned == "edits"), roll_back=planned == "roll back")
+    monkeypatch.setattr(inspection, "verify_store", lambda path: verified if path == Path("store") else None)
+    recovery = SimpleNamespace(
+        path=Path("store"), edits=(None,) * (planned == "edits"), roll_back=planned == "roll back"
+    )
     result = apply(StoreRepair(SimpleNamespace(hash="h"), recovery), arguments=[])  # type: ignore[arg-type]
     assert (result.applied, result.undo_id, result.exit_status_name, result.taken_back) == said
