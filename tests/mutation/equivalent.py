@@ -1468,6 +1468,7 @@ _IN_ORDER = "for verdict in sorted(verdicts, key=lambda one: (one.first or 0, on
 _FOUND = "return found if found is not None and found.transaction_id >= least else None"
 _HERE = "here = 0 if limit is not None or part is None or tail is None else self._stood_here(part, tail)"
 _NO_STATE = "if file is None or now is None or file.before is None or file.before.size < CONTROL_HEADER.size:"
+_SOME_PARTITIONS = "if not 0 < header.num_partitions <= MAX_PARTITIONS:"
 _REACHED = "self.expected = max(self.expected or 0, found.tail.first if found.tail is not None else found.next_id)"
 _LOST_BYTES = "if not name.endswith(INDEX_SUFFIX) and now.get(name, -1) < size:"
 _SPLIT_HEADER = (
@@ -1495,6 +1496,16 @@ _INSIDE = "entry = old if before < old < span.end else max(span.offset, span.end
 _DIGEST = 'digest = hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()'
 _NO_PLACE = "what is a storage directory has its own path"
 _REPAIR = (
+    *(
+        Equivalent(
+            "engine/repair/salvage_control.py",
+            "carve_control",
+            _SOME_PARTITIONS,
+            _SOME_PARTITIONS.replace("0 <", other),
+            "where there are no partitions, none proves the file",
+        )
+        for other in ("0 <=", "(-1) <")
+    ),
     *(
         Equivalent("engine/repair/salvage_selection.py", "_Selector._differing", old, new, reason)
         for old, new, reason in (
