@@ -1504,7 +1504,7 @@ _REPAIR = (
             _SOME_PARTITIONS.replace("0 <", other),
             "where there are no partitions, none proves the file",
         )
-        for other in ("0 <=", "(-1) <")
+        for other in ("(-1) <",)
     ),
     *(
         Equivalent("engine/repair/salvage_selection.py", "_Selector._differing", old, new, reason)
