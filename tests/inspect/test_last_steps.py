@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -29,6 +30,9 @@ from waltzctl.engine.inspect import (
     dump_index,
     split_segments,
     vouching,
+)
+from waltzctl.engine.inspect import (
+    dump_records as dump_records_module,
 )
 from waltzctl.engine.inspect import verify as verify_module
 from waltzctl.engine.inspect.control_checks import inspect_control
@@ -56,9 +60,11 @@ from waltzctl.engine.inspect.status import storage_status
 from waltzctl.engine.inspect.targets import look_around, plan
 from waltzctl.engine.inspect.unread_losses import losses_behind, losses_in_front
 from waltzctl.engine.inspect.verification import ManifestRequest, VerifyOptions
+from waltzctl.engine.log import assess
 from waltzctl.engine.log.assess import Stretch
 from waltzctl.engine.log.parts import Part
 from waltzctl.engine.log.view import PartitionView, read_control
+from waltzctl.engine.losses import Gap, Overlap
 from waltzctl.engine.scan.byte_source import BytesSource, FileSource
 from waltzctl.engine.scan.columns import Damage
 from waltzctl.formats.control import ControlHeader, Layout, initial_control
@@ -182,6 +188,52 @@ def test_segments_of_which_nothing_is_wanted_join_all_the_same(
 )
 def test_segments_whose_names_bound_them_are_not_opened(storage: Path, span: Span, held: list[int]) -> None:
     assert [one.first for one in opened(storage).holding(span)] == held
+
+
+@pytest.mark.parametrize("first", [0, 20])
+def test_no_gap_is_told_beside_a_segment_that_changes_now(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, first: int
+) -> None:
+    def joint(before: Stretch, behind: Stretch) -> Gap | Overlap | None:
+        with seg(storage, 0, first).open("ab") as file:
+            file.write(b"x")
+        return assess.joint(before, behind)
+
+    seg(storage, 0, 10).unlink()
+    idx(storage, 0, 10).unlink()
+    assert "segment-gap" in told(age(storage))
+    monkeypatch.setattr(dump_records_module, "joint", joint)
+    assert "segment-gap" not in told(storage)
+
+
+def test_backwards_everything_comes_in_the_other_order(storage: Path) -> None:
+    """Also what is wrong with one header."""
+    header = replace(segment_header(0, 10), cluster_key=UUID(int=9), partition=3)
+    patch(seg(storage, 0, 10), 0, header.encode())
+    forwards = list(dump_records(age(storage)))
+    assert codes(one for one in forwards if isinstance(one, Finding)) == ["segment-key", "segment-partition"]
+    assert list(dump_records(storage, reverse=True)) == forwards[::-1]
+
+
+@pytest.mark.parametrize(
+    ("held", "last", "lines", "looked_at"),
+    [(10, 9, ["9"], [0]), (8, 9, ["7", "segment-gap"], [0, 10]), (8, 12, ["7", "segment-gap", "12"], [0, 10])],
+)
+def test_a_dump_opens_what_it_needs(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, held: int, last: int, lines: list[str], looked_at: list[int]
+) -> None:
+    """A segment of which nothing is wanted is opened where the one in front of it ends too early, for its beginning."""
+    seen: list[int] = []
+
+    class Reader(ChunkReader):
+        def __init__(self, job: SegmentJob, *more: Any, **options: Any) -> None:
+            seen.append(job.first)
+            super().__init__(job, *more, **options)
+
+    cut(seg(storage, 0, 0), at(held))
+    monkeypatch.setattr(dump_records_module, "ChunkReader", Reader)
+    assert told(age(storage), first=3, last=last) == lines
+    assert seen == looked_at
 
 
 @pytest.mark.parametrize(
@@ -857,6 +909,23 @@ def test_parts_between_which_something_stands_are_no_sound_segment(tmp_path: Pat
             scan.advance(stop)
             assert (scan.position, scan.records) == (stop, 5)
         assert {one.path.suffix for one in check.finish_parts(scans).findings} == {".seg", ".idx"}
+
+
+def test_time_that_is_over_while_parts_are_joined_leaves_the_rest_unread(storage: Path) -> None:
+    """The first one lies behind the beginning, so that all is read again."""
+    with SegmentCheck(job(storage), ReadLimits(max_duration=0)) as check:
+        report = check.finish_parts([(check.range_scan(at(3), 23), at(10))])
+    assert (report.finished, report.uncertain, report.findings) == (False, True, ())
+
+
+def test_an_entry_that_leads_into_the_last_bytes_of_the_data_is_wrong(storage: Path) -> None:
+    """Though they are those that end the id."""
+    with seg(storage, 0, 20).open("ab") as file:
+        file.write(b"\0\0\x17")
+    with ChunkReader(job(age(storage)), ReadLimits(), data=False) as reader:
+        (found,) = dump_index.entry_findings(reader, 0x17, reader.size - 3)
+    assert isinstance(found, Finding)
+    assert (found.code.value, found.transaction_id) == ("index-entry", 0x17)
 
 
 def test_partitions_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:

@@ -8,10 +8,12 @@ import pytest
 
 from tests.builders import build_directory
 from tests.repair.trees import Crash, crashing_when
+from waltzctl.engine.errors import RefusedError
 from waltzctl.engine.repair.apply import apply
-from waltzctl.engine.repair.arguments import Arguments, Chosen
+from waltzctl.engine.repair.arguments import Arguments, Chosen, PartitionSetting
 from waltzctl.engine.repair.plan import Step, plan_roll_back
 from waltzctl.engine.repair.planners import make
+from waltzctl.engine.repair.set_partition import plan_set_partition
 from waltzctl.engine.repair.truncate import plan_truncate
 from waltzctl.engine.storage.store import interrupted
 
@@ -31,6 +33,8 @@ def test_what_is_planned_where_a_repair_was_interrupted(tmp_path: Path) -> None:
         assert (repair.plan.command, repair.plan.path, repair.plan.arguments) == (command, storage / "0", arguments)
         assert (repair.partitions, repair.edits, repair.sources, repair.roll_back) == ((1,), (), (), True)
         assert not repair.plan.loses_data
+    with pytest.raises(RefusedError, match="interrupted"):
+        plan_set_partition(storage, partition=0, setting=PartitionSetting(session_id=9))
     done = apply(repair, arguments=["convert"])
     assert (done.applied, done.taken_back, done.status, done.exit_status_name) == (True, (entry.id,), "clean", "clean")
     assert (done.undo_id, done.quarantine, done.findings) == (None, None, ())
