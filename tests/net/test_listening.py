@@ -55,6 +55,20 @@ def test_of_a_host_it_is_that_one() -> None:
     assert first[0] == "127.0.0.1"
 
 
+def test_a_port_can_be_listened_at_again_at_once() -> None:
+    """Connections of the process before may still be about to end in the system."""
+
+    async def look() -> int:
+        one = Deaf(limits=PortLimits(), log=logging.getLogger("test"), memory=1 << 20)
+        await one.start("127.0.0.1", 0, None)
+        try:
+            return one._listeners[0].getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR)
+        finally:
+            await one.close()
+
+    assert asyncio.run(look()) == 1
+
+
 def test_a_port_that_is_taken_is_an_error_and_nothing_listens() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
