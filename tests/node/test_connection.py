@@ -419,6 +419,7 @@ def test_a_peer_that_had_taken_everything_has_its_time_anew() -> None:
 
 def test_the_time_to_take_answers_begins_when_there_are_some() -> None:
     peer, _ = a_peer(unread_seconds=10.0)
+    peer.connection.tick(peer.clock.now)
     peer.clock.now += 8
     peer.wire.unread = 5
     peer.connection._write(bytes(5))

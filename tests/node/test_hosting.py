@@ -16,7 +16,8 @@ from kazoo.exceptions import KazooException, NoAuthError, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
 from tests.node.running import Peer, append, node_options, run, running
-from tests.node.service_support import LOG, created, serving
+from tests.node.service_support import LOG, created, request_of, serving
+from tests.node.service_support import Peer as Witness
 from waltzctl.engine.errors import (
     DiskWriteError,
     InvalidRequestError,
@@ -36,7 +37,12 @@ from waltzctl.engine.node.permissions import NotLoadedError
 from waltzctl.engine.storage.assignment import put_aside_path
 from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.formats.control import MAX_PARTITIONS, Layout
-from waltzctl.formats.wire.storage import SuccessResponse
+from waltzctl.formats.wire.storage import (
+    FailureResponse,
+    MaxTransactionIdRequest,
+    MaxTransactionIdResponse,
+    SuccessResponse,
+)
 from waltzctl.formats.znodes import StoreParameters
 
 
@@ -222,20 +228,95 @@ def test_closing_a_second_time_does_nothing(tmp_path: Path, monkeypatch: pytest.
         assert len(closed) == 3
 
 
-@pytest.mark.parametrize("seconds", [None, 50.0])
-def test_all_partitions_together_have_the_time_that_closing_may_take(tmp_path: Path, seconds: float | None) -> None:
+@pytest.mark.parametrize(
+    ("seconds", "left"), [(None, [None] * 3), (50.0, [50.0, 30.0, 10.0]), (30.0, [30.0, 10.0, 0.0])]
+)
+def test_all_partitions_together_have_the_time_that_closing_may_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float | None, left: list[float | None]
+) -> None:
     created(tmp_path, 3)
-    left: list[float | None] = []
+    now = [100.0]
+    given: list[float | None] = []
+
+    def drain(_over: object, seconds: float | None = None) -> bool:
+        given.append(seconds)
+        now[0] += 20.0
+        return True
+
     with serving(tmp_path) as served:
+        monkeypatch.setattr(hosted_storage, "time", SimpleNamespace(monotonic=lambda: now[0]))
         for service in served.hosted.services:
-            service.drain = lambda _, seconds=None: bool(left.append(seconds)) or True  # type: ignore[method-assign,misc]
+            service.drain = drain  # type: ignore[method-assign]
         assert served.hosted.close(seconds)
-    if seconds is None:
-        assert left == [None] * 3
-    else:
-        assert left == sorted(left, reverse=True)  # type: ignore[type-var]
-        assert len(left) == 3
-        assert all(0 < one <= seconds for one in left if one is not None)
+    assert given == left
+
+
+def test_at_the_end_all_are_refused_before_the_first_is_waited_for_and_each_is_waited_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """However many hang, nobody else is left without an answer."""
+    created(tmp_path, 3)
+    done: list[str] = []
+    with serving(tmp_path) as served:
+        reals = []
+        for service in served.hosted.services:
+            reals.append((service, service.refuse, service.drain))
+
+            def refuse(_over: object, number: int = service.number) -> None:
+                done.append(f"refuse {number}")
+
+            def drain(_over: object, _seconds: float | None = None, number: int = service.number) -> bool:
+                done.append(f"drain {number}")
+                return number == 1
+
+            service.refuse, service.drain = refuse, drain  # type: ignore[method-assign]
+        assert not served.hosted.close(5.0)
+        assert done == ["refuse 0", "refuse 1", "refuse 2", "drain 0", "drain 1", "drain 2"]
+        assert caplog.messages == ["partitions [0, 2] do not come to an end; their files are left as they are"]
+        for service, real_refuse, real_drain in reals:
+            service.refuse, service.drain = real_refuse, real_drain  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("given_up", [False, True])
+def test_a_partition_that_could_not_be_given_up_is_served_on_unless_it_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given_up: bool
+) -> None:
+    created(tmp_path)
+    with serving(tmp_path) as served:
+        storage = served.hosted.storage
+        real = storage.unassign
+
+        def fails(number: int, *, delete_files: bool) -> None:
+            if given_up:
+                real(number, delete_files=delete_files)
+            raise DiskWriteError(tmp_path, 0, OSError(5, "no"))
+
+        monkeypatch.setattr(storage, "unassign", fails)
+        service = served.hosted.service(0)
+        assert service is not None
+        with pytest.raises(DiskWriteError):
+            served.hosted.unassign([0], delete_files=False)
+        assert (served.hosted.service(0) is None) == given_up
+        peer = Witness()
+        service.submit(request_of(peer, MaxTransactionIdRequest(1, 1, 0)))
+        [answer] = peer.wait(1)
+        assert isinstance(answer, FailureResponse if given_up else MaxTransactionIdResponse)
+        assert sorted(served.hosted._metrics.partitions()) == ([1] if given_up else [0, 1])
+
+
+def test_a_partition_that_could_not_be_opened_again_answers_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    created(tmp_path)
+
+    def fails(_number: int) -> None:
+        raise DiskWriteError(tmp_path, 0, OSError(5, "no"))
+
+    with serving(tmp_path) as served:
+        monkeypatch.setattr(served.hosted.storage, "reopen", fails)
+        with pytest.raises(DiskWriteError):
+            served.hosted.reopen(0)
+        assert served.one(MaxTransactionIdRequest(1, 1, 0)) == MaxTransactionIdResponse(1, 1, 0, -1)
 
 
 def test_a_change_that_does_not_end_keeps_the_directory_open(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -333,11 +414,12 @@ def test_a_reload_is_passed_on_to_everything_it_concerns(tmp_path: Path) -> None
     async def work() -> None:
         async with running(tmp_path, http_port=None) as one:
             health = replace(one.options.health, min_free_bytes=5, max_stall=7.0)
-            limits = replace(one.options.limits, max_connections=3, output=777_777)
+            limits = replace(one.options.limits, max_connections=3, output=777_777, reads=9, memory=200 << 20)
             await one.reload(replace(one.options, health=health, limits=limits, drain_seconds=3.0))
             assert (one.options.health, one.options.limits, one.options.drain_seconds) == (health, limits, 3.0)
             assert (one.data.limits, one.admin.limits) == (limits, limits)
             assert one.data.output_budget.capacity == 777_777
+            assert (one.data.reads.capacity, one.data.budget.capacity) == (9, 200 << 20)
             assert one.health.probe.min_free_bytes == one.hosted._room.probe.min_free_bytes == 5
             assert one.health._options is health
 
