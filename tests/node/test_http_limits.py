@@ -48,7 +48,9 @@ class Reading:
 
 
 class Wire:
-    """A transport that notes how it is ended."""
+    """A transport that notes how it is ended, and whoever handles what comes over it."""
+
+    _task_handler = None
 
     def __init__(self) -> None:
         self.ended: list[str] = []
