@@ -11,10 +11,15 @@ from tests.mutation.slips_fourth import FOURTH
 from tests.mutation.slips_of_backups import BACKUPS
 from tests.mutation.slips_of_clients import CLIENTS
 from tests.mutation.slips_of_inspect import INSPECT
+from tests.mutation.slips_of_monitoring import MONITORING
+from tests.mutation.slips_of_node_reports import NODE_REPORTS
 from tests.mutation.slips_of_nodes import NODES
 from tests.mutation.slips_of_pages import PAGES
+from tests.mutation.slips_of_ports import PORTS
 from tests.mutation.slips_of_quorum import QUORUM
 from tests.mutation.slips_of_repair import REPAIR
+from tests.mutation.slips_of_services import SERVICES
+from tests.mutation.slips_of_settings import SETTINGS
 from tests.mutation.slips_of_storage import STORAGE
 from tests.mutation.slips_second import SECOND
 from tests.mutation.slips_sixth import SIXTH
@@ -183,6 +188,11 @@ SLIPS: tuple[Slip, ...] = (
     *INSPECT,
     *REPAIR,
     *NODES,
+    *SERVICES,
+    *NODE_REPORTS,
+    *PORTS,
+    *MONITORING,
+    *SETTINGS,
     *SECOND,
     *QUORUM,
     *PAGES,

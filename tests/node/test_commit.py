@@ -190,21 +190,22 @@ def test_a_frame_that_cannot_be_decoded_ends_its_connection_and_what_came_behind
 
 
 def test_each_peer_of_several_whose_frames_cannot_be_decoded_loses_what_came_behind_them(served: Served) -> None:
-    """Also where what is dropped is of many sessions."""
+    """Also where what is dropped is of many sessions, and what comes next is of one that is over."""
+    served.succeed(appended(0, 1, session=1))
     one, other, good = Peer(), Peer(), Peer()
     together(
         served,
-        (one, [left_over(0, 1), *(appended(0, 1, sequence=n, session=n) for n in (2, 3, 4))]),
-        (other, [appended(0, 1, sequence=1), left_over(1, 2)]),
-        (good, [appended(1, 1, sequence=1)]),
-        (one, [appended(2, 1, sequence=5, session=n) for n in (6, 7)]),
-        (other, [appended(2, 1, sequence=3)]),
-        (good, [appended(2, 1, sequence=2), appended(3, 1, sequence=3, session=2)]),
+        (one, [left_over(1, 1), *(appended(1, 1, sequence=n, session=n) for n in (2, 3, 4))]),
+        (other, [appended(1, 1, sequence=1, session=0), appended(1, 1, sequence=2), left_over(2, 3)]),
+        (good, [appended(2, 1, sequence=1)]),
+        (one, [appended(3, 1, sequence=5, session=n) for n in (6, 7)]),
+        (other, [appended(3, 1, sequence=4)]),
+        (good, [appended(3, 1, sequence=2), appended(4, 1, sequence=3, session=2)]),
     )
     assert outcomes(good.wait(3)) == [(1, ""), (2, ""), (3, "")]
-    assert (outcomes(one.wait(6)), outcomes(other.wait(3))) == ([], [(1, "")])
+    assert (outcomes(one.wait(6)), outcomes(other.wait(4))) == ([], [(1, "session-changed"), (2, "")])
     assert (one.closed, other.closed, good.closed) == (True, True, False)
-    assert served.one(MaxTransactionIdRequest(2, 0, 0)) == MaxTransactionIdResponse(2, 0, 0, 3)
+    assert served.one(MaxTransactionIdRequest(2, 0, 0)) == MaxTransactionIdResponse(2, 0, 0, 4)
 
 
 def test_requests_that_are_not_appends_keep_their_place_between_them(served: Served) -> None:
