@@ -429,3 +429,26 @@ def test_after_a_write_that_cannot_be_taken_back_there_is_none(
         with pytest.raises(DiskWriteError):
             partition.append_blocks(blocks_of(5, 1))
         assert partition.max_transaction_id == 4
+
+
+def test_what_an_index_had_before_a_write_that_failed_is_durable_when_a_session_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_directory(tmp_path / "d", {0: 5})
+    changes: list[tuple[str, str]] = []
+    with opened(tmp_path / "d") as storage:
+        partition = storage.partition(0)
+        monkeypatch.setattr(disk, "observer", lambda change: changes.append((change.kind, change.path.suffix)))
+        partition.append_blocks(blocks_of(5, 3))
+        with monkeypatch.context() as patch:
+
+            def full(*_: object) -> int:
+                raise OSError(errno.ENOSPC, "no space left on device")
+
+            patch.setattr(os, "pwrite", full)
+            with pytest.raises(DiskFullError):
+                partition.append_blocks(blocks_of(partition.next_transaction_id, 1))
+        partition.set_low_water_mark(99, partition.max_transaction_id)
+    written = max(place for place, change in enumerate(changes) if change == ("write", ".idx"))
+    session = changes.index(("write", ".ctl"))
+    assert ("sync", ".idx") in changes[written:session]
