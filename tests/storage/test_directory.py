@@ -8,6 +8,7 @@ import shutil
 import uuid
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,8 @@ from tests.storage.support import LAYOUTS, built, codes, damage, data_path, inde
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import (
     DamageError,
+    DiskReadError,
+    DiskWriteError,
     InvalidRequestError,
     MismatchError,
     NotAssignedError,
@@ -322,6 +325,88 @@ def test_the_control_file_is_durable_before_it_is_read(tmp_path: Path, monkeypat
     )
     with opened(tmp_path):
         assert "sync waltz-storage.ctl" in done[: done.index("read")]
+
+
+def test_the_last_segment_is_durable_before_it_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build_directory(tmp_path, {0: 30}, per_segment=10)
+    done: list[str] = []
+    real = directory.examine_partition
+    monkeypatch.setattr(disk, "observer", lambda change: done.append(f"{change.kind} {change.path.name}"))
+    monkeypatch.setattr(
+        directory, "examine_partition", lambda *given, **words: done.append("look") or real(*given, **words)
+    )
+    with opened(tmp_path):
+        before = done[: done.index("look")]
+    last = f"{20:019d}"
+    assert before[-3:] == [f"sync {last}.seg", f"sync {last}.idx", "sync-directory 0"]
+
+
+@pytest.mark.parametrize("step", ["examine_partition", "clear_unfinished", "Partition"])
+@pytest.mark.parametrize(
+    "error",
+    [
+        DiskWriteError(Path("/d"), 0, OSError(5, "no")),
+        DiskReadError(Path("/d"), 0, OSError(5, "no")),
+        FileNotFoundError("gone"),
+        NotWaltzError("none"),
+        RefusedError("a repair waits"),
+        DamageError("torn"),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_what_stands_in_the_way_of_one_partition_stops_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, error: Exception
+) -> None:
+    build_directory(tmp_path, {0: 3, 1: 3})
+    real = getattr(directory, step)
+    failed: list[object] = []
+
+    def fails(*given: Any, **words: Any) -> Any:
+        concerned = given[2] == 0 if step == "Partition" else given[0].name == "0"
+        if concerned and not failed:
+            failed.append(1)
+            raise error
+        return real(*given, **words)
+
+    monkeypatch.setattr(directory, step, fails)
+    with opened(tmp_path) as storage:
+        assert [storage.partition(number).quarantined for number in (0, 1)] == [True, False]
+        assert str(error) in [finding.message for finding in storage.partition(0).findings]
+
+
+def test_the_lock_goes_when_everything_is_closed_whatever_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_directory(tmp_path, {0: 3, 1: 3})
+    done: list[str] = []
+    storage = StorageDirectory.open(tmp_path)
+
+    def noting(owner: Any, method: str, name: str, *, fails: bool = False) -> None:
+        real = getattr(owner, method)
+
+        def call() -> None:
+            done.append(name)
+            real()
+            if fails:
+                raise ZeroDivisionError
+
+        monkeypatch.setattr(owner, method, call)
+
+    noting(storage._directory_lock, "release", "lock")
+    noting(storage._control, "close", "control")
+    noting(storage.partition(0), "close", "partition", fails=True)
+    noting(storage.partition(1), "close", "partition", fails=True)
+    with pytest.raises(ZeroDivisionError):
+        storage.close()
+    assert done == ["partition", "partition", "control", "lock"]
+
+
+def test_damage_in_the_info_of_a_partition_that_is_not_assigned_is_told(tmp_path: Path) -> None:
+    create_cluster([tmp_path / "s"], num_partitions=3, layout=Layout.RELEASED, assign=[0])
+    damage(tmp_path / "s" / "waltz-storage.ctl", Layout.RELEASED.struct_offset(2, 1))
+    with opened(tmp_path / "s") as storage:
+        [finding] = storage.findings
+        assert finding.partition == 2
 
 
 def test_what_was_taken_back_is_told_whether_or_not_the_directory_opens(
