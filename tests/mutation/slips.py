@@ -10,12 +10,14 @@ from tests.mutation.slips_fifth import FIFTH
 from tests.mutation.slips_fourth import FOURTH
 from tests.mutation.slips_of_backups import BACKUPS
 from tests.mutation.slips_of_clients import CLIENTS
+from tests.mutation.slips_of_directories import DIRECTORIES
 from tests.mutation.slips_of_inspect import INSPECT
 from tests.mutation.slips_of_monitoring import MONITORING
 from tests.mutation.slips_of_node_reports import NODE_REPORTS
 from tests.mutation.slips_of_nodes import NODES
 from tests.mutation.slips_of_pages import PAGES
 from tests.mutation.slips_of_ports import PORTS
+from tests.mutation.slips_of_quarantine import QUARANTINE
 from tests.mutation.slips_of_quorum import QUORUM
 from tests.mutation.slips_of_repair import REPAIR
 from tests.mutation.slips_of_services import SERVICES
@@ -185,6 +187,8 @@ FIRST: tuple[Slip, ...] = (
 SLIPS: tuple[Slip, ...] = (
     *FIRST,
     *STORAGE,
+    *DIRECTORIES,
+    *QUARANTINE,
     *INSPECT,
     *REPAIR,
     *NODES,

@@ -12,6 +12,7 @@ _DIRECTORY = "engine/storage/directory.py"
 _ASSESS = "engine/log/assess.py"
 _PLACES = "engine/log/places.py"
 _VIEW = "engine/log/view.py"
+_SEGMENT_RECOVERY = "engine/storage/segment_recovery.py"
 _OF_RETIRED = ("tests/storage/test_retired.py",)
 _OF_PARTITION = ("tests/storage/test_partition.py",)
 _OF_APPEND_BLOCKS = ("tests/storage/test_append_blocks.py",)
@@ -20,6 +21,7 @@ _OF_SEGMENT_READER = ("tests/storage/test_segment_reader.py",)
 _OF_DIRECTORY = ("tests/storage/test_directory.py",)
 _OF_ASSESS = ("tests/log/test_assess.py",)
 _OF_VIEW = ("tests/log/test_view.py",)
+_OF_SELDOM = ("tests/storage/test_seldom.py",)
 
 DIRECTORIES: tuple[Slip, ...] = (
     Slip(
@@ -259,5 +261,54 @@ DIRECTORIES: tuple[Slip, ...] = (
         "if partitions and self.partition not in partitions:",
         _OF_VIEW,
         "a partition is taken that nobody chose",
+    ),
+    Slip(
+        "formats/fence.py",
+        "    if version != FENCE_VERSION:",
+        "    if version > FENCE_VERSION:",
+        ("tests/formats/test_fence.py",),
+        "sessions of a form that nobody knows are believed",
+    ),
+    Slip(
+        _SEGMENT_RECOVERY,
+        'return torn.proof == "end" and torn.end',
+        "return torn.end",
+        _OF_SELDOM,
+        "bytes that nobody has looked at are cut off",
+    ),
+    Slip(
+        _SEGMENT_RECOVERY,
+        "        if comparison.unreadable is not None:\n            raise comparison.unreadable\n",
+        "",
+        _OF_SELDOM,
+        "an index that the disk does not give is made anew from what could not be compared",
+    ),
+    Slip(
+        _SEGMENT_RECOVERY,
+        "            ceiling=self.next_first,\n",
+        "",
+        _OF_SELDOM,
+        "records behind a damaged place are told as out of order",
+    ),
+    Slip(
+        _SEGMENT_RECOVERY,
+        "            if isinstance(part, Damage):\n                cause",
+        "            if isinstance(part, Damage):\n                return\n                cause",
+        _OF_SELDOM,
+        "an index is made that ends at damage, and nobody is told",
+    ),
+    Slip(
+        "engine/storage/partition_recovery.py",
+        "            index.truncate(size)\n        index.sync()",
+        "            index.truncate(size)",
+        _OF_SELDOM,
+        "an index that was mended is gone after a power loss",
+    ),
+    Slip(
+        "engine/storage/belonging.py",
+        "named.pop() if len(named) == 1 else partition",
+        "named.pop() if named else partition",
+        ("tests/storage/test_belonging.py",),
+        "a partition is quarantined for what a program writes into its request ids",
     ),
 )
