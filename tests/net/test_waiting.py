@@ -296,15 +296,16 @@ def test_one_wake_up_serves_what_came_until_the_loop_looks() -> None:
         outbox.put(done.append, "behind")
 
     outbox.put_later(done.append, "later")
+    outbox.put_later(done.append, "at last")
     assert loop.woken == []
     outbox.put(again, "one")
     outbox.put(done.append, "two")
     assert len(loop.woken) == 1
     loop.woken.pop()()
-    assert done == ["one", "two", "sent", "later"], "what came meanwhile waits for the next look"
+    assert done == ["one", "two", "sent", "later", "at last"], "what came meanwhile waits for the next look"
     assert len(loop.woken) == 1
     loop.woken.pop()()
-    assert done[4:] == ["behind", "sent"]
+    assert done[5:] == ["behind", "sent"]
     outbox.put(done.append, "three")
     assert len(loop.woken) == 1
 

@@ -72,6 +72,17 @@ def test_hello_is_said_at_once_and_the_peer_s_is_noted() -> None:
     assert peer.port.connections == (ConnectionInfo("peer", STORAGE_CLIENT, 7.0, 2, 50, 30, True),)
 
 
+def test_a_connection_is_as_old_as_its_handshake_is_done() -> None:
+    """What TLS took was not the peer's time to greet."""
+    peer, _ = a_peer(greeted=False, stall_seconds=10.0)
+    late, wire = peer.port._connection("late"), Wire()
+    peer.clock.now += 50
+    late.connection_made(wire)
+    assert late.info(peer.clock.now).connected == 0.0
+    late.tick(peer.clock.now + 9)
+    assert not wire.closed
+
+
 @pytest.mark.parametrize("cut", range(1, len(HELLO) + 8))
 def test_a_hello_in_two_pieces_behind_a_keep_alive(cut: int) -> None:
     peer, _ = a_peer(greeted=False)

@@ -322,6 +322,21 @@ def test_closing_lets_requests_end_and_forgets_the_rest_once() -> None:
     run(work())
 
 
+@pytest.mark.parametrize(
+    ("query", "lines"),
+    [({}, 1), ({"pretty": "true"}, 3), ({"pretty": "TRUE"}, 3), ({"pretty": "false"}, 1), ({"pretty": ""}, 1)],
+)
+def test_health_is_laid_out_for_people_where_that_is_asked_for(query: dict[str, str], lines: int) -> None:
+    async def work() -> None:
+        async with serving() as (port, _, _):
+            request: Any = SimpleNamespace(query=query)
+            answer = await port._healthy(request)
+            assert answer.text is not None
+            assert (len(answer.text.splitlines()) > 1) == (lines > 1)
+
+    run(work())
+
+
 def test_a_port_that_serves_no_more_does_not_listen() -> None:
     async def work() -> None:
         async with serving() as (port, _, _):

@@ -186,6 +186,21 @@ def test_a_peer_of_which_no_connection_comes_is_let_go_and_counts_no_longer(
     assert lines(caplog) == ([] if told is None else [f"data port: peer: {told}"])
 
 
+def test_whoever_has_arrived_is_no_longer_waited_for(port: Any) -> None:
+    """Else a node would remember everybody who ever came."""
+    calls: list[Callable[[object], None]] = []
+
+    class Arriving:
+        add_done_callback = staticmethod(calls.append)
+
+    task = Arriving()
+    port.loop.create_task = lambda work: work.close() or task
+    port._accept(Listener(ONE))
+    assert port._arriving == {task}
+    calls[0](task)
+    assert port._arriving == set()
+
+
 def test_many_newcomers_are_let_in_in_portions(port: Any) -> None:
     port._limits = SimpleNamespace(max_connections=1000)
     listener = Listener(*(("h", number) for number in range(100)))
