@@ -216,4 +216,32 @@ PORTS: tuple[Slip, ...] = (
         _BOUNDS,
         "a password that ends with a blank opens nothing",
     ),
+    Slip(
+        _PORT,
+        "            task.add_done_callback(self._arriving.discard)",
+        "            task.add_done_callback(lambda _: None)",
+        _OF_PORT,
+        "a node remembers everybody who ever came",
+    ),
+    Slip(
+        "engine/net/outbox.py",
+        "                less_urgent(*its_arguments)",
+        "                less_urgent(*its_arguments)\n                break",
+        _WAITING,
+        "appends are counted later and later",
+    ),
+    Slip(
+        "engine/net/http_port.py",
+        'request.query.get("pretty", "").lower() == "true"',
+        'request.query.get("pretty") is not None',
+        ("tests/node/test_http_limits.py",),
+        "who asks for one line is given many",
+    ),
+    Slip(
+        _CONNECTION,
+        "        self._connected = self._heard = self._moved = self._port.loop.time()\n        self.made",
+        "        self._heard = self._moved = self._port.loop.time()\n        self.made",
+        _OF_CONNECTION,
+        "a connection is told to be older than it is",
+    ),
 )
