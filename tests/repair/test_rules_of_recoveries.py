@@ -13,15 +13,18 @@ import pytest
 
 from tests.repair.trees import Crash, crashing_when
 from tests.repair.twelve import Damage, Twelve, told
-from waltzctl.engine.errors import InvalidRequestError, NotWaltzError, RefusedError
+from waltzctl.engine.errors import DiskReadError, InvalidRequestError, NotWaltzError, RefusedError
 from waltzctl.engine.log.view import FileState
+from waltzctl.engine.repair import recover_strays
 from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.arguments import Agreed
+from waltzctl.engine.repair.content import Content
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.repair.recover_control import _Mender
 from waltzctl.engine.repair.recover_ledger import plan_forget
 from waltzctl.engine.repair.recover_strays import _is_beginning_of
 from waltzctl.engine.repair.repaired_segments import RepairedSegment
+from waltzctl.engine.repair.survey import Survey
 from waltzctl.engine.storage.loss_ledger import read_ledger
 from waltzctl.formats.accepted_losses import AcceptedLoss, encode_ledger
 from waltzctl.formats.control import FLAG_ASSIGNED, FLAG_AVAILABLE, MAX_PARTITIONS, Layout, decode_control, initial_info
@@ -234,6 +237,16 @@ STRAYS: dict[str, tuple[Damage, list[str], list[str]]] = {
         [],
         ["it leads to transaction 8, 5.seg begins with 5"],
     ),
+    "behind a segment that reaches into it": (
+        lambda d: (as_stray(d, 4, "b.seg"), d.put(0, [0, 1, 2, 3, 4])),
+        [],
+        ["0.seg leads to transaction 5, it begins with 4"],
+    ),
+    "behind a segment that does not reach it": (
+        lambda d: (as_stray(d, 4, "b.seg"), d.put(0, [0, 1, 2])),
+        [],
+        ["0.seg leads to transaction 3, it begins with 4"],
+    ),
     "of a version that there is not": (lambda d: rewritten(d, "b", version=1), [], [NO_HEADER]),
     "of another partition": (lambda d: rewritten(d, "b", partition=3), [], ["it belongs to partition 3"]),
     "its index is another partition's": (
@@ -264,6 +277,22 @@ def test_what_becomes_of_a_data_file_under_another_name(d: Twelve, name: str) ->
     assert [one for one in found if one.startswith("rename")] == [one for one in wanted if one.startswith("rename")]
     words = [one.message.replace("0" * 18, "") for one in repair.plan.undecided if one.path.name in ("b.seg", "c.seg")]
     assert [said.partition("nothing proves what it is: ")[2] for said in words] == left
+
+
+def test_a_data_file_under_another_name_that_cannot_be_read_to_its_end_is_left(
+    d: Twelve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And says why."""
+    as_stray(d, 4, "b.seg")
+
+    def unreadable(content: Content, first: int, hint: object) -> Survey:
+        raise DiskReadError(Path(content.name), 300, OSError(5, "made up"))
+
+    monkeypatch.setattr(recover_strays, "survey", unreadable)
+    repair = plan_recover(d.root)
+    (left,) = [one for one in repair.plan.undecided if one.path.name == "b.seg"]  # type: ignore[union-attr]
+    assert "nothing proves what it is: it cannot be read" in left.message
+    assert not [one for one in told(repair) if "b.seg" in one and not one.startswith("?")]
 
 
 @pytest.mark.parametrize("first", [0, 1])

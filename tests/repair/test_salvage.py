@@ -111,6 +111,19 @@ def test_a_single_header_is_believed_against_the_request_ids_but_the_report_says
     assert (partition.partition, partition.contradicted) == (2, 5)
 
 
+def test_request_ids_that_name_several_partitions_contradict_none(tmp_path: Path) -> None:
+    """They say nothing, together, of the run that they stand in."""
+    records = [replace_partition(one, number % 3) for number, one in enumerate(make_records(6, partition=2))]
+    (tmp_path / "source").write_bytes(data_file(records, partition=2))
+    (partition,) = salvage([tmp_path / "source"], to=tmp_path / "to").partitions
+    assert (partition.partition, partition.records, partition.contradicted) == (2, 6, 0)
+
+
+def replace_partition(record: Record, partition: int) -> Record:
+    request_id = replace(record.request_id, partition=partition)
+    return Record.make(record.transaction_id, request_id, record.header, record.data)
+
+
 @st.composite
 def images(draw: st.DrawFn) -> tuple[bytes, dict[int, list[Record]]]:
     """Segments of three partitions in any order, whole, cut or copied, with other bytes in between."""
