@@ -9,14 +9,17 @@ import pytest
 from tests.builders import build_directory
 from tests.repair.scenes import flip
 from tests.repair.trees import Crash, crashing_when
-from waltzctl.engine.errors import RefusedError
+from waltzctl.engine.durable.directory_lock import DirectoryLock
+from waltzctl.engine.errors import DirectoryLockedError, RefusedError
 from waltzctl.engine.repair import apply as module
 from waltzctl.engine.repair.apply import apply, undo_repair
 from waltzctl.engine.repair.arguments import Arguments, Chosen
 from waltzctl.engine.repair.plan import Step, plan_roll_back
 from waltzctl.engine.repair.planners import make
 from waltzctl.engine.repair.truncate import plan_truncate
-from waltzctl.engine.storage.store import interrupted
+from waltzctl.engine.repair.undoing import paths_of, undo
+from waltzctl.engine.storage.store import interrupted, list_entries
+from waltzctl.formats.control import CONTROL_FILE_NAME
 from waltzctl.formats.segment import HEADER_SIZE, segment_name
 
 
@@ -75,3 +78,31 @@ def test_the_partitions_of_an_interrupted_repair_are_verified_as_well_when_anoth
     done = undo_repair(storage, first.undo_id)
     assert [one.id for one in done.done.taken_back] == [entry.id]
     assert {one.partition for one in done.findings} == {1}
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_an_interrupted_repair_is_taken_back_whether_it_is_named_or_not(tmp_path: Path, named: bool) -> None:
+    storage = build_directory(tmp_path / "s", {0: 6}, per_segment=3, local_low_water_mark=1)
+    with pytest.raises(Crash), crashing_when(lambda change: change.kind == "truncate"):
+        apply(plan_truncate(storage, partition=0, after=1), arguments=["truncate"])
+    (entry,) = interrupted(storage)
+    done = undo(storage, entry.id if named else None)
+    assert [one.id for one in done.entries] == [entry.id]
+    assert not interrupted(storage)
+
+
+def test_the_files_of_every_repair_that_was_taken_back_are_told(tmp_path: Path) -> None:
+    storage = build_directory(tmp_path / "s", {0: 6, 1: 6}, per_segment=6, local_low_water_mark=1)
+    for partition in (0, 1):
+        apply(plan_truncate(storage, partition=partition, after=4), arguments=["truncate"])
+    found = paths_of(list_entries(storage))
+    assert {path.parent.name for path in found} == {"0", "1"}
+    assert len(found) == 4
+
+
+def test_nothing_is_taken_back_while_a_process_holds_the_directory(tmp_path: Path) -> None:
+    storage = build_directory(tmp_path / "s", {0: 6}, per_segment=6, local_low_water_mark=1)
+    apply(plan_truncate(storage, partition=0, after=4), arguments=["truncate"])
+    with DirectoryLock.acquire(storage, storage / CONTROL_FILE_NAME), pytest.raises(DirectoryLockedError):
+        undo(storage)
+    assert len(undo(storage).files) == 2

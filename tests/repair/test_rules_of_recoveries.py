@@ -11,11 +11,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.builders import build_directory
 from tests.repair.trees import Crash, crashing_when
-from tests.repair.twelve import Damage, Twelve, told
+from tests.repair.twelve import Damage, Twelve, at, told
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError, NotWaltzError, RefusedError
 from waltzctl.engine.log.view import FileState
-from waltzctl.engine.repair import recover_strays
+from waltzctl.engine.repair import recover_strays, repaired_segments
 from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.arguments import Agreed
 from waltzctl.engine.repair.content import Content
@@ -27,8 +28,16 @@ from waltzctl.engine.repair.repaired_segments import RepairedSegment
 from waltzctl.engine.repair.survey import Survey
 from waltzctl.engine.storage.loss_ledger import read_ledger
 from waltzctl.formats.accepted_losses import AcceptedLoss, encode_ledger
-from waltzctl.formats.control import FLAG_ASSIGNED, FLAG_AVAILABLE, MAX_PARTITIONS, Layout, decode_control, initial_info
-from waltzctl.formats.segment import HEADER_SIZE, SegmentHeader
+from waltzctl.formats.control import (
+    CONTROL_FILE_NAME,
+    FLAG_ASSIGNED,
+    FLAG_AVAILABLE,
+    MAX_PARTITIONS,
+    Layout,
+    decode_control,
+    initial_info,
+)
+from waltzctl.formats.segment import HEADER_SIZE, RECORD_HEADER, SegmentHeader
 
 
 @pytest.fixture
@@ -349,3 +358,47 @@ def test_why_an_end_comes_back(d: Twelve, tmp_path: Path, damage: Damage, why: s
     damage(d)
     (said, *_) = [one for one in words(d, Twelve(tmp_path / "r").root) if "proven by" in one]
     assert said.partition("; proven by")[0] == why
+
+
+# --- what cannot be read --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", [0, 4, 8])
+def test_a_data_file_that_cannot_be_read_is_named_and_left(
+    d: Twelve, monkeypatch: pytest.MonkeyPatch, first: int
+) -> None:
+    original = repaired_segments.survey
+
+    def failing(content: Content, begins: int, *more: object, **options: object) -> Survey:
+        if begins == first:
+            raise DiskReadError(d.seg(first), 300, OSError(5, "made up"))
+        return original(content, begins, *more, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(repaired_segments, "survey", failing)
+    for loss in (False, True):
+        lines = told(plan_recover(d.root, allow_data_loss=loss))
+        assert f"? read-error in {first} [300+None]" in lines
+        assert not [one for one in lines if one.startswith("=") and f"{first}.seg" in one]
+
+
+def test_what_is_left_of_a_torn_end_is_damage_wherever_it_stands(d: Twelve) -> None:
+    """Also above the mark, where a torn end that goes would be none: there are records behind its beginning."""
+    d.flip(d.seg(8), at(10) + RECORD_HEADER.offset_of("data_length") + 1, at(10) + 9, at(10) + 40)
+    d.seg(8).write_bytes(d.seg(8).read_bytes() + b"\x00" * 5)
+    d.idx(8).unlink()
+    (left,) = plan_recover(d.root).plan.undecided
+    assert (left.code.value, left.transaction_id, left.severity.value) == ("torn-tail", 10, "damage")
+
+
+@pytest.mark.parametrize("wanted", [0, 1])
+def test_only_what_was_asked_for_is_mended_in_the_control_file(tmp_path: Path, wanted: int) -> None:
+    storage = build_directory(tmp_path / "s", {0: 3, 1: 3})
+    control = decode_control((storage / CONTROL_FILE_NAME).read_bytes())
+    data = bytearray((storage / CONTROL_FILE_NAME).read_bytes())
+    for partition in (0, 1):
+        current = control.partitions[partition].current
+        assert current is not None
+        data[control.layout.struct_offset(partition, 3 - current)] ^= 1
+    (storage / CONTROL_FILE_NAME).write_bytes(data)
+    steps = plan_recover(storage, partitions=[wanted]).plan.steps
+    assert [(one.action, one.partition) for one in steps] == [("write-control-struct", wanted)]
