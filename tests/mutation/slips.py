@@ -11,6 +11,7 @@ from tests.mutation.slips_fourth import FOURTH
 from tests.mutation.slips_of_backups import BACKUPS
 from tests.mutation.slips_of_clients import CLIENTS
 from tests.mutation.slips_of_comparisons import COMPARISONS
+from tests.mutation.slips_of_findings import FINDINGS
 from tests.mutation.slips_of_inspect import INSPECT
 from tests.mutation.slips_of_nodes import NODES
 from tests.mutation.slips_of_pages import PAGES
@@ -202,4 +203,5 @@ SLIPS: tuple[Slip, ...] = (
     *SALVAGES,
     *COMPARISONS,
     *TABLES,
+    *FINDINGS,
 )
