@@ -171,7 +171,7 @@ def _write(task: _FileTask) -> _Written:
 
 def _places(table: pa.Table) -> list[Place]:
     """Of the rows of a table that carry a finding."""
-    if "finding" not in table.column_names or table["finding"].null_count == table.num_rows:
+    if "finding" not in table.column_names:
         return []
     rows = table.select(["finding", "partition", "segment", "offset"]).filter(table["finding"].is_valid()).to_pylist()
     return [(row["finding"], row["partition"], row["segment"], row["offset"]) for row in rows]

@@ -2716,6 +2716,8 @@ _QUERIED = "elif last is not None and anchor.identified and last.transaction_id 
 _FIRST_INTACT = "if self._history.at_or_before(partition, middle, start).transaction_id > start.transaction_id:"
 _LITTLE = 'first, second = (0, 1) if sys.byteorder == "big" else (1, 0)'
 _WRAPPED = "return [(0, 0, p, (t + 2**31) % 2**32 - 2**31) for p, t in zip(partitions, ids, strict=True)]"
+_HEX_DIGITS = 'text = "".join(f"{number:04x}" for number in range(1 << 16)).encode()'
+_MARK_OF_NODE = "lost = -1 if reading.local_low_water_mark is None else reading.local_low_water_mark"
 _SPARK = (
     Equivalent(
         "engine/spark/record_arrays.py",
@@ -3055,6 +3057,34 @@ _SPARK = (
             "more than Java says",
         )
         for new in ("1 << 17", "2 << 16", "1 << 15")
+    ),
+    Equivalent(
+        "engine/spark/stream_directory.py",
+        "DirectoryHistory.latest",
+        "if mark < last.transaction_id:",
+        "if mark <= last.transaction_id:",
+        "the last record at or before its own id is looked up, and is that one",
+    ),
+    Equivalent(
+        "engine/spark/segment_parts.py",
+        "_leads",
+        "if start is None or not HEADER_SIZE <= start < stop:",
+        "if start is None or not HEADER_SIZE <= (start) + 1 < stop:",
+        "no record begins in the header's last byte, and one byte in front of the end there is room for none",
+    ),
+    Equivalent(
+        "engine/spark/record_arrays.py",
+        "_digits",
+        _HEX_DIGITS,
+        _HEX_DIGITS.replace("<< 16", "<< 17"),
+        "behind those of sixteen bits nobody looks",
+    ),
+    Equivalent(
+        "engine/spark/stream_node.py",
+        "NodeHistory.latest",
+        _MARK_OF_NODE,
+        _MARK_OF_NODE.replace("-1 if", "-2 if"),
+        "a last transaction is -1 at the least, and only what is beyond it is lost",
     ),
 )
 

@@ -383,6 +383,45 @@ def test_what_was_given_up_is_told_by_the_last_task_where_no_other_has_it(
     assert [number for code, number in _found(end) if code == "loss-accepted"] == told
 
 
+@pytest.mark.parametrize(
+    ("first", "last", "again"),
+    [
+        (20, 20, [20]),
+        (19, 20, [10, 20]),
+        (19, 19, [10]),
+        (30, 39, [20]),
+        (39, 40, [20, 40]),
+        (40, 40, [40]),
+        (59, 60, [50]),
+        (60, 60, []),
+        (79, 80, []),
+        (95, 99, []),
+    ],
+)
+def test_only_who_may_hold_what_was_given_up_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int, last: int, again: list[int]
+) -> None:
+    """The segment of 30 to 39 is gone, and the last task has 60 to 99."""
+    storage = build_directory(tmp_path / "s", {0: 100}, per_segment=10, size=20)
+    for path in (seg(storage, 0, 30), idx(storage, 0, 30)):
+        path.unlink()
+    ledger_path(storage).parent.mkdir(exist_ok=True)
+    ledger_path(storage).write_bytes(encode_ledger([AcceptedLoss(0, first, last, 15, "t", "x")]))
+    age(storage)
+    *_, end = tasks(storage, 4 * SEGMENT)
+    checked: list[int] = []
+    check_segment = finding_tasks.check_segment
+
+    def counting(job: Any, *rest: Any) -> Any:
+        checked.append(job.first)
+        return check_segment(job, *rest)
+
+    monkeypatch.setattr(finding_tasks, "check_segment", counting)
+    list(end.run(ReadLimits()))
+    assert isinstance(end, ChunkTask)
+    assert checked == [*(job.first for job in end.jobs), *again]
+
+
 @pytest.mark.parametrize(("mark", "looked_at"), [(202, [0]), (203, [0]), (204, []), (205, [])])
 def test_an_earlier_segment_that_cannot_reach_the_mark_is_not_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: int, looked_at: list[int]

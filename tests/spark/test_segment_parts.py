@@ -239,6 +239,8 @@ def test_a_segment_that_was_cut_has_no_parts_behind_its_end(storage: Path) -> No
     idx(storage, 0, 100).unlink()
     cut(seg(storage, 0, 100), 1328)
     assert ranges(storage, 4)[2:] == [None, None]
+    flip(seg(storage, 0, 100), at(19) + 50)  # damage up to there is the part's in front
+    assert ranges(storage, 4)[2:] == [None, None]
     cut(seg(storage, 0, 100), 1000)
     assert ranges(storage, 4)[2:] == [None, None]
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from tests.builders import build_directory
 from tests.inspect.helpers import age, flip, seg
+from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DiskWriteError, InvalidRequestError, UnavailableError
 from waltzctl.engine.spark import table_files
 from waltzctl.engine.spark.table_files import TableRequest, TableResult, write_table
@@ -78,11 +79,26 @@ def test_a_target_may_not_even_be_a_link_that_leads_nowhere(storage: Path, tmp_p
 
 
 def test_what_an_earlier_run_left_is_no_part_of_the_table(storage: Path, tmp_path: Path) -> None:
-    left = tmp_path / f"t{table_files.disk.TEMPORARY_SUFFIX}"
+    left = tmp_path / f"t{disk.TEMPORARY_SUFFIX}"
     left.mkdir()
     (left / "part-00009.parquet").touch()
     write_table(TableRequest(storage, tmp_path / "t", "parquet"), LocalExecutor(1))
     assert [path.name for path in (tmp_path / "t").iterdir()] == ["part-00000.parquet"]
+
+
+def test_a_table_has_its_name_when_all_of_it_is_durable_and_keeps_it(
+    storage: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left, changes = tmp_path / f"t{disk.TEMPORARY_SUFFIX}", list[disk.Change]()
+    monkeypatch.setattr(disk, "observer", changes.append)
+    write_table(TableRequest(storage, tmp_path / "t", "parquet"), LocalExecutor(1))
+    assert [(one.kind, one.path) for one in changes] == [
+        ("mkdir", left),
+        ("sync", left / "part-00000.parquet"),
+        ("sync-directory", left),
+        ("rename", left),
+        ("sync-directory", tmp_path),
+    ]
 
 
 def test_a_finding_that_verify_does_not_have_is_told_in_other_words(storage: Path) -> None:

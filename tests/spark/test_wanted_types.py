@@ -58,7 +58,7 @@ def test_some_fields_of_a_struct(storage: Path) -> None:
 
 def test_fields_of_structs_in_an_array(storage: Path) -> None:
     plain = read(storage, "structs ARRAY<STRUCT<session_id: BIGINT, valid: BOOLEAN>>, partition INT", "control")
-    rows = read(storage, "structs ARRAY<STRUCT<valid: BOOLEAN, session_id: DECIMAL(19, 0)>>", "control")
+    rows = read(storage, "structs ARRAY<STRUCT<Valid: BOOLEAN, session_id: DECIMAL(19, 0)>>", "control")
     assert [[one["session_id"] for one in row["structs"]] for row in rows] == [
         [one["session_id"] for one in row["structs"]] for row in plain
     ]
