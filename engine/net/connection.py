@@ -332,8 +332,6 @@ class Connection(asyncio.BufferedProtocol):
         self._pauses |= reason
 
     def _resume(self, reason: Pause) -> None:
-        if not self._pauses & reason:
-            return
         self._pauses &= ~reason
         if self._pauses is Pause.NOTHING and self.open:
             self._heard = self._port.loop.time()  # the silence was ours

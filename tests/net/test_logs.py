@@ -122,6 +122,20 @@ def test_the_journal_is_known_by_device_and_inode(tmp_path: os.PathLike[str]) ->
     assert not goes_to_journal(io.StringIO(), {"JOURNAL_STREAM": "1:2"})
 
 
+def test_a_line_has_the_time_at_which_it_was_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what the log itself has to say the time at which it says it."""
+    stream = io.StringIO()
+    monkeypatch.setattr(logs.time, "time_ns", lambda: 1_700_000_000_987_654_321)
+    with NodeLog(stream, throttle=Throttle(burst=1)) as log:
+        for _ in range(2):
+            record = logging.LogRecord(LOGGER, logging.INFO, __file__, 1, "here", (), None)
+            record.created = 1_600_000_000.125
+            log.handle(record)
+    first, left_out = written(stream)
+    assert first.startswith("2020-09-13T12:26:40.125Z INFO ")
+    assert left_out.startswith("2023-11-14T22:13:20.987Z INFO ")
+
+
 def test_the_level_can_change_while_it_is_open() -> None:
     stream = io.StringIO()
     with NodeLog(stream, level=LogLevel.WARNING) as log:

@@ -28,7 +28,7 @@ from waltzctl.engine.net.metrics import (
     Timer,
     make_sample,
 )
-from waltzctl.engine.net.metrics_json import indented, registry, report
+from waltzctl.engine.net.metrics_json import compact, indented, registry, report
 from waltzctl.engine.net.notify import Notifier
 from waltzctl.engine.net.setting_kinds import (
     COUNT,
@@ -235,6 +235,13 @@ def test_the_lines_for_graphite_as_a_whole() -> None:
 )  # fmt: skip
 def test_how_documents_are_laid_out(value: Any, text: str) -> None:
     assert indented(value) == text
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_what_json_has_no_number_for_is_never_written(value: float) -> None:
+    for write in (compact, indented):
+        with pytest.raises(ValueError, match="Out of range"):
+            write({"a": [value]})
 
 
 # ---- kinds of settings --------------------------------------------------------------------------------------------------
