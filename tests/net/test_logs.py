@@ -236,6 +236,9 @@ def test_closing_does_not_wait_for_ever_for_a_reader_that_stands_still(monkeypat
     with NodeLog(stream) as log:
         log.logger.info("never read")
         assert stream.reached.wait(60)
+        (writer,) = [one for one in threading.enumerate() if one.name == "log"]
+    assert writer.is_alive()
+    assert writer.daemon, "nor does the end of the process"
     stream.go_on.set()
     log.close()
 

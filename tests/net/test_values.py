@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -523,11 +524,12 @@ class Stream:
 
 def test_the_program_s_log_is_as_it_was_behind_the_block() -> None:
     root, stream = logging.getLogger(), Stream()
-    before = (root.level, root.handlers.copy())
+    before = (root.level, root.handlers.copy(), warnings.showwarning)
     root.setLevel(logging.ERROR)
     try:
         with NodeLog(stream) as log:
             assert root.level == logging.WARNING
+            assert warnings.showwarning is not before[2]
             log.logger.info("number %d", 5, extra={"port": 7})
             logging.getLogger("other").info("not heard")
         log.close()
@@ -536,7 +538,7 @@ def test_the_program_s_log_is_as_it_was_behind_the_block() -> None:
         log.logger.info("nor this")
     finally:
         root.setLevel(before[0])
-    assert root.handlers == before[1]
+    assert (root.handlers, warnings.showwarning) == before[1:]
     assert stream.text.endswith(" INFO    number 5  port=7\n")
     assert (stream.text.count("\n"), stream.flushed) == (1, 1)
 
