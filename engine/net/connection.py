@@ -202,7 +202,7 @@ class Connection(asyncio.BufferedProtocol):
                 return
             start = greeted
         start, needed = self._messages(received, start, end)
-        if start == end or self._closing:
+        if self._closing:
             return
         if needed <= self._port.limits.big_frame or end - start <= HEADER:
             self._tail = bytes(received[start:end])
