@@ -3142,6 +3142,23 @@ _NODE = (
     Equivalent(
         "engine/node/node_settings.py", "", "NEXT_PORT = -1", "NEXT_PORT = -2", "no port has a negative number either"
     ),
+    *(
+        Equivalent(
+            "engine/net/tls.py",
+            "load_material",
+            "password = secrets.token_urlsafe(24)",
+            f"password = secrets.token_urlsafe({size})",
+            "nobody guesses a password of that length within the moment that it is for",
+        )
+        for size in (23, 25)
+    ),
+    Equivalent(
+        "engine/net/logs.py",
+        "NodeLog.close",
+        "super().close()",
+        "pass",
+        "the library forgets a handler with the last that refers to it as well",
+    ),
     Equivalent(
         "engine/net/small_file.py",
         "read_small_file",
