@@ -163,15 +163,15 @@ def test_how_long_a_connection_lives_and_metrics_may_take(seconds: float) -> Non
 
 def test_who_is_connected_when_the_port_closes_is_so_no_longer() -> None:
     async def work() -> None:
-        async with serving() as (port, number, _), connected("127.0.0.1", number) as (reader, writer):
+        async with serving() as (port, number, reading), connected("127.0.0.1", number) as (answers, writer):
             writer.write(b"GET /ping")
             while not port.open_connections:
                 await asyncio.sleep(0)
             factory = port._http
             assert factory is not None
             await port.close(0.0)
-            assert (factory.connections, factory._ends) == ([], {})
-            assert await read_to_the_end(reader) == b""
+            assert (factory.connections, factory._ends, reading.asked) == ([], {}, [0.0])
+            assert await read_to_the_end(answers) == b""
 
     run(work())
 
