@@ -513,7 +513,22 @@ _OF_ONE = (
     ),
 )
 """Primitives of one argument, with what takes it."""
+_RISING = "if neighbours or (head is behind and one.transaction_id < behind.transaction_id):"
 _SCAN = (
+    Equivalent(
+        _PROBE,
+        "Candidates._search",
+        "mask &= window[place : place + count] == low[place]",
+        "pass",
+        "the ids are compared with both bounds below; this spares most of it",
+    ),
+    Equivalent(
+        _ORDER,
+        "OrderJudge._rising",
+        _RISING,
+        _RISING.replace("behind.transaction_id):", "(behind.transaction_id) - 1):"),
+        "the one in front of its id is its neighbour",
+    ),
     *(
         Equivalent(
             "engine/scan/wire_compiled.py",

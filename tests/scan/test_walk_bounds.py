@@ -227,6 +227,32 @@ def test_a_record_that_is_read_in_pieces_may_end_anywhere_in_one(rest: int, *, k
         assert bytes(batch.record_bytes(0)) == record
 
 
+@pytest.mark.parametrize("keep_data", [False, True])
+@pytest.mark.parametrize(
+    ("number", "damaged", "status"),
+    [
+        (1, False, Status.END),
+        (0, False, Status.ORDER),
+        (2, False, Status.ORDER),
+        (1, True, Status.CHECKSUM),
+        (2, True, Status.CHECKSUM),
+    ],
+)
+def test_a_record_that_is_read_in_pieces_has_to_be_whole_and_the_next_one(
+    number: int, status: Status, *, damaged: bool, keep_data: bool
+) -> None:
+    data = bytearray(made_up_record(0, 100) + made_up_record(number, 3 * BLOCK))
+    data[-1] ^= damaged
+    walk = walk_over(bytes(data), keep_data=keep_data)
+    found: list[int] = []
+    while (seen := walk.advance()) is Status.FULL or walk.pending:
+        found += walk.take_batch().transaction_id.tolist()
+        if seen is not Status.FULL:
+            break
+    right = status is Status.END
+    assert (seen, found, walk.offset) == (status, [0, 1][: 1 + right], len(data) if right else 140)
+
+
 class Placed(BytesSource):
     """Bytes that begin at a place far behind the beginning; notes by how many bytes each read misses a page."""
 
