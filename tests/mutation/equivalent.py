@@ -513,7 +513,7 @@ _OF_ONE = (
     ),
 )
 """Primitives of one argument, with what takes it."""
-_RISING = "if neighbours or (head is behind and one.transaction_id < behind.transaction_id):"
+_NEIGHBOURS = "if neighbours or (head is behind and one.transaction_id < behind.transaction_id):"
 _SCAN = (
     Equivalent(
         _PROBE,
@@ -525,8 +525,8 @@ _SCAN = (
     Equivalent(
         _ORDER,
         "OrderJudge._rising",
-        _RISING,
-        _RISING.replace("behind.transaction_id):", "(behind.transaction_id) - 1):"),
+        _NEIGHBOURS,
+        _NEIGHBOURS.replace("behind.transaction_id):", "(behind.transaction_id) - 1):"),
         "the one in front of its id is its neighbour",
     ),
     *(
