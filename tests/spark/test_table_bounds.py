@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -99,6 +100,31 @@ def test_a_table_has_its_name_when_all_of_it_is_durable_and_keeps_it(
         ("rename", left),
         ("sync-directory", tmp_path),
     ]
+
+
+def test_of_a_table_that_could_not_be_written_whole_nothing_is_left(
+    storage: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(task: table_files._FileTask) -> None:
+        Path(task.path).touch()
+        raise DiskWriteError(Path(task.path), None, OSError(28, "No space left on device"))
+
+    monkeypatch.setattr(table_files, "_write", fails)
+    with pytest.raises(DiskWriteError):
+        write_table(TableRequest(storage, tmp_path / "t", "parquet"), LocalExecutor(1))
+    assert [path.name for path in tmp_path.iterdir()] == ["s"]
+
+
+@pytest.mark.parametrize("found", [9_999, 10_000, 10_001])
+def test_of_a_file_so_many_findings_are_worded_and_no_row_of_one_is_counted(tmp_path: Path, found: int) -> None:
+    """Rows that were only found to have other data than was written are records all the same."""
+    columns = {name: [0] * (found + 2) for name in ("partition", "segment", "offset")}
+    rows = pa.record_batch({**columns, "finding": ["torn-tail"] * found + ["data-checksum", None]})
+    reader = SimpleNamespace(read=lambda packet: [rows])
+    written = table_files._write(
+        table_files._FileTask(reader, None, rows.schema, str(tmp_path / "part"), "parquet")  # type: ignore[arg-type]
+    )
+    assert (written.rows, len(written.found)) == (2, min(found + 1, 10_000))
 
 
 def test_a_finding_that_verify_does_not_have_is_told_in_other_words(storage: Path) -> None:
