@@ -16,7 +16,7 @@ from kazoo.exceptions import KazooException, NoAuthError, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
 from tests.node.running import Peer, append, node_options, run, running
-from tests.node.service_support import LOG, created, serving
+from tests.node.service_support import LOG, appended, created, serving
 from waltzctl.engine.errors import (
     DiskWriteError,
     InvalidRequestError,
@@ -79,6 +79,29 @@ def test_files_that_a_partition_left_behind_are_deleted_and_nothing_else_is_give
         aside.mkdir(parents=True)
         served.hosted.unassign([1], delete_files=True)
         assert not aside.exists()
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_partition_that_could_not_be_given_up_is_served_as_far_as_the_directory_still_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, gone: bool
+) -> None:
+    created(tmp_path, 2)
+    with serving(tmp_path) as served:
+        hosted, real = served.hosted, served.hosted.storage.unassign
+
+        def fails(number: int, *, delete_files: bool) -> None:
+            if gone:
+                real(number, delete_files=False)
+            raise DiskWriteError(tmp_path, 0, OSError(5, "no"), doing="remove")
+
+        monkeypatch.setattr(hosted.storage, "unassign", fails)
+        with pytest.raises(DiskWriteError):
+            hosted.unassign([0, 1], delete_files=True)
+        assert [number for number, _ in hosted.assigned_status()] == ([1] if gone else [0, 1])
+        assert list(hosted._metrics.partitions()) == ([1] if gone else [0, 1])
+        served.succeed(appended(0, partition=1))
+        if not gone:
+            served.succeed(appended(0, partition=0))
 
 
 def test_a_node_of_a_cluster_takes_its_key_from_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -371,6 +394,16 @@ def test_what_a_node_has_to_say_when_it_has_started(
         ]
 
     run(work())
+
+
+def test_partitions_are_named_in_their_order_whichever_was_taken_in_first() -> None:
+    partitions = {number: SimpleNamespace(quarantined=number != 1) for number in (2, 0, 1)}
+    storage = SimpleNamespace(
+        partitions=partitions, path=Path("/d"), layout=Layout.RELEASED, cluster_key=None, num_partitions=3, findings=[1]
+    )
+    one = SimpleNamespace(storage=storage, addresses=None, options=SimpleNamespace(plaintext=False))
+    found = Node.ready_info.fget(one)  # type: ignore[attr-defined]
+    assert (found.assigned, found.quarantined, found.findings, found.tls) == ((0, 1, 2), (0, 2), 1, True)
 
 
 def test_a_drain_takes_as_long_as_the_options_say_unless_it_is_told(tmp_path: Path) -> None:
