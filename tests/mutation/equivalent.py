@@ -3135,6 +3135,20 @@ _NODE = (
         "first = table[(-1)].tolist()",
         "what differs between the rows is written over",
     ),
+    Equivalent(
+        "engine/node/data_port.py",
+        "DataConnection._dispatch",
+        "if (kinds == APPEND).all() and (partitions == first).all():",
+        "if False:",
+        _QUICK,
+    ),
+    Equivalent(
+        "engine/node/admin_port.py",
+        "AdminPort._execute",
+        'raise AssertionError(f"{type(message).__name__} is no request")',
+        "pass",
+        "a guard of programmers: every message that can be decoded here has its case",
+    ),
     *(
         Equivalent(
             "engine/node/data_port.py",
