@@ -107,7 +107,15 @@ _HERE = "and examination.contiguous_next >= max(proven.mark, proven.names, prove
 _MAY_BE_CUT = 'return torn.proof == "end" and torn.end == self.size and self.tail.harmless(torn.transaction_id)'
 _EXAMINED = "examination = Examination(directory, place, view, tuple(states), short, (), False, proven)"
 _SPANS = "spans = [(one.offset, one.offset + max(one.length, one.written)) for one in file.ranges] or [(0, start)]"
+_ENTRY = "return offset if HEADER_SIZE <= offset <= self.size - RECORD_OVERHEAD else None"
 _STORAGE = (
+    Equivalent(
+        "engine/storage/segment_recovery.py",
+        "_Examination._entry",
+        _ENTRY,
+        _ENTRY.replace("size -", "size +"),
+        "around the end of the file stands no record, and none is believed; a checkpoint in front of it is tried next",
+    ),
     Equivalent(
         "engine/storage/partition_log.py",
         "PartitionLog._extent_of",

@@ -43,6 +43,7 @@ from waltzctl.engine.errors import (
     RefusedError,
     SyncFailedError,
 )
+from waltzctl.engine.findings import Severity
 from waltzctl.engine.log.view import view_partition
 from waltzctl.engine.scan import scanner
 from waltzctl.engine.storage import append, partition_recovery
@@ -141,20 +142,28 @@ def test_an_index_is_written_anew_where_the_data_goes_beyond_another_checkpoint(
 
 
 @pytest.mark.parametrize("first", [0, 10])
-@pytest.mark.parametrize(("name", "alone"), [(segment_name, False), (segment_name, True), (index_name, False)])
+@pytest.mark.parametrize(
+    ("name", "alone"), [(segment_name, False), (segment_name, True), (index_name, False), (index_name, True)]
+)
 def test_what_is_no_regular_file_is_named(tmp_path: Path, name: Callable[[int], str], alone: bool, first: int) -> None:
-    """A directory in its place; the index beside a data file is not called one without data, because nobody knows."""
+    """A directory in its place; the index beside a data file is not called one without data, because nobody knows.
+
+    Where there is a data file beside it an index can be made again; nothing else can.
+    """
     built(tmp_path, 15)
     place = tmp_path / "0" / name(first)
     place.unlink()
     place.mkdir()
     if alone:
-        index_path(tmp_path, first).unlink()
+        (index_path if name is segment_name else data_path)(tmp_path, first).unlink()
     with opened(tmp_path) as storage:
         partition = storage.partition(0)
         assert partition.quarantined
         found = [one for one in partition.findings if one.code == "special-file"]
-        assert [(one.path, "a directory" in one.message) for one in found] == [(place, True)]
+        assert [(one.path, "a directory" in one.message, one.segment) for one in found] == [(place, True, first)]
+        mendable = name is index_name and not alone
+        assert [one.severity is Severity.REPAIRABLE for one in found] == [mendable]
+        assert ["a released node does not start" in one.message for one in found] == [not mendable]
         assert "index-orphan" not in codes(partition.findings)
 
 
