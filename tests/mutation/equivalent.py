@@ -2740,6 +2740,7 @@ _FIRST_INTACT = "if self._history.at_or_before(partition, middle, start).transac
 _LITTLE = 'first, second = (0, 1) if sys.byteorder == "big" else (1, 0)'
 _WRAPPED = "return [(0, 0, p, (t + 2**31) % 2**32 - 2**31) for p, t in zip(partitions, ids, strict=True)]"
 _HEX_DIGITS = 'text = "".join(f"{number:04x}" for number in range(1 << 16)).encode()'
+_DECIMALS = "return wanted.precision - wanted.scale >= _DIGITS.get(kind.simpleString(), wanted.precision + 1)"
 _MARK_OF_NODE = "lost = -1 if reading.local_low_water_mark is None else reading.local_low_water_mark"
 _SPARK = (
     Equivalent(
@@ -3105,6 +3106,54 @@ _SPARK = (
     Equivalent(
         "engine/spark/stream_node.py",
         "NodeHistory.latest",
+        "low = min(-1 if mark is None else mark for mark in marks)",
+        "low = min(-2 if mark is None else mark for mark in marks)",
+        "there is no transaction at either, and none in front of them",
+    ),
+    *(
+        Equivalent("engine/spark/stream_node.py", "NodeHistory._fetch", one, one.replace("[0]", "[(-1)]"), _ONLY_ONE)
+        for one in (
+            "if not records or records[0].transaction_id != transaction_id:",
+            "return anchor_of(records[0])",
+        )
+    ),
+    *(
+        Equivalent(
+            file,
+            function,
+            old,
+            old.replace("0", "(-1)"),
+            "a log begins with 0 at the least, which is reached with nothing",
+        )
+        for file, function, old in (
+            ("engine/spark/finding_tasks.py", "ChunkTask._joins", "joined = joints(row, 0 if self.first else None)"),
+            ("engine/storage/partition_recovery.py", "examine_partition", "joined = tuple(joints(stretches, 0))"),
+        )
+    ),
+    Equivalent(
+        "engine/spark/wanted_types.py",
+        "fits",
+        _DECIMALS,
+        _DECIMALS.replace("+ 1", "+ 2"),
+        "of what is no number any sum above the precision is too much",
+    ),
+    Equivalent(
+        "engine/spark/wanted_types.py",
+        "_cast",
+        "if array.type.equals(kind):",
+        "if False:",
+        "what has its type already is made anew, and is the same",
+    ),
+    Equivalent(
+        "engine/spark/table_files.py",
+        "_worded",
+        "by_spark = executor if isinstance(executor, SparkExecutor) else None",
+        "by_spark = executor if False else None",
+        "whoever looks for the findings words them alike",
+    ),
+    Equivalent(
+        "engine/spark/stream_node.py",
+        "NodeHistory.latest",
         _MARK_OF_NODE,
         _MARK_OF_NODE.replace("-1 if", "-2 if"),
         "a last transaction is -1 at the least, and only what is beyond it is lost",
@@ -3269,7 +3318,7 @@ TUNED: dict[str, tuple[str, ...]] = {
     "engine/spark/finding_tasks.py": ("_SLACK",),
     "engine/spark/segment_parts.py": ("_TRIES", "LOOKBACK", "SEARCH_BUDGET"),
     "engine/spark/splits.py": ("FLAT",),
-    "engine/spark/stream_node.py": ("_ABOUT", "_BACK", "_ROWS", "_BYTES"),
+    "engine/spark/stream_node.py": ("_ABOUT", "_BACK", "_ROWS", "_BYTES", "RANGE_RECORDS"),
     "engine/spark/stream_places.py": ("SPLIT_BYTES",),
     "engine/spark/stream_reader.py": ("TASK_WEIGHT",),
     "engine/spark/directory_views.py": ("_CHUNK",),

@@ -236,6 +236,7 @@ def test_joins_of_segments_that_change_are_looked_at_four_times_and_then_left(
     storage: Path, monkeypatch: pytest.MonkeyPatch, changes: int, joins: bool, rounds: int
 ) -> None:
     cut(seg(storage, 0, 10), 128 + 60 * 7)
+    flip(seg(storage, 0, 20), 128 + 60 * 3 + 50)
     age(storage)
     task, checked, left = tasks(storage, 4 * SEGMENT)[0], [], [changes]
     check_segment, unchanged = finding_tasks.check_segment, finding_tasks._unchanged
@@ -252,6 +253,7 @@ def test_joins_of_segments_that_change_are_looked_at_four_times_and_then_left(
     assert checked == [job.first for job in task.jobs] * rounds
     assert ("segment-gap", 17) in found or not joins
     assert ("segment-gap", 17) not in found or joins
+    assert found.count(("record-checksum", 23)) == 1
     assert len(found) == len(set(found)), "what was found in an earlier round is told again"
 
 

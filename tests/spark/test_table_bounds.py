@@ -16,7 +16,7 @@ import pyarrow as pa
 from tests.builders import build_directory
 from tests.inspect.helpers import age, flip, seg
 from waltzctl.engine.durable import disk
-from waltzctl.engine.errors import DiskWriteError, InvalidRequestError, UnavailableError
+from waltzctl.engine.errors import DiskWriteError, InvalidRequestError, SyncFailedError, UnavailableError
 from waltzctl.engine.spark import table_files
 from waltzctl.engine.spark.table_files import TableRequest, TableResult, write_table
 from waltzctl.engine.task_executor import LocalExecutor
@@ -113,6 +113,22 @@ def test_of_a_table_that_could_not_be_written_whole_nothing_is_left(
     with pytest.raises(DiskWriteError):
         write_table(TableRequest(storage, tmp_path / "t", "parquet"), LocalExecutor(1))
     assert [path.name for path in tmp_path.iterdir()] == ["s"]
+
+
+def test_what_is_wrong_with_a_disk_behind_the_last_step_is_said(
+    storage: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not that there is nothing to be taken away any more."""
+    real = disk.sync_directory
+
+    def fails(path: Path) -> None:
+        if path == tmp_path:
+            raise SyncFailedError(path, None, OSError(5, "Input/output error"), doing="sync")
+        real(path)
+
+    monkeypatch.setattr(disk, "sync_directory", fails)
+    with pytest.raises(SyncFailedError):
+        write_table(TableRequest(storage, tmp_path / "t", "parquet"), LocalExecutor(1))
 
 
 @pytest.mark.parametrize("found", [9_999, 10_000, 10_001])

@@ -198,6 +198,32 @@ def test_what_was_mended_is_told(tmp_path: Path) -> None:
         assert len(partition.undo_ids) == 1
 
 
+def test_of_a_quarantined_partition_nothing_was_mended(tmp_path: Path) -> None:
+    built(tmp_path, 25)
+    os.truncate(data_path(tmp_path, 20), data_path(tmp_path, 20).stat().st_size - 1)
+    damage(data_path(tmp_path, 20), HEADER_SIZE)
+    with opened(tmp_path) as storage:
+        partition = storage.partition(0)
+        assert partition.quarantined
+        assert "torn-tail" in codes(partition.findings)
+        assert partition.mended == ()
+
+
+@pytest.mark.parametrize(("size", "code"), [(0, "index-header"), (127, "index-header"), (128, "index-short")])
+@pytest.mark.parametrize("first", [0, 10])
+def test_an_index_that_ends_in_its_header_is_told_and_made_again(
+    tmp_path: Path, first: int, size: int, code: str
+) -> None:
+    built(tmp_path, 15)
+    raw = index_path(tmp_path, first).read_bytes()
+    os.truncate(index_path(tmp_path, first), size)
+    with opened(tmp_path) as storage:
+        found = storage.partition(0).findings
+        assert codes(found) == [code]
+        assert storage.partition(0).mended == found
+    assert index_path(tmp_path, first).read_bytes() == raw
+
+
 @pytest.mark.parametrize(("size", "kept"), [(-1, False), (0, False), (1, True), (16, True)])
 def test_an_index_without_data_is_kept_when_there_is_anything_behind_its_header(
     tmp_path: Path, size: int, kept: bool
