@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,31 @@ def test_what_is_missing_in_front_is_told_by_the_first_task_only(storage: Path) 
     assert _codes(storage) == {"segment-gap"}
     for size in (100, 4 * SEGMENT, 20 * SEGMENT):
         assert findings(storage, size) == expected(storage)
+
+
+def test_into_a_directory_of_no_partition_of_this_cluster_nobody_looks(storage: Path) -> None:
+    shutil.copytree(storage / "0", storage / "7")
+    flip(seg(storage, 7, 20), 128 + 60 * 3 + 50)
+    age(storage)
+    assert "record-checksum" not in _codes(storage)
+    for size in (100, 20 * SEGMENT):
+        assert findings(storage, size) == expected(storage)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_mark_that_rose_into_a_segment_that_was_begun_since_asks_nothing_of_those_in_front(
+    tmp_path: Path, *, begun: bool
+) -> None:
+    storage = build_directory(tmp_path / "s", {0: 110}, per_segment=10, size=20, local_low_water_mark=105)
+    age(storage)
+    files = [seg(storage, 0, 100), idx(storage, 0, 100)]
+    for path in files:
+        path.rename(tmp_path / path.name)
+    *_, last = tasks(storage, 4 * SEGMENT)
+    if begun:
+        for path in files:
+            (tmp_path / path.name).rename(path)
+    assert _found(last) == ([] if begun else [("acknowledged-missing", 100)])
 
 
 @pytest.mark.parametrize("number", [10, 40, 50, 80, 90])
