@@ -3089,6 +3089,17 @@ _SPARK = (
         "if mark <= last.transaction_id:",
         "the last record at or before its own id is looked up, and is that one",
     ),
+    Equivalent("engine/spark/segment_parts.py", "", "LOOKBACK = 4 << 20", "LOOKBACK = 4 >> 20", _SIZES),
+    *(
+        Equivalent(
+            "engine/spark/segment_parts.py",
+            "Range",
+            "skip: int = 0",
+            f"skip: int = {skip}",
+            "nothing begins in a header",
+        )
+        for skip in (1, "(-1)")
+    ),
     Equivalent(
         "engine/spark/segment_parts.py",
         "_leads",

@@ -92,6 +92,8 @@ def test_of_bounded_ids_each_part_has_its_share(storage: Path) -> None:
     assert ranges(storage, 2, first=110, last=129) == [Range(place(10), at(20), False), Range(place(20), END, True)]
     assert ranges(storage, 2, first=120) == [Range(place(20), at(30), False), Range(place(30), END, True)]
     assert ranges(storage, 2, last=119) == [Range(place(0), at(10), False), Range(place(10), END, True)]
+    assert ranges(storage, 2, last=118) == [Range(place(0), at(9), False), Range(place(9), END, True)]
+    assert ranges(storage, 2, first=111) == [Range(place(11), at(25), False), Range(place(25), END, True)]
 
 
 @pytest.mark.parametrize("entry", [10, 9])
@@ -180,6 +182,11 @@ def refused(*_: Any, **__: Any) -> Any:
 
 def test_an_index_that_cannot_be_read_is_not_used(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segment_parts, "prove", refused)
+    assert ranges(storage, 4) == BY_SEARCH
+
+
+def test_an_index_that_was_cut_since_is_not_used(storage: Path) -> None:
+    cut(idx(storage, 0, 100), 128 + 8 * (RECORDS - 1))
     assert ranges(storage, 4) == BY_SEARCH
 
 
