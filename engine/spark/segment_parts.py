@@ -172,7 +172,7 @@ def _by_search(reader: ChunkReader, part: SegmentPart) -> Range | None:
     sure, begin = _searched(reader, target)
     if not sure:
         return Range(head, stop, last, target)
-    if begin is None or (not last and begin.offset >= stop):
+    if begin is None or begin.offset >= stop:
         return None  # one record reaches over the whole part
     return Range(begin, stop, last)
 
@@ -197,7 +197,7 @@ def _searched(reader: ChunkReader, target: int) -> tuple[bool, RecordPlace | Non
             found, broken = _chain(reader, RecordPlace(head.offset, head.transaction_id), target)
             if broken is None:
                 return True, found
-            start = max(broken, place + 1)
+            start = broken
     except (BudgetExhaustedError, DiskReadError):
         return False, None
     return False, None

@@ -3100,12 +3100,15 @@ _SPARK = (
         )
         for skip in (1, "(-1)")
     ),
-    Equivalent(
-        "engine/spark/segment_parts.py",
-        "_leads",
-        "if start is None or not HEADER_SIZE <= start < stop:",
-        "if start is None or not HEADER_SIZE <= (start) + 1 < stop:",
-        "no record begins in the header's last byte, and one byte in front of the end there is room for none",
+    *(
+        Equivalent(
+            "engine/spark/segment_parts.py",
+            "_leads",
+            "if start is None or not HEADER_SIZE <= start < stop:",
+            f"if start is None or not HEADER_SIZE <= {new}:",
+            "no record begins in the header's last byte, and one byte in front of the end there is room for none",
+        )
+        for new in ("(start) + 1 < stop", "start < (stop) - 1")
     ),
     Equivalent(
         "engine/spark/record_arrays.py",
