@@ -3252,6 +3252,7 @@ _NODE = (
         )
         for size in (23, 25)
     ),
+    Equivalent("engine/net/logs.py", "_escaped", "if text.isprintable():", "if False:", _QUICK),
     Equivalent(
         "engine/net/logs.py",
         "NodeLog.close",

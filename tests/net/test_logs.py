@@ -111,6 +111,12 @@ def test_the_journal_gets_priorities_and_no_times() -> None:
     with NodeLog(stream, journal=True) as log:
         log.logger.info("here")
     assert written(stream) == ["<6>here"]
+    stream = io.StringIO()
+    with NodeLog(stream, form=LogFormat.JSON, journal=True) as log:
+        log.logger.info("here")
+    assert json.loads(stream.getvalue())["message"] == "here", (
+        "what was asked for by name is had in the journal as well"
+    )
 
 
 def test_the_journal_is_known_by_device_and_inode(tmp_path: os.PathLike[str]) -> None:
@@ -225,7 +231,7 @@ def test_whoever_logs_never_waits_for_the_reader() -> None:
             log.logger.info("line %d", number)
         stream.go_on.set()
     lines = written(stream)
-    assert any(line.endswith("50 lines were left out: the log was not read in time") for line in lines)
+    assert any(line.endswith(" 50 lines were left out: the log was not read in time") for line in lines)
     assert lines[0].endswith("the first")
     assert len(lines) == 1 + QUEUED + 1
 

@@ -464,6 +464,7 @@ def test_a_line_in_each_form() -> None:
         "fields": {"a": 1, "b": "x\ty"},
         "trace": "one\n  two",
     }
+    assert human_line(Line(1, logging.INFO, "x", "größe\\\x1b")) == "1970-01-01T00:00:00.001Z INFO    größe\\\\x1b"
     assert human_line(Line(1, logging.INFO, "x", "plain")) == "1970-01-01T00:00:00.001Z INFO    plain"
 
 
