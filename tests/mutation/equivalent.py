@@ -3089,6 +3089,33 @@ _SPARK = (
         "if mark <= last.transaction_id:",
         "the last record at or before its own id is looked up, and is that one",
     ),
+    Equivalent(
+        "engine/spark/stream_directory.py",
+        "DirectoryHistory._end",
+        "if self._promised(number).proven.required - 1 <= last.transaction_id:",
+        "if self._promised(number).proven.required - 1 < last.transaction_id:",
+        "the files are looked at a second time, and show the same",
+    ),
+    Equivalent(
+        "engine/spark/writer.py",
+        "StorageWriter._finish",
+        "present = range(count) if options.assign_all else sorted(joined)",
+        "present = range(count) if options.assign_all else list(joined)",
+        "any order will do; this one is the same every time",
+    ),
+    *(
+        Equivalent(
+            "engine/spark/record_rows.py",
+            "_look_behind",
+            old,
+            old.replace("[]", "None"),
+            "there is nothing to tell in either",
+        )
+        for old in (
+            "return []  # whatever it is, it concerns ids that are not wanted",
+            "return []  # whoever reads it says so",
+        )
+    ),
     Equivalent("engine/spark/segment_parts.py", "", "LOOKBACK = 4 << 20", "LOOKBACK = 4 >> 20", _SIZES),
     *(
         Equivalent(
