@@ -109,6 +109,23 @@ _EXAMINED = "examination = Examination(directory, place, view, tuple(states), sh
 _SPANS = "spans = [(one.offset, one.offset + max(one.length, one.written)) for one in file.ranges] or [(0, start)]"
 _ENTRY = "return offset if HEADER_SIZE <= offset <= self.size - RECORD_OVERHEAD else None"
 _STORAGE = (
+    *(
+        Equivalent(
+            "engine/storage/partition_recovery.py",
+            function,
+            old,
+            old.replace(f"{name}.index is not None", "True"),
+            "one without a data file is there for its index",
+        )
+        for function, name, old in (
+            (
+                "_data_gone",
+                "orphan",
+                "if orphan.data is None and orphan.index is not None and orphan.data_path not in view.special:",
+            ),
+            ("_orphans", "segment", "if segment.data is None and segment.index is not None:"),
+        )
+    ),
     Equivalent(
         "engine/storage/segment_recovery.py",
         "_Examination._entry",
