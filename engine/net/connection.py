@@ -21,7 +21,7 @@ import struct
 import sys
 import termios
 from abc import abstractmethod
-from enum import IntFlag
+from enum import IntFlag, auto
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from waltzctl.engine.net.output_budget import Share
@@ -52,11 +52,11 @@ class Pause(IntFlag):
     """Why nothing is read from a connection."""
 
     NOTHING = 0
-    UNDER_WAY = 1
-    BIG_FRAME = 2
-    CROWDED = 4
-    UNREAD_ANSWERS = 8
-    DRAINING = 16
+    UNDER_WAY = auto()
+    BIG_FRAME = auto()
+    CROWDED = auto()
+    UNREAD_ANSWERS = auto()
+    DRAINING = auto()
 
 
 class Connection(asyncio.BufferedProtocol):
