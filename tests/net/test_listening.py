@@ -61,3 +61,16 @@ def test_a_port_that_is_taken_is_an_error_and_nothing_listens() -> None:
         with pytest.raises(ListenError, match=str(number)):
             addresses("127.0.0.1", number)
     assert addresses("127.0.0.1", number)[0] == ("127.0.0.1", number)
+
+
+def test_whoever_starts_again_has_its_port_while_connections_of_before_still_end() -> None:
+    with socket.socket() as before:
+        before.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        before.bind(("127.0.0.1", 0))
+        before.listen()
+        number = before.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", number)) as peer:
+            accepted, _ = before.accept()
+            accepted.close()  # whoever ends first waits for what may still arrive
+            assert peer.recv(1) == b""
+    assert addresses("127.0.0.1", number)[0] == ("127.0.0.1", number)

@@ -170,7 +170,7 @@ def test_of_what_is_held_of_a_record_a_page_is_moved_and_more_is_read_again(
     """Wherever in a page the record begins, and whether it ends behind the next block or in it."""
     monkeypatch.setattr(walks, "CARRY", PAGE)
     block = 8 * PAGE
-    for length in (held, 5 * PAGE + 7, 7 * PAGE - 40, 7 * PAGE - 39):
+    for length in (held, 5 * PAGE + 7, 7 * PAGE - 40, 7 * PAGE - 39, 8 * PAGE - 40):
         records = [made_up_record(0, block - held - 40), made_up_record(1, length), made_up_record(2, 5)]
         data = b"".join(records)
         source = Counted(data)
@@ -210,6 +210,7 @@ class Counted(BytesSource):
 
     def read_into(self, offset: int, buffer: memoryview) -> int:
         self.reads.append(offset)
+        assert len(self.reads) < 100, "it does not go on"
         return super().read_into(offset, buffer)
 
 
@@ -237,6 +238,32 @@ def test_a_record_that_is_read_in_pieces_may_end_anywhere_in_one(rest: int, *, k
     assert source.reads == [0, *(36 + BLOCK * n for n in range(3 + (rest > 0))), len(record) - 4]
     if keep_data:
         assert bytes(batch.record_bytes(0)) == record
+
+
+@pytest.mark.parametrize("keep_data", [False, True])
+@pytest.mark.parametrize(
+    ("number", "damaged", "status"),
+    [
+        (1, False, Status.END),
+        (0, False, Status.ORDER),
+        (2, False, Status.ORDER),
+        (1, True, Status.CHECKSUM),
+        (2, True, Status.CHECKSUM),
+    ],
+)
+def test_a_record_that_is_read_in_pieces_has_to_be_whole_and_the_next_one(
+    number: int, status: Status, *, damaged: bool, keep_data: bool
+) -> None:
+    data = bytearray(made_up_record(0, 100) + made_up_record(number, 3 * BLOCK))
+    data[-1] ^= damaged
+    walk = walk_over(bytes(data), keep_data=keep_data)
+    found: list[int] = []
+    while (seen := walk.advance()) is Status.FULL or walk.pending:
+        found += walk.take_batch().transaction_id.tolist()
+        if seen is not Status.FULL:
+            break
+    right = status is Status.END
+    assert (seen, found, walk.offset) == (status, [0, 1][: 1 + right], len(data) if right else 140)
 
 
 class Placed(BytesSource):

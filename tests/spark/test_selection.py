@@ -126,6 +126,27 @@ def test_nodes_are_those_that_every_filter_leaves() -> None:
     assert pushed(Selection(), [EqualTo(node, "a"), EqualTo(node, "b")]).empty
 
 
+@pytest.mark.parametrize(
+    ("one", "nodes"),
+    [
+        (EqualTo(("node",), "a"), {"a"}),
+        (EqualNullSafe(("NODE",), "a"), {"a"}),
+        (EqualTo(("node",), None), set()),
+        (EqualNullSafe(("node",), None), None),
+        (In(("node",), ("a", None, "b")), {"a", "b"}),
+        (In(("node",), (None,)), set()),
+        (In(("node",), ("a", 5)), None),
+        (EqualTo(("node",), 5), None),
+        (LessThan(("node",), "b"), None),
+    ],
+)
+def test_a_filter_names_the_storages_that_it_leaves(one: Any, nodes: set[str] | None) -> None:
+    """With nothing in common with null, unless null is what it asks for."""
+    assert pushed(Selection(), [one]).nodes == nodes
+    named = pushed(Selection(nodes=frozenset("ac")), [one]).nodes
+    assert named == (set("ac") if nodes is None else nodes & set("ac"))
+
+
 def test_a_filter_of_a_kind_that_is_not_known_bounds_nothing() -> None:
     """Of a later Spark, perhaps."""
     other: Any = SimpleNamespace(attribute=ID, value=5)
@@ -180,6 +201,8 @@ def test_a_packet_is_full_behind_its_size_and_one_segment_more() -> None:
     assert [len(one) for one in pack([part(9 * FLAT), notice, part(FLAT), notice], split)] == [2, 2]
     assert [len(one) for one in pack([notice, part(9 * FLAT), part(FLAT)], split)] == [2, 1]
     assert [len(one) for one in pack([part(2 * FLAT)] * 5, split)] == [2, 2, 1]
+    assert [len(one) for one in pack([part(9 * FLAT), part(2 * FLAT), part(2 * FLAT)], split)] == [1, 2]
+    assert [len(one) for one in pack([part(9 * FLAT), part(2 * FLAT), part(2 * FLAT + 1)], split)] == [1, 1, 1]
     assert list(pack([], split)) == []
     assert total([part(7 + FLAT), part(8 + FLAT)]) == 15 + 2 * FLAT
     assert SegmentPart("n", job(100), None, count=4).cost == 25 + FLAT

@@ -12,6 +12,7 @@ from pyspark.errors import PySparkException
 
 from tests.cli.running import invoke
 from tests.spark.local_spark import LocalSpark, local_session
+from tests.spark.test_spark_executor import Heard
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import ClusterError, InvalidRequestError
 from waltzctl.engine.findings import Finding
@@ -213,7 +214,10 @@ class Spark(LocalSpark):
 def test_what_spark_is_asked_for(tmp_path: Path, format_: str, view: str, read_back: bool) -> None:
     spark = Spark()
     request = TableRequest(Path("fixtures/clean-released/storage"), tmp_path / "table", format_, view)
-    assert write_table(request, SparkExecutor(local_session(spark))) == TableResult(7, ())
+    heard = Heard()
+    assert write_table(request, SparkExecutor(local_session(spark), heard)) == TableResult(7, ())
+    size = sum(path.stat().st_size for path in request.path.rglob("*.seg"))  # type: ignore[attr-defined]
+    assert heard.began == [(f"write {format_}", size)]
     job, *said = spark.said
     target = str(tmp_path / "table")
     assert job[0] == "group"
@@ -232,8 +236,13 @@ def test_what_spark_is_asked_for(tmp_path: Path, format_: str, view: str, read_b
     assert said == expected
 
 
-def test_what_spark_leaves_of_a_table_that_failed_is_taken_away(tmp_path: Path) -> None:
+@pytest.mark.parametrize("begun", [False, True])
+def test_what_spark_leaves_of_a_table_that_failed_is_taken_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, begun: bool
+) -> None:
     spark = Spark(fails=PySparkException("full"))
+    if not begun:
+        monkeypatch.setattr(Path, "mkdir", lambda *_: None)
     request = TableRequest(Path("fixtures/clean-released/storage"), tmp_path / "table", "json")
     with pytest.raises(ClusterError, match="the job was given up: full"):
         write_table(request, SparkExecutor(local_session(spark)))

@@ -72,9 +72,9 @@ def test_some_fields_of_a_struct(storage: Path) -> None:
 
 def test_fields_of_structs_in_an_array(storage: Path) -> None:
     plain = read(storage, "structs ARRAY<STRUCT<session_id: BIGINT, valid: BOOLEAN>>, partition INT", "control")
-    rows = read(storage, "structs ARRAY<STRUCT<valid: BOOLEAN, session_id: DECIMAL(19, 0)>>", "control")
-    assert [[one["session_id"] for one in row["structs"]] for row in rows] == [
-        [one["session_id"] for one in row["structs"]] for row in plain
+    rows = read(storage, "structs ARRAY<STRUCT<Valid: BOOLEAN, session_id: DECIMAL(19, 0)>>", "control")
+    assert [[(one["session_id"], one["Valid"]) for one in row["structs"]] for row in rows] == [
+        [(one["session_id"], one["valid"]) for one in row["structs"]] for row in plain
     ]
 
 
@@ -144,6 +144,7 @@ def test_rows_of_a_stream_have_them_as_well() -> None:
 def test_lists_keep_their_nulls() -> None:
     kind = pa.list_(pa.field("element", pa.int64()))
     array = pa.array([[1], None, [], [2, 3]], pa.list_(pa.field("element", pa.int32())))
-    given = pa.RecordBatch.from_arrays([array.slice(1)], ["a"])
-    made = handed_on(given, pa.schema([pa.field("a", kind)]))
-    assert made.to_pylist() == [{"a": None}, {"a": []}, {"a": [2, 3]}]
+    for begin in range(4):
+        given = pa.RecordBatch.from_arrays([array.slice(begin)], ["a"])
+        made = handed_on(given, pa.schema([pa.field("a", kind)]))
+        assert [row["a"] for row in made.to_pylist()] == [[1], None, [], [2, 3]][begin:]
