@@ -19,6 +19,7 @@ import enum
 import hashlib
 import itertools
 import json
+import os
 import re
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -194,7 +195,9 @@ def check_name(name: str, state_files: Collection[str]) -> str:
 def locate(storage: Path, name: str) -> Path:
     """The file of a checked name.  Raises RefusedError when a symbolic link leads out of the storage directory."""
     path = storage / name
-    if not path.parent.resolve().is_relative_to(storage.resolve()) or path.is_symlink():
+    above = name.split("/")[:-1]
+    linked = any(os.path.islink(os.path.join(storage, *above[: count + 1])) for count in range(len(above)))
+    if (linked and not path.parent.resolve().is_relative_to(storage.resolve())) or path.is_symlink():
         raise RefusedError(
             f"{path}: a symbolic link leads out of {storage}",
             advice="repair works only inside the storage directory; --partition leaves the others out",

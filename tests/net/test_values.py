@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,7 +31,7 @@ from waltzctl.engine.net.metrics import (
     Timer,
     make_sample,
 )
-from waltzctl.engine.net.metrics_json import indented, registry, report
+from waltzctl.engine.net.metrics_json import compact, indented, registry, report
 from waltzctl.engine.net.notify import Notifier
 from waltzctl.engine.net.setting_kinds import (
     COUNT,
@@ -292,6 +293,13 @@ def test_the_lines_for_graphite_as_a_whole() -> None:
 )  # fmt: skip
 def test_how_documents_are_laid_out(value: Any, text: str) -> None:
     assert indented(value) == text
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_what_json_has_no_number_for_is_never_written(value: float) -> None:
+    for write in (compact, indented):
+        with pytest.raises(ValueError, match="Out of range"):
+            write({"a": [value]})
 
 
 # ---- kinds of settings --------------------------------------------------------------------------------------------------
@@ -567,6 +575,7 @@ def test_a_line_in_each_form() -> None:
         "fields": {"a": 1, "b": "x\ty"},
         "trace": "one\n  two",
     }
+    assert human_line(Line(1, logging.INFO, "x", "größe\\\x1b")) == "1970-01-01T00:00:00.001Z INFO    größe\\\\x1b"
     assert human_line(Line(1, logging.INFO, "x", "plain")) == "1970-01-01T00:00:00.001Z INFO    plain"
 
 
@@ -627,11 +636,12 @@ class Stream:
 
 def test_the_program_s_log_is_as_it_was_behind_the_block() -> None:
     root, stream = logging.getLogger(), Stream()
-    before = (root.level, root.handlers.copy())
+    before = (root.level, root.handlers.copy(), warnings.showwarning)
     root.setLevel(logging.ERROR)
     try:
         with NodeLog(stream) as log:
             assert root.level == logging.WARNING
+            assert warnings.showwarning is not before[2]
             log.logger.info("number %d", 5, extra={"port": 7})
             logging.getLogger("other").info("not heard")
         log.close()
@@ -640,7 +650,7 @@ def test_the_program_s_log_is_as_it_was_behind_the_block() -> None:
         log.logger.info("nor this")
     finally:
         root.setLevel(before[0])
-    assert root.handlers == before[1]
+    assert (root.handlers, warnings.showwarning) == before[1:]
     assert stream.text.endswith(" INFO    number 5  port=7\n")
     assert (stream.text.count("\n"), stream.flushed) == (1, 1)
 

@@ -544,6 +544,8 @@ def test_a_file_without_a_password_is_told(tmp_path: Path, contents: bytes) -> N
         load_configuration(SERVE, given=[Given("key-password-file", str(tmp_path / "password"))])
     with pytest.raises(InvalidRequestError, match="cannot read the password"):
         load_configuration(SERVE, given=[Given("key-password-file", str(tmp_path / "none"))])
+    with pytest.raises(InvalidRequestError, match=r"^keyPasswordFile: "):  # as whoever gave it calls it
+        load_configuration(SERVE, given=[Given("key-password-file", str(tmp_path / "none"), "keyPasswordFile")])
 
 
 def test_nothing_shows_a_secret(file: Path) -> None:

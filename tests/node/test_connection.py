@@ -438,6 +438,15 @@ def test_the_time_to_take_answers_begins_when_there_are_some() -> None:
     assert not peer.wire.aborted
 
 
+def test_a_peer_that_does_not_even_take_the_greeting_has_its_time_from_the_beginning() -> None:
+    first, _ = a_peer(unread_seconds=10.0)
+    peer = first.another(unread=len(first.wire.written[0]))
+    for later, aborted in ((9, False), (2, True)):
+        first.clock.now += later
+        peer.connection.tick(first.clock.now)
+        assert peer.wire.aborted == aborted
+
+
 @pytest.mark.parametrize(
     ("sent", "what"), [(b"S\0\0", "3 bytes of a frame"), (appends(0, 1, size=2000)[0][:100], "100 bytes of a frame")]
 )

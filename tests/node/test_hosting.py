@@ -19,7 +19,7 @@ from kazoo.exceptions import KazooException, NoAuthError, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
 from tests.node.running import Peer, append, node_options, run, running
-from tests.node.service_support import LOG, created, request_of, serving
+from tests.node.service_support import LOG, appended, created, request_of, serving
 from tests.node.service_support import Peer as Witness
 from waltzctl.engine.errors import (
     DamageError,
@@ -27,6 +27,7 @@ from waltzctl.engine.errors import (
     InvalidRequestError,
     MismatchError,
     NotWaltzError,
+    PartitionQuarantinedError,
     RefusedError,
     WaltzError,
 )
@@ -43,7 +44,7 @@ from waltzctl.engine.node.node_settings import HealthOptions, NodeOptions, Servi
 from waltzctl.engine.node.permissions import NotLoadedError
 from waltzctl.engine.storage.assignment import put_aside_path
 from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
-from waltzctl.formats.control import MAX_PARTITIONS, Layout
+from waltzctl.formats.control import CONTROL_FILE_NAME, MAX_PARTITIONS, Layout, decode_control
 from waltzctl.formats.wire.storage import (
     FailureResponse,
     MaxTransactionIdRequest,
@@ -54,12 +55,29 @@ from waltzctl.formats.znodes import StoreParameters
 
 
 @pytest.mark.parametrize(
-    ("partitions", "workers", "threads"), [(1, None, 3), (30, None, 32), (31, None, 32), (3, 7, 7)]
+    ("partitions", "workers", "threads", "syncing"),
+    [
+        (1, None, 3, 0),
+        (2, None, 4, 1),
+        (16, None, 18, 15),
+        (17, None, 19, 15),
+        (30, None, 32, 15),
+        (31, None, 32, 15),
+        (3, 7, 7, 2),
+    ],
 )
 def test_there_are_as_many_workers_as_partitions_and_two_up_to_a_bound(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partitions: int, workers: int | None, threads: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partitions: int, workers: int | None, threads: int, syncing: int
 ) -> None:
+    """And beside whoever syncs a thread for each other partition, up to a bound of its own."""
     made: list[int] = []
+    flushing: list[int] = []
+
+    class Flushing(hosted_storage.Flusher):  # type: ignore[name-defined,misc]
+        def __init__(self, *, log: logging.Logger, threads: int) -> None:
+            flushing.append(threads)
+            super().__init__(log=log, threads=threads)
+
     real = hosted_storage.Executor
 
     def noting(size: int, **words: Any) -> Any:
@@ -68,10 +86,11 @@ def test_there_are_as_many_workers_as_partitions_and_two_up_to_a_bound(
 
     monkeypatch.setattr(hosted_storage, "Executor", noting)
     monkeypatch.setattr(admin_port, "Executor", noting)
+    monkeypatch.setattr(hosted_storage, "Flusher", Flushing)
     created(tmp_path, partitions, assigned=[])
     with serving(tmp_path, options=ServiceOptions(workers=workers)) as served:
         admin_port.AdminPort(served.hosted, metrics=str, limits=NodeOptions().limits, log=LOG).pool.close()
-    assert made == [threads, 4]
+    assert (made, flushing) == ([threads, 4], [syncing])
 
 
 def test_files_that_a_partition_left_behind_are_deleted_and_nothing_else_is_given_up(tmp_path: Path) -> None:
@@ -92,6 +111,45 @@ def test_files_that_a_partition_left_behind_are_deleted_and_nothing_else_is_give
         aside.mkdir(parents=True)
         served.hosted.unassign([1], delete_files=True)
         assert not aside.exists()
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_partition_that_could_not_be_given_up_is_served_as_far_as_the_directory_still_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, gone: bool
+) -> None:
+    created(tmp_path, 2)
+    with serving(tmp_path) as served:
+        hosted, real = served.hosted, served.hosted.storage.unassign
+
+        def fails(number: int, *, delete_files: bool) -> None:
+            if gone:
+                real(number, delete_files=False)
+            raise DiskWriteError(tmp_path, 0, OSError(5, "no"), doing="remove")
+
+        monkeypatch.setattr(hosted.storage, "unassign", fails)
+        with pytest.raises(DiskWriteError):
+            hosted.unassign([0, 1], delete_files=True)
+        assert [number for number, _ in hosted.assigned_status()] == ([1] if gone else [0, 1])
+        assert list(hosted._metrics.partitions()) == ([1] if gone else [0, 1])
+        served.succeed(appended(0, partition=1))
+        if not gone:
+            served.succeed(appended(0, partition=0))
+
+
+@pytest.mark.parametrize("spoilt", ["none in force", "another id"])
+def test_availability_changes_of_none_where_the_info_of_one_is_damaged(tmp_path: Path, spoilt: str) -> None:
+    created(tmp_path, 3)
+    file = tmp_path / CONTROL_FILE_NAME
+    control = decode_control(file.read_bytes())
+    info = control.partitions[1].encode()
+    wrong = bytes(4) + info[4:] if spoilt == "another id" else info[:4] + bytes(len(info) - 4)
+    file.write_bytes(file.read_bytes().replace(info, wrong))
+    with serving(tmp_path) as served:
+        with pytest.raises(PartitionQuarantinedError, match="partition 1: its info in the control file is damaged"):
+            served.hosted.set_availability([0, 1, 2], readable=False)
+        assert served.hosted.assigned_status()[0] == (0, True)
+        served.hosted.set_availability([0, 2], readable=False)
+        assert served.hosted.assigned_status()[0] == (0, False)
 
 
 def test_a_node_of_a_cluster_takes_its_key_from_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -496,6 +554,16 @@ def test_what_a_node_has_to_say_when_it_has_started(
         ]
 
     run(work())
+
+
+def test_partitions_are_named_in_their_order_whichever_was_taken_in_first() -> None:
+    partitions = {number: SimpleNamespace(quarantined=number != 1) for number in (2, 0, 1)}
+    storage = SimpleNamespace(
+        partitions=partitions, path=Path("/d"), layout=Layout.RELEASED, cluster_key=None, num_partitions=3, findings=[1]
+    )
+    one = SimpleNamespace(storage=storage, addresses=None, options=SimpleNamespace(plaintext=False))
+    found = Node.ready_info.fget(one)  # type: ignore[attr-defined]
+    assert (found.assigned, found.quarantined, found.findings, found.tls) == ((0, 1, 2), (0, 2), 1, True)
 
 
 def test_a_drain_takes_as_long_as_the_options_say_unless_it_is_told(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
+import socket
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
@@ -174,6 +175,40 @@ def test_how_long_a_connection_lives_and_metrics_may_take(seconds: float) -> Non
             answer = await http("127.0.0.1", number, b"GET /metrics HTTP/1.1\r\nHost: n\r\n\r\n")
             assert answer.status == 503
             assert reading.asked == [seconds]
+
+    run(work())
+
+
+def test_who_is_connected_when_the_port_closes_is_so_no_longer() -> None:
+    async def work() -> None:
+        async with serving() as (port, number, reading), connected("127.0.0.1", number) as (answers, writer):
+            writer.write(b"GET /ping")
+            while not port.open_connections:
+                await asyncio.sleep(0)
+            factory = port._http
+            assert factory is not None
+            await port.close(0.0)
+            assert (factory.connections, factory._ends, reading.asked) == ([], {}, [0.0])
+            assert await read_to_the_end(answers) == b""
+
+    run(work())
+
+
+def test_a_free_port_is_one_of_the_first_address_and_any_other_of_all() -> None:
+    async def work() -> None:
+        async def found(host: str, number: int, **_: Any) -> list[Any]:
+            assert host == "two.test"
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (f"127.0.0.{last}", number)) for last in (1, 2)]
+
+        async with serving() as (port, number, _):
+            asyncio.get_running_loop().getaddrinfo = found  # type: ignore[assignment]
+            for wanted, expected in ((0, 1), (number, 2)):
+                await port.close()
+                _, given = await port.start("two.test", wanted)
+                assert port._server is not None
+                hosts = sorted(one.getsockname()[0] for one in port._server.sockets)
+                assert hosts == ["127.0.0.1", "127.0.0.2"][:expected]
+                assert given == wanted or not wanted
 
     run(work())
 

@@ -13,6 +13,8 @@ from tests.node.test_partition_service import SESSION, Alone, Partition, Pool
 from waltzctl.engine.errors import SyncFailedError
 from waltzctl.engine.node import partition_service
 from waltzctl.engine.node.commit import UnsyncedCommit
+from waltzctl.engine.node.node_settings import ServiceOptions
+from waltzctl.engine.node.permissions import not_loaded
 from waltzctl.formats.wire.storage import MaxTransactionIdRequest, SuccessResponse, encode
 
 MOST = partition_service.PASS_BYTES
@@ -211,6 +213,20 @@ def test_while_it_is_held_a_pass_takes_nothing(alone: InPasses) -> None:
     assert alone.sequences() == []
     alone.service.resume()
     assert alone.lines == (1, 0)
+
+
+def test_a_pass_takes_nothing_of_what_it_finds_too_long_or_answered(alone: InPasses) -> None:
+    """What commits may have in them was lowered since; or somebody gave the partition up."""
+    alone.append(0, size=100)
+    alone.service.options = ServiceOptions(commit_bytes=100)
+    assert alone.begin() is None
+    assert alone.service.queue_size == 1
+    alone.service.go_on()
+    assert alone.lines == (0, 1)
+    alone.service.options = ServiceOptions()
+    alone.service.go_on()
+    alone.service.end(not_loaded(3))
+    assert (alone.begin(), alone.sequences()) == (None, [0])
 
 
 def test_who_was_told_that_the_queue_is_full_hears_when_a_pass_took_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
