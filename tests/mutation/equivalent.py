@@ -3346,6 +3346,7 @@ TUNED: dict[str, tuple[str, ...]] = {
     "engine/inspect/verify.py": ("_WORTH_THREADS", "_AHEAD"),
     "engine/net/http_port.py": ("_BACKLOG",),
     "engine/net/port.py": ("_BACKLOG", "_CHUNK", "_ALL_CHUNKS", "_SMALLEST_CHUNK", "_ACCEPTED_AT_ONCE"),
+    "engine/net/output_budget.py": ("_MODERATE",),
     "engine/repair/content.py": ("CHUNK", "IN_PLACE_LIMIT"),
     "engine/repair/rebuild_index.py": ("_CHUNK",),
     "engine/durable/disk.py": ("_CHUNK",),

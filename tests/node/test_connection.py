@@ -199,6 +199,24 @@ def test_big_frames_wait_for_memory_and_read_on_in_their_turn() -> None:
     assert peer.port.budget.used == 0
 
 
+def test_a_big_frame_that_has_its_memory_is_read_on_however_crowded_it_is() -> None:
+    """Whoever stopped there would keep from others what they wait for."""
+    peer, _ = a_peer(big_frame=1000, memory=4000, max_body=4000)
+    [big] = appends(0, 1, size=2000)
+    peer.send(big[:50])
+    other = peer.another()
+    other.connection._begin(1, 4000)
+    peer.send(big[50:100])
+    assert (peer.wire.reading, peer.port.budget.waiting) == (True, 0)
+
+
+def test_whoever_is_refused_stands_in_no_line() -> None:
+    peer, _ = a_peer(memory=1000, max_body=1000)
+    peer.another().connection._begin(1, 1000)
+    peer.send(b"\0" * HEADER)
+    assert (peer.wire.closed, peer.port.budget.waiting) == (True, 0)
+
+
 def test_a_long_message_that_is_no_append_is_refused_with_its_beginning(caplog: pytest.LogCaptureFixture) -> None:
     peer, _ = a_peer(big_frame=1000)
     peer.announce(2000, storage.RecordRequest.TYPE)
