@@ -199,15 +199,15 @@ def test_big_frames_wait_for_memory_and_read_on_in_their_turn() -> None:
     assert peer.port.budget.used == 0
 
 
-def test_a_big_frame_that_has_its_memory_is_read_on_however_crowded_it_is() -> None:
+def test_a_big_frame_that_has_all_the_memory_is_read_to_its_end() -> None:
     """Whoever stopped there would keep from others what they wait for."""
-    peer, _ = a_peer(big_frame=1000, memory=4000, max_body=4000)
     [big] = appends(0, 1, size=2000)
+    peer, partition = a_peer(big_frame=1000, memory=len(big), max_body=len(big))
     peer.send(big[:50])
-    other = peer.another()
-    other.connection._begin(1, 4000)
-    peer.send(big[50:100])
+    assert peer.port.budget.crowded
     assert (peer.wire.reading, peer.port.budget.waiting) == (True, 0)
+    peer.send(big[50:])
+    assert len(partition.taken) == 1
 
 
 def test_whoever_is_refused_stands_in_no_line() -> None:
