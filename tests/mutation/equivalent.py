@@ -3296,6 +3296,16 @@ _NODE = (
         )
         for size in (23, 25)
     ),
+    *(
+        Equivalent(
+            "engine/net/port.py",
+            "Port.limits",
+            "self.scratch = memoryview(bytearray(_CHUNK + limits.big_frame + 64))",
+            f"self.scratch = memoryview(bytearray(_CHUNK + limits.big_frame + {more}))",
+            _ROOMIER,
+        )
+        for more in (63, 65)
+    ),
     Equivalent("engine/net/logs.py", "_escaped", "if text.isprintable():", "if False:", _QUICK),
     Equivalent(
         "engine/net/logs.py",
