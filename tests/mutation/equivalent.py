@@ -3388,6 +3388,16 @@ _NODE = (
         )
         for size in (23, 25)
     ),
+    *(
+        Equivalent(
+            "engine/net/port.py",
+            "Port.limits",
+            "self.scratch = memoryview(bytearray(_CHUNK + limits.big_frame + 64))",
+            f"self.scratch = memoryview(bytearray(_CHUNK + limits.big_frame + {more}))",
+            _ROOMIER,
+        )
+        for more in (63, 65)
+    ),
     Equivalent("engine/net/logs.py", "_escaped", "if text.isprintable():", "if False:", _QUICK),
     Equivalent(
         "engine/net/logs.py",
@@ -3440,6 +3450,7 @@ TUNED: dict[str, tuple[str, ...]] = {
     "engine/inspect/vouching.py": ("_LIMIT",),
     "engine/net/http_port.py": ("_BACKLOG",),
     "engine/net/port.py": ("_BACKLOG", "_CHUNK", "_ALL_CHUNKS", "_SMALLEST_CHUNK", "_ACCEPTED_AT_ONCE"),
+    "engine/net/output_budget.py": ("_MODERATE",),
     "engine/repair/content.py": ("CHUNK", "IN_PLACE_LIMIT"),
     "engine/repair/rebuild_index.py": ("_CHUNK",),
     "engine/durable/disk.py": ("_CHUNK",),

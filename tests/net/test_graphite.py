@@ -97,6 +97,25 @@ def test_a_report_by_datagrams_is_a_line_each(family: socket.AddressFamily) -> N
         assert [server.recv(100), server.recv(100)] == [b"a 1 2", b"b 3 4"]
 
 
+def test_between_two_reports_is_the_time_that_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[object] = []
+
+    async def sleep(seconds: float) -> None:
+        done.append(seconds)
+        if len(done) > 4:
+            raise asyncio.CancelledError
+
+    def sent(options: GraphiteOptions, lines: list[str]) -> None:
+        done.append("report")
+        assert len(done) < 6, "without a pause"
+
+    monkeypatch.setattr(graphite.asyncio, "sleep", sleep)
+    monkeypatch.setattr(graphite, "send", sent)
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(report_for_ever(GraphiteOptions("h", 1, interval=7.0), list, LOG))
+    assert done == [7.0, "report", 7.0, "report", 7.0]
+
+
 def test_reporting_goes_on_when_the_receiver_comes_back(caplog: pytest.LogCaptureFixture) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port: int = server.getsockname()[1]

@@ -165,6 +165,13 @@ def test_what_a_client_checks(
     assert bool(context.get_ca_certs()) == (options.trust_store is None and not more)
 
 
+def test_no_old_version_and_nothing_that_can_be_abused_is_spoken_whatever_a_system_would_allow() -> None:
+    context = SimpleNamespace(minimum_version=ssl.TLSVersion.MINIMUM_SUPPORTED, options=0)
+    tls._harden(context)  # type: ignore[arg-type]
+    assert context.minimum_version is ssl.TLSVersion.TLSv1_2
+    assert context.options == ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+
+
 @pytest.mark.parametrize("trust", [None, Path("/t")])
 def test_what_a_server_checks(monkeypatch: pytest.MonkeyPatch, trust: Path | None) -> None:
     asked: list[object] = []
