@@ -185,7 +185,7 @@ def check_name(name: str, state_files: Collection[str]) -> str:
     `state_files`: what a repair of this store may change of our own state, by such paths.
     """
     parts = name.split("/")
-    if not name or "\0" in name or "\\" in name or name.startswith("/") or {"", ".", ".."} & set(parts):
+    if not name or "\0" in name or "\\" in name or {"", ".", ".."} & set(parts):
         raise ValueError(f"path {name!r} does not stay inside the storage directory")
     if parts[0] == disk.STATE_DIRECTORY and name not in state_files:
         raise ValueError(f"path {name!r} lies in {disk.STATE_DIRECTORY}, which no repair touches")

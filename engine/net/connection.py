@@ -21,7 +21,7 @@ import struct
 import sys
 import termios
 from abc import abstractmethod
-from enum import IntFlag
+from enum import IntFlag, auto
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from waltzctl.engine.net.output_budget import Share
@@ -52,11 +52,11 @@ class Pause(IntFlag):
     """Why nothing is read from a connection."""
 
     NOTHING = 0
-    UNDER_WAY = 1
-    BIG_FRAME = 2
-    CROWDED = 4
-    UNREAD_ANSWERS = 8
-    DRAINING = 16
+    UNDER_WAY = auto()
+    BIG_FRAME = auto()
+    CROWDED = auto()
+    UNREAD_ANSWERS = auto()
+    DRAINING = auto()
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -202,7 +202,7 @@ class Connection(asyncio.BufferedProtocol):
                 return
             start = greeted
         start, needed = self._messages(received, start, end)
-        if start == end or self._closing:
+        if self._closing:
             return
         if needed <= self._port.limits.big_frame or end - start <= HEADER:
             self._tail = bytes(received[start:end])
@@ -310,7 +310,6 @@ class Connection(asyncio.BufferedProtocol):
         if self.requests <= self._most_requests // 2 and self.size <= self._most_bytes // 2:
             self._resume(Pause.UNDER_WAY)
         if self._pauses & Pause.DRAINING and not self.requests:
-            self.send()
             self.close()
 
     def _check_bounds(self) -> None:
@@ -332,8 +331,6 @@ class Connection(asyncio.BufferedProtocol):
         self._pauses |= reason
 
     def _resume(self, reason: Pause) -> None:
-        if not self._pauses & reason:
-            return
         self._pauses &= ~reason
         if self._pauses is Pause.NOTHING and self.open:
             self._heard = self._port.loop.time()  # the silence was ours

@@ -175,7 +175,7 @@ class NodeLog(logging.Handler):
         self._dropped = 0
         self._dropping = threading.Lock()
         self._writer = threading.Thread(target=self._write_all, name="log", daemon=True)
-        self._previous: tuple[int, int] = (logging.WARNING, logging.NOTSET)
+        self._previous = logging.WARNING
         self.set_level(level)
         self._writer.start()
 
@@ -185,7 +185,7 @@ class NodeLog(logging.Handler):
 
     def __enter__(self) -> NodeLog:
         root = logging.getLogger()
-        self._previous = (root.level, self.logger.level)
+        self._previous = root.level
         root.addHandler(self)
         root.setLevel(logging.WARNING)
         logging.captureWarnings(True)
@@ -201,7 +201,7 @@ class NodeLog(logging.Handler):
         root = logging.getLogger()
         if self in root.handlers:
             root.removeHandler(self)
-            root.setLevel(self._previous[0])
+            root.setLevel(self._previous)
             logging.captureWarnings(False)
         if self._writer.is_alive():
             try:

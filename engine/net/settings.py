@@ -315,7 +315,7 @@ def _built(kind: type, values: Mapping[FieldPath, Any], path: FieldPath) -> Any:
         if not isinstance(declared, Group):
             if here in values:
                 given[each.name] = values[here]
-        elif not declared.wanted_by or all(values.get((*here, one)) is not None for one in needed(declared.kind)):
+        elif all(values.get((*here, one)) is not None for one in needed(declared.kind)):
             given[each.name] = _built(declared.kind, values, here)
     return kind(**given)
 

@@ -12,7 +12,6 @@ import uuid
 from collections.abc import Iterable, Sequence
 
 from waltzctl.engine.durable.flusher import MOST_THREADS, Flusher
-from waltzctl.engine.errors import PartitionQuarantinedError
 from waltzctl.engine.net.executor import Executor
 from waltzctl.engine.node.commit_passes import CommitPasses
 from waltzctl.engine.node.disk_probe import DiskProbe
@@ -172,13 +171,8 @@ class HostedStorage:
         """
         with self._lock:
             numbers = self._checked(partitions)
-            released = self.storage.layout.has_flags
             for number in numbers:
-                if released and self.storage.info(number).current_struct is None:
-                    raise PartitionQuarantinedError(
-                        f"{self.storage.path}: partition {number}: its info in the control file is damaged",
-                        advice="run waltzctl recover",
-                    )
+                self.storage.check_markable(number)
             for number in numbers:
                 self.storage.set_availability(number, readable=readable, writable=writable)
                 service = self._services.get(number)

@@ -183,7 +183,7 @@ def chunks(whole: PartitionTask, jobs: Sequence[SegmentJob], split_size: int) ->
     rows: list[list[SegmentJob]] = [[]]
     cost = 0
     for _, job in begun:
-        if rows[-1] and cost + job.bytes > share:
+        if cost and cost + job.bytes > share:
             rows.append([])
             cost = 0
         rows[-1].append(job)

@@ -138,8 +138,8 @@ def _whole(value: object, least: int) -> int:
     return value
 
 
-def _partition(text: object) -> int:
-    if not isinstance(text, str) or not text.isascii() or not text.isdigit():
+def _partition(text: str) -> int:
+    if not text.isascii() or not text.isdigit():
         raise ValueError(f"{text!r} is no partition")
     return int(text)
 

@@ -67,8 +67,8 @@ class Receiver:
 
 def _own_address(master: str) -> str:
     """Of this machine, as the master's machine would see it; the loopback where workers are local."""
-    scheme, found, rest = master.partition("://")
-    if not found or scheme not in ("spark", "sc"):
+    scheme, _, rest = master.partition("://")
+    if scheme not in ("spark", "sc"):
         return "127.0.0.1"
     host = rest.partition("/")[0].partition(",")[0].rpartition(":")[0] or rest
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

@@ -72,8 +72,6 @@ def items_of(reader: ChunkReader, part: SegmentPart, wanted: Range, *, data: boo
     end = wanted.begin.offset
     for item in reader.scan(wanted.begin.transaction_id, wanted.begin.offset, stop=reader.size, data=data):
         if isinstance(item, Damage):
-            if item.offset >= wanted.stop:
-                return
             if item.offset >= wanted.skip:
                 yield item
             next_id, end = item.reached, item.end
@@ -82,8 +80,6 @@ def items_of(reader: ChunkReader, part: SegmentPart, wanted: Range, *, data: boo
             batch = rows_of(item, int(item.offset.searchsorted(wanted.skip)), rows)
             if batch is not None:
                 yield batch
-            if rows < len(item):
-                return
             next_id, end = int(item.transaction_id[-1]) + 1, item.end
         if not wanted.to_end and end >= wanted.stop:
             return
@@ -94,8 +90,8 @@ def items_of(reader: ChunkReader, part: SegmentPart, wanted: Range, *, data: boo
 
 
 def _index_usable(reader: ChunkReader, part: SegmentPart) -> bool:
-    index, entries, size = reader.reader, part.entries or 0, part.job.bytes
-    if index is None or entries < 4 * part.count:
+    index, entries, size = reader.reader, part.entries, part.job.bytes
+    if index is None or entries is None or entries < 4 * part.count:
         return False
     try:
         end = index.entry(reader.begins + entries - 1)
@@ -176,7 +172,7 @@ def _by_search(reader: ChunkReader, part: SegmentPart) -> Range | None:
     sure, begin = _searched(reader, target)
     if not sure:
         return Range(head, stop, last, target)
-    if begin is None or (not last and begin.offset >= stop):
+    if begin is None or begin.offset >= stop:
         return None  # one record reaches over the whole part
     return Range(begin, stop, last)
 
@@ -201,7 +197,7 @@ def _searched(reader: ChunkReader, target: int) -> tuple[bool, RecordPlace | Non
             found, broken = _chain(reader, RecordPlace(head.offset, head.transaction_id), target)
             if broken is None:
                 return True, found
-            start = max(broken, place + 1)
+            start = broken
     except (BudgetExhaustedError, DiskReadError):
         return False, None
     return False, None

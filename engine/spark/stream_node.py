@@ -223,8 +223,6 @@ class NodeHistory:
         return found
 
     def _record_of(self, partition: int, last: int) -> Anchor:
-        if last < 0:
-            return BEGINNING
         seen = self._seen.get(partition)
         if seen is None or seen.transaction_id != last:
             seen = self.at_or_before(partition, last, BEGINNING)

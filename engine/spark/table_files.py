@@ -120,7 +120,7 @@ def _here(request: TableRequest, executor: TaskExecutor) -> tuple[int, list[Plac
         raise UnavailableError(
             f"tables need libraries that are not installed ({error})", advice="pip install 'waltzctl[spark]'"
         ) from error
-    columns = pick(request.view, None, data=request.data and request.view == "records")
+    columns = pick(request.view, None, data=request.data)
     read = reader(request.options(), spark_schema(columns))
     packets = [packet for packet in read.partitions() if isinstance(packet, Packet)]
     staging = request.target.with_name(request.target.name + disk.TEMPORARY_SUFFIX)
@@ -160,7 +160,7 @@ def _write(task: _FileTask) -> _Written:
         with writer:
             for batch in task.reader.read(task.packet):
                 table = pyarrow.Table.from_batches([batch], task.schema)
-                writer.write_table(table) if task.format == "parquet" else writer.write(table)
+                writer.write(table)
                 places_found = _places(table)
                 rows += table.num_rows - len([one for one in places_found if one[0] != Code.DATA_CHECKSUM])
                 found += places_found
@@ -171,7 +171,7 @@ def _write(task: _FileTask) -> _Written:
 
 def _places(table: pa.Table) -> list[Place]:
     """Of the rows of a table that carry a finding."""
-    if "finding" not in table.column_names or table["finding"].null_count == table.num_rows:
+    if "finding" not in table.column_names:
         return []
     rows = table.select(["finding", "partition", "segment", "offset"]).filter(table["finding"].is_valid()).to_pylist()
     return [(row["finding"], row["partition"], row["segment"], row["offset"]) for row in rows]

@@ -329,6 +329,12 @@ class StorageDirectory:
         with self._lock:
             return combine(self._control.control, load_marks(self.path), number)
 
+    def check_markable(self, number: int) -> None:
+        """Raise what `set_availability` raises before it changes anything: InvalidRequestError, PartitionQuarantinedError."""
+        info = self._control.info(number)
+        if self.layout.has_flags and (info.current is None or info.stored_partition != number):
+            raise self._info_damaged(number)
+
     def set_availability(self, number: int, *, readable: bool | None = None, writable: bool | None = None) -> None:
         """Allow or forbid reading and writing, durably; None leaves as it is.  Unassigned partitions may be marked, too.
 
@@ -336,9 +342,7 @@ class StorageDirectory:
         InvalidRequestError, PartitionQuarantinedError when the partition's info is damaged, DamageError, DiskError.
         """
         with self._lock:
-            info = self._control.info(number)
-            if self.layout.has_flags and (info.current is None or info.stored_partition != number):
-                raise self._info_damaged(number)
+            self.check_markable(number)
             marks = load_marks(self.path)
             before = combine(self._control.control, marks, number)
             after = Availability(

@@ -331,7 +331,7 @@ def _tail(state: SegmentState, extent: SegmentExtent) -> Iterator[tuple[int, byt
     assert state.scanned_from is not None
     number = state.scanned_from[0]
     for part in index_entries(extent, state.scanned_from):
-        skip = min(max(0, state.index_from - number), len(part) // 8)
+        skip = max(0, state.index_from - number)
         if skip * 8 < len(part):
             yield number + skip, part[skip * 8 :]
         number += len(part) // 8

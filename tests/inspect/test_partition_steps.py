@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -29,7 +30,7 @@ from waltzctl.engine.inspect.segment_checks import check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.targets import look_around, plan
 from waltzctl.engine.inspect.unread_losses import _held, _meets, losses_behind, losses_in_front
-from waltzctl.engine.inspect.verification import VerifyOptions
+from waltzctl.engine.inspect.verification import ManifestRequest, VerifyOptions
 from waltzctl.engine.log.evidence import Evidence
 from waltzctl.engine.log.view import FileState
 from waltzctl.engine.scan import scanner
@@ -627,3 +628,56 @@ def test_a_segment_that_went_away_before_its_parts_were_read(storage: Path) -> N
     seg(storage, 0, 20).unlink()
     with ThreadPoolExecutor(1) as pool:
         assert split_segments.SplitSegment(job, VerifyOptions(), ReadLimits(), pool).result().gone
+
+
+@pytest.mark.parametrize("unfinished", [0, 10, 20])
+def test_one_segment_that_was_not_read_to_its_end_leaves_everything_open(
+    storage: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unfinished: int
+) -> None:
+    """Whichever it is: whether a release would start, and what a manifest would say."""
+
+    def check(job: SegmentJob, options: VerifyOptions, limits: ReadLimits) -> SegmentReport:
+        return replace(check_segment(job, options, limits), finished=job.first != unfinished)
+
+    assert run(age(storage), for_released=True)[1].released_starts is True
+    monkeypatch.setattr(verify_module, "check_segment", check)
+    summary = run(storage, for_released=True, manifest=ManifestRequest(tmp_path / "manifest"))[1]
+    assert (summary.complete, summary.released_starts, summary.manifest) == (False, None, "not-written")
+    assert not (tmp_path / "manifest").exists()
+
+
+@pytest.mark.parametrize("last", [0, 10])
+def test_time_that_is_over_between_two_segments_makes_the_verification_incomplete(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, last: int
+) -> None:
+    def check(job: SegmentJob, options: VerifyOptions, limits: ReadLimits) -> SegmentReport:
+        report = check_segment(job, options, limits)
+        if job.first == last:
+            limits.stop()
+        return report
+
+    monkeypatch.setattr(verify_module, "check_segment", check)
+    summary = run(age(storage))[1]
+    assert (summary.segments, summary.complete) == (1 + last // 10, False)
+
+
+def test_threads_end_when_nobody_wants_more_findings(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[int] = []
+
+    def check(job: SegmentJob, options: VerifyOptions, limits: ReadLimits) -> SegmentReport:
+        if job.first == 0:
+            return check_segment(job, options, limits)
+        for _ in range(1000):
+            if limits.exceeded:
+                ended.append(job.first)
+                break
+            time.sleep(0.001)
+        return SegmentReport(job, job.first, finished=False)
+
+    idx(storage, 0, 0).unlink()
+    monkeypatch.setattr(verify_module, "_WORTH_THREADS", 0)
+    monkeypatch.setattr(verify_module, "check_segment", check)
+    findings = verify_module.verify([age(storage)], VerifyOptions(threads=2))
+    assert codes([next(findings)]) == ["index-missing"]  # type: ignore[list-item]
+    findings.close()  # type: ignore[attr-defined]
+    assert ended

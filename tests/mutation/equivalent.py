@@ -107,7 +107,32 @@ _HERE = "and examination.contiguous_next >= max(proven.mark, proven.names, prove
 _MAY_BE_CUT = 'return torn.proof == "end" and torn.end == self.size and self.tail.harmless(torn.transaction_id)'
 _EXAMINED = "examination = Examination(directory, place, view, tuple(states), short, (), False, proven)"
 _SPANS = "spans = [(one.offset, one.offset + max(one.length, one.written)) for one in file.ranges] or [(0, start)]"
+_ENTRY = "return offset if HEADER_SIZE <= offset <= self.size - RECORD_OVERHEAD else None"
 _STORAGE = (
+    *(
+        Equivalent(
+            "engine/storage/partition_recovery.py",
+            function,
+            old,
+            old.replace(f"{name}.index is not None", "True"),
+            "one without a data file is there for its index",
+        )
+        for function, name, old in (
+            (
+                "_data_gone",
+                "orphan",
+                "if orphan.data is None and orphan.index is not None and orphan.data_path not in view.special:",
+            ),
+            ("_orphans", "segment", "if segment.data is None and segment.index is not None:"),
+        )
+    ),
+    Equivalent(
+        "engine/storage/segment_recovery.py",
+        "_Examination._entry",
+        _ENTRY,
+        _ENTRY.replace("size -", "size +"),
+        "around the end of the file stands no record, and none is believed; a checkpoint in front of it is tried next",
+    ),
     Equivalent(
         "engine/storage/partition_log.py",
         "PartitionLog._extent_of",
@@ -513,7 +538,22 @@ _OF_ONE = (
     ),
 )
 """Primitives of one argument, with what takes it."""
+_NEIGHBOURS = "if neighbours or (head is behind and one.transaction_id < behind.transaction_id):"
 _SCAN = (
+    Equivalent(
+        _PROBE,
+        "Candidates._search",
+        "mask &= window[place : place + count] == low[place]",
+        "pass",
+        "the ids are compared with both bounds below; this spares most of it",
+    ),
+    Equivalent(
+        _ORDER,
+        "OrderJudge._rising",
+        _NEIGHBOURS,
+        _NEIGHBOURS.replace("behind.transaction_id):", "(behind.transaction_id) - 1):"),
+        "the one in front of its id is its neighbour",
+    ),
     *(
         Equivalent(
             "engine/scan/wire_compiled.py",
@@ -2808,6 +2848,9 @@ _QUERIED = "elif last is not None and anchor.identified and last.transaction_id 
 _FIRST_INTACT = "if self._history.at_or_before(partition, middle, start).transaction_id > start.transaction_id:"
 _LITTLE = 'first, second = (0, 1) if sys.byteorder == "big" else (1, 0)'
 _WRAPPED = "return [(0, 0, p, (t + 2**31) % 2**32 - 2**31) for p, t in zip(partitions, ids, strict=True)]"
+_HEX_DIGITS = 'text = "".join(f"{number:04x}" for number in range(1 << 16)).encode()'
+_DECIMALS = "return wanted.precision - wanted.scale >= _DIGITS.get(kind.simpleString(), wanted.precision + 1)"
+_MARK_OF_NODE = "lost = -1 if reading.local_low_water_mark is None else reading.local_low_water_mark"
 _SPARK = (
     Equivalent(
         "engine/spark/record_arrays.py",
@@ -3148,6 +3191,123 @@ _SPARK = (
         )
         for new in ("1 << 17", "2 << 16", "1 << 15")
     ),
+    Equivalent(
+        "engine/spark/stream_directory.py",
+        "DirectoryHistory.latest",
+        "if mark < last.transaction_id:",
+        "if mark <= last.transaction_id:",
+        "the last record at or before its own id is looked up, and is that one",
+    ),
+    Equivalent(
+        "engine/spark/stream_directory.py",
+        "DirectoryHistory._end",
+        "if self._promised(number).proven.required - 1 <= last.transaction_id:",
+        "if self._promised(number).proven.required - 1 < last.transaction_id:",
+        "the files are looked at a second time, and show the same",
+    ),
+    Equivalent(
+        "engine/spark/writer.py",
+        "StorageWriter._finish",
+        "present = range(count) if options.assign_all else sorted(joined)",
+        "present = range(count) if options.assign_all else list(joined)",
+        "any order will do; this one is the same every time",
+    ),
+    *(
+        Equivalent(
+            "engine/spark/record_rows.py",
+            "_look_behind",
+            old,
+            old.replace("[]", "None"),
+            "there is nothing to tell in either",
+        )
+        for old in (
+            "return []  # whatever it is, it concerns ids that are not wanted",
+            "return []  # whoever reads it says so",
+        )
+    ),
+    Equivalent("engine/spark/segment_parts.py", "", "LOOKBACK = 4 << 20", "LOOKBACK = 4 >> 20", _SIZES),
+    *(
+        Equivalent(
+            "engine/spark/segment_parts.py",
+            "Range",
+            "skip: int = 0",
+            f"skip: int = {skip}",
+            "nothing begins in a header",
+        )
+        for skip in (1, "(-1)")
+    ),
+    *(
+        Equivalent(
+            "engine/spark/segment_parts.py",
+            "_leads",
+            "if start is None or not HEADER_SIZE <= start < stop:",
+            f"if start is None or not HEADER_SIZE <= {new}:",
+            "no record begins in the header's last byte, and one byte in front of the end there is room for none",
+        )
+        for new in ("(start) + 1 < stop", "start < (stop) - 1")
+    ),
+    Equivalent(
+        "engine/spark/record_arrays.py",
+        "_digits",
+        _HEX_DIGITS,
+        _HEX_DIGITS.replace("<< 16", "<< 17"),
+        "behind those of sixteen bits nobody looks",
+    ),
+    Equivalent(
+        "engine/spark/stream_node.py",
+        "NodeHistory.latest",
+        "low = min(-1 if mark is None else mark for mark in marks)",
+        "low = min(-2 if mark is None else mark for mark in marks)",
+        "there is no transaction at either, and none in front of them",
+    ),
+    *(
+        Equivalent("engine/spark/stream_node.py", "NodeHistory._fetch", one, one.replace("[0]", "[(-1)]"), _ONLY_ONE)
+        for one in (
+            "if not records or records[0].transaction_id != transaction_id:",
+            "return anchor_of(records[0])",
+        )
+    ),
+    *(
+        Equivalent(
+            file,
+            function,
+            old,
+            old.replace("0", "(-1)"),
+            "a log begins with 0 at the least, which is reached with nothing",
+        )
+        for file, function, old in (
+            ("engine/spark/finding_tasks.py", "ChunkTask._joins", "joined = joints(row, 0 if self.first else None)"),
+            ("engine/storage/partition_recovery.py", "examine_partition", "joined = tuple(joints(stretches, 0))"),
+        )
+    ),
+    Equivalent(
+        "engine/spark/wanted_types.py",
+        "fits",
+        _DECIMALS,
+        _DECIMALS.replace("+ 1", "+ 2"),
+        "of what is no number any sum above the precision is too much",
+    ),
+    Equivalent(
+        "engine/spark/wanted_types.py",
+        "_cast",
+        "if array.type.equals(kind):",
+        "if False:",
+        "what has its type already is made anew, and is the same",
+    ),
+    Equivalent(
+        "engine/spark/table_files.py",
+        "_worded",
+        "by_spark = executor if isinstance(executor, SparkExecutor) else None",
+        "by_spark = executor if False else None",
+        "whoever looks for the findings words them alike",
+    ),
+    Equivalent(
+        "engine/spark/stream_node.py",
+        "NodeHistory.latest",
+        _MARK_OF_NODE,
+        _MARK_OF_NODE.replace("-1 if", "-2 if"),
+        "a last transaction is -1 at the least, and only what is beyond it is lost",
+    ),
 )
 
 _COMMIT, _ANSWERS = "engine/node/commit.py", "engine/node/answers.py"
@@ -3182,6 +3342,20 @@ _NODE = (
         "first = table[(-1)].tolist()",
         "what differs between the rows is written over",
     ),
+    Equivalent(
+        "engine/node/data_port.py",
+        "DataConnection._dispatch",
+        "if (kinds == APPEND).all() and (partitions == first).all():",
+        "if False:",
+        _QUICK,
+    ),
+    Equivalent(
+        "engine/node/admin_port.py",
+        "AdminPort._execute",
+        'raise AssertionError(f"{type(message).__name__} is no request")',
+        "pass",
+        "a guard of programmers: every message that can be decoded here has its case",
+    ),
     *(
         Equivalent(
             "engine/node/data_port.py",
@@ -3203,6 +3377,34 @@ _NODE = (
     ),
     Equivalent(
         "engine/node/node_settings.py", "", "NEXT_PORT = -1", "NEXT_PORT = -2", "no port has a negative number either"
+    ),
+    *(
+        Equivalent(
+            "engine/net/tls.py",
+            "load_material",
+            "password = secrets.token_urlsafe(24)",
+            f"password = secrets.token_urlsafe({size})",
+            "nobody guesses a password of that length within the moment that it is for",
+        )
+        for size in (23, 25)
+    ),
+    *(
+        Equivalent(
+            "engine/net/port.py",
+            "Port.limits",
+            "self.scratch = memoryview(bytearray(_CHUNK + limits.big_frame + 64))",
+            f"self.scratch = memoryview(bytearray(_CHUNK + limits.big_frame + {more}))",
+            _ROOMIER,
+        )
+        for more in (63, 65)
+    ),
+    Equivalent("engine/net/logs.py", "_escaped", "if text.isprintable():", "if False:", _QUICK),
+    Equivalent(
+        "engine/net/logs.py",
+        "NodeLog.close",
+        "super().close()",
+        "pass",
+        "the library forgets a handler with the last that refers to it as well",
     ),
     Equivalent(
         "engine/net/small_file.py",
@@ -3248,6 +3450,7 @@ TUNED: dict[str, tuple[str, ...]] = {
     "engine/inspect/vouching.py": ("_LIMIT",),
     "engine/net/http_port.py": ("_BACKLOG",),
     "engine/net/port.py": ("_BACKLOG", "_CHUNK", "_ALL_CHUNKS", "_SMALLEST_CHUNK", "_ACCEPTED_AT_ONCE"),
+    "engine/net/output_budget.py": ("_MODERATE",),
     "engine/repair/content.py": ("CHUNK", "IN_PLACE_LIMIT"),
     "engine/repair/rebuild_index.py": ("_CHUNK",),
     "engine/durable/disk.py": ("_CHUNK",),
@@ -3279,7 +3482,7 @@ TUNED: dict[str, tuple[str, ...]] = {
     "engine/spark/finding_tasks.py": ("_SLACK",),
     "engine/spark/segment_parts.py": ("_TRIES", "LOOKBACK", "SEARCH_BUDGET"),
     "engine/spark/splits.py": ("FLAT",),
-    "engine/spark/stream_node.py": ("_ABOUT", "_BACK", "_ROWS", "_BYTES"),
+    "engine/spark/stream_node.py": ("_ABOUT", "_BACK", "_ROWS", "_BYTES", "RANGE_RECORDS"),
     "engine/spark/stream_places.py": ("SPLIT_BYTES",),
     "engine/spark/stream_reader.py": ("TASK_WEIGHT",),
     "engine/spark/directory_views.py": ("_CHUNK",),

@@ -111,6 +111,12 @@ def test_the_journal_gets_priorities_and_no_times() -> None:
     with NodeLog(stream, journal=True) as log:
         log.logger.info("here")
     assert written(stream) == ["<6>here"]
+    stream = io.StringIO()
+    with NodeLog(stream, form=LogFormat.JSON, journal=True) as log:
+        log.logger.info("here")
+    assert json.loads(stream.getvalue())["message"] == "here", (
+        "what was asked for by name is had in the journal as well"
+    )
 
 
 def test_the_journal_is_known_by_device_and_inode(tmp_path: os.PathLike[str]) -> None:
@@ -120,6 +126,20 @@ def test_the_journal_is_known_by_device_and_inode(tmp_path: os.PathLike[str]) ->
         assert not goes_to_journal(stream, {"JOURNAL_STREAM": f"{found.st_dev}:{found.st_ino + 1}"})
         assert not goes_to_journal(stream, {})
     assert not goes_to_journal(io.StringIO(), {"JOURNAL_STREAM": "1:2"})
+
+
+def test_a_line_has_the_time_at_which_it_was_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what the log itself has to say the time at which it says it."""
+    stream = io.StringIO()
+    monkeypatch.setattr(logs.time, "time_ns", lambda: 1_700_000_000_987_654_321)
+    with NodeLog(stream, throttle=Throttle(burst=1)) as log:
+        for _ in range(2):
+            record = logging.LogRecord(LOGGER, logging.INFO, __file__, 1, "here", (), None)
+            record.created = 1_600_000_000.125
+            log.handle(record)
+    first, left_out = written(stream)
+    assert first.startswith("2020-09-13T12:26:40.125Z INFO ")
+    assert left_out.startswith("2023-11-14T22:13:20.987Z INFO ")
 
 
 def test_the_level_can_change_while_it_is_open() -> None:
@@ -211,7 +231,7 @@ def test_whoever_logs_never_waits_for_the_reader() -> None:
             log.logger.info("line %d", number)
         stream.go_on.set()
     lines = written(stream)
-    assert any(line.endswith("50 lines were left out: the log was not read in time") for line in lines)
+    assert any(line.endswith(" 50 lines were left out: the log was not read in time") for line in lines)
     assert lines[0].endswith("the first")
     assert len(lines) == 1 + QUEUED + 1
 
@@ -222,8 +242,32 @@ def test_closing_does_not_wait_for_ever_for_a_reader_that_stands_still(monkeypat
     with NodeLog(stream) as log:
         log.logger.info("never read")
         assert stream.reached.wait(60)
+        (writer,) = [one for one in threading.enumerate() if one.name == "log"]
+    assert writer.is_alive()
+    assert writer.daemon, "nor does the end of the process"
     stream.go_on.set()
     log.close()
+
+
+def test_a_stream_that_is_closed_or_elsewhere_is_not_the_journal(tmp_path: os.PathLike[str]) -> None:
+    with open(os.path.join(tmp_path, "log"), "w") as stream:
+        found = os.fstat(stream.fileno())
+        for device, inode, journal in ((0, 0, True), (1, 0, False), (0, 1, False)):
+            named = f"{found.st_dev + device}:{found.st_ino + inode}"
+            assert goes_to_journal(stream, {"JOURNAL_STREAM": named}) is journal
+    assert not goes_to_journal(stream, {"JOURNAL_STREAM": f"{found.st_dev}:{found.st_ino}"})
+    assert not goes_to_journal(io.StringIO(), {"JOURNAL_STREAM": "1:1"})
+
+
+def test_a_closed_stream_ends_no_thread() -> None:
+    stream = io.StringIO()
+    log = NodeLog(stream)
+    stream.close()
+    log.emit(logging.makeLogRecord({"msg": "m", "name": "x", "levelno": logging.INFO}))
+    with log._waiting.mutex:
+        assert log._writer.is_alive()
+    log.close()
+    assert not log._writer.is_alive()
 
 
 def test_a_stream_that_is_gone_is_no_error() -> None:

@@ -106,6 +106,19 @@ def test_a_pass_takes_the_whole_line_and_flushes_once() -> None:
     assert one.done[-4:] == ["begin d", "sync d", "finish d", "go on d"]
 
 
+@pytest.mark.parametrize("leaves", ["begin", "finish"])
+def test_an_exit_in_one_partition_keeps_no_other_from_its_answer(leaves: str) -> None:
+    one = Passes()
+    one.schedule("a", leaves=leaves)
+    for name in "bc":
+        one.schedule(name)
+    with pytest.raises(SystemExit):
+        one.pool.run()
+    for name in "bc":
+        assert one.done.index(f"finish {name}") < one.done.index(f"go on {name}")
+    assert one.done.count("go on a") == 1
+
+
 def test_what_comes_during_a_pass_is_in_the_next_one() -> None:
     one = Passes()
     first = one.schedule("a")
@@ -184,6 +197,7 @@ def test_a_pass_lets_others_have_its_thread() -> None:
 @pytest.mark.parametrize(("waited", "alone"), [(0.0, False), (0.05, False), (0.06, True)])
 def test_behind_a_disk_that_hangs_each_partition_is_executed_by_itself(waited: float, alone: bool) -> None:
     one = Passes(2)
+    one.now = -7.0
     one.schedule("a")
     one.now += 7
     one.schedule("b")  # the pass that began last counts

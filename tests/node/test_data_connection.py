@@ -511,7 +511,7 @@ def test_a_short_list_is_answered_at_once_where_that_can_be(hosted: Hosted) -> N
     room = peer.port.output_budget.longest
     partition.quick = True
     peer.send(storage.encode(short_list(1)))
-    peer.outbox.flush()
+    assert peer.outbox.calls == [], "in the same turn of the loop"
     assert said(peer) == [b"at once"]
     assert (partition.taken, partition.rooms) == ([], [room])
     assert (peer.connection.requests, peer.port.reads.used, peer.port.output_budget.promised) == (0, 0, 0)

@@ -51,6 +51,15 @@ def test_a_meter_has_no_weighted_rate_before_its_first_tick() -> None:
     assert (rates.one_minute, rates.five_minutes, rates.fifteen_minutes) == (0.0, 0.0, 0.0)
 
 
+@pytest.mark.parametrize(("elapsed", "mean"), [(0.0, 0.0), (0.5, 14.0), (1.0, 7.0), (700.0, 0.01)])
+def test_the_mean_is_over_the_time_since_the_beginning(elapsed: float, mean: float) -> None:
+    clock = Clock()
+    meter = Meter(clock)
+    meter.mark(7)
+    clock.now += elapsed
+    assert meter.rates().mean == pytest.approx(mean)
+
+
 def test_the_first_tick_takes_the_rate_of_its_interval_and_later_ones_approach_what_goes_on() -> None:
     """The release's rule: a new average is what was seen, then each tick moves by 1 - exp(-5/60/minutes)."""
     clock = Clock()
@@ -439,6 +448,10 @@ PROMETHEUS_ACCEPT = (
         ("application/openmetrics-text", True),
         (PROMETHEUS_ACCEPT, True),
         ("application/json;q=0.1, text/plain;q=0.2", True),
+        ("text/plain;q=0.9, application/json;q=0.5, text/*;q=0.1", True),
+        ("application/json;q=0.9, text/plain;q=0.5, */*;q=0.1", False),
+        ("text/plain;q=5, application/json", False),
+        ("text/plain;q=0.1, application/json;q=-5", True),
         (",;;=,q=1", False),
     ],
 )

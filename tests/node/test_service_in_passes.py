@@ -13,6 +13,8 @@ from tests.node.test_partition_service import SESSION, Alone, Partition, Pool
 from waltzctl.engine.errors import SyncFailedError
 from waltzctl.engine.node import partition_service
 from waltzctl.engine.node.commit import UnsyncedCommit
+from waltzctl.engine.node.node_settings import ServiceOptions
+from waltzctl.engine.node.permissions import not_loaded
 from waltzctl.formats.wire.storage import MaxTransactionIdRequest, SuccessResponse, encode
 
 MOST = partition_service.PASS_BYTES
@@ -88,6 +90,19 @@ def test_an_append_is_answered_when_its_sync_is_done(alone: InPasses) -> None:
     alone.service.go_on()
     assert alone.lines == (0, 0)
     assert alone.service.hold(0.0)
+
+
+def test_what_a_pass_took_makes_room_in_the_queue_for_as_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = InPasses(monkeypatch, queue_bytes=400, queue_requests=4)
+    for first in range(0, 12, 3):
+        for number in range(first, first + 3):
+            alone.append(number)
+        assert alone.service.queue_size == 3
+        commit = alone.begin()
+        assert commit is not None
+        alone.service.finish(commit, None)
+        alone.service.go_on()
+    assert alone.sequences() == list(range(12))
 
 
 def test_a_sync_that_failed_is_told_to_everybody_in_the_commit(alone: InPasses) -> None:
@@ -198,6 +213,20 @@ def test_while_it_is_held_a_pass_takes_nothing(alone: InPasses) -> None:
     assert alone.sequences() == []
     alone.service.resume()
     assert alone.lines == (1, 0)
+
+
+def test_a_pass_takes_nothing_of_what_it_finds_too_long_or_answered(alone: InPasses) -> None:
+    """What commits may have in them was lowered since; or somebody gave the partition up."""
+    alone.append(0, size=100)
+    alone.service.options = ServiceOptions(commit_bytes=100)
+    assert alone.begin() is None
+    assert alone.service.queue_size == 1
+    alone.service.go_on()
+    assert alone.lines == (0, 1)
+    alone.service.options = ServiceOptions()
+    alone.service.go_on()
+    alone.service.end(not_loaded(3))
+    assert (alone.begin(), alone.sequences()) == (None, [0])
 
 
 def test_who_was_told_that_the_queue_is_full_hears_when_a_pass_took_from_it(monkeypatch: pytest.MonkeyPatch) -> None:

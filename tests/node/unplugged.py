@@ -124,10 +124,11 @@ class Peer:
             self.send(self._hello)
             assert self.connection.version == 0
 
-    def another(self) -> Peer:
-        """One more connection of the same port."""
+    def another(self, *, unread: int = 0) -> Peer:
+        """One more connection of the same port; of what is sent so much lies there from the beginning."""
         other = copy(self)
         other.wire = Wire()
+        other.wire.unread = unread
         other._connect()
         return other
 

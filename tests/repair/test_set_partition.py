@@ -280,6 +280,16 @@ def test_a_fence_is_not_undercut_silently(storage: Path, session: int, refused: 
     assert (current(storage).session_id, fence(storage), fence(storage, 1)) == (session, session, 109)
 
 
+@pytest.mark.parametrize("sessions", [(9,), (8, 9), (7, 8, 9)])
+@pytest.mark.parametrize("session", [-1, 0, 5])
+def test_a_fence_is_lowered_wherever_it_stands(storage: Path, sessions: tuple[int, ...], session: int) -> None:
+    """Of the two places that a fence has the higher one counts."""
+    for one in sessions:
+        fenced(storage, one)
+    settled(storage, loss=True, session_id=session)
+    assert (fence(storage), fence(storage, 1)) == (session, 109)
+
+
 @pytest.mark.parametrize("session", [0, 1])
 def test_a_fence_that_is_lowered_to_the_first_sessions_is_still_one(storage: Path, session: int) -> None:
     fenced(storage, 2)

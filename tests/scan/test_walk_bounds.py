@@ -99,6 +99,19 @@ def test_a_block_may_end_anywhere_in_a_header(length: int, *, keep_data: bool) -
         assert (status, found, walk.offset) == (Status.END, [0, 1, 2], sum(map(len, records))), held
 
 
+@pytest.mark.parametrize("keep_data", [False, True])
+@pytest.mark.parametrize("length", [3 * BLOCK, 100])
+def test_a_record_is_refused_for_its_checksum_before_its_id_however_large_it_is(
+    length: int, *, keep_data: bool
+) -> None:
+    for number, flipped, status in ((7, 0, Status.ORDER), (0, 1, Status.CHECKSUM), (7, 1, Status.CHECKSUM)):
+        data = bytearray(made_up_record(number, length))
+        data[-9] ^= flipped
+        walk = walk_over(bytes(data), keep_data=keep_data)
+        assert walk.advance() is status
+        assert (walk.pending, walk.offset, walk.expected) == (0, 0, 0)
+
+
 @pytest.mark.parametrize("length", [3 * BLOCK, 100])
 @pytest.mark.parametrize("blocks", [0, 1, 3])
 def test_no_record_reaches_beyond_the_stop_however_many_blocks_were_read(length: int, blocks: int) -> None:
@@ -157,7 +170,7 @@ def test_of_what_is_held_of_a_record_a_page_is_moved_and_more_is_read_again(
     """Wherever in a page the record begins, and whether it ends behind the next block or in it."""
     monkeypatch.setattr(walks, "CARRY", PAGE)
     block = 8 * PAGE
-    for length in (held, 5 * PAGE + 7, 7 * PAGE - 40, 7 * PAGE - 39):
+    for length in (held, 5 * PAGE + 7, 7 * PAGE - 40, 7 * PAGE - 39, 8 * PAGE - 40):
         records = [made_up_record(0, block - held - 40), made_up_record(1, length), made_up_record(2, 5)]
         data = b"".join(records)
         source = Counted(data)
@@ -197,6 +210,7 @@ class Counted(BytesSource):
 
     def read_into(self, offset: int, buffer: memoryview) -> int:
         self.reads.append(offset)
+        assert len(self.reads) < 100, "it does not go on"
         return super().read_into(offset, buffer)
 
 
@@ -224,6 +238,32 @@ def test_a_record_that_is_read_in_pieces_may_end_anywhere_in_one(rest: int, *, k
     assert source.reads == [0, *(36 + BLOCK * n for n in range(3 + (rest > 0))), len(record) - 4]
     if keep_data:
         assert bytes(batch.record_bytes(0)) == record
+
+
+@pytest.mark.parametrize("keep_data", [False, True])
+@pytest.mark.parametrize(
+    ("number", "damaged", "status"),
+    [
+        (1, False, Status.END),
+        (0, False, Status.ORDER),
+        (2, False, Status.ORDER),
+        (1, True, Status.CHECKSUM),
+        (2, True, Status.CHECKSUM),
+    ],
+)
+def test_a_record_that_is_read_in_pieces_has_to_be_whole_and_the_next_one(
+    number: int, status: Status, *, damaged: bool, keep_data: bool
+) -> None:
+    data = bytearray(made_up_record(0, 100) + made_up_record(number, 3 * BLOCK))
+    data[-1] ^= damaged
+    walk = walk_over(bytes(data), keep_data=keep_data)
+    found: list[int] = []
+    while (seen := walk.advance()) is Status.FULL or walk.pending:
+        found += walk.take_batch().transaction_id.tolist()
+        if seen is not Status.FULL:
+            break
+    right = status is Status.END
+    assert (seen, found, walk.offset) == (status, [0, 1][: 1 + right], len(data) if right else 140)
 
 
 class Placed(BytesSource):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,31 @@ def test_what_is_missing_in_front_is_told_by_the_first_task_only(storage: Path) 
     assert _codes(storage) == {"segment-gap"}
     for size in (100, 4 * SEGMENT, 20 * SEGMENT):
         assert findings(storage, size) == expected(storage)
+
+
+def test_into_a_directory_of_no_partition_of_this_cluster_nobody_looks(storage: Path) -> None:
+    shutil.copytree(storage / "0", storage / "7")
+    flip(seg(storage, 7, 20), 128 + 60 * 3 + 50)
+    age(storage)
+    assert "record-checksum" not in _codes(storage)
+    for size in (100, 20 * SEGMENT):
+        assert findings(storage, size) == expected(storage)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_mark_that_rose_into_a_segment_that_was_begun_since_asks_nothing_of_those_in_front(
+    tmp_path: Path, *, begun: bool
+) -> None:
+    storage = build_directory(tmp_path / "s", {0: 110}, per_segment=10, size=20, local_low_water_mark=105)
+    age(storage)
+    files = [seg(storage, 0, 100), idx(storage, 0, 100)]
+    for path in files:
+        path.rename(tmp_path / path.name)
+    *_, last = tasks(storage, 4 * SEGMENT)
+    if begun:
+        for path in files:
+            (tmp_path / path.name).rename(path)
+    assert _found(last) == ([] if begun else [("acknowledged-missing", 100)])
 
 
 @pytest.mark.parametrize("number", [10, 40, 50, 80, 90])
@@ -236,6 +262,7 @@ def test_joins_of_segments_that_change_are_looked_at_four_times_and_then_left(
     storage: Path, monkeypatch: pytest.MonkeyPatch, changes: int, joins: bool, rounds: int
 ) -> None:
     cut(seg(storage, 0, 10), 128 + 60 * 7)
+    flip(seg(storage, 0, 20), 128 + 60 * 3 + 50)
     age(storage)
     task, checked, left = tasks(storage, 4 * SEGMENT)[0], [], [changes]
     check_segment, unchanged = finding_tasks.check_segment, finding_tasks._unchanged
@@ -252,6 +279,7 @@ def test_joins_of_segments_that_change_are_looked_at_four_times_and_then_left(
     assert checked == [job.first for job in task.jobs] * rounds
     assert ("segment-gap", 17) in found or not joins
     assert ("segment-gap", 17) not in found or joins
+    assert found.count(("record-checksum", 23)) == 1
     assert len(found) == len(set(found)), "what was found in an earlier round is told again"
 
 
@@ -381,6 +409,45 @@ def test_what_was_given_up_is_told_by_the_last_task_where_no_other_has_it(
     *others, end = tasks(storage, 4 * SEGMENT)
     assert not [one for task in others for one in _found(task) if one[0] == "loss-accepted"]
     assert [number for code, number in _found(end) if code == "loss-accepted"] == told
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "again"),
+    [
+        (20, 20, [20]),
+        (19, 20, [10, 20]),
+        (19, 19, [10]),
+        (30, 39, [20]),
+        (39, 40, [20, 40]),
+        (40, 40, [40]),
+        (59, 60, [50]),
+        (60, 60, []),
+        (79, 80, []),
+        (95, 99, []),
+    ],
+)
+def test_only_who_may_hold_what_was_given_up_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int, last: int, again: list[int]
+) -> None:
+    """The segment of 30 to 39 is gone, and the last task has 60 to 99."""
+    storage = build_directory(tmp_path / "s", {0: 100}, per_segment=10, size=20)
+    for path in (seg(storage, 0, 30), idx(storage, 0, 30)):
+        path.unlink()
+    ledger_path(storage).parent.mkdir(exist_ok=True)
+    ledger_path(storage).write_bytes(encode_ledger([AcceptedLoss(0, first, last, 15, "t", "x")]))
+    age(storage)
+    *_, end = tasks(storage, 4 * SEGMENT)
+    checked: list[int] = []
+    check_segment = finding_tasks.check_segment
+
+    def counting(job: Any, *rest: Any) -> Any:
+        checked.append(job.first)
+        return check_segment(job, *rest)
+
+    monkeypatch.setattr(finding_tasks, "check_segment", counting)
+    list(end.run(ReadLimits()))
+    assert isinstance(end, ChunkTask)
+    assert checked == [*(job.first for job in end.jobs), *again]
 
 
 @pytest.mark.parametrize(("mark", "looked_at"), [(202, [0]), (203, [0]), (204, []), (205, [])])

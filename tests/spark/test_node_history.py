@@ -139,6 +139,7 @@ def test_the_last_transaction_is_a_record_or_what_the_mark_proves_lost(
             wanted = BEGINNING if expected < 0 else anchor_of(RECORDS[expected])
         reader = history(reading(0, last, low, local), reading(1, 3))
         assert reader.latest({0}, {}, up_to) == {0: wanted}
+        assert list(reader.latest({1}, {}, up_to)) == [1]
         reader.close()
 
 
@@ -238,7 +239,19 @@ def test_parts_are_ranges_of_ids_and_what_is_lost_behind_them(node: Node, monkey
     assert list(reader.parts(0, Anchor(11), lost)) == [LostRange(below_mark(URL, 0, 12, 14))]
     assert list(reader.parts(0, Anchor(7), Anchor(9))) == [NodeRange(0, 8, 9, Anchor(9))]
     assert list(reader.parts(1, Anchor(7), Anchor(9))) == [NodeRange(1, 8, 9, Anchor(9))]
+    assert list(reader.parts(0, Anchor(8), Anchor(10))) == [NodeRange(0, 9, 9), LostRange(below_mark(URL, 0, 10, 10))]
     assert NodeRange(0, 8, 9).bytes == 2 * 512
+
+
+@pytest.mark.parametrize("told", [5, None])
+def test_what_was_a_record_is_read_up_to_there_however_far_the_node_says_that_it_is(
+    node: Node, told: int | None
+) -> None:
+    """It was cut since, which reading will tell; or it does not say."""
+    reader, last = history(reading(0, told)), anchor_of(RECORDS[9])
+    assert list(reader.parts(0, Anchor(1), last)) == [NodeRange(0, 2, 9, last)]
+    if told is None:
+        assert list(reader.parts(0, Anchor(1), Anchor(9))) == [NodeRange(0, 2, 9, Anchor(9))]
 
 
 def damage(number: int, code: Code = Code.RECORD_CHECKSUM) -> Finding:
@@ -257,9 +270,13 @@ def read(node: Node, monkeypatch: pytest.MonkeyPatch) -> Read:
         async def walk(client: Client, partition: int, first: int, last: int) -> AsyncGenerator[Any, None]:
             assert isinstance(part, NodeRange)
             assert (partition, first, last) == (part.partition, part.first, part.last)
-            for one in items:
-                yield one if isinstance(one, Finding) else NodeRecord(0, RECORDS[one])
+            try:
+                for one in items:
+                    yield one if isinstance(one, Finding) else NodeRecord(0, RECORDS[one])
+            finally:
+                ended.append(node.open_now)
 
+        ended: list[int] = []
         monkeypatch.setattr(stream_node, "walk", walk)
         try:
             return [
@@ -268,6 +285,7 @@ def read(node: Node, monkeypatch: pytest.MonkeyPatch) -> Read:
             ]
         finally:
             assert node.open_now == 0, "a connection stayed open"
+            assert ended in ([], [1]), "the walk goes on without its connection"
 
     return work
 
@@ -277,6 +295,7 @@ def test_records_and_damage_are_rows_in_their_order(read: Read, monkeypatch: pyt
     assert read(part, 3, 4, 5, 6, 7) == [[3, 4, 5, 6, 7]]
     assert read(part, 3, damage(4), damage(5), 6, 7) == [[3], ["record-checksum"], ["record-checksum"], [6, 7]]
     assert read(part, 3, damage(4, Code.DATA_CHECKSUM), 4, 5, 6, 7) == [[3, 4, 5, 6, 7]]
+    assert read(NodeRange(0, 3, 4), 3, 4, damage(4, Code.DATA_CHECKSUM)) == [[3, 4]]
     assert read(NodeRange(0, 3, 4), 3, damage(4)) == [[3], ["record-checksum"]]
     assert read(NodeRange(0, 3, 4, Anchor(4)), 3, damage(4)) == [[3], ["record-checksum"]]
     monkeypatch.setattr(stream_node, "_ROWS", 2)
@@ -326,6 +345,8 @@ def test_how_a_node_is_reached_is_as_said() -> None:
     assert access_of({"insecure": "true", "plaintext": "false"}) == PeerAccess(insecure=True)
     assert access_of({"truststore": "/t", "other": "x"}) == PeerAccess(files={"trustStore": "/t"})
     assert node_access(URL, {"insecure": "true"}) == NodeAccess(parse_url(URL), PeerAccess(insecure=True))
+    with pytest.raises(InvalidRequestError, match="a certificate and a key store are both given"):
+        access_of({"certificate": "/c", "keystore": "/k"}).reach()
     factory = PeerAccess(True, True, 7.0).reach()
     assert factory.timeout == 7.0
     for options, said in (

@@ -27,6 +27,7 @@ def test_messages_of_packets_add_up_and_those_of_one_packet_do_not() -> None:
     with Receiver("local[2]") as receiver:
         ProgressSender(receiver.address, 0).advance(100)
         ProgressSender(receiver.address, 1).advance(7)
+        ProgressSender(receiver.address, 3).advance(0)
         wait_for(receiver, 107)
         ProgressSender(receiver.address, 0).advance(60)  # the packet is done once more, by another worker
         ProgressSender(receiver.address, 2).advance(1)

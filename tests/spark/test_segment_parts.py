@@ -16,6 +16,7 @@ from waltzctl.engine.inspect.dump_chunks import ChunkReader
 from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.log.index import RecordPlace
+from waltzctl.engine.scan import scanner
 from waltzctl.engine.spark import segment_parts
 from waltzctl.engine.spark.segment_parts import Range, range_of
 from waltzctl.engine.spark.splits import SegmentPart
@@ -92,6 +93,8 @@ def test_of_bounded_ids_each_part_has_its_share(storage: Path) -> None:
     assert ranges(storage, 2, first=110, last=129) == [Range(place(10), at(20), False), Range(place(20), END, True)]
     assert ranges(storage, 2, first=120) == [Range(place(20), at(30), False), Range(place(30), END, True)]
     assert ranges(storage, 2, last=119) == [Range(place(0), at(10), False), Range(place(10), END, True)]
+    assert ranges(storage, 2, last=118) == [Range(place(0), at(9), False), Range(place(9), END, True)]
+    assert ranges(storage, 2, first=111) == [Range(place(11), at(25), False), Range(place(25), END, True)]
 
 
 @pytest.mark.parametrize("entry", [10, 9])
@@ -183,6 +186,11 @@ def test_an_index_that_cannot_be_read_is_not_used(storage: Path, monkeypatch: py
     assert ranges(storage, 4) == BY_SEARCH
 
 
+def test_an_index_that_was_cut_since_is_not_used(storage: Path) -> None:
+    cut(idx(storage, 0, 100), 128 + 8 * (RECORDS - 1))
+    assert ranges(storage, 4) == BY_SEARCH
+
+
 # ---- by search -----------------------------------------------------------------------------------------------------------
 
 
@@ -197,11 +205,13 @@ def test_without_an_index_parts_begin_with_the_first_record_behind_their_share(s
     ]
 
 
-def test_a_part_near_the_beginning_is_read_from_there(storage: Path) -> None:
-    """Where a search would look back behind the header."""
+def test_a_part_near_the_beginning_is_read_from_there(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a search would look back to the header."""
     idx(storage, 0, 100).unlink()
     found = ranges(storage, 8)  # of 300 bytes
     assert found[:3] == [Range(HEAD, 428, False), Range(HEAD, 728, False, 428), Range(place(10), 1028, False)]
+    monkeypatch.setattr(segment_parts, "LOOKBACK", 299)
+    assert ranges(storage, 8)[1] == Range(place(5), 728, False)
 
 
 def test_damage_near_a_part_lets_it_be_read_from_the_beginning(storage: Path) -> None:
@@ -237,7 +247,11 @@ def test_a_search_that_is_given_up_lets_the_part_be_read_from_the_beginning(
 
 def test_a_segment_that_was_cut_has_no_parts_behind_its_end(storage: Path) -> None:
     idx(storage, 0, 100).unlink()
+    cut(seg(storage, 0, 100), 1329)
+    assert ranges(storage, 4)[2:] == [Range(HEAD, 1928, False, 1328), None], "what begins with the last byte is told"
     cut(seg(storage, 0, 100), 1328)
+    assert ranges(storage, 4)[2:] == [None, None]
+    flip(seg(storage, 0, 100), at(19) + 50)  # damage up to there is the part's in front
     assert ranges(storage, 4)[2:] == [None, None]
     cut(seg(storage, 0, 100), 1000)
     assert ranges(storage, 4)[2:] == [None, None]
@@ -252,11 +266,12 @@ def sized(tmp_path: Path, sizes: list[int]) -> tuple[Path, list[int]]:
 
 
 @pytest.mark.parametrize("large", [0, 15, 20, 37, 39])
-@pytest.mark.parametrize("count", [3, 5, 8, 13])
+@pytest.mark.parametrize(("count", "rows"), [(3, 1000), (5, 1000), (5, 1), (8, 1000), (13, 1000), (13, 1)])
 def test_a_record_that_reaches_over_whole_parts_is_the_first_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: int, count: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: int, count: int, rows: int
 ) -> None:
     """Each part begins with the first record at or behind its share; where that is behind the next share, it is empty."""
+    monkeypatch.setattr(scanner, "RUN_ROWS", rows)
     monkeypatch.setattr(segment_parts, "LOOKBACK", 1600)
     monkeypatch.setattr(segment_parts, "LOOKAHEAD", 600)
     storage, begins = sized(tmp_path, [1480 if place == large else 20 for place in range(40)])
@@ -316,9 +331,12 @@ def chained(storage: Path, number: int, target: int) -> tuple[RecordPlace | None
         return segment_parts._chain(reader, place(number), target)
 
 
+@pytest.mark.parametrize("rows", [1, 4, 1000])
 def test_a_chain_convinces_that_goes_on_far_enough_or_to_the_last_byte(
-    storage: Path, monkeypatch: pytest.MonkeyPatch
+    storage: Path, monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
+    """However many records are looked at together."""
+    monkeypatch.setattr(scanner, "RUN_ROWS", rows)
     assert chained(storage, 10, at(12)) == (place(12), None)
     assert chained(storage, 10, at(12) - 1) == (place(12), None)
     assert chained(storage, 10, at(12) + 1) == (place(13), None)

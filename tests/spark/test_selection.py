@@ -76,6 +76,8 @@ def test_a_selection_is_a_collection_of_partitions() -> None:
     assert not Selection(among(2, 3), IdBounds(high=2)).empty
     assert Selection(partitions=IdBounds(2, 1)).empty
     assert Selection().with_ids(5, 4).empty
+    assert Selection(nodes=frozenset()).empty
+    assert not Selection(nodes=frozenset({"a"})).empty
     assert Selection(ids=IdBounds(2)).with_ids(1, 7).ids == IdBounds(2, 7)
 
 
@@ -107,8 +109,42 @@ def test_a_filter_bounds_ids_or_partitions(one: Filter, bounds: IdBounds) -> Non
 
 
 def test_filters_that_cannot_be_used_do_not_hide_those_behind_them() -> None:
-    filters = [object(), EqualTo(("a", "transaction_id"), 1), EqualTo(("header",), 1), LessThan(ID, 9), EqualTo(ID, 4)]
+    filters = [
+        object(),
+        EqualTo(("a", "transaction_id"), 1),
+        EqualTo(("transaction_id", "a"), 1),
+        EqualTo(("header",), 1),
+    ]
+    filters += [LessThan(ID, 9), EqualTo(ID, 4)]
     assert pushed(Selection(), filters) == Selection(ids=IdBounds(4, 4))  # type: ignore[arg-type]
+
+
+def test_nodes_are_those_that_every_filter_leaves() -> None:
+    node = ("Node",)
+    assert pushed(Selection(), [EqualNullSafe(node, None), EqualTo(node, 5), IsNull(node)]).nodes is None
+    assert pushed(Selection(), [In(node, ("a", None, "b")), EqualTo(node, "b")]).nodes == {"b"}
+    assert pushed(Selection(), [EqualTo(node, "a"), EqualTo(node, "b")]).empty
+
+
+@pytest.mark.parametrize(
+    ("one", "nodes"),
+    [
+        (EqualTo(("node",), "a"), {"a"}),
+        (EqualNullSafe(("NODE",), "a"), {"a"}),
+        (EqualTo(("node",), None), set()),
+        (EqualNullSafe(("node",), None), None),
+        (In(("node",), ("a", None, "b")), {"a", "b"}),
+        (In(("node",), (None,)), set()),
+        (In(("node",), ("a", 5)), None),
+        (EqualTo(("node",), 5), None),
+        (LessThan(("node",), "b"), None),
+    ],
+)
+def test_a_filter_names_the_storages_that_it_leaves(one: Any, nodes: set[str] | None) -> None:
+    """With nothing in common with null, unless null is what it asks for."""
+    assert pushed(Selection(), [one]).nodes == nodes
+    named = pushed(Selection(nodes=frozenset("ac")), [one]).nodes
+    assert named == (set("ac") if nodes is None else nodes & set("ac"))
 
 
 def test_a_filter_of_a_kind_that_is_not_known_bounds_nothing() -> None:
@@ -165,6 +201,8 @@ def test_a_packet_is_full_behind_its_size_and_one_segment_more() -> None:
     assert [len(one) for one in pack([part(9 * FLAT), notice, part(FLAT), notice], split)] == [2, 2]
     assert [len(one) for one in pack([notice, part(9 * FLAT), part(FLAT)], split)] == [2, 1]
     assert [len(one) for one in pack([part(2 * FLAT)] * 5, split)] == [2, 2, 1]
+    assert [len(one) for one in pack([part(9 * FLAT), part(2 * FLAT), part(2 * FLAT)], split)] == [1, 2]
+    assert [len(one) for one in pack([part(9 * FLAT), part(2 * FLAT), part(2 * FLAT + 1)], split)] == [1, 1, 1]
     assert list(pack([], split)) == []
     assert total([part(7 + FLAT), part(8 + FLAT)]) == 15 + 2 * FLAT
     assert SegmentPart("n", job(100), None, count=4).cost == 25 + FLAT

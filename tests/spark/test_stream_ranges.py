@@ -152,6 +152,11 @@ def test_damage_is_told_by_the_range_that_has_the_first_id_that_it_cost(
     assert _read(_range(segment, first, last)) == rows
 
 
+def test_damage_of_an_id_that_the_next_segment_owns_is_not_told(segment: Path) -> None:
+    flip(segment, _at(138) + 50)
+    assert _read(_range(segment, 130, 137, following=138)) == [*range(130, 138), "segment-overlap 138 None"]
+
+
 def test_a_gap_is_told_whether_there_is_an_index_that_lists_it_or_none(segment: Path) -> None:
     part = _range(segment, last=140, following=141)
     (told,) = (one for one in read_range(part, data=False) if isinstance(one, Finding))

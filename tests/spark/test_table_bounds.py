@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,7 +15,8 @@ import pyarrow as pa
 
 from tests.builders import build_directory
 from tests.inspect.helpers import age, flip, seg
-from waltzctl.engine.errors import DiskWriteError, InvalidRequestError, UnavailableError
+from waltzctl.engine.durable import disk
+from waltzctl.engine.errors import DiskWriteError, InvalidRequestError, SyncFailedError, UnavailableError
 from waltzctl.engine.spark import table_files
 from waltzctl.engine.spark.table_files import TableRequest, TableResult, write_table
 from waltzctl.engine.task_executor import LocalExecutor
@@ -78,11 +80,67 @@ def test_a_target_may_not_even_be_a_link_that_leads_nowhere(storage: Path, tmp_p
 
 
 def test_what_an_earlier_run_left_is_no_part_of_the_table(storage: Path, tmp_path: Path) -> None:
-    left = tmp_path / f"t{table_files.disk.TEMPORARY_SUFFIX}"
+    left = tmp_path / f"t{disk.TEMPORARY_SUFFIX}"
     left.mkdir()
     (left / "part-00009.parquet").touch()
     write_table(TableRequest(storage, tmp_path / "t", "parquet"), LocalExecutor(1))
     assert [path.name for path in (tmp_path / "t").iterdir()] == ["part-00000.parquet"]
+
+
+def test_a_table_has_its_name_when_all_of_it_is_durable_and_keeps_it(
+    storage: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left, changes = tmp_path / f"t{disk.TEMPORARY_SUFFIX}", list[disk.Change]()
+    monkeypatch.setattr(disk, "observer", changes.append)
+    write_table(TableRequest(storage, tmp_path / "t", "parquet"), LocalExecutor(1))
+    assert [(one.kind, one.path) for one in changes] == [
+        ("mkdir", left),
+        ("sync", left / "part-00000.parquet"),
+        ("sync-directory", left),
+        ("rename", left),
+        ("sync-directory", tmp_path),
+    ]
+
+
+def test_of_a_table_that_could_not_be_written_whole_nothing_is_left(
+    storage: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(task: table_files._FileTask) -> None:
+        Path(task.path).touch()
+        raise DiskWriteError(Path(task.path), None, OSError(28, "No space left on device"))
+
+    monkeypatch.setattr(table_files, "_write", fails)
+    with pytest.raises(DiskWriteError):
+        write_table(TableRequest(storage, tmp_path / "t", "parquet"), LocalExecutor(1))
+    assert [path.name for path in tmp_path.iterdir()] == ["s"]
+
+
+def test_what_is_wrong_with_a_disk_behind_the_last_step_is_said(
+    storage: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not that there is nothing to be taken away any more."""
+    real = disk.sync_directory
+
+    def fails(path: Path) -> None:
+        if path == tmp_path:
+            raise SyncFailedError(path, None, OSError(5, "Input/output error"), doing="sync")
+        real(path)
+
+    monkeypatch.setattr(disk, "sync_directory", fails)
+    with pytest.raises(SyncFailedError):
+        write_table(TableRequest(storage, tmp_path / "t", "parquet"), LocalExecutor(1))
+
+
+@pytest.mark.parametrize("found", [9_999, 10_000, 10_001])
+def test_of_a_file_so_many_findings_are_worded_and_no_row_of_one_is_counted(tmp_path: Path, found: int) -> None:
+    """Rows that were only found to have other data than was written are records all the same."""
+    columns = {name: [0] * (found + 2) for name in ("partition", "segment", "offset")}
+    rows = pa.record_batch({**columns, "finding": ["torn-tail"] * found + ["data-checksum", None]})
+    reader = SimpleNamespace(read=lambda packet: [rows])
+    written = table_files._write(
+        table_files._FileTask(reader, None, rows.schema, str(tmp_path / "part"), "parquet")  # type: ignore[arg-type]
+    )
+    assert (written.rows, len(written.found)) == (2, min(found + 1, 10_000))
 
 
 def test_a_finding_that_verify_does_not_have_is_told_in_other_words(storage: Path) -> None:

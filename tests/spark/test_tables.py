@@ -12,6 +12,8 @@ from pyspark.errors import PySparkException
 
 from tests.cli.running import invoke
 from tests.spark.local_spark import LocalSpark, local_session
+from tests.spark.test_spark_executor import Heard
+from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import ClusterError, InvalidRequestError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.dump import DumpedRecord, dump_records
@@ -95,6 +97,21 @@ def test_a_write_that_fails_here_leaves_no_directory(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No space"):
         write_table(TableRequest(CORPUS[0], tmp_path / "table", "parquet"), Failing())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_table_has_its_name_once_all_of_it_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    changes: list[disk.Change] = []
+    monkeypatch.setattr(disk, "observer", changes.append)
+    target = tmp_path / "table"
+    write_table(TableRequest(CORPUS[0], target, "parquet"), LocalExecutor(1))
+    seen = [(one.kind, one.path) for one in changes]
+    (named,) = [place for place, one in enumerate(changes) if one.target == target]
+    staging = changes[named].path
+    files = [staging / path.name for path in target.iterdir()]
+    assert files
+    assert all(seen.index(("sync", file)) < named for file in files)
+    assert seen.index(("sync-directory", staging)) < named
+    assert ("sync-directory", tmp_path) in seen[named:]
 
 
 def test_what_exists_is_not_touched(tmp_path: Path) -> None:
@@ -197,7 +214,10 @@ class Spark(LocalSpark):
 def test_what_spark_is_asked_for(tmp_path: Path, format_: str, view: str, read_back: bool) -> None:
     spark = Spark()
     request = TableRequest(Path("fixtures/clean-released/storage"), tmp_path / "table", format_, view)
-    assert write_table(request, SparkExecutor(local_session(spark))) == TableResult(7, ())
+    heard = Heard()
+    assert write_table(request, SparkExecutor(local_session(spark), heard)) == TableResult(7, ())
+    size = sum(path.stat().st_size for path in request.path.rglob("*.seg"))  # type: ignore[attr-defined]
+    assert heard.began == [(f"write {format_}", size)]
     job, *said = spark.said
     target = str(tmp_path / "table")
     assert job[0] == "group"
@@ -216,8 +236,13 @@ def test_what_spark_is_asked_for(tmp_path: Path, format_: str, view: str, read_b
     assert said == expected
 
 
-def test_what_spark_leaves_of_a_table_that_failed_is_taken_away(tmp_path: Path) -> None:
+@pytest.mark.parametrize("begun", [False, True])
+def test_what_spark_leaves_of_a_table_that_failed_is_taken_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, begun: bool
+) -> None:
     spark = Spark(fails=PySparkException("full"))
+    if not begun:
+        monkeypatch.setattr(Path, "mkdir", lambda *_: None)
     request = TableRequest(Path("fixtures/clean-released/storage"), tmp_path / "table", "json")
     with pytest.raises(ClusterError, match="the job was given up: full"):
         write_table(request, SparkExecutor(local_session(spark)))

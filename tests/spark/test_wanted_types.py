@@ -14,13 +14,14 @@ pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
 
 from pyspark.sql.types import IntegerType, StructField, StructType
 
-from tests.builders import build_directory
+from tests.builders import build_directory, make_records
 from tests.inspect.helpers import flip, seg
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.pipeline.column_types import parse_columns
 from waltzctl.engine.spark.batch_read import reader
 from waltzctl.engine.spark.stream_rows import RowMaker
 from waltzctl.engine.spark.wanted_types import arrow_schema_of, fits, handed_on
+from waltzctl.formats.wire.records import WireRecord
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +47,19 @@ def test_numbers_may_be_wider(storage: Path) -> None:
     assert all(row["SIZE"] == row["SIZE"].to_integral_value() for row in rows)
 
 
+def test_numbers_may_not_lose_digits(storage: Path) -> None:
+    for narrow in ("header FLOAT", "partition SMALLINT", "transaction_id INT", "transaction_id DOUBLE"):
+        with pytest.raises(InvalidRequestError):
+            read(storage, narrow)
+
+
+def test_records_of_a_node_whose_data_is_wrong_are_told() -> None:
+    record = make_records(1)[0]
+    sent = [WireRecord(7, record.request_id, 0, record.data, record.data_checksum ^ wrong) for wrong in (0, 1)]
+    made = RowMaker(parse_columns("transaction_id BIGINT, finding STRING")).sent(sent, "n", 0)
+    assert made.column("finding").to_pylist() == [None, "data-checksum"]
+
+
 def test_some_fields_of_a_struct(storage: Path) -> None:
     plain = read(storage, "request_id STRUCT<client: INT, generation: INT, partition: INT, sequence: INT>")
     rows = read(storage, "request_id STRUCT<Sequence: BIGINT, client: INT>")
@@ -58,9 +72,9 @@ def test_some_fields_of_a_struct(storage: Path) -> None:
 
 def test_fields_of_structs_in_an_array(storage: Path) -> None:
     plain = read(storage, "structs ARRAY<STRUCT<session_id: BIGINT, valid: BOOLEAN>>, partition INT", "control")
-    rows = read(storage, "structs ARRAY<STRUCT<valid: BOOLEAN, session_id: DECIMAL(19, 0)>>", "control")
-    assert [[one["session_id"] for one in row["structs"]] for row in rows] == [
-        [one["session_id"] for one in row["structs"]] for row in plain
+    rows = read(storage, "structs ARRAY<STRUCT<Valid: BOOLEAN, session_id: DECIMAL(19, 0)>>", "control")
+    assert [[(one["session_id"], one["Valid"]) for one in row["structs"]] for row in rows] == [
+        [(one["session_id"], one["valid"]) for one in row["structs"]] for row in plain
     ]
 
 
@@ -130,6 +144,7 @@ def test_rows_of_a_stream_have_them_as_well() -> None:
 def test_lists_keep_their_nulls() -> None:
     kind = pa.list_(pa.field("element", pa.int64()))
     array = pa.array([[1], None, [], [2, 3]], pa.list_(pa.field("element", pa.int32())))
-    given = pa.RecordBatch.from_arrays([array.slice(1)], ["a"])
-    made = handed_on(given, pa.schema([pa.field("a", kind)]))
-    assert made.to_pylist() == [{"a": None}, {"a": []}, {"a": [2, 3]}]
+    for begin in range(4):
+        given = pa.RecordBatch.from_arrays([array.slice(begin)], ["a"])
+        made = handed_on(given, pa.schema([pa.field("a", kind)]))
+        assert [row["a"] for row in made.to_pylist()] == [[1], None, [], [2, 3]][begin:]

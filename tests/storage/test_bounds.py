@@ -110,6 +110,14 @@ def test_why_a_partition_is_quarantined(tmp_path: Path) -> None:
             partition.check_writable()
 
 
+@pytest.mark.parametrize("way", ["append", "append_blocks", "write_blocks"])
+def test_of_what_is_quarantined_nobody_hears_first_that_an_append_is_out_of_order(tmp_path: Path, way: str) -> None:
+    records = built(tmp_path, 20)
+    os.unlink(data_path(tmp_path))
+    with opened(tmp_path) as storage, pytest.raises(PartitionQuarantinedError):
+        getattr(storage.partition(0), way)(records[:1] if way == "append" else [object()])
+
+
 # --- reading ------------------------------------------------------------------------------------------------------
 
 

@@ -43,6 +43,7 @@ from waltzctl.engine.errors import (
     RefusedError,
     SyncFailedError,
 )
+from waltzctl.engine.findings import Severity
 from waltzctl.engine.log.view import view_partition
 from waltzctl.engine.scan import scanner
 from waltzctl.engine.storage import append, partition_recovery
@@ -141,20 +142,28 @@ def test_an_index_is_written_anew_where_the_data_goes_beyond_another_checkpoint(
 
 
 @pytest.mark.parametrize("first", [0, 10])
-@pytest.mark.parametrize(("name", "alone"), [(segment_name, False), (segment_name, True), (index_name, False)])
+@pytest.mark.parametrize(
+    ("name", "alone"), [(segment_name, False), (segment_name, True), (index_name, False), (index_name, True)]
+)
 def test_what_is_no_regular_file_is_named(tmp_path: Path, name: Callable[[int], str], alone: bool, first: int) -> None:
-    """A directory in its place; the index beside a data file is not called one without data, because nobody knows."""
+    """A directory in its place; the index beside a data file is not called one without data, because nobody knows.
+
+    Where there is a data file beside it an index can be made again; nothing else can.
+    """
     built(tmp_path, 15)
     place = tmp_path / "0" / name(first)
     place.unlink()
     place.mkdir()
     if alone:
-        index_path(tmp_path, first).unlink()
+        (index_path if name is segment_name else data_path)(tmp_path, first).unlink()
     with opened(tmp_path) as storage:
         partition = storage.partition(0)
         assert partition.quarantined
         found = [one for one in partition.findings if one.code == "special-file"]
-        assert [(one.path, "a directory" in one.message) for one in found] == [(place, True)]
+        assert [(one.path, "a directory" in one.message, one.segment) for one in found] == [(place, True, first)]
+        mendable = name is index_name and not alone
+        assert [one.severity is Severity.REPAIRABLE for one in found] == [mendable]
+        assert ["a released node does not start" in one.message for one in found] == [not mendable]
         assert "index-orphan" not in codes(partition.findings)
 
 
@@ -187,6 +196,32 @@ def test_what_was_mended_is_told(tmp_path: Path) -> None:
         assert codes(partition.mended) == ["index-entry", "index-missing", "index-orphan", "torn-tail"]
         assert set(partition.mended) <= set(partition.findings)
         assert len(partition.undo_ids) == 1
+
+
+def test_of_a_quarantined_partition_nothing_was_mended(tmp_path: Path) -> None:
+    built(tmp_path, 25)
+    os.truncate(data_path(tmp_path, 20), data_path(tmp_path, 20).stat().st_size - 1)
+    damage(data_path(tmp_path, 20), HEADER_SIZE)
+    with opened(tmp_path) as storage:
+        partition = storage.partition(0)
+        assert partition.quarantined
+        assert "torn-tail" in codes(partition.findings)
+        assert partition.mended == ()
+
+
+@pytest.mark.parametrize(("size", "code"), [(0, "index-header"), (127, "index-header"), (128, "index-short")])
+@pytest.mark.parametrize("first", [0, 10])
+def test_an_index_that_ends_in_its_header_is_told_and_made_again(
+    tmp_path: Path, first: int, size: int, code: str
+) -> None:
+    built(tmp_path, 15)
+    raw = index_path(tmp_path, first).read_bytes()
+    os.truncate(index_path(tmp_path, first), size)
+    with opened(tmp_path) as storage:
+        found = storage.partition(0).findings
+        assert codes(found) == [code]
+        assert storage.partition(0).mended == found
+    assert index_path(tmp_path, first).read_bytes() == raw
 
 
 @pytest.mark.parametrize(("size", "kept"), [(-1, False), (0, False), (1, True), (16, True)])

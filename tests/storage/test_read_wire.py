@@ -102,7 +102,7 @@ def test_a_list_is_one_read_of_the_index_and_one_of_the_data(tmp_path: Path, mon
     assert reads == [".idx", ".seg"]
 
 
-@pytest.mark.parametrize("spoil", ["missing", "short", "entry", "all", "stale"])
+@pytest.mark.parametrize("spoil", ["missing", "short", "entry", "negative", "all", "stale"])
 def test_a_wrong_index_costs_time_and_no_record(tmp_path: Path, spoil: str) -> None:
     """The index of a closed segment is not looked at when a partition is opened; a list does not believe it either."""
     built(tmp_path, 30)
@@ -117,6 +117,8 @@ def test_a_wrong_index_costs_time_and_no_record(tmp_path: Path, spoil: str) -> N
                 index.write_bytes(raw[:-9])
             case "entry":
                 damage(index, HEADER_SIZE + 8 * 4 + 7, 1)
+            case "negative":
+                write_at(index, HEADER_SIZE + 8 * 4, b"\xff" * 8)
             case "all":
                 index.write_bytes(raw[:HEADER_SIZE] + b"\xff" * (len(raw) - HEADER_SIZE))
             case "stale":
