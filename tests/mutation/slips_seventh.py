@@ -251,13 +251,6 @@ SEVENTH: tuple[Slip, ...] = (
         "a storage directory with a directory of that name in it is undone as a page store, while a node may have it open",
     ),
     Slip(
-        "engine/repair/apply.py",
-        "for entry in (*done.entries, *done.taken_back) for number",
-        "for entry in done.entries for number",
-        (),
-        "what comes back with an interrupted repair that was taken back on the way is not looked at, and undo says clean",
-    ),
-    Slip(
         "engine/repair/prune.py",
         """{file.path.split("/")[0] for file in entry.files} | {str(move.partition) for move in entry.moves}""",
         """{file.path.split("/")[0] for file in entry.files}""",
@@ -411,13 +404,6 @@ SEVENTH: tuple[Slip, ...] = (
         "",
         (),
         "memory that is reserved for a connection which went away while it waited is never given back",
-    ),
-    Slip(
-        "engine/net/port.py",
-        "            self._empty.clear()\n            with contextlib.suppress(TimeoutError):",
-        "            with contextlib.suppress(TimeoutError):",
-        (),
-        "a node that stops cuts off whoever waits for an answer, if all its connections were gone once before",
     ),
     Slip(
         "engine/net/tls.py",
