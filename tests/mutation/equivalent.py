@@ -3258,6 +3258,13 @@ _NODE = (
         _QUICK,
     ),
     Equivalent(
+        "engine/node/partition_service.py",
+        "PartitionService.run",
+        "self._under_way = 0",
+        "pass",
+        "every request of a batch was counted off when it was answered; a guard",
+    ),
+    Equivalent(
         "engine/node/admin_port.py",
         "AdminPort._execute",
         'raise AssertionError(f"{type(message).__name__} is no request")',
