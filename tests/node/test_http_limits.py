@@ -196,6 +196,18 @@ def test_a_free_port_is_one_of_the_first_address_and_any_other_of_all() -> None:
     run(work())
 
 
+def test_without_a_host_it_is_every_address() -> None:
+    async def work() -> None:
+        async with serving() as (port, _, _):
+            await port.close()
+            _, number = await port.start("", 0)
+            assert port._server is not None
+            assert "0.0.0.0" in {one.getsockname()[0] for one in port._server.sockets}
+            assert number in {one.getsockname()[1] for one in port._server.sockets}
+
+    run(work())
+
+
 async def _unused(_: web.BaseRequest) -> web.Response:
     raise AssertionError
 
