@@ -46,10 +46,10 @@ class Reading:
 
 
 @contextlib.asynccontextmanager
-async def serving(**limits: Any) -> AsyncIterator[tuple[HttpPort, int, Reading]]:
+async def serving(look: Any = None, **limits: Any) -> AsyncIterator[tuple[HttpPort, int, Reading]]:
     """The port alone, without a node, on the loopback."""
     port = HttpPort(
-        Well().look,
+        look or Well().look,
         read=lambda: pytest.fail("nobody looks"),
         collect=lambda reading, report: pytest.fail("nobody collects"),
         version="1",
@@ -172,6 +172,27 @@ def test_who_is_connected_when_the_port_closes_is_so_no_longer() -> None:
             await port.close(0.0)
             assert (factory.connections, factory._ends, reading.asked) == ([], {}, [0.0])
             assert await read_to_the_end(answers) == b""
+
+    run(work())
+
+
+def test_nobody_works_for_a_peer_that_is_gone() -> None:
+    async def work() -> None:
+        begun, given_up = asyncio.Event(), asyncio.Event()
+
+        async def look() -> Any:
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                given_up.set()
+                raise
+
+        async with serving(look) as (_, number, _):
+            async with connected("127.0.0.1", number) as (_, writer):
+                writer.write(b"GET /health HTTP/1.1\r\nHost: n\r\n\r\n")
+                await begun.wait()
+            await asyncio.wait_for(given_up.wait(), 60)
 
     run(work())
 
