@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import side_by_side
 from stage import (
     BOLD,
     CLEAN,
@@ -441,13 +442,12 @@ SCENES: tuple[Callable[[Stage], None], ...] = (
 
 
 def play(stage: Stage) -> None:
-    """Every scene; at the end the original must be what it was."""
+    """Every scene, after the first as many at once as there are processors; at the end the original must be what it was."""
     begun = time.monotonic()
     print(f"Working in {stage.root}")
     SCENES[0](stage)
     before = digests(stage.root / "node-1"), digests(stage.root / "node-2")
-    for scene in SCENES[1:]:
-        scene(stage)
+    side_by_side.play(stage, SCENES[1:], begin_with=pipeline, at_once=max(1, os.cpu_count() or 1))
     title("The end")
     require(
         before == (digests(stage.root / "node-1"), digests(stage.root / "node-2")),
@@ -474,6 +474,9 @@ def main() -> int:
     except UnexpectedError as error:
         print(f"\n{colour(RED, 'FAILED')}  {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("\ninterrupted", file=sys.stderr)
+        return 130
     finally:
         if arguments.keep:
             print(f"The data is kept in {root}")

@@ -23,6 +23,8 @@ CLEAN, REPAIRABLE, DAMAGED, DAMAGE_REMAINS, REFUSED, IO_ERROR = 0, 3, 4, 5, 13, 
 WIDTH = 100
 SHOWN_LINES = 16
 DIM, BOLD, RED, GREEN, PLAIN = "\033[2m", "\033[1m", "\033[31m", "\033[32m", "\033[0m"
+COLOURED = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+"""Asked once, of the terminal: a scene that is played beside others writes to a file, and is shown there later."""
 
 
 WRITER = """
@@ -66,7 +68,7 @@ def require(truth: bool, what: str) -> None:
 
 def colour(code: str, text: str) -> str:
     """`text` in a colour, where a terminal shows it."""
-    return f"{code}{text}{PLAIN}" if sys.stdout.isatty() and "NO_COLOR" not in os.environ else text
+    return f"{code}{text}{PLAIN}" if COLOURED else text
 
 
 def title(text: str) -> None:

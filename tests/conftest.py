@@ -68,6 +68,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="also run the thorough variants that take minutes")
 
 
+LONGEST_VALUE = 80
+"""Characters or bytes of a value that a test's name has in full; some values are files of megabytes."""
+
+
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """A name with the length of a long value: names travel between processes and into the environment of commands."""
+    if isinstance(val, str | bytes) and len(val) > LONGEST_VALUE:
+        return f"{argname} of {len(val)}"
+    return None
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Tests that share a Spark session or a cluster run in one process; otherwise each process would start its own."""
     if not getattr(session.config.option, "loadgroup", False):

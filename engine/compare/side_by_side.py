@@ -178,7 +178,7 @@ class _SideBySide:
             data = _bytes(one, first, stop)
             if reference is None:
                 reference = data
-            elif len(data) != len(reference) or not np.array_equal(data, reference):
+            elif not np.array_equal(data, reference):
                 return False
         return True
 

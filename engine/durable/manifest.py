@@ -19,6 +19,7 @@ import enum
 import hashlib
 import itertools
 import json
+import os
 import re
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -184,7 +185,7 @@ def check_name(name: str, state_files: Collection[str]) -> str:
     `state_files`: what a repair of this store may change of our own state, by such paths.
     """
     parts = name.split("/")
-    if not name or "\0" in name or "\\" in name or name.startswith("/") or {"", ".", ".."} & set(parts):
+    if not name or "\0" in name or "\\" in name or {"", ".", ".."} & set(parts):
         raise ValueError(f"path {name!r} does not stay inside the storage directory")
     if parts[0] == disk.STATE_DIRECTORY and name not in state_files:
         raise ValueError(f"path {name!r} lies in {disk.STATE_DIRECTORY}, which no repair touches")
@@ -194,7 +195,9 @@ def check_name(name: str, state_files: Collection[str]) -> str:
 def locate(storage: Path, name: str) -> Path:
     """The file of a checked name.  Raises RefusedError when a symbolic link leads out of the storage directory."""
     path = storage / name
-    if not path.parent.resolve().is_relative_to(storage.resolve()) or path.is_symlink():
+    above = name.split("/")[:-1]
+    linked = any(os.path.islink(os.path.join(storage, *above[: count + 1])) for count in range(len(above)))
+    if (linked and not path.parent.resolve().is_relative_to(storage.resolve())) or path.is_symlink():
         raise RefusedError(
             f"{path}: a symbolic link leads out of {storage}",
             advice="repair works only inside the storage directory; --partition leaves the others out",

@@ -164,25 +164,25 @@ class _Segment:
             if reader is not None:
                 if reader.size == HEADER_SIZE:
                     reader.next_id = reader.begins
-                joined = behind is None
+                waiting = behind
                 try:
                     for item in reader.backwards(self._wanted.first, self._wanted.last):
                         self.stretch = reader.stretch
-                        if behind is not None and not joined:
-                            yield from self.joined(self, behind)
-                            joined = True
+                        if waiting is not None:
+                            yield from self.joined(self, waiting)
+                            waiting = None
                         yield from self._render(reader, item, reverse=True)
                     self.stretch = reader.stretch
-                    if behind is not None and not joined:
-                        yield from self.joined(self, behind)
+                    if waiting is not None:
+                        yield from self.joined(self, waiting)
                 except DiskReadError as error:
                     yield from unreadable(self._job, error).findings
             yield from reversed(findings)
 
-    def reaches(self, stop: int) -> bool:
-        """Whether ids between its end and `stop` are wanted; not where its end is not known."""
+    def misses(self, first: int) -> bool:
+        """Whether it ends somewhere else than in front of the id `first`; not where its end is not known."""
         expected = None if self.stretch is None else self.stretch.next_id
-        return expected is not None and expected != stop and self._wanted.overlaps(*sorted((expected, stop - 1)))
+        return expected is not None and expected != first
 
     def _look(self) -> None:
         """See where it begins; what is wrong with it is not told."""
@@ -210,9 +210,9 @@ class _Segment:
     def joined(self, before: _Segment, behind: _Segment) -> Iterator[Finding]:
         """A gap or an overlap between two neighbours, unless they were truncated or written meanwhile.
 
-        The one behind is opened for it where ids between them are wanted.
+        The one behind is opened for it where its name is not the next id.
         """
-        if behind.stretch is None and before.reaches(behind._job.first):
+        if behind.stretch is None and before.misses(behind._job.first):
             behind._look()
         if before.stretch is None or behind.stretch is None:
             return
@@ -242,8 +242,8 @@ class _Segment:
         rows = range(len(batch))
         first, last = self._wanted.first, self._wanted.last
         begins = int(batch.transaction_id[0])
-        if first is not None and first > begins:
-            rows = rows[first - begins :]
+        if first is not None:
+            rows = rows[max(0, first - begins) :]
         if last is not None:
             rows = rows[: max(0, last + 1 - begins - rows.start)]
         for row in reversed(rows) if reverse else rows:

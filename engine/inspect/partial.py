@@ -28,7 +28,7 @@ class PartialScan:
         self._scan = scan
         self._size = size
 
-    def run(self, fraction: float | None, seed: str, *, bodies: bool = True) -> None:
+    def run(self, fraction: float | None, seed: str, *, bodies: bool) -> None:
         """Check both ends, and a sample of `fraction` of the data where given; without `bodies` not the index between.
 
         Raises CutShort, DiskReadError.
@@ -41,12 +41,14 @@ class PartialScan:
         if not isinstance(
             read_record_at(scan.source, scan.position, expected_id=scan.next_id, max_record=MOST_HELD), RecordView
         ):
-            head.advance(self._size, until=scan.position + 1)
+            head.advance(self._size, until=scan.position)  # what stands there, and no more
         parts = [head]
         for first, last in ranges:
             part = self._start_at(first)
-            until = self._size if index is None else index.entry(last)
-            if index is None and fraction is not None:
+            if index is not None:
+                until = index.entry(last)
+            else:
+                assert fraction is not None  # without both there are no ranges
                 until = HEADER_SIZE + int((self._size - HEADER_SIZE) * fraction)
             until = self._size if until is None else max(part.position, min(until, self._size))
             part.advance(until)

@@ -274,7 +274,7 @@ class PartitionRun:
         `elsewhere`: ids that another finding counts as missing.
         """
         view = self._partition.view
-        if view is None:
+        if view is None or self.beyond:
             return
         for segment in view.segments:
             if segment.data is None and segment.index is not None and self._partition.names(segment.index.path):

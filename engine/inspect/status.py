@@ -137,7 +137,7 @@ def _describe(
     for job in run.jobs:
         findings += run.add(check(job))
     findings += run.finish(again)
-    reports = [report for report in run.reports if not report.gone]
+    reports = run.reports
     held = [report for report in reports if report.last_id is not None]
     return _partition(
         number,

@@ -90,12 +90,10 @@ class Scope:
         """The segments to check, in order; `template` says what is known of the partition."""
         view = partition.view
         present = [] if view is None else view.data_segments
-        latest = present[-1].first_transaction_id if present else -1
         behind = [*(segment.first_transaction_id for segment in present[1:]), None]
         for segment, following in zip(present, behind, strict=False):
             if partition.names(segment.data_path) and segment.data is not None:
-                first = segment.first_transaction_id
-                job = _job(template, first, first == latest, segment.data.size, None)
+                job = _job(template, segment.first_transaction_id, following is None, segment.data.size, None)
                 yield replace(job, following=following)
         if not partition.whole:
             yield from _odd_names(partition, template)
@@ -178,9 +176,7 @@ def _look_at_storage(scope: Scope, storage: PurePath, partitions: Collection[int
     scope.temporary, scope.unknown = view.temporary, view.unknown
     if partitions is not None and view.control is not None and view.control.size_fits:
         check_partitions(view.control, partitions)
-    numbers = [
-        int(name) for name in places.names(storage) if name.isascii() and name.isdigit() and str(int(name)) == name
-    ]
+    numbers = {int(name) for name in places.names(storage) if name.isascii() and name.isdigit()}
     for number in sorted(numbers):
         path = storage / str(number)
         if number < 2**31 and places.is_directory(path) and (partitions is None or number in partitions):

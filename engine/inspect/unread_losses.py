@@ -20,15 +20,14 @@ from waltzctl.formats.segment import RECORD_OVERHEAD
 def losses_in_front(run: PartitionRun, span: Span) -> Iterator[Finding]:
     """Ids in front of the first segment, if any of `span` are missing there.  Raises CutShort."""
     for _ in range(ATTEMPTS):
-        view = run.view
-        if not run.jobs or view is None or not run.whole:
+        if not run.jobs or not run.whole:
             return
-        first, *behind = run.jobs
+        view, (first, *behind) = run.view, run.jobs
+        assert view is not None  # which has them
         if not _meets(span, (0, max(1, first.first))):
             return
         report = run.by_ends(first)
-        found = _gap_in_front([report])
-        if found is None or not _meets(span, (found.first, found.stop)):
+        if _gap_in_front([report]) is None:
             return
         # a segment behind it may begin earlier than its name says
         found = _gap_in_front([report, *map(run.by_ends, behind)])

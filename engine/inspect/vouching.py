@@ -100,7 +100,7 @@ class _Control:
     @classmethod
     def read(cls, path: PurePath) -> _Control | None:
         control = read_control(path)
-        if control is None or not control.size_fits:
+        if control is None:
             return None
         current = ((info.partition, info.current_struct) for info in control.partitions)
         return cls(control, {number: one.marks for number, one in current if one is not None})
@@ -281,7 +281,8 @@ class Vouching:
             yield self._finding(Code.READ_ERROR, path, str(error), wanted.name)
             return
         if found is not None and found.sha256 == wanted.sha256:
-            if segment is not None and state.size > wanted.size:
+            if state.size > wanted.size:
+                assert segment is not None  # nothing else may be longer
                 grown.setdefault(segment[0], wanted.name)
             return
         if wanted.name == CONTROL_FILE_NAME and (risen := self._marks_risen(path)) is not None:

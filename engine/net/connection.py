@@ -310,7 +310,6 @@ class Connection(asyncio.BufferedProtocol):
         if self.requests <= self._most_requests // 2 and self.size <= self._most_bytes // 2:
             self._resume(Pause.UNDER_WAY)
         if self._pauses & Pause.DRAINING and not self.requests:
-            self.send()
             self.close()
 
     def _check_bounds(self) -> None:

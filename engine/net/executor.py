@@ -130,8 +130,7 @@ class Executor:
             self._closing = True
             idle, self._idle = self._idle, []
             threads = [worker.thread for worker in self._workers]
-        for worker in idle:
-            worker.job = None
+        for worker in idle:  # which has no job
             worker.wake.release()
         for thread in threads:
             thread.join()

@@ -30,7 +30,7 @@ def _is_loopback_address(text: str) -> bool:
     """Raises ValueError for what is no address."""
     import ipaddress
 
-    address = ipaddress.ip_address(text.partition("%")[0])
+    address = ipaddress.ip_address(text)
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         return address.ipv4_mapped.is_loopback
     return address.is_loopback

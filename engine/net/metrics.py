@@ -141,8 +141,6 @@ class Sample:
     @property
     def stddev(self) -> float:
         """The weighted standard deviation; 0 for fewer than two values."""
-        if len(self.values) < 2:
-            return 0.0
         mean = self.mean
         return math.sqrt(math.fsum(w * (v - mean) ** 2 for v, w in zip(self.values, self.weights, strict=True)))
 

@@ -50,7 +50,7 @@ class _Run(Generic[Result]):
             waiting, self._waiting = self._waiting, set()
         for future in waiting:
             with contextlib.suppress(RuntimeError):  # its event loop has been closed
-                future.get_loop().call_soon_threadsafe(_wake, future)
+                future.get_loop().call_soon_threadsafe(future.set_result, None)
 
     async def wait(self, seconds: float | None) -> bool:
         """Wait until the run is over, or for so long; whether it is over.  None: without a bound."""
@@ -60,7 +60,7 @@ class _Run(Generic[Result]):
                 return True
             self._waiting.add(future)
         try:
-            await asyncio.wait([future], timeout=None if seconds is None else max(0.0, seconds))
+            await asyncio.wait([future], timeout=seconds)
         finally:
             with self._lock:
                 self._waiting.discard(future)
@@ -72,11 +72,6 @@ class _Run(Generic[Result]):
         if self._error is not None:
             raise self._error
         return self._value  # type: ignore[return-value]  # None is a Result where it stands here
-
-
-def _wake(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
 
 
 class SingleFlight(Generic[Result]):

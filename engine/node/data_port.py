@@ -413,7 +413,6 @@ class DataConnection(Connection):
     def _go_on(self) -> None:
         for partition in list(self._waiting):
             self._retry(partition)
-        self._give_turn_back()
 
     def _give_turn_back(self) -> None:
         if self._has_turn:

@@ -33,10 +33,16 @@ def _rebuild_index(path: PurePath, arguments: Arguments) -> Repair:
     return plan_rebuild_index(path, partitions=arguments.partitions, everything=arguments.everything)
 
 
+def _only_one(arguments: Arguments) -> int | None:
+    """The partition of a plan that is made for one."""
+    partitions = arguments.partitions or ()
+    return partitions[0] if len(partitions) == 1 else None
+
+
 def _truncate(path: PurePath, arguments: Arguments) -> Repair | None:
-    if arguments.partitions is None or arguments.after is None:
+    partition = _only_one(arguments)
+    if partition is None or arguments.after is None:
         return None
-    (partition,) = arguments.partitions
     return plan_truncate(path, partition=partition, after=arguments.after, allow_data_loss=arguments.allow_data_loss)
 
 
@@ -57,9 +63,9 @@ def _convert(path: PurePath, arguments: Arguments) -> Repair | None:
 
 
 def _set_partition(path: PurePath, arguments: Arguments) -> Repair | None:
-    if arguments.partitions is None or not arguments.settings:
+    partition = _only_one(arguments)
+    if partition is None or not arguments.settings:
         return None
-    (partition,) = arguments.partitions
     setting = PartitionSetting.of(arguments.settings)
     return plan_set_partition(path, partition=partition, setting=setting, allow_data_loss=arguments.allow_data_loss)
 

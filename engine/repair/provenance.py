@@ -31,6 +31,7 @@ import numpy as np
 from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.findings import Code
 from waltzctl.engine.log.evidence import MOMENT_MS
+from waltzctl.engine.log.index import IndexReader
 from waltzctl.engine.log.view import SegmentView, read_segment_header
 from waltzctl.engine.repair.content import Content
 from waltzctl.engine.repair.replicas import Agreement, ReplicaSegments
@@ -266,7 +267,7 @@ def _compare(
             agree += int(np.count_nonzero(equal)) - skipped
             differ += int(np.count_nonzero(~equal))
     if hint is not None and said.records:
-        entries = max(0, hint.size() - HEADER_SIZE) // ENTRY_SIZE
+        entries = IndexReader(hint, named).count()
         if differ * _STRAYS > agree:
             said.against.append(f"{differ} of {compared} entries of the index are not where its records begin")
         elif last - named - entries > CHECKPOINT_INTERVAL:

@@ -330,7 +330,7 @@ def _plan_segment(task: _SegmentTask) -> _SegmentPlan:
         path = segment.index_path
         wanted = IndexPlan(path, content, begins, head, path, following, keeps_end=True, doubts=True)
         why = wanted.differs(segment.index)
-        if why is not None and task.proven.index_with_data == name and wanted.stop() < task.proven.with_data:
+        if task.proven.index_with_data == name and wanted.stop() < task.proven.with_data:
             loss = loss_finding(BelowProof(wanted.stop(), task.proven.with_data, name, True), files.where)
             return _SegmentPlan(partition, None, "built from the data, the index would forget them", loss)
     except DiskReadError as error:

@@ -72,12 +72,13 @@ def plan_partition(
         context, LossPlanner(context, replicas, mark, proven.required - 1), mark, end, proven, accepted, whole=whole
     )
     walk.run()
-    if assigned and not any(part.content is not None or not _leftover(part) for part in context.segments):
+    if assigned and all(map(_leftover, context.segments)):
         _nothing_left(context)
     if view is None and len(context.segments) == 0:
         del draft.undecided[before:]
         known = _current(control, partition)
-        gone = DirectoryGone(*((None, None) if known is None else (known.local_low_water_mark, known.session_id)))
+        assert known is not None  # or nothing would tell that it is assigned
+        gone = DirectoryGone(known.local_low_water_mark, known.session_id)
         context.leave(gone, "no replica gives its records")
     for part in sorted(context.segments, key=lambda part: part.first):
         plan_files(context, part)
@@ -301,8 +302,7 @@ def _covered(context: RepairContext, first: int, stop: int) -> bool:
 def _as_listed(context: RepairContext, part: RepairedSegment) -> bool:
     """Whether what other segments will hold is what an index without data lists: found there, or restored from a replica."""
     orphan = SegmentView(context.partition, part.first, None, part.index)
-    contents = ((one.first, one.content) for one in context.segments)
-    planned = [(first, held) for first, held in contents if held is not None and held.size() > HEADER_SIZE]
+    planned = [(one.first, one.content) for one in context.segments if one.content is not None]
     try:
         return listed_in(orphan, planned)
     except (DiskReadError, FileNotFoundError):

@@ -99,7 +99,7 @@ class RepairContext:
     `around`: what every data file is judged by.
     `given_up`: ids (first, behind the last) that the plan gives up, and why they are lost.  `disputed`: those of which one record
     stays and another goes, and nothing tells which is right.  `confirmed`: those whose records here are a replica's, too.
-    `lowered_to`: the local low-water mark that it leaves, where it lowers it.
+    `lowered_to`: the local low-water mark that it leaves, where it is not lower already.
     """
 
     draft: PlanDraft
@@ -125,10 +125,8 @@ class RepairContext:
 
     def lower_mark(self, after: int) -> None:
         """The local low-water mark falls to `after`, if it is above."""
-        info = self.control.partitions[self.partition]
-        if info.current_struct is not None and after < info.current_struct.local_low_water_mark:
-            lower_mark(self.draft, self.draft.storage / CONTROL_FILE_NAME, info, after)
-            self.lowered_to = after
+        lower_mark(self.draft, self.draft.storage / CONTROL_FILE_NAME, self.control.partitions[self.partition], after)
+        self.lowered_to = after
 
     def find(self, code: Code, path: PurePath, message: str, **place: int | Severity | None) -> Finding:
         """Add a finding that a person must decide about."""

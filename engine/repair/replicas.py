@@ -302,9 +302,10 @@ def find_proven(
                     why = f"has another record {here.transaction_id} {what} the loss, or none"
         except DiskReadError as error:
             runs, why = None, f"cannot be read: {error}"
-        if runs is None or why is not None:
+        if why is not None:
             reasons.append(f"{replica.path} {why}")
         else:
+            assert runs is not None  # or there would be a reason
             proven.append(Proven(tuple(runs), replica.path))
     if len({_digest(one) for one in proven}) > 1:
         return Refusal(

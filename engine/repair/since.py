@@ -97,7 +97,7 @@ class _DataFile:
     first: int
     path: PurePath
     content: Content
-    back: bool = False
+    back: bool
     since: bool = False
 
 
@@ -203,14 +203,13 @@ def content_before(entry: QuarantineEntry, file: KeptFile) -> Content:
         if one.kept is not None:
             pieces.append(FileSpan(entry.path / one.kept, 0, one.length))
         position = one.offset + max(one.length, one.written)
-    if position < before.size:
-        pieces.append(FileSpan(path, position, before.size))
+    pieces.append(FileSpan(path, min(position, before.size), before.size))
     return Content(str(path), tuple(pieces))
 
 
 def falling_marks(entry: QuarantineEntry) -> tuple[MarkFall, ...]:
     """Sessions and marks that are lower once an entry was taken back.  Raises DiskReadError."""
-    file = next((one for one in entry.files if one.path == CONTROL_FILE_NAME and one.in_place), None)
+    file = next((one for one in entry.files if one.path == CONTROL_FILE_NAME), None)
     now = read_control(entry.storage / CONTROL_FILE_NAME)
     if file is None or now is None or file.before is None or file.before.size < CONTROL_HEADER.size:
         return ()

@@ -51,11 +51,9 @@ def read_packet(
     before: _End | None = None
     for place, item in enumerate(packet):
         if isinstance(item, Notice):
-            before = None
             yield from gathering.tell(item.findings, item.node)
             continue
         if isinstance(item, MissingTask):
-            before = None
             yield from gathering.tell(list(item.run(limits)), item.node)
             continue
         yield from gathering.begin(item.node, item.job.partition, item.job.first)

@@ -34,7 +34,7 @@ def test_the_demonstration_fails_when_something_is_not_as_expected(tmp_path: Pat
     (tmp_path / "fake" / "waltzctl" / "__main__.py").write_text("")
     copy = tmp_path / "fake" / "demo" / "demo.py"
     copy.parent.mkdir()
-    for name in ("demo.py", "stage.py"):
+    for name in ("demo.py", "side_by_side.py", "stage.py"):
         (copy.parent / name).write_bytes((DEMO.parent / name).read_bytes())
     done = subprocess.run([sys.executable, str(copy)], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 1

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
+import shutil
 import uuid
 from itertools import permutations
 from pathlib import Path
 
 import pytest
 
-from tests.builders import KEY, build_directory
+from tests.builders import KEY, build_directory, write_segment
 from tests.compare.clusters import marks
 from tests.inspect.test_codes import break_struct
 from waltzctl.engine.compare.directories import Directories, belongs, open_directories
 from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.errors import InvalidRequestError, MismatchError, NotWaltzError, WaltzError
 from waltzctl.engine.quorum.vote import Ballot
+from waltzctl.engine.storage.loss_ledger import ledger_path
+from waltzctl.formats.accepted_losses import AcceptedLoss, encode_ledger
+from waltzctl.formats.segment import segment_name
 
 OTHER = uuid.UUID(int=7)
 
@@ -144,3 +148,54 @@ def test_a_replica_without_its_directory_is_a_member_that_is_gone(pair: list[Pat
     assert (gone.replica, gone.held_to, gone.ballot) == (None, None, Ballot(False, 3, 20, 20))
     assert there.replica is not None
     assert there.replica.number == 1
+
+
+def accept(storage: Path, last: int) -> None:
+    path = ledger_path(storage)
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(encode_ledger([AcceptedLoss(0, 30, last, 20, "2026-11-22T08:51:18.000Z", "why")]))
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_what_a_replica_gave_up_is_its_own(pair: list[Path], which: int) -> None:
+    """It held it; and a torn end there is no loss of what must have been durable."""
+    accept(pair[which], 34)
+    members = opened(*pair).members(0)
+    assert [one.held_to for one in members] == [34 if number == which else 20 for number in (0, 1)]
+    assert [one.replica and one.replica.durable_to for one in members] == [20, 20]
+
+
+def test_what_files_alone_prove_was_held_as_well(pair: list[Path]) -> None:
+    """Without a control file the name of the last segment tells."""
+    (pair[0] / "waltz-storage.ctl").unlink()
+    write_segment(pair[0] / "0", [], first=30)
+    member, _ = opened(*pair).members(0)
+    assert (member.ballot.local_low_water_mark, member.held_to) == (None, 29)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_ledger_that_cannot_be_read_is_told_of_its_directory(pair: list[Path], which: int) -> None:
+    accept(pair[which], 34)
+    ledger = ledger_path(pair[which])
+    ledger.write_bytes(ledger.read_bytes()[:-20])
+    (one,) = opened(*pair).findings([0])
+    assert (one.code.value, one.path) == ("accepted-losses-damaged", ledger)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_damaged_pair_is_told_of_who_is_a_replica_only(pair: list[Path], there: bool) -> None:
+    break_struct(pair[0], 1, 1, 2)
+    if not there:
+        shutil.rmtree(pair[0] / "1")
+    found = opened(*pair)
+    assert len(found.members(1)) == 1 + there
+    assert [one.code.value for one in found.findings([0, 1])] == ["control-pair-checksum"] * there
+
+
+def test_a_segment_in_front_of_an_index_alone_is_the_last_one(pair: list[Path]) -> None:
+    """Of the data files, so that its torn end is that of the partition."""
+    write_segment(pair[0] / "0", [], first=30)
+    (pair[0] / "0" / segment_name(30)).unlink()
+    member, _ = opened(*pair).members(0)
+    assert member.replica is not None
+    assert [(one.first, member.replica.job(one).last) for one in member.replica.segments] == [(0, True), (30, True)]

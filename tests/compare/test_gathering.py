@@ -75,6 +75,7 @@ def test_runs_that_are_alike_go_on_from_range_to_range() -> None:
     assert found.complete
     assert [found.end_of(number) for number in (0, 1)] == [10, 10]
     assert [gathered(result(Run(0, 3, (0, 0)), Run(3, 5, (0, ABSENT)))).end_of(number) for number in (0, 1)] == [5, 3]
+    assert gathered(result(Run(0, 3, (0, 0)), Run(3, 5, (0, DAMAGED)))).end_of(1) == 5, "damage is a trace as well"
     assert gathered().end_of(0) == 0
 
 

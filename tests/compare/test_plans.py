@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.builders import build_directory
 from tests.compare.clusters import (
     COUNT,
     MARK,
@@ -151,6 +152,31 @@ def test_an_outvoted_record_is_replaced_by_that_of_the_others(nodes: list[Path],
     assert found["node-2"].plan.loses_data, "the record that goes was intact"
     assert carried_out(nodes, found, tmp_path).verdict is Verdict.EQUAL
     assert place_of(nodes[1], number)[2] == place_of(nodes[0], number)[2]
+
+
+@pytest.mark.parametrize("numbers", [[61], [0], [60, 61, 62], [61, 70]])
+def test_exactly_what_was_outvoted_is_replaced(nodes: list[Path], numbers: list[int]) -> None:
+    for number in numbers:
+        rewrite(nodes[1], number)
+    repair = planned(nodes, loss=True)["node-2"]
+    (agreed,) = repair.plan.arguments.agreed
+    assert [number for first, last in agreed.outvoted for number in range(first, last + 1)] == numbers
+    restored = [one for one in repair.plan.steps if one.action == "restore-record"]
+    ids = [(one.from_transaction_id or 0, one.to_transaction_id or 0) for one in restored]
+    assert sorted(number for first, last in ids for number in range(first, last + 1)) == numbers
+
+
+@pytest.mark.parametrize("partition", [0, 1])
+def test_who_was_outvoted_in_one_partition_is_a_source_in_none(tmp_path: Path, partition: int) -> None:
+    """One recovery mends all of a replica's partitions from the same sources."""
+    nodes = [
+        build_directory(tmp_path / f"node-{number}", {0: 30, 1: 30}, local_low_water_mark=20) for number in range(1, 6)
+    ]
+    for number in (0, 1):
+        flip(nodes[0], 5, number)
+    rewrite(nodes[1], 5, partition=partition)
+    replicas = planned(nodes, loss=True)["node-1"].plan.arguments.replicas
+    assert sorted(Path(one).name for one in replicas) == ["node-3", "node-4", "node-5"]
 
 
 def test_an_outvoted_record_below_the_mark_stays_without_leave(nodes: list[Path]) -> None:

@@ -146,3 +146,25 @@ def test_behind_a_search_that_was_given_up_everything_is_doubtful(
     assert found == [("held", 0, 28), ("torn", 28, 7)]
     assert reading.open_end
     assert reading.stretches[2] == Stretch(20, 20, None, 28, uncertain=True, torn=True)
+
+
+@pytest.mark.parametrize("left", [1, 5, 39])
+def test_an_end_whose_beginning_may_be_whole_records_may_have_held_more(storage: Path, left: int) -> None:
+    """A record's length is damaged, another one stands behind it, and the end of the file is torn."""
+    path = seg(storage, 20)
+    data = bytearray(path.read_bytes())
+    for place in (at(28) + 29, at(28) + 9, at(28) + 40):
+        data[place] ^= 1
+    path.write_bytes(bytes(data) + bytes([255]) * left)
+    idx(storage, 20).unlink()
+    told, reading = read(storage, 0, None)
+    assert told == [("held", 0, 28), ("torn", 28, 2 * SIZE + left)]
+    assert reading.open_end
+
+
+def test_an_end_behind_which_nothing_stands_held_no_more(storage: Path) -> None:
+    os.truncate(seg(storage, 20), at(28) + 39)
+    idx(storage, 20).unlink()
+    told, reading = read(storage, 0, None)
+    assert told == [("held", 0, 28), ("torn", 28, 39)]
+    assert not reading.open_end

@@ -101,6 +101,9 @@ def test_what_a_replica_lost_and_from_whom_it_comes_back(
         (("x!a", "yaa", "zaa"), [(1, 2, None)]),  # nobody holds the record in front of it
         (("a!xa", "aaya", "aaza"), [(1, 2, None)]),  # nor the one behind it
         (("!xa", "aya", "aza"), [(0, 1, None)]),
+        (("a!a", "!aa", "!aa"), [(1, 2, None)]),  # its own is damaged, or not there, at whoever holds the record
+        (("a!a", "aa", "aa"), [(1, 2, None)]),
+        (("a!a", "aa!", "aa!"), [(1, 2, None)]),
         (("a!", "aab", "aab"), [(1, 2, 1)]),
         (("!a", "aa", "aa"), [(0, 1, 1)]),
         (("!!!", "aab", "aac", "aac"), [(0, 2, 2), (2, 3, 2)]),
@@ -193,3 +196,15 @@ def test_what_is_replaced_one_by_one_ends_in_front_of_the_cut(cut: int | None, k
     own = compared("abaab", "aaaaa", "aaaaa")[0]
     assert own.outvoted == ((1, 2), (4, 5))
     assert replaced_ranges(replace(own, cut_after=cut)) == own.outvoted[:kept]
+
+
+@pytest.mark.parametrize("columns", [("axa", "a!a", "a!a", "a!a", "a!a"), ("a!a", "axa", "a!a", "a!a", "a!a")])
+def test_the_only_one_that_holds_what_the_others_lost_is_not_told_to_differ(columns: tuple[str, ...]) -> None:
+    """Whatever becomes of it."""
+    assert {one.outvoted for one in compared(*columns)} == {()}
+
+
+def test_where_nothing_intact_is_left_nobody_differs() -> None:
+    lost = compared("a!a", "a!a", "a!a")
+    assert [one.outvoted for one in lost] == [()] * 3
+    assert [one.state for one in lost] == [ReplicaStanding.DAMAGED] * 3

@@ -72,7 +72,7 @@ def _look_at(storage: StorageDirectory, number: int, partition: Partition, fence
         assert partition.read(first + place) == records[place], f"transaction {first + place} reads differently alone"
     switches = storage.availability(number)
     return PartitionSeen(
-        tuple(record.encode() for record in records),
+        tuple(records),
         (partition.session_id, partition.low_water_mark, partition.local_low_water_mark),
         last,
         partition.quarantined,

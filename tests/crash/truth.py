@@ -56,7 +56,7 @@ class Truth:
 class PartitionSeen:
     """A partition as an opened storage directory shows it."""
 
-    records: tuple[bytes, ...]
+    records: tuple[Record, ...]
     marks: Marks
     max_transaction_id: int
     quarantined: bool
@@ -141,8 +141,8 @@ def judge_partition(number: int, promised: PartitionTruth, found: PartitionSeen,
         failures.append(f"{len(found.records)} records, {promised.least} were acknowledged ({found.findings})")
     if len(found.records) > len(promised.possible):
         failures.append(f"{len(found.records)} records, only {len(promised.possible)} may be there")
-    for place, (record, data) in enumerate(zip(promised.possible, found.records, strict=False)):
-        if record.encode() != data:
+    for place, (record, read) in enumerate(zip(promised.possible, found.records, strict=False)):
+        if record != read:
             failures.append(f"record at place {place} is not transaction {record.transaction_id} as appended")
             break
     last = (

@@ -144,3 +144,26 @@ def test_behind_its_end_there_are_no_threads_and_it_flushes_all_the_same() -> No
     assert sync(flusher, [File(0), File(1, fails)])[0] is None
     assert flusher._threads == []
     flusher.close()
+
+
+def test_a_flusher_that_is_closed_while_it_works_finishes_and_ends() -> None:
+    begun, go = threading.Event(), threading.Event()
+
+    def waits() -> None:
+        begun.set()
+        assert go.wait(PATIENCE)
+
+    flusher = Flusher(log=LOG, threads=1)
+    found: list[list[SyncFailedError | None]] = []
+    flushing = threading.Thread(target=lambda: found.append(sync(flusher, [File(0), File(1, waits)])), daemon=True)
+    flushing.start()
+    assert begun.wait(PATIENCE)
+    closing = threading.Thread(target=flusher.close, daemon=True)
+    closing.start()
+    while not flusher._closed:
+        threading.Event().wait(0.001)
+    go.set()
+    for thread in (flushing, closing):
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+    assert found == [[None, None]]

@@ -468,3 +468,12 @@ def test_a_change_that_fails_is_no_change(
     monkeypatch.setattr(disk, "observer", lambda change: pytest.fail(str(change)))
     with pytest.raises((DiskWriteError, SyncFailedError, DiskReadError), match=said):
         change(tmp_path / "none")
+
+
+def test_a_control_file_that_is_not_there_is_not_made_by_locking_it(storage: Path) -> None:
+    """An empty one would be taken for damage, or for a new directory."""
+    with pytest.raises(DiskWriteError):
+        DirectoryLock.acquire(storage, storage / "another")
+    assert not (storage / "another").exists()
+    with DirectoryLock.acquire(storage, storage / "control"):
+        pass

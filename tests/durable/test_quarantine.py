@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,8 @@ from tests.repair.trees import (
 from waltzctl.engine.durable import disk, execution, journal, quarantine
 from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.durable.edits import Cut, Edit, Overwrite, Remove, Replace
-from waltzctl.engine.durable.manifest import QuarantineEntry, RepairState
+from waltzctl.engine.durable.manifest import KeptMove, QuarantineEntry, RepairState
+from waltzctl.engine.durable.undoable import check_as_left
 from waltzctl.engine.errors import (
     DamageError,
     DirectoryLockedError,
@@ -41,7 +43,7 @@ from waltzctl.engine.errors import (
     StalePlanError,
 )
 from waltzctl.engine.repair.undoing import undo
-from waltzctl.engine.storage.store import apply_edits, interrupted, list_entries, roll_back_interrupted
+from waltzctl.engine.storage.store import STORE, apply_edits, interrupted, list_entries, roll_back_interrupted
 
 SEEDS = st.integers(0, 2**32)
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
@@ -487,3 +489,107 @@ def test_of_an_entry_that_is_discarded_the_manifest_goes_last_and_behind_a_sync(
     manifest = gone.index(("unlink", "manifest.json"))
     assert gone[manifest - 1][0] == "sync-directory"
     assert gone[manifest + 1][0] == "rmdir"
+
+
+def whole(name: str, *, directory: bool = True) -> list[str]:
+    """The steps in which a file is written whole."""
+    beside = f"{name}.waltzctl-tmp"
+    steps = [f"create {beside}", f"write {beside}", f"sync {beside}", f"rename {beside}"]
+    return [*steps, "sync-directory entry"] if directory else steps
+
+
+def test_every_stage_is_durable_before_the_next_begins(tree: Path) -> None:
+    with recording() as changes:
+        entry = run(
+            tree,
+            [Replace(tree / "0/a.seg", lambda: [b"new"]), Remove(tree / "0/b.seg"), Cut(tree / "waltz-storage.ctl", 9)],
+        )
+    found = [f"{one.kind} {one.path.name}".replace(entry.id, "entry") for one in changes]
+    assert found == [
+        *("mkdir .waltzctl", "sync-directory storage", "mkdir quarantine", "sync-directory .waltzctl"),
+        *("mkdir entry", "sync-directory quarantine"),
+        *whole("manifest.json"),  # an entry that has anything says what it is
+        "create unsettled",
+        *("sync a.seg", "create new-0", "write new-0", "sync new-0"),
+        "sync b.seg",
+        *("sync waltz-storage.ctl", "create range-2", "write range-2", "sync range-2"),
+        *whole("manifest.json"),  # prepared
+        *("rename a.seg", "sync-directory entry", "sync-directory 0", "rename new-0", "sync-directory 0"),
+        *("rename b.seg", "sync-directory entry", "sync-directory 0"),
+        *("truncate waltz-storage.ctl", "sync waltz-storage.ctl"),
+        *("create journal.jsonl", "sync-directory .waltzctl", "write journal.jsonl", "sync journal.jsonl"),
+        *whole("manifest.json"),  # applied
+        *("sync-directory entry", "unlink unsettled"),
+    ]
+
+
+def test_repairs_are_numbered_in_their_order(tree: Path) -> None:
+    for size in (90, 80, 70, 60):
+        run(tree, [Cut(tree / "0/a.seg", size)])
+    assert [one.number for one in list_entries(tree)] == [1, 2, 3, 4]
+
+
+def test_what_was_interrupted_is_settled_first_and_taken_back_latest_first(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries = [run(tree, [Cut(tree / "0/a.seg", size)]) for size in (90, 80)]
+    left = (replace(entries[0], state=RepairState.PREPARED), replace(entries[1], state=RepairState.UNDOING))
+    done: list[tuple[object, ...]] = []
+    monkeypatch.setattr(quarantine, "interrupted", lambda *_: left)
+    monkeypatch.setattr(quarantine, "settle_interrupted", lambda given: done.append(("settle", *given)))
+    monkeypatch.setattr(quarantine, "ways_back", lambda _: [])
+    monkeypatch.setattr(quarantine, "_take_back", lambda entry, state, _: done.append((entry, state)) or entry)
+    assert roll_back_interrupted(tree) == left
+    assert done == [("settle", *left), (left[1], RepairState.UNDONE), (left[0], RepairState.ROLLED_BACK)]
+
+
+def test_a_directory_without_its_control_file_cannot_be_locked(tree: Path) -> None:
+    (tree / "waltz-storage.ctl").unlink()
+    with pytest.raises(RefusedError, match="there is no control file, so that the directory cannot be locked"):
+        STORE.lock(tree)
+    assert not (tree / ".waltzctl").exists()
+
+
+# --- as it was left ---------------------------------------------------------------------------------------------------
+
+
+def test_what_a_later_repair_changed_is_told_apart_from_what_anybody_changed(tree: Path) -> None:
+    first = run(tree, [Cut(tree / "0/a.seg", 90)])
+    second = run(tree, [Cut(tree / "0/a.seg", 80)])
+    both = (first, second)
+    with pytest.raises(StalePlanError, match="a later repair changed it too") as caught:
+        check_as_left(first, both)
+    assert caught.value.advice == f"undo {second.id} first"
+    check_as_left(first, both, but=[tree / "0/a.seg"])
+    check_as_left(second, both)
+    (tree / "0/a.seg").write_bytes(b"newer")
+    with pytest.raises(StalePlanError, match=f"the file is not as the repair {second.id} left it"):
+        check_as_left(second, both)
+    with pytest.raises(StalePlanError, match="left it"):
+        check_as_left(first, (first, replace(second, state=RepairState.UNDONE)))
+
+
+@pytest.mark.parametrize("now", ["there", "nowhere", "both", "a file is in its place"])
+def test_a_directory_that_was_moved_is_where_it_was_moved_to(tree: Path, now: str) -> None:
+    move = KeptMove("0", ".waltzctl/unassigned/0")
+    base = run(tree, [Cut(tree / "waltz-storage.ctl", 9)])
+    entry = replace(base, files=(), moves=(move,))
+    target = tree / move.target
+    target.parent.mkdir()
+    (tree / "0").rename(target)
+    if now == "nowhere":
+        target.rename(tree / "elsewhere")
+    elif now == "both":
+        (tree / "0").mkdir()
+    elif now == "a file is in its place":
+        (tree / "0").write_bytes(b"")
+    if now == "there":
+        check_as_left(entry, (entry,))
+        later = replace(
+            entry, id="later", number=2, moves=(), files=(replace(base.files[0], path=f"{move.target}/a.seg"),)
+        )
+        with pytest.raises(StalePlanError, match="a later repair changed it too"):
+            check_as_left(entry, (entry, later))
+    else:
+        with pytest.raises(StalePlanError, match="was moved again since the repair"):
+            check_as_left(entry, (entry,))

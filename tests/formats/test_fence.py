@@ -117,9 +117,10 @@ def test_a_header_that_cannot_be_meant() -> None:
     for size in range(len(good)):
         with pytest.raises(FenceError, match="bytes"):
             decode_fence_header(good[:size])
-    newer = FENCE_HEADER.struct.pack(b"WZSESSIO", 2, 3, bytes(44), 0)[:60]
-    with pytest.raises(FenceError, match="version 2"):
-        decode_fence_header(newer + struct.pack(">I", zlib.crc32(newer)))
+    for version in (2, 0, -1):
+        other = FENCE_HEADER.struct.pack(b"WZSESSIO", version, 3, bytes(44), 0)[:60]
+        with pytest.raises(FenceError, match=f"version {version}"):
+            decode_fence_header(other + struct.pack(">I", zlib.crc32(other)))
 
 
 def test_the_numbers_of_the_format() -> None:

@@ -13,13 +13,13 @@ import pytest
 
 from tests.builders import build_directory
 from tests.inspect.helpers import age, flip, idx, run, seg
-from waltzctl.engine.errors import ClusterError
+from waltzctl.engine.errors import ClusterError, DiskReadError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.findings.indexes import WrongEntries
 from waltzctl.engine.inspect import distributed_checks
 from waltzctl.engine.inspect.distributed_checks import Checked, CheckTask, SoundPart, Terms, check, check_all
 from waltzctl.engine.inspect.read_limits import ReadLimits
-from waltzctl.engine.inspect.segment_checks import check_segment
+from waltzctl.engine.inspect.segment_checks import SegmentCheck, check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.inspect.verification import VerifyOptions, VerifySummary
 from waltzctl.engine.inspect.verify import verify
@@ -245,6 +245,15 @@ def test_a_part_in_which_something_is_wrong_is_no_answer(storage: Path) -> None:
     assert check(task) == Checked(0)
     seg(storage, 0, 0).unlink()
     assert check(task) == Checked(0)
+
+
+def test_a_part_that_cannot_be_read_is_no_answer(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreadable(self: SegmentCheck) -> SegmentCheck:
+        raise DiskReadError(seg(storage, 0, 0), 0, OSError(5, "made up"))
+
+    monkeypatch.setattr(SegmentCheck, "__enter__", unreadable)
+    part = Part(5, at(5), at(10))
+    assert check(CheckTask(job(age(storage)), Terms(WHOLE, None, None), part)) == Checked(0)
 
 
 def answers(storage: Path, *parts: Part) -> list[Checked]:

@@ -499,6 +499,46 @@ def test_a_finished_segment_is_recalled_as_it_was(storage: Path, tmp_path: Path)
     assert again.recall(job(storage)) is None
 
 
+@pytest.mark.parametrize(
+    "seen",
+    [
+        {"begins": 19},
+        {"next_id": None},
+        {"next_id": 40},
+        {"accounted": 31},
+        {"uncertain": True},
+        {"records": 7},
+        {"index_end": None},
+        {"last_id": None},
+        {"torn": True},
+    ],
+)
+def test_nothing_of_a_report_is_forgotten(storage: Path, tmp_path: Path, seen: dict[str, object]) -> None:
+    path = tmp_path / "state"
+    state = ResumeState(path, WHOLE)
+    report = replace(check_segment(job(storage), WHOLE, ReadLimits()), **seen)  # type: ignore[arg-type]
+    state.remember(report)
+    state.save(complete=False)
+    assert ResumeState(path, WHOLE).recall(job(storage)) == report
+
+
+def test_a_state_file_that_is_a_link_stays_one(storage: Path, tmp_path: Path) -> None:
+    place, link = tmp_path / "elsewhere", tmp_path / "state"
+    link.symlink_to(place)
+    remembered(link, storage).save(complete=False)
+    assert link.is_symlink()
+    assert json.loads(place.read_text())["segments"]
+
+
+def test_a_state_file_lies_in_nothing_that_is_inspected(storage: Path, tmp_path: Path) -> None:
+    """Not in a partition's directory either that belongs to no storage directory."""
+    alone = (storage / "0").rename(tmp_path / "0")
+    for path in (alone, seg(tmp_path, 0, 10)):
+        with pytest.raises(InvalidRequestError, match="which is only read"):
+            run(path, resume=alone / "state")
+    run(alone, resume=tmp_path / "state")
+
+
 def test_what_is_not_finished_or_gone_is_not_remembered(storage: Path, tmp_path: Path) -> None:
     path = tmp_path / "state"
     state = ResumeState(path, WHOLE)

@@ -10,6 +10,7 @@ import time
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from tests.inspect.helpers import age, codes, cut, idx, run, seg
 from tests.inspect.test_bounds import Clock
 from tests.inspect.test_codes import break_struct
 from tests.inspect.test_distributed_checks import Workers
+from tests.inspect.test_partition_steps import opened
 from waltzctl.engine.errors import ClusterError, DiskReadError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect import sampling, segment_checks, vouching
@@ -170,6 +172,9 @@ def test_what_is_no_file_is_told_once(storage: Path) -> None:
         path.mkdir()
     view = view_partition(directory, 0)
     assert [path.name[17:] for path in sorted(view.special)] == ["10.idx", "77.seg", "88.idx", "99.seg"]
+    idx(storage, 0, 77).write_bytes(segment_header(0, 77).encode() + bytes(8))
+    assert list(opened(age(storage)).orphans([])) == []
+    assert codes(check_segment(job(storage, 10), VerifyOptions(), ReadLimits()).findings) == ["special-file"]
     seg(storage, 0, 99).rmdir()
     shutil.copy(seg(storage, 0, 0), seg(storage, 0, 99))
     context = PartitionContext(storage, 0, directory, 14, True, 3)
@@ -236,7 +241,9 @@ def test_time_that_is_over_while_a_manifest_is_compared_leaves_it_open(
 def test_the_rate_and_who_listens_are_for_what_is_read_here(
     storage: Path, workers: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And compiled code is chosen for as much as that."""
     made: list[dict[str, object]] = []
+    amounts: list[int] = []
 
     class Kept(ReadLimits):
         def __init__(self, **options: object) -> None:
@@ -251,10 +258,12 @@ def test_the_rate_and_who_listens_are_for_what_is_read_here(
             pass
 
     monkeypatch.setattr(verify_module, "ReadLimits", Kept)
+    monkeypatch.setattr(verify_module, "kernels", SimpleNamespace(choose=amounts.append))
     listener = Listener()
     options = VerifyOptions(limit_rate=10**9, max_duration=1000, exclusive=True)
     list(verify_module.verify([storage], options, listener, Workers(1) if workers else None))
     rate, told = (None, SILENT) if workers else (10**9, listener)
+    assert amounts == ([] if workers else [sum(seg(storage, 0, first).stat().st_size for first in (0, 10, 20))])
     assert made == [{"max_duration": 1000, "limit_rate": rate, "progress": told, "exclusive": True}]
 
 
@@ -264,6 +273,24 @@ def test_an_end_that_grows_meanwhile_is_not_settled(storage: Path) -> None:
         assert settled(reader)
         with seg(storage, 0, 20).open("ab") as file:
             file.write(b"x")
+        assert not settled(reader)
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_an_end_in_front_of_another_segment_is_settled_unless_it_changes_now(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, last: bool
+) -> None:
+    """However new it is: nobody appends to it, so nothing is waited for; also where it was the last when it was listed."""
+
+    def wait(seconds: float) -> bool:
+        raise AssertionError(seconds)
+
+    os.utime(seg(storage, 0, 0))
+    limits = ReadLimits()
+    monkeypatch.setattr(limits._stop, "wait", wait)
+    with ChunkReader(replace(job(storage, 0), last=last), limits, data=False) as reader:
+        assert settled(reader)
+        cut(seg(storage, 0, 0), HEADER_SIZE)
         assert not settled(reader)
 
 

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -29,6 +30,9 @@ from waltzctl.engine.inspect import (
     dump_index,
     split_segments,
     vouching,
+)
+from waltzctl.engine.inspect import (
+    dump_records as dump_records_module,
 )
 from waltzctl.engine.inspect import verify as verify_module
 from waltzctl.engine.inspect.control_checks import inspect_control
@@ -56,13 +60,15 @@ from waltzctl.engine.inspect.status import storage_status
 from waltzctl.engine.inspect.targets import look_around, plan
 from waltzctl.engine.inspect.unread_losses import losses_behind, losses_in_front
 from waltzctl.engine.inspect.verification import ManifestRequest, VerifyOptions
+from waltzctl.engine.log import assess, places
 from waltzctl.engine.log.assess import Stretch
 from waltzctl.engine.log.parts import Part
 from waltzctl.engine.log.view import PartitionView, read_control
+from waltzctl.engine.losses import Gap, Overlap
 from waltzctl.engine.scan.byte_source import BytesSource, FileSource
 from waltzctl.engine.scan.columns import Damage
 from waltzctl.formats.control import ControlHeader, Layout, initial_control
-from waltzctl.formats.segment import HEADER_SIZE, Record, encode_entries, encode_records
+from waltzctl.formats.segment import HEADER_SIZE, SEGMENT_HEADER, Record, encode_entries, encode_records
 
 SIZE = 20
 RECORD = SIZE + 40
@@ -182,6 +188,52 @@ def test_segments_of_which_nothing_is_wanted_join_all_the_same(
 )
 def test_segments_whose_names_bound_them_are_not_opened(storage: Path, span: Span, held: list[int]) -> None:
     assert [one.first for one in opened(storage).holding(span)] == held
+
+
+@pytest.mark.parametrize("first", [0, 20])
+def test_no_gap_is_told_beside_a_segment_that_changes_now(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, first: int
+) -> None:
+    def joint(before: Stretch, behind: Stretch) -> Gap | Overlap | None:
+        with seg(storage, 0, first).open("ab") as file:
+            file.write(b"x")
+        return assess.joint(before, behind)
+
+    seg(storage, 0, 10).unlink()
+    idx(storage, 0, 10).unlink()
+    assert "segment-gap" in told(age(storage))
+    monkeypatch.setattr(dump_records_module, "joint", joint)
+    assert "segment-gap" not in told(storage)
+
+
+def test_backwards_everything_comes_in_the_other_order(storage: Path) -> None:
+    """Also what is wrong with one header."""
+    header = replace(segment_header(0, 10), cluster_key=UUID(int=9), partition=3)
+    patch(seg(storage, 0, 10), 0, header.encode())
+    forwards = list(dump_records(age(storage)))
+    assert codes(one for one in forwards if isinstance(one, Finding)) == ["segment-key", "segment-partition"]
+    assert list(dump_records(storage, reverse=True)) == forwards[::-1]
+
+
+@pytest.mark.parametrize(
+    ("held", "last", "lines", "looked_at"),
+    [(10, 9, ["9"], [0]), (8, 9, ["7", "segment-gap"], [0, 10]), (8, 12, ["7", "segment-gap", "12"], [0, 10])],
+)
+def test_a_dump_opens_what_it_needs(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, held: int, last: int, lines: list[str], looked_at: list[int]
+) -> None:
+    """A segment of which nothing is wanted is opened where the one in front of it ends too early, for its beginning."""
+    seen: list[int] = []
+
+    class Reader(ChunkReader):
+        def __init__(self, job: SegmentJob, *more: Any, **options: Any) -> None:
+            seen.append(job.first)
+            super().__init__(job, *more, **options)
+
+    cut(seg(storage, 0, 0), at(held))
+    monkeypatch.setattr(dump_records_module, "ChunkReader", Reader)
+    assert told(age(storage), first=3, last=last) == lines
+    assert seen == looked_at
 
 
 @pytest.mark.parametrize(
@@ -565,6 +617,12 @@ def sealed(change: Callable[[dict[str, Any]], object]) -> bytes:
         (lambda one: one["signature"].update(public_key="1" * 63), "manifest.signature: public_key is not valid"),
         (lambda one: one["signature"].update(signature="1" * 127), "manifest.signature: signature is not valid"),
         (lambda one: one["files"].append(one["files"][0]), "a file is named twice"),
+        (lambda one: one["files"].append(one["files"][0] | {"size": 2}), "a file is named twice"),
+        (lambda one: one["files"].append(one["files"][0] | {"sha256": "1" * 64}), "a file is named twice"),
+        (lambda one: one["files"][0].update(sha256="0" * 65), "files[0]: sha256 is not valid"),
+        (lambda one: one["files"][0].update(sha256="0" * 63), "files[0]: sha256 is not valid"),
+        (lambda one: one["signature"].update(public_key="1" * 65), "manifest.signature: public_key is not valid"),
+        (lambda one: one["signature"].update(signature="1" * 129), "manifest.signature: signature is not valid"),
         (lambda one: one.update(num_partitions=2), "its key and number of partitions are not those of its control header"),
         (lambda one: one.update(control_header="0" * 254), "manifest: control_header is not valid"),
         (lambda one: one.update(layout="other"), "'other' is not a valid Layout"),
@@ -783,6 +841,7 @@ def test_what_is_hashed_is_read_by_one_thread(storage: Path, tmp_path: Path, mon
 
 def test_a_control_file_is_dumped_of_partitions_that_it_has(storage: Path) -> None:
     assert [info.partition for info in dump_control(storage, [0]).partitions] == [0]
+    assert dump_control(storage, []).partitions == ()
     with pytest.raises(InvalidRequestError):
         dump_control(storage / "0", [1])
 
@@ -857,6 +916,23 @@ def test_parts_between_which_something_stands_are_no_sound_segment(tmp_path: Pat
             scan.advance(stop)
             assert (scan.position, scan.records) == (stop, 5)
         assert {one.path.suffix for one in check.finish_parts(scans).findings} == {".seg", ".idx"}
+
+
+def test_time_that_is_over_while_parts_are_joined_leaves_the_rest_unread(storage: Path) -> None:
+    """The first one lies behind the beginning, so that all is read again."""
+    with SegmentCheck(job(storage), ReadLimits(max_duration=0)) as check:
+        report = check.finish_parts([(check.range_scan(at(3), 23), at(10))])
+    assert (report.finished, report.uncertain, report.findings) == (False, True, ())
+
+
+def test_an_entry_that_leads_into_the_last_bytes_of_the_data_is_wrong(storage: Path) -> None:
+    """Though they are those that end the id."""
+    with seg(storage, 0, 20).open("ab") as file:
+        file.write(b"\0\0\x17")
+    with ChunkReader(job(age(storage)), ReadLimits(), data=False) as reader:
+        (found,) = dump_index.entry_findings(reader, 0x17, reader.size - 3)
+    assert isinstance(found, Finding)
+    assert (found.code.value, found.transaction_id) == ("index-entry", 0x17)
 
 
 def test_partitions_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
@@ -979,3 +1055,84 @@ def test_a_segment_that_changed_while_parts_of_it_were_read_is_read_as_a_whole(
         report = split_segments.SplitSegment(job(storage), WHOLE, ReadLimits(), pool).result()
     assert report == check_segment(job(storage), WHOLE, ReadLimits())
     assert report.records == 10
+
+
+@pytest.mark.parametrize("how", [WHOLE, VerifyOptions(quick=True), VerifyOptions(sample=0.5)])
+def test_a_check_for_which_there_was_no_time_says_what_it_saw_of_the_headers(storage: Path, how: VerifyOptions) -> None:
+    """And nothing of what it did not read."""
+    patch(seg(storage, 0, 20), SEGMENT_HEADER.offset_of("partition"), (1).to_bytes(4))
+    limits = ReadLimits()
+    limits.stop()
+    report = check_segment(job(age(storage)), how, limits)
+    assert (codes(report.findings), report.finished, report.uncertain) == (["segment-partition"], False, True)
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_a_control_file_that_cannot_be_read_is_told_however_new_it_is(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, held: bool
+) -> None:
+    if not held:
+        os.utime(storage / CONTROL)
+    monkeypatch.setattr(places, "lock_holder", lambda *paths: 1 if held else None)
+    unreadable(monkeypatch, storage / CONTROL)
+    assert codes(inspect_control(storage / CONTROL, storage).findings) == ["read-error"]
+
+
+@pytest.mark.parametrize("fault", ["index", "header"])
+def test_a_large_segment_that_cannot_be_cut_into_parts_is_read_as_a_whole(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    def failing(self: SegmentCheck, part: int) -> list[Part]:
+        raise DiskReadError(idx(storage, 0, 20), 0, OSError(5, "made up"))
+
+    flip(seg(storage, 0, 20), at(4) + 45)
+    if fault == "index":
+        monkeypatch.setattr(SegmentCheck, "parts", failing)
+    else:
+        cut(seg(storage, 0, 20), HEADER_SIZE - 1)
+    with ThreadPoolExecutor(1) as pool:
+        report = split_segments.SplitSegment(job(age(storage)), WHOLE, ReadLimits(), pool).result()
+    assert report == check_segment(job(storage), WHOLE, ReadLimits())
+    assert codes(report.findings) == (["record-checksum"] if fault == "index" else ["segment-header-short"])
+
+
+def test_a_segment_that_is_named_alone_is_told_everything_that_its_directory_would_tell_of_it(storage: Path) -> None:
+    """An index that lists too much included, of which the next segment tells otherwise."""
+    for first in (0, 10):
+        with idx(storage, 0, first).open("ab") as file:
+            file.write(encode_entries([at(10)]))
+    for first in (0, 10, 20):
+        alone = run(seg(age(storage), 0, first))[0]
+        whole = [one for one in run(storage)[0] if one.segment == first]
+        assert codes(alone) == codes(whole) == (["index-long"] if first < 20 else [])
+
+
+def test_what_stands_in_the_place_of_a_data_file_is_told_once(storage: Path) -> None:
+    """Its index is not called one without a data file as well."""
+    seg(storage, 0, 20).unlink()
+    seg(storage, 0, 20).mkdir()
+    assert "index-orphan" not in (found := codes(run(age(storage))[0]))
+    assert "special-file" in found
+    assert "index-orphan" not in told(storage)
+
+
+@pytest.mark.parametrize("layout", list(Layout))
+def test_an_accepted_loss_is_over_when_the_mark_rose_over_it(tmp_path: Path, layout: Layout) -> None:
+    """Then what is missing counts as acknowledged, once."""
+    storage = build_directory(tmp_path / "s", {0: 30}, size=SIZE, local_low_water_mark=31, layout=layout)
+    accept(storage, 30, 31, mark=13)
+    assert codes(run(age(storage))[0]) == ["acknowledged-missing"]
+    assert [line for line in told(storage) if not line.isdigit()] == ["acknowledged-missing"]
+
+
+@pytest.mark.parametrize("first", [0, 10, 20])
+def test_what_is_missing_is_counted_once_by_every_reader(storage: Path, first: int) -> None:
+    """Of a data file that is gone, whose index is there, and whose transactions were given up."""
+    accept(storage, first, first + 9, mark=35)
+    seg(storage, 0, first).unlink()
+    age(storage)
+    missing = {
+        name: sum(one.missing or 0 for one in found if isinstance(one, Finding))
+        for name, found in (("verify", run(storage)[0]), ("dump", dump_records(storage, data=False)))
+    }
+    assert missing == {"verify": 10, "dump": 10}

@@ -7,20 +7,29 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from uuid import UUID
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from tests.builders import KEY, with_marks
+from tests.inspect.helpers import codes
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.directory_lock import DirectoryLock
-from waltzctl.engine.errors import InvalidRequestError, RefusedError
+from waltzctl.engine.errors import DiskReadError, InvalidRequestError, RefusedError
 from waltzctl.engine.findings import Finding
+from waltzctl.engine.inspect import digests
+from waltzctl.engine.inspect import vouching as vouching_module
+from waltzctl.engine.inspect.digests import Digest
 from waltzctl.engine.inspect.directory_manifest import Manifest, ManifestFile, ManifestPartition, Signature
 from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.targets import Scope
 from waltzctl.engine.inspect.verification import ManifestRequest
 from waltzctl.engine.inspect.vouching import Vouching, listing
+from waltzctl.engine.log import places
+from waltzctl.engine.log.view import FileState
 from waltzctl.formats.control import CONTROL_FILE_NAME, Layout, initial_control
 from waltzctl.formats.segment import index_name, segment_name
 
@@ -93,6 +102,14 @@ def control(partition: int, **changes: int) -> bytes:
     return replace(CONTROL, partitions=infos).encode()
 
 
+BROKEN = CONTROL.encode()[: Layout.RELEASED.info_offset(1)].ljust(len(CONTROL.encode()), b"\0")
+DOCUMENTED = replace(
+    other := initial_control(Layout.DOCUMENTED, KEY, 3, 1),
+    header=CONTROL.header,
+    partitions=tuple(
+        with_marks(one, session_id=3, low_water_mark=5, local_low_water_mark=5) for one in other.partitions
+    ),
+)
 LAST, FIRST = f"0/{segment_name(10)}", f"0/{segment_name(0)}"
 OTHER_CONTROL = ("differs", "damage", CONTROL_FILE_NAME, None, None, None)
 GROWN = ("grown", "note", "0", 0, None, 20)
@@ -115,6 +132,7 @@ GROWN = ("grown", "note", "0", 0, None, 20)
         (changed(**{"notes.txt": b"mine!"}), [("differs", "damage", "notes.txt", None, None, None)]),
         (changed(**{"other.txt": b""}), [("extra-file", "damage", "other.txt", None, None, None)]),
         (changed(**pair(0, 11)), [GROWN]),
+        (changed(**{f"1/{segment_name(0)}": b"data!"}), [("grown", "note", "1", 1, None, 10)]),
         (changed(**{f"0/{segment_name(9)}": b""}), [("extra-file", "damage", f"0/{segment_name(9)}", 0, 9, None)]),
         (changed(**{"0/11.seg.tmp": b""}), [("extra-file", "damage", "0/11.seg.tmp", None, None, None)]),
         (changed(**pair(2, 0)), [("grown", "note", "2", 2, None, None)]),
@@ -132,6 +150,10 @@ GROWN = ("grown", "note", "0", 0, None, 20)
         (changed(**{CONTROL_FILE_NAME: control(1, session_id=9, local_low_water_mark=4)}),
             [OTHER_CONTROL]),
         (changed(**{CONTROL_FILE_NAME: CONTROL.encode()[:-1]}), [OTHER_CONTROL]),
+        (changed(**{CONTROL_FILE_NAME: BROKEN}), [OTHER_CONTROL]),
+        (changed(**{CONTROL_FILE_NAME: replace(CONTROL, header=replace(CONTROL.header, cluster_key=UUID(int=9))).encode()}),
+            [OTHER_CONTROL]),
+        (changed(**{CONTROL_FILE_NAME: DOCUMENTED.encode().ljust(len(CONTROL.encode()), b"\0")}), [OTHER_CONTROL]),
         (changed(**{CONTROL_FILE_NAME: CONTROL.encode() + b"\0"}), [OTHER_CONTROL]),
         (changed(**{f"{disk.STATE_DIRECTORY}/anything": b""}), []),
         (changed(**{f"0/half{disk.TEMPORARY_SUFFIX}": b""}), []),
@@ -151,6 +173,22 @@ def test_what_is_not_as_the_manifest_says(
     assert one.outcome == ("differs" if any(severity == "damage" for _, severity, *_ in told) else "matches")
 
 
+@pytest.mark.parametrize("name", [CONTROL_FILE_NAME, FIRST, LAST, "notes.txt"])
+def test_what_goes_away_while_it_is_compared_is_not_what_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    def seen(storage: Path) -> dict[str, FileState]:
+        found = listing(storage)
+        (storage / name).unlink()
+        return found
+
+    one = vouching(tmp_path, BEFORE)
+    monkeypatch.setattr(vouching_module, "listing", seen)
+    (found,) = one.findings(ReadLimits())
+    assert (found.code.value, Path(found.path)) == ("manifest-differs", tmp_path / "s" / name)
+    assert "SHA-256 none" in found.message
+
+
 @pytest.mark.parametrize(("first", "told"), [(9, "extra-file"), (10, "extra-file"), (11, "grown")])
 def test_only_what_begins_behind_the_last_segment_is_growth(tmp_path: Path, first: int, told: str) -> None:
     """A file of the last segment itself that the manifest does not name came in its place."""
@@ -163,14 +201,25 @@ def test_only_what_begins_behind_the_last_segment_is_growth(tmp_path: Path, firs
 
 def test_links_are_followed_to_a_partition_and_no_deeper(tmp_path: Path) -> None:
     """A partition may lie on another disk; deeper ones could go in a circle."""
-    lay(tmp_path / "s", {"0/a": b"1", "b": b"22"})
+    lay(tmp_path / "s", {"0/a": b"1", "b": b"22", "0.x": b""})
     lay(tmp_path / "there", {"c": b"333"})
     (tmp_path / "s" / "1").symlink_to(tmp_path / "there")
     (tmp_path / "s" / "0" / "deep").symlink_to(tmp_path / "there")
     os.mkfifo(tmp_path / "s" / "0" / "pipe")
     os.mkfifo(tmp_path / "s" / "pipe")
     (tmp_path / "s" / "nowhere").symlink_to(tmp_path / "none")
-    assert [(name, one.size) for name, one in listing(tmp_path / "s").items()] == [("0/a", 1), ("1/c", 3), ("b", 2)]
+    assert [(name, one.size) for name, one in listing(tmp_path / "s").items()] == [
+        ("0.x", 0), ("0/a", 1), ("1/c", 3), ("b", 2)
+    ]  # fmt: skip
+
+
+def test_a_directory_that_cannot_be_listed_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(path: Path) -> dict[str, tuple[int, int, int, int] | None]:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(places, "listing", closed)
+    with pytest.raises(DiskReadError, match=r"list.*Permission denied"):
+        listing(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -191,6 +240,54 @@ def test_as_much_of_a_segment_is_hashed_as_the_manifest_names(
     assert writing.outcome == "not-written"
 
 
+@pytest.mark.parametrize(("hashed", "again"), [(4, False), (3, True)])
+def test_what_was_hashed_while_it_was_checked_is_not_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hashed: int, again: bool
+) -> None:
+    read: list[str] = []
+
+    def digest_file(path: Path, size: int, limits: ReadLimits) -> Digest | None:
+        read.append(path.relative_to(tmp_path / "s").as_posix())
+        return digests.digest_file(path, size, limits)
+
+    one = vouching(tmp_path, BEFORE)
+    digest = Digest(hashed, hashlib.sha256(b"data"[:hashed]).hexdigest())
+    one.remember(SegmentReport(SegmentJob(tmp_path / "s" / "0", 0, 0), 0, digest=digest))
+    monkeypatch.setattr(vouching_module, "digest_file", digest_file)
+    assert list(one.findings(ReadLimits())) == []
+    assert read == [name for name in sorted(BEFORE) if again or name != FIRST]
+
+
+def test_only_the_control_file_may_have_gone_on(tmp_path: Path) -> None:
+    """Not a copy of it; what the manifest does not know of a partition is no reason to doubt it."""
+    copied = {**BEFORE, "copy": CONTROL.encode()}
+    made = manifest_of(copied)
+    unmarked = ManifestPartition(2, None, None, None, None, None)
+    lay(tmp_path / "s", {**copied, "copy": control(0, low_water_mark=6), CONTROL_FILE_NAME: control(0, session_id=4)})
+    (tmp_path / "manifest").write_bytes(replace(made, partitions=(*made.partitions[:2], unmarked)).encode())
+    differs, grown = opened(tmp_path).findings(ReadLimits())
+    assert (differs.code.value, Path(differs.path).name) == ("manifest-differs", "copy")
+    assert (grown.code.value, Path(grown.path).name) == ("manifest-grown", CONTROL_FILE_NAME)
+    assert "partition 0, 2 have risen" in grown.message
+
+
+def test_a_partition_of_which_the_manifest_knows_nothing_may_come(tmp_path: Path) -> None:
+    lay(tmp_path / "s", changed(**pair(2, 0)))
+    made = manifest_of(BEFORE)
+    (tmp_path / "manifest").write_bytes(replace(made, partitions=made.partitions[:2]).encode())
+    (found,) = opened(tmp_path).findings(ReadLimits())
+    assert (found.code.value, found.partition, found.transaction_id) == ("manifest-grown", 2, None)
+    assert "does not vouch for its records" in found.message
+
+
+def test_nothing_is_hashed_for_a_manifest_that_is_not_believed(tmp_path: Path) -> None:
+    key = Ed25519PrivateKey.generate().public_key()
+    (tmp_path / "key").write_bytes(key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    one = vouching(tmp_path, BEFORE, tmp_path / "key")
+    assert one.hash_to(SegmentJob(tmp_path / "s" / "0", 0, 0, bytes=4)) is None
+    assert codes(one.findings(ReadLimits())) == ["manifest-signature"]
+
+
 def test_what_is_written_is_what_is_there(tmp_path: Path) -> None:
     lay(tmp_path / "s", BEFORE)
     one = opened(tmp_path)
@@ -209,6 +306,10 @@ def test_what_is_written_is_what_is_there(tmp_path: Path) -> None:
         one.write(ReadLimits())
     (tmp_path / "manifest").unlink()
     (tmp_path / "s" / "b").write_bytes(b"")
+    with pytest.raises(RefusedError, match="changed while it was read"):
+        one.write(ReadLimits())
+    (tmp_path / "s" / "b").rename(tmp_path / "s" / LAST)
+    (tmp_path / "s" / FIRST).unlink()
     with pytest.raises(RefusedError, match="changed while it was read"):
         one.write(ReadLimits())
 

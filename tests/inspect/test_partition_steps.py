@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from uuid import UUID
 
 import pytest
 
 from tests.builders import KEY, build_directory, make_records, segment_header, write_segment
-from tests.inspect.helpers import age, codes, idx, run, seg
-from waltzctl.engine.findings import Code, make_finding
-from waltzctl.engine.inspect import dump_chunks, partition_runs, split_segments, storage_checks
+from tests.inspect.helpers import age, codes, flip, idx, run, seg
+from waltzctl.engine.errors import DiskReadError
+from waltzctl.engine.findings import Code, Finding, make_finding
+from waltzctl.engine.inspect import dump_chunks, partition_runs, split_segments, storage_checks, targets
 from waltzctl.engine.inspect import verify as verify_module
 from waltzctl.engine.inspect.dump_chunks import ChunkReader
+from waltzctl.engine.inspect.dump_records import dump_records
 from waltzctl.engine.inspect.partition_checks import PartitionContext, join_findings
 from waltzctl.engine.inspect.partition_runs import PartitionRun, Span
 from waltzctl.engine.inspect.read_limits import ReadLimits
@@ -24,11 +30,12 @@ from waltzctl.engine.inspect.segment_checks import check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.targets import look_around, plan
 from waltzctl.engine.inspect.unread_losses import _held, _meets, losses_behind, losses_in_front
-from waltzctl.engine.inspect.verification import VerifyOptions
+from waltzctl.engine.inspect.verification import ManifestRequest, VerifyOptions
 from waltzctl.engine.log.evidence import Evidence
+from waltzctl.engine.log.view import FileState
 from waltzctl.engine.scan import scanner
 from waltzctl.engine.scan.columns import RecordBatch
-from waltzctl.formats.segment import HEADER_SIZE
+from waltzctl.formats.segment import HEADER_SIZE, SegmentHeader, encode_entries
 
 SIZE = 20
 RECORD = SIZE + 40
@@ -164,25 +171,57 @@ def test_whether_ids_are_wanted(span: Span, ranges: tuple[tuple[int, int | None]
     assert _meets(span, *ranges) is meets
 
 
+@pytest.fixture
+def read_by_ends(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The first ids of the segments whose ends are read."""
+    original, seen = PartitionRun.by_ends, list[int]()
+
+    def by_ends(self: PartitionRun, job: SegmentJob) -> SegmentReport:
+        seen.append(job.first)
+        return original(self, job)
+
+    monkeypatch.setattr(PartitionRun, "by_ends", by_ends)
+    return seen
+
+
 @pytest.mark.parametrize(
-    ("ranges", "held"),
+    ("ranges", "firsts"),
     [
-        ([(0, 1)], [(0, 10)]),
-        ([(9, 10)], [(0, 10)]),
-        ([(10, 11)], [(0, 10), (10, 20)]),
-        ([(29, 30)], [(20, 30)]),
-        ([(40, 50)], []),
+        ([(0, 1)], [0]),
+        ([(9, 10)], [0]),
+        ([(10, 11)], [0, 10]),
+        ([(17, 18)], [0, 10]),
+        ([(18, 19)], [10]),
+        ([(29, 30)], [20]),
+        ([(37, 38)], [20]),
+        ([(38, 50)], []),
         ([], []),
-        ([(0, 1), (25, 26)], [(0, 10), (20, 30)]),
+        ([(0, 1), (28, 29)], [0, 20]),
     ],
 )
-def test_which_segments_may_hold_ids(storage: Path, ranges: list[tuple[int, int]], held: list[tuple[int, int]]) -> None:
-    """By where they begin and how many records their bytes can be."""
-    found = _held(opened(storage), ranges)
-    assert set(held) <= set(found)
-    assert found == sorted(found)
-    if not held:
-        assert found == []
+def test_which_segments_may_hold_ids(
+    storage: Path, read_by_ends: list[int], ranges: list[tuple[int, int]], firsts: list[int]
+) -> None:
+    """By where they begin and how many records their bytes can be: 18 at most.  No others are read."""
+    assert _held(opened(storage), ranges) == [(first, first + 10) for first in firsts]
+    assert read_by_ends == firsts
+
+
+@pytest.mark.parametrize(("span", "firsts"), [((None, 19), []), ((None, 20), [20]), ((25, None), [20]), ((5, 6), [])])
+def test_the_end_is_looked_at_where_ids_behind_the_beginning_of_the_last_segment_are_wanted(
+    storage: Path, read_by_ends: list[int], span: Span, firsts: list[int]
+) -> None:
+    assert list(losses_behind(opened(storage), span)) == []
+    assert read_by_ends == firsts
+
+
+def test_a_segment_holds_what_is_in_front_of_its_last_record_however_small_it_is(storage: Path) -> None:
+    """Two of its records are left, and its index, which tells where they stood."""
+    first, last = (one.encode() for one in (make_records(10, size=SIZE)[place] for place in (0, 9)))
+    seg(storage, 0, 0).write_bytes(segment_header(0, 0).encode() + first + last)
+    entries = encode_entries([*[at(0)] * 9, at(1)])
+    idx(storage, 0, 0).write_bytes(segment_header(0, 0).encode() + entries)
+    assert _held(opened(age(storage)), [(8, 10)]) == [(0, 10)]
 
 
 def test_segments_join_in_the_order_of_their_records(storage: Path) -> None:
@@ -213,6 +252,46 @@ def test_what_is_missing_in_front_is_told_where_it_is_wanted(storage: Path, span
     seg(storage, 0, 0).unlink()
     idx(storage, 0, 0).unlink()
     assert dumped(opened(age(storage)), span) == told
+
+
+@pytest.mark.parametrize(
+    ("begins", "span", "told"),
+    [(0, (None, None), []), (3, (None, None), [(0, 3)]), (3, (2, 2), [(0, 3)]), (3, (3, None), [])],
+)
+def test_where_a_segment_behind_begins_in_front_less_is_missing_there(
+    storage: Path, begins: int, span: Span, told: list[tuple[int, int]]
+) -> None:
+    """It stands under a name that is too high; what is missing behind it, whoever reads both can tell."""
+    for path in (seg(storage, 0, 0), idx(storage, 0, 0), seg(storage, 0, 20), idx(storage, 0, 20)):
+        path.unlink()
+    path = write_segment(storage / "0", make_records(5, first=begins, size=SIZE))
+    for suffix, named in ((".seg", seg(storage, 0, 20)), (".idx", idx(storage, 0, 20))):
+        path.with_suffix(suffix).rename(named)
+    found = list(losses_in_front(opened(age(storage)), span))
+    assert [(one.transaction_id, one.missing) for one in found] == told
+
+
+@pytest.mark.parametrize(
+    ("firsts", "span", "told"),
+    [
+        ([5], (None, None), []),
+        ([25], (None, None), []),
+        ([28], (None, None), [28]),
+        ([28], (32, None), [28]),
+        ([28], (33, None), []),
+        ([28, 40], (None, None), [28, 40]),
+        ([28, 40], (None, 39), [28]),
+        ([28, 40], (40, None), [40]),
+    ],
+)
+def test_an_index_alone_loses_what_stands_nowhere_else(
+    storage: Path, firsts: list[int], span: Span, told: list[int]
+) -> None:
+    for first in firsts:
+        write_segment(storage / "0", make_records(50, size=SIZE)[first : first + 5]).unlink()
+    empty_index(storage, 3)
+    found = [one for one in losses_behind(opened(age(storage)), span) if one.code != "durable-missing"]
+    assert [(one.code.value, one.segment) for one in found] == [("index-orphan", first) for first in told]
 
 
 @pytest.mark.parametrize(
@@ -346,6 +425,35 @@ def test_which_segments_are_read_by_several_threads(
     assert len(seen) == split
 
 
+def test_no_thread_outlives_a_verification(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor one that is left behind its first finding."""
+    kept: list[ThreadPoolExecutor] = []
+
+    class Pool(ThreadPoolExecutor):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            kept.append(self)
+
+    flip(seg(storage, 0, 0), at(3) + 45)
+    monkeypatch.setattr(verify_module, "ThreadPoolExecutor", Pool)
+    monkeypatch.setattr(verify_module, "_WORTH_THREADS", 1)
+    for left in (False, True):
+        found = verify_module.verify([age(storage)], VerifyOptions(threads=2))
+        next(found)
+        found.close() if left else list(found)  # type: ignore[attr-defined]
+    assert len(kept) == 2
+    assert not [thread for pool in kept for thread in pool._threads if thread.is_alive()]
+
+
+def test_a_segment_that_lost_its_header_is_not_read_in_parts(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(split_segments, "PART", 1)
+    os.truncate(seg(storage, 0, 20), HEADER_SIZE - 1)
+    job = SegmentJob(age(storage) / "0", 20, 0, cluster_key=KEY, bytes=10 * RECORD)
+    with ThreadPoolExecutor(1) as pool:
+        report = split_segments.SplitSegment(job, VerifyOptions(), ReadLimits(), pool).result()
+    assert (codes(report.findings), report.next_id) == (["segment-header-short"], None)
+
+
 def read(items: Iterable[object]) -> list[tuple[int, int]]:
     """First and last id of each batch."""
     return [(int(one.transaction_id[0]), int(one.transaction_id[-1])) for one in items if isinstance(one, RecordBatch)]
@@ -451,6 +559,13 @@ def test_a_repair_that_is_running_now_was_not_interrupted(
     assert list(storage_checks.storage_findings(scope, around, ReadLimits(exclusive=exclusive))) == []
 
 
+def test_where_nothing_was_repaired_nothing_that_repairs_is_loaded(
+    storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "waltzctl.engine.durable.quarantine", None)
+    assert run(storage)[0] == []
+
+
 @pytest.mark.parametrize("size", [0, 127])
 def test_a_data_file_without_a_header_says_nothing_of_the_key(storage: Path, size: int) -> None:
     for first in (0, 10, 20):
@@ -459,13 +574,40 @@ def test_a_data_file_without_a_header_says_nothing_of_the_key(storage: Path, siz
     assert look_around(scope, None).cluster_key == KEY
 
 
+@pytest.mark.parametrize("readable", [False, True])
+def test_the_key_is_that_of_the_headers_that_can_be_read(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, readable: bool
+) -> None:
+    """Two agree on another key than the control file's; the first one is cut off, or cannot be read."""
+    for first in (10, 20):
+        flip(seg(storage, 0, first), 12)
+    if readable:
+        os.truncate(seg(storage, 0, 0), HEADER_SIZE - 1)
+    original = targets.read_segment_header
+
+    def header(state: FileState | None) -> SegmentHeader | None:
+        if state is not None and state.path == seg(storage, 0, 0) and not readable:
+            raise DiskReadError(state.path, 0, OSError(5, "made up"))
+        return original(state)
+
+    monkeypatch.setattr(targets, "read_segment_header", header)
+    (scope,) = plan([age(storage)], None)
+    found = look_around(scope, None)
+    assert found.cluster_key == UUID(bytes=bytes([KEY.bytes[0] ^ 1, *KEY.bytes[1:]]))
+    assert codes(found.findings) == ["segment-key"]
+
+
 def test_the_first_number_that_no_partition_has_is_left_alone(tmp_path: Path) -> None:
     storage = build_directory(tmp_path / "s", {0: 3, 1: 3})
     (storage / "2").mkdir()
-    write_segment(storage / "2", make_records(3, partition=2), partition=2)
+    for first in (0, 3):
+        write_segment(storage / "2", make_records(3, first=first, partition=2), partition=2)
     (scope,) = plan([storage], None)
     found = partition_runs.runs(scope, look_around(scope, None), ReadLimits(), None)
     assert [(one.context.number, len(one.jobs)) for one in found] == [(0, 1), (1, 1), (2, 0)]
+    told = [one for one in dump_records(storage) if isinstance(one, Finding)]
+    assert told == run(storage)[0]
+    assert codes(told) == ["partition-not-assigned"]
 
 
 @pytest.mark.parametrize(("asked", "numbers"), [(None, [0, 1, 2]), ([1], [1]), ([0, 2], [0, 2])])
@@ -486,3 +628,56 @@ def test_a_segment_that_went_away_before_its_parts_were_read(storage: Path) -> N
     seg(storage, 0, 20).unlink()
     with ThreadPoolExecutor(1) as pool:
         assert split_segments.SplitSegment(job, VerifyOptions(), ReadLimits(), pool).result().gone
+
+
+@pytest.mark.parametrize("unfinished", [0, 10, 20])
+def test_one_segment_that_was_not_read_to_its_end_leaves_everything_open(
+    storage: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unfinished: int
+) -> None:
+    """Whichever it is: whether a release would start, and what a manifest would say."""
+
+    def check(job: SegmentJob, options: VerifyOptions, limits: ReadLimits) -> SegmentReport:
+        return replace(check_segment(job, options, limits), finished=job.first != unfinished)
+
+    assert run(age(storage), for_released=True)[1].released_starts is True
+    monkeypatch.setattr(verify_module, "check_segment", check)
+    summary = run(storage, for_released=True, manifest=ManifestRequest(tmp_path / "manifest"))[1]
+    assert (summary.complete, summary.released_starts, summary.manifest) == (False, None, "not-written")
+    assert not (tmp_path / "manifest").exists()
+
+
+@pytest.mark.parametrize("last", [0, 10])
+def test_time_that_is_over_between_two_segments_makes_the_verification_incomplete(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, last: int
+) -> None:
+    def check(job: SegmentJob, options: VerifyOptions, limits: ReadLimits) -> SegmentReport:
+        report = check_segment(job, options, limits)
+        if job.first == last:
+            limits.stop()
+        return report
+
+    monkeypatch.setattr(verify_module, "check_segment", check)
+    summary = run(age(storage))[1]
+    assert (summary.segments, summary.complete) == (1 + last // 10, False)
+
+
+def test_threads_end_when_nobody_wants_more_findings(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[int] = []
+
+    def check(job: SegmentJob, options: VerifyOptions, limits: ReadLimits) -> SegmentReport:
+        if job.first == 0:
+            return check_segment(job, options, limits)
+        for _ in range(1000):
+            if limits.exceeded:
+                ended.append(job.first)
+                break
+            time.sleep(0.001)
+        return SegmentReport(job, job.first, finished=False)
+
+    idx(storage, 0, 0).unlink()
+    monkeypatch.setattr(verify_module, "_WORTH_THREADS", 0)
+    monkeypatch.setattr(verify_module, "check_segment", check)
+    findings = verify_module.verify([age(storage)], VerifyOptions(threads=2))
+    assert codes([next(findings)]) == ["index-missing"]  # type: ignore[list-item]
+    findings.close()  # type: ignore[attr-defined]
+    assert ended

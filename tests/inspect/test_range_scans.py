@@ -400,6 +400,13 @@ def test_damage_at_the_ends_is_seen_and_between_them_left_unread(place: int) -> 
         assert (scan.tail, scan.next_id) == (None, 20)
 
 
+@pytest.mark.parametrize("behind", [b"", b"torn"])
+def test_a_damaged_last_record_is_a_torn_end_with_what_is_behind_it(behind: bytes) -> None:
+    scan = partly(file_of(broken=[19]) + behind, index_of())
+    assert scan.tail is not None
+    assert (scan.tail.offset, scan.tail.length, scan.damages) == (at(19), SIZE + len(behind), [])
+
+
 @pytest.mark.parametrize("zeros", [0, 3, 100])
 @pytest.mark.usefixtures("near")
 def test_what_is_behind_the_end_is_torn_where_it_is_short_or_zero(zeros: int) -> None:
@@ -430,6 +437,22 @@ def test_a_record_that_reaches_beyond_what_is_read_is_read_whole() -> None:
     assert (scan.next_id, scan.tail, scan.unread_tail) == (11, None, False)
     more = partly(data + Record.make(11, REQUEST, 0, b"x").encode(), index_of(10))
     assert (more.next_id, more.unread_tail) == (11, True)
+
+
+@pytest.mark.usefixtures("near")
+def test_behind_what_cannot_be_read_nothing_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(partial, "TAIL", 400 * SIZE)
+    scan = partly(Places(file_of(range(500)), at(300)), index_of(1))
+    assert [one.offset for one in scan.unreadable] == [at(300)]
+    assert (scan.open_end, scan.unread_tail) == (True, False)
+
+
+@pytest.mark.usefixtures("near")
+def test_the_length_of_another_record_than_the_next_does_not_lead_further() -> None:
+    data = file_of(broken=range(11, 17))
+    data[at(10) : at(11)] = Record.make(99, REQUEST, 0, bytes(SIZE * 9)).encode()[:SIZE]
+    scan = partly(data, index_of(10))
+    assert [(one.offset, one.length, one.proof) for one in scan.damages] == [(at(10), SIZE * 10, "budget")]
 
 
 class Zeros(BytesSource):
@@ -489,6 +512,6 @@ def test_a_sample_of_all_is_all(fraction: float, indexed: bool) -> None:
 def test_without_an_index_a_look_at_the_ends_reads_once(fraction: float | None, read: int) -> None:
     """And a sample reads its share from the beginning besides."""
     scan = scan_of(file_of())
-    PartialScan(scan, at(20)).run(fraction, "seed")
+    PartialScan(scan, at(20)).run(fraction, "seed", bodies=True)
     assert (scan.records, scan.next_id, scan.sound) == (20, 20, True)
     assert scan.limits.bytes_read == read * SIZE

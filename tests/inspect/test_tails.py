@@ -148,3 +148,18 @@ def test_the_last_record_that_an_index_proves_is_found(storage: Path, left: int)
     findings = storage_status(age(storage)).partitions[0].findings
     assert storage_status(storage).partitions[0].records == 20 + left
     assert ("index-long" in codes(findings)) is (left < 10)
+
+
+@pytest.mark.parametrize("entries", [1, 9])
+def test_an_index_that_ends_in_front_of_what_was_not_read_lacks_so_many_entries_at_least(
+    storage: Path, entries: int
+) -> None:
+    last = seg(storage, 0, LAST)
+    append(last, b"".join(record(number) for number in range(RECORDS, RECORDS + 200)))
+    index = last.with_suffix(".idx")
+    index.write_bytes(index.read_bytes()[: HEADER_SIZE + ENTRY_SIZE * entries])
+    _, quick, full = looks(storage)
+    (guessed,) = [one for one in quick if one.code == "index-short"]
+    (known,) = [one for one in full if one.code == "index-short"]
+    assert "the segment has at least " in guessed.message
+    assert "the segment has 210 records" in known.message

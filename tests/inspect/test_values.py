@@ -399,7 +399,14 @@ def test_what_a_summary_says_of_how_it_ended() -> None:
 
 @pytest.mark.parametrize(
     ("session", "low", "local", "marks"),
-    [(3, 2, 1, (3, 2, 1)), (-1, -1, -1, (-1, -1, -1)), (None, 2, 1, None), (3, None, 1, None), (3, 2, None, None)],
+    [
+        (3, 2, 1, (3, 2, 1)),
+        (0, 0, 0, (0, 0, 0)),
+        (-1, -1, -1, (-1, -1, -1)),
+        (None, 2, 1, None),
+        (3, None, 1, None),
+        (3, 2, None, None),
+    ],
 )
 def test_marks_of_a_manifest(
     session: int | None, low: int | None, local: int | None, marks: tuple[int, int, int] | None

@@ -29,7 +29,7 @@ from waltzctl.engine.inspect.directory_manifest import (
 from waltzctl.engine.inspect.verification import ManifestRequest, VerifyOptions, VerifySummary
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
-from waltzctl.formats.control import CONTROL_FILE_NAME, Layout
+from waltzctl.formats.control import CONTROL_FILE_NAME, CONTROL_HEADER, Layout
 
 LAYOUTS = pytest.mark.parametrize("layout", list(Layout))
 
@@ -166,6 +166,11 @@ def lower_mark(storage: Path) -> None:
     shutil.copy(control / CONTROL_FILE_NAME, storage)
 
 
+def other_file(storage: Path) -> None:
+    """A control file with another time of creation: another node's, though its marks are these."""
+    flip(storage / CONTROL_FILE_NAME, CONTROL_HEADER.offset_of("created") + 7)
+
+
 def other_cluster(storage: Path) -> None:
     flip(storage / CONTROL_FILE_NAME, 20)
 
@@ -185,6 +190,7 @@ EXPECTED = [
     (extra_in_front, "manifest-extra-file", "2/0000000000000000005.idx"),
     (lower_mark, "manifest-differs", CONTROL_FILE_NAME),
     (other_cluster, "manifest-differs", CONTROL_FILE_NAME),
+    (other_file, "manifest-differs", CONTROL_FILE_NAME),
 ]
 HARMS = [harm for harm, _, _ in EXPECTED]
 
@@ -277,10 +283,22 @@ def test_a_directory_that_a_process_holds_gets_none_and_can_be_compared(storage:
         assert check(storage, manifest)[1].manifest == "matches"
 
 
-def test_a_directory_that_changes_meanwhile_gets_none(storage: Path, manifest: Path) -> None:
-    stream = verify.verify([storage], VerifyOptions(manifest=ManifestRequest(manifest)))
+def comes(storage: Path) -> None:
     (storage / "3").mkdir()
     (storage / "3" / "note").write_text("came while it was read")
+
+
+def touched(storage: Path) -> None:
+    """As after a record that was replaced by another one of the same length."""
+    os.utime(seg(storage, 0, 10))
+
+
+@pytest.mark.parametrize("change", [comes, touched])
+def test_a_directory_that_changes_meanwhile_gets_none(
+    storage: Path, manifest: Path, change: Callable[[Path], None]
+) -> None:
+    stream = verify.verify([storage], VerifyOptions(manifest=ManifestRequest(manifest)))
+    change(storage)
     *_, summary = [next(stream)]
     with pytest.raises(RefusedError, match="changed while it was read"):
         next(stream)

@@ -355,6 +355,18 @@ def test_a_file_in_which_something_looked_wrong_is_read_again_from_the_beginning
     assert seen(checked(storage, clock, change)) == ["record-checksum"]
 
 
+def test_what_is_wrong_only_for_a_moment_in_what_came_is_looked_at_again(storage: Path, clock: Clock) -> None:
+    write(storage, 20, indexed=21)
+
+    def change() -> None:
+        write(storage, 25)
+        flip(seg(storage, 0, 0), HEADER_SIZE + SIZE * 22 + 50)
+
+    clock.then = lambda: write(storage, 25)
+    report = checked(storage, clock, change)
+    assert (seen(report), report.records) == ([], 25)
+
+
 def replace_file(path: Path) -> None:
     data = path.read_bytes()
     path.unlink()

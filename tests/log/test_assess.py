@@ -58,6 +58,12 @@ def test_of_a_segment_that_was_only_begun_nothing_behind_its_beginning_is_known(
 
 
 _EXCESS = replace(WHOLE, listed=15, excess=True)
+_LONG = Stretch(0, 0, 30, 29)
+
+
+def _within(begins: int, stop: int) -> Stretch:
+    """A segment whose transactions the long one in front of it has as well."""
+    return Stretch(begins, begins, stop, stop - 1)
 
 
 @pytest.mark.parametrize(
@@ -88,6 +94,9 @@ _EXCESS = replace(WHOLE, listed=15, excess=True)
         ([replace(_EXCESS, next_id=16, torn=True), behind(15)], 0, [IndexExcess(0), Overlap(15, 16, 15)]),
         ([replace(WHOLE, listed=15), behind(15)], 0, [Gap(10, 15, 15, 0)]),
         ([WHOLE, replace(behind(), listed=25, excess=True)], 0, [IndexExcess(10)]),
+        ([_LONG, _within(5, 8), behind(30)], 0, [Overlap(5, 30, 5)]),
+        ([_LONG, _within(5, 8), _within(10, 12), behind(30)], 0, [Overlap(5, 30, 5)]),
+        ([_LONG, _within(5, 8), _within(10, 12), behind(31)], 0, [Overlap(5, 30, 5), Gap(30, 31, 31, 10)]),
     ],
 )
 def test_how_segments_join(stretches: Sequence[Stretch], expected: int | None, found: list[Joint]) -> None:

@@ -122,6 +122,17 @@ def test_an_index_with_one_wrong_field_proves_what_it_lists_by_where_its_entries
     assert proven(tmp_path).required == 0, "the entries lead elsewhere: it may be another one's"
 
 
+def test_an_index_with_one_wrong_field_proves_nothing_by_records_of_other_ids(tmp_path: Path) -> None:
+    build_directory(tmp_path, {0: 1500}, per_segment=2000)
+    whole = entries(index_path(tmp_path))
+    header = bytearray(index_path(tmp_path).read_bytes()[:HEADER_SIZE])
+    header[31] ^= 4
+    index_path(tmp_path).write_bytes(bytes(header) + encode_entries(whole))
+    assert proven(tmp_path).required == 1000
+    index_path(tmp_path).write_bytes(bytes(header) + encode_entries([*whole[1:], whole[-1]]))
+    assert proven(tmp_path).required == 0, "each entry leads to the record behind its own"
+
+
 @pytest.mark.parametrize(
     ("wanted", "held", "rest"),
     [

@@ -209,6 +209,11 @@ def test_only_a_path_of_this_machine_can_be_written_to(tmp_path: Path) -> None:
     assert not hasattr(url, "exists"), "a URL is a name: nothing that asks a disk can be asked of it"
     with pytest.raises(InvalidRequestError, match="memory://somewhere/node: what lies behind a URL is read and never"):
         local(url)
+    backup = place("vault:/backups::latest/0")
+    assert not on_this_machine(backup)
+    with pytest.raises(InvalidRequestError, match="a backup is read and never written") as caught:
+        local(backup)
+    assert caught.value.advice == "restore it first: waltzctl backup restore"
 
 
 def test_a_pickled_path_brings_what_opens_its_file_system() -> None:

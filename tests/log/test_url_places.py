@@ -84,6 +84,14 @@ def test_reading_on_grows_and_a_jump_begins_small_again(files: FakeFiles) -> Non
     assert files.asked[4:] == [(99 + SMALL + 2, end)], "it goes on where it ended, and not beyond the end"
 
 
+def test_reading_on_grows_up_to_a_bound(files: FakeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "LARGE", 2 * SMALL)
+    source = UrlSource(URL)
+    for at in range(0, len(files.data), 1000):
+        assert read(source, at, 1000) == files.data[at : at + 1000]
+    assert max(end - start for start, end in files.asked) == 2 * SMALL
+
+
 def test_one_request_for_a_long_range(files: FakeFiles) -> None:
     source, end = UrlSource(URL), len(files.data)
     assert read(source, 5, 3 * SMALL) == files.data[5 : 5 + 3 * SMALL]

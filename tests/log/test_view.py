@@ -8,7 +8,8 @@ from pathlib import Path, PurePath
 import pytest
 
 from tests.builders import build_directory, make_records, segment_header, write_segment
-from waltzctl.engine.errors import InvalidRequestError, NotWaltzError
+from waltzctl.engine.errors import DiskReadError, InvalidRequestError, NotWaltzError
+from waltzctl.engine.log import view
 from waltzctl.engine.log.view import (
     FileState,
     PartitionView,
@@ -26,13 +27,33 @@ from waltzctl.engine.log.view import (
     view_partition,
     view_storage,
 )
-from waltzctl.formats.control import decode_control
+from waltzctl.formats.control import Layout, decode_control
 from waltzctl.formats.segment import HEADER_SIZE, index_name, segment_name
 
 
 @pytest.fixture
 def storage(tmp_path: Path) -> Path:
     return build_directory(tmp_path / "s", {0: 25, 2: 5}, per_segment=10, num_partitions=3)
+
+
+def test_a_control_file_of_the_most_partitions_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(view, "MAX_PARTITIONS", 5)
+    for layout in Layout:
+        path = build_directory(tmp_path / layout, {0: 1}, num_partitions=5, layout=layout)
+        control = read_control(path / "waltz-storage.ctl")
+        assert control is not None
+        assert (control.size_fits, len(control.partitions)) == (True, 5)
+
+
+def test_a_control_file_that_the_disk_does_not_give_is_an_error(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not told as one that is missing."""
+
+    def fails(path: Path, *_: object) -> bytes:
+        raise DiskReadError(path, 0, OSError(5, "no"))
+
+    monkeypatch.setattr(view.places, "read_range", fails)
+    with pytest.raises(DiskReadError):
+        view_storage(storage)
 
 
 def test_a_partition_of_everything_that_can_lie_there(storage: Path) -> None:
@@ -244,6 +265,8 @@ class TestNamed:
             match=r"^s: lies in partition 2, and partition 1, 3 was asked for; leave one of the two out",
         ):
             one.selected([3, 1])
+        with pytest.raises(InvalidRequestError):
+            one.selected(())
 
 
 def test_partitions_that_a_directory_cannot_have(storage: Path) -> None:

@@ -1508,8 +1508,12 @@ _IN_ORDER = "for verdict in sorted(verdicts, key=lambda one: (one.first or 0, on
 _FOUND = "return found if found is not None and found.transaction_id >= least else None"
 _HERE = "here = 0 if limit is not None or part is None or tail is None else self._stood_here(part, tail)"
 _NO_STATE = "if file is None or now is None or file.before is None or file.before.size < CONTROL_HEADER.size:"
-_ENTRIES = "entries = max(0, hint.size() - HEADER_SIZE) // ENTRY_SIZE"
-_LOWER = "if info.current_struct is not None and after < info.current_struct.local_low_water_mark:"
+_SOME_PARTITIONS = "if not 0 < header.num_partitions <= MAX_PARTITIONS:"
+_REACHED = "self.expected = max(self.expected or 0, found.tail.first if found.tail is not None else found.next_id)"
+_LOST_BYTES = "if not name.endswith(INDEX_SUFFIX) and now.get(name, -1) < size:"
+_SPLIT_HEADER = (
+    "if first_seam < end + RECORD_HEADER.size:  # the header itself is split: its length is known only with the rest"
+)
 _NEVER_MORE = "the largest weight so far only ends a search that would find nothing more"
 _FAILED = "self.unreadable[failed] = max(end - failed, self.unreadable.get(failed, 0))"
 _LEFT = "findings.append(seen if ran is None else left_by(seen, storage, ran, mended))"
@@ -1532,12 +1536,35 @@ _INSIDE = "entry = old if before < old < span.end else max(span.offset, span.end
 _DIGEST = 'digest = hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()'
 _NO_PLACE = "what is a storage directory has its own path"
 _REPAIR = (
-    Equivalent(
-        "engine/repair/repaired_segments.py",
-        "RepairContext.lower_mark",
-        _LOWER,
-        _LOWER.replace("after <", "after <="),
-        "a mark that is as low is not written, and what is given up enters the ledger with the same one",
+    *(
+        Equivalent(
+            "engine/repair/salvage_control.py",
+            "carve_control",
+            _SOME_PARTITIONS,
+            _SOME_PARTITIONS.replace("0 <", other),
+            "where there are no partitions, none proves the file",
+        )
+        for other in ("(-1) <",)
+    ),
+    *(
+        Equivalent("engine/repair/salvage_selection.py", "_Selector._differing", old, new, reason)
+        for old, new, reason in (
+            (
+                "a = ours[start - first.first : stop - first.first + 1]",
+                "a = ours[start - first.first : stop - first.first + 2]",
+                "the records are compared one by one then",
+            ),
+            (
+                "b = theirs[start - second.first : stop - second.first + 1]",
+                "b = theirs[start - second.first : stop - second.first + 2]",
+                "the records are compared one by one then",
+            ),
+            (
+                "for start in range(low, high + 1, CHUNK):",
+                "for start in range(low, high + 2, CHUNK):",
+                "a piece without a record has no difference",
+            ),
+        )
     ),
     Equivalent(
         "engine/repair/since.py",
@@ -1547,11 +1574,49 @@ _REPAIR = (
         "a header alone has no partition",
     ),
     Equivalent(
-        "engine/repair/provenance.py",
-        "_compare",
-        _ENTRIES,
-        _ENTRIES.replace("max(0", "max(1"),
-        "one byte is no entry either",
+        "engine/repair/rebuild_index.py",
+        "IndexPlan._lost_end",
+        "many = max(0, self.ceiling - following)",
+        "many = max(0, self.ceiling + following)",
+        "the index has no entry from there on",
+    ),
+    *(
+        Equivalent(
+            "engine/repair/convert.py",
+            "plan_convert",
+            "if size < control.size:",
+            f"if size {other}:",
+            "the infos of one layout have several bytes more than those of the other",
+        )
+        for other in ("<= control.size", "< (control.size) - 1")
+    ),
+    Equivalent(
+        "engine/repair/salvage_fragments.py",
+        "join",
+        _SPLIT_HEADER,
+        _SPLIT_HEADER.replace("<", "<="),
+        "where the seam is right behind the header, both ways put the same together",
+    ),
+    Equivalent(
+        "engine/repair/since.py",
+        "set_aside",
+        _LOST_BYTES,
+        _LOST_BYTES.replace("-1", "-2"),
+        "less than the size of any file",
+    ),
+    Equivalent(
+        "engine/repair/recover_partition.py",
+        "_Walk._join",
+        _REACHED,
+        _REACHED.replace("or 0", "or (-1)"),
+        "no id is in front of 0",
+    ),
+    Equivalent(
+        "engine/repair/set_partition.py",
+        "_Planner._session",
+        "older = session < now",
+        "older = session <= now",
+        "where it is the same nothing is set",
     ),
     *(
         Equivalent(
@@ -2288,19 +2353,20 @@ _READ_SHORT = "if position < HEADER_SIZE or entries.read_into(position, memoryvi
 _MADE = "data_path: PurePath = field(init=False, repr=False, compare=False)"
 _WORK_AHEAD = "while waiting and (pool is None or segments > _AHEAD * self._threads):"
 _FAR_APART = "if stop - start.offset > 4 * CHUNK:"
+_IN_FRONT = "if not _meets(span, (0, max(1, first.first))):"
+_WHOLE_SCOPES = "whole = [scope.storage for scope in scopes if scope.whole and scope.storage is not None]"
+_LATER = "return segment[0] < self._manifest.header.num_partitions and segment[1] > ends.get(segment[0], -1)"
 _RISEN = "if mark is not None and first is not None and mark >= first:"
 _AT_THE_STOP = "of what begins there nothing is taken"
 _LAST_NAME = "ends[segment[0]] = max(segment[1], ends.get(segment[0], -1))"
 _ENOUGH = "if end >= stop < self.size or (last is not None and next_id is not None and next_id > last):"
 _FURTHER_CLAIM = "if claimed is not None and claimed > stop:"
-_REACHES = "return expected is not None and expected != stop and self._wanted.overlaps(*sorted((expected, stop - 1)))"
 _SAME_ID = 'if int.from_bytes(raw, signed=True) == number and len(raw) == RECORD_HEADER.size_of("transaction_id"):'
 _THREADS = "self._threads = threads if self._total >= _WORTH_THREADS and executor is None else 1"
 _CLAIMED = "probe = Probe(self._scan.source, self._size, MAX_DATA_LENGTH, SearchBudget(2**63))"
 _IN_ORDER = (
     'return tuple(sorted(findings, key=lambda one: (not str(one.path).endswith(".seg"), one.offset or 0, one.code)))'
 )
-_MAY_HOLD = "if any(job.first < high and low < reach for low, high in ranges):"
 _NONE_GONE = "if not gone and not tuple(run.ends(reports, run.context, run.proven())):"
 _WHOLE_STATE = "return disk.read_range(path, 0, 1 if state is None else state.size)"
 _NEAR_BEGINNING = "if reader is None or wanted <= HEADER_SIZE:"
@@ -2347,13 +2413,6 @@ _INSPECT = (
         "fraction = None if False else options.sample",
         "a quick check has no sample",
     ),
-    Equivalent(
-        "engine/inspect/unread_losses.py",
-        "_held",
-        _MAY_HOLD,
-        _MAY_HOLD.replace("job.first < high", "job.first <= high"),
-        "a segment that holds none of them says so",
-    ),
     *(
         Equivalent(
             "engine/inspect/record_checks.py",
@@ -2365,11 +2424,72 @@ _INSPECT = (
         for other in (9999, 10001)
     ),
     Equivalent(
-        "engine/inspect/dump_records.py",
-        "_Segment.joined",
-        "if behind.stretch is None and before.reaches(behind._job.first):",
-        "if behind.stretch is None and True:",
-        "one segment more is opened, and what lies outside of the wanted ids is left out afterwards",
+        "engine/inspect/segment_job.py",
+        "SegmentReport",
+        "torn: bool = False",
+        "torn: bool = True",
+        "it is asked only where an index is too long, and whoever tells that tells this as well",
+    ),
+    Equivalent(
+        "engine/inspect/unread_losses.py",
+        "losses_in_front",
+        "if not run.look_again():",
+        "if False:",
+        "a directory that is gone is looked at a few times more, in vain",
+    ),
+    *(
+        Equivalent(
+            "engine/inspect/unread_losses.py",
+            "losses_in_front",
+            _IN_FRONT,
+            _IN_FRONT.replace(*change),
+            "the first segment is looked at, and what is not wanted is left out afterwards",
+        )
+        for change in (("(0,", "((-1),"), ("max(1", "max(2"))
+    ),
+    Equivalent(
+        "engine/inspect/unread_losses.py",
+        "_at_the_end",
+        "for attempt in range(ATTEMPTS + 1):",
+        "for attempt in range(ATTEMPTS + 2):",
+        "the attempt in front of it is the last",
+    ),
+    Equivalent(
+        "engine/inspect/unread_losses.py",
+        "_at_the_end",
+        "gone = any(one.gone for one in reports)",
+        "gone = all(one.gone for one in reports)",
+        "there is one at most; without any the directory is looked at once more",
+    ),
+    *(
+        Equivalent("engine/inspect/vouching.py", function, old, new, reason)
+        for function, old, new, reason in (
+            (
+                "Vouching.__init__",
+                _WHOLE_SCOPES,
+                _WHOLE_SCOPES.replace("scope.storage is not None", "True"),
+                "what is looked at as a whole is a storage directory",
+            ),
+            (
+                "Vouching._came_later",
+                _LATER,
+                _LATER.replace("-1", "-2"),
+                "the first id in a name is 0 or more",
+            ),
+            (
+                "Vouching._make",
+                'format_time(disk.now_ms()) or "",',
+                "format_time(disk.now_ms()) or False,",
+                "the present time can be written",
+            ),
+        )
+    ),
+    Equivalent(
+        "engine/inspect/unread_losses.py",
+        "_gap_in_front",
+        "return next((one for one in joints(stretches[:1], 0) if isinstance(one, Gap)), None)",
+        "return next((one for one in joints(stretches[:1], (-1)) if isinstance(one, Gap)), None)",
+        "no segment begins in front of 0",
     ),
     Equivalent(
         "engine/inspect/vouching.py",
@@ -2377,13 +2497,6 @@ _INSPECT = (
         "self._manifest = decode_manifest(disk.read_range(path, 0, min(state.size, _LIMIT)))",
         "self._manifest = decode_manifest(disk.read_range(path, 0, max(state.size, _LIMIT)))",
         "nothing is read behind the end of a file, and no manifest is larger than the limit",
-    ),
-    Equivalent(
-        "engine/inspect/targets.py",
-        "",
-        "_HEADERS_COMPARED = 1000",
-        "_HEADERS_COMPARED = 999",
-        "of the headers of a storage directory a sample is read, and what most of them say is believed",
     ),
     *(
         Equivalent(
@@ -2431,13 +2544,6 @@ _INSPECT = (
         )
         for other in ("1", "(-1)")
     ),
-    Equivalent(
-        "engine/inspect/unread_losses.py",
-        "_held",
-        _MAY_HOLD,
-        _MAY_HOLD.replace("< reach", "<= reach"),
-        "a segment that holds none of them says so",
-    ),
     *(
         Equivalent(
             "engine/inspect/dump_chunks.py",
@@ -2471,13 +2577,6 @@ _INSPECT = (
             "there is no file to read, however much is asked for",
         )
         for other in (0, 2)
-    ),
-    Equivalent(
-        "engine/inspect/unread_losses.py",
-        "_held",
-        _MAY_HOLD,
-        _MAY_HOLD.replace("< reach", "< (reach) - 1"),
-        "the bytes of a header are counted as well, room for three records that no segment has",
     ),
     Equivalent(
         "engine/inspect/unread_losses.py",
@@ -2549,13 +2648,6 @@ _INSPECT = (
             ("run.start >= stop:", "run.start >= (stop) - 1:"),
         )
     ),
-    Equivalent(
-        "engine/inspect/dump_records.py",
-        "_Segment.reaches",
-        _REACHES,
-        _REACHES.replace("self._wanted.overlaps(*sorted((expected, stop - 1)))", "True"),
-        "what is not wanted is left out afterwards",
-    ),
     *(
         Equivalent(
             "engine/inspect/unread_losses.py",
@@ -2619,7 +2711,7 @@ _INSPECT = (
             _FAR_APART.replace(old, new),
             "pieces of one size or of another hold the same records",
         )
-        for old, new in ((">", ">="), ("4 * CHUNK", "(4 * CHUNK) + 1"), ("4", "3"), ("4", "5"), ("*", "//"))
+        for old, new in ((">", ">="), ("4 * CHUNK", "(4 * CHUNK) + 1"), ("4", "3"), ("4", "5"), ("*", "//"), ("-", "+"))
     ),
     Equivalent(
         "engine/inspect/partition_runs.py",
@@ -3382,7 +3474,9 @@ TUNED: dict[str, tuple[str, ...]] = {
     "engine/log/index_comparison.py": ("CHUNK",),
     "engine/log/index.py": ("_FARTHEST",),
     "engine/inspect/split_segments.py": ("PART",),
+    "engine/inspect/targets.py": ("_HEADERS_COMPARED",),
     "engine/inspect/verify.py": ("_WORTH_THREADS", "_AHEAD"),
+    "engine/inspect/vouching.py": ("_LIMIT",),
     "engine/net/http_port.py": ("_BACKLOG",),
     "engine/net/port.py": ("_BACKLOG", "_CHUNK", "_ALL_CHUNKS", "_SMALLEST_CHUNK", "_ACCEPTED_AT_ONCE"),
     "engine/net/output_budget.py": ("_MODERATE",),

@@ -10,12 +10,25 @@ from tests.mutation.slips_fifth import FIFTH
 from tests.mutation.slips_fourth import FOURTH
 from tests.mutation.slips_of_backups import BACKUPS
 from tests.mutation.slips_of_clients import CLIENTS
+from tests.mutation.slips_of_comparisons import COMPARISONS
+from tests.mutation.slips_of_directories import DIRECTORIES
+from tests.mutation.slips_of_findings import FINDINGS
 from tests.mutation.slips_of_inspect import INSPECT
+from tests.mutation.slips_of_monitoring import MONITORING
+from tests.mutation.slips_of_node_reports import NODE_REPORTS
 from tests.mutation.slips_of_nodes import NODES
 from tests.mutation.slips_of_pages import PAGES
+from tests.mutation.slips_of_plans import PLANS
+from tests.mutation.slips_of_ports import PORTS
+from tests.mutation.slips_of_quarantine import QUARANTINE
 from tests.mutation.slips_of_quorum import QUORUM
 from tests.mutation.slips_of_repair import REPAIR
+from tests.mutation.slips_of_salvages import SALVAGES
+from tests.mutation.slips_of_services import SERVICES
+from tests.mutation.slips_of_settings import SETTINGS
+from tests.mutation.slips_of_spark_tables import TABLES
 from tests.mutation.slips_of_storage import STORAGE
+from tests.mutation.slips_of_what_inspections_tell import INSPECTIONS
 from tests.mutation.slips_second import SECOND
 from tests.mutation.slips_sixth import SIXTH
 from tests.mutation.slips_third import THIRD
@@ -180,9 +193,16 @@ FIRST: tuple[Slip, ...] = (
 SLIPS: tuple[Slip, ...] = (
     *FIRST,
     *STORAGE,
+    *DIRECTORIES,
+    *QUARANTINE,
     *INSPECT,
     *REPAIR,
     *NODES,
+    *SERVICES,
+    *NODE_REPORTS,
+    *PORTS,
+    *MONITORING,
+    *SETTINGS,
     *SECOND,
     *QUORUM,
     *PAGES,
@@ -192,4 +212,10 @@ SLIPS: tuple[Slip, ...] = (
     *FOURTH,
     *FIFTH,
     *SIXTH,
+    *INSPECTIONS,
+    *PLANS,
+    *SALVAGES,
+    *COMPARISONS,
+    *TABLES,
+    *FINDINGS,
 )

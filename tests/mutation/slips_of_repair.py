@@ -75,13 +75,6 @@ REPAIR: tuple[Slip, ...] = (
         "the first transaction that was given up is forgotten",
     ),
     Slip(
-        "engine/repair/repaired_segments.py",
-        "after < info.current_struct.local_low_water_mark:",
-        "after < info.current_struct.local_low_water_mark - 1:",
-        _STEP,
-        "the mark promises one transaction that was given up",
-    ),
-    Slip(
         "engine/repair/recover_partition.py",
         "if self.expected is not None and part.first > self.expected:",
         "if self.expected is not None and part.first > self.expected + 1:",

@@ -7,12 +7,14 @@ import logging
 import re
 import socket
 import threading
+from types import SimpleNamespace
 
 import pytest
 
 from waltzctl.engine.net import graphite
 from waltzctl.engine.net.graphite import report_for_ever, report_lines, send
 from waltzctl.engine.net.monitoring_options import GraphiteOptions
+from waltzctl.engine.net.single_flight import OverdueError
 from waltzctl.engine.node.node_metrics import NodePartitionMetrics, PartitionGauges
 from waltzctl.engine.node.readings import NodePartitionReading, NodeReading
 
@@ -145,6 +147,50 @@ def test_reporting_goes_on_when_the_receiver_comes_back(caplog: pytest.LogCaptur
     first, second = caplog.messages
     assert "could not be sent" in first
     assert "sent again" in second
+
+
+def test_a_receiver_that_does_not_answer_is_waited_for_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[object, ...]] = []
+
+    def connect(*arguments: object) -> socket.socket:
+        asked.append(arguments)
+        raise TimeoutError
+
+    monkeypatch.setattr(graphite.socket, "create_connection", connect)
+    with pytest.raises(TimeoutError):
+        send(GraphiteOptions("h", 7), ["a 1 2"])
+    assert asked == [(("h", 7), 10.0)]
+
+
+def test_lines_have_the_time_of_day(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[str] = []
+
+    def take(_options: GraphiteOptions, lines: list[str]) -> None:
+        sent.extend(lines)
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(graphite, "send", take)
+    monkeypatch.setattr(graphite, "time", SimpleNamespace(time=lambda: 1_700_000_000.9, monotonic=lambda: 5.0))
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(report_for_ever(GraphiteOptions("h", 1, interval=0), lambda: reading().metrics(), LOG))
+    assert {line.split()[2] for line in sent} == {"1700000000"}
+
+
+def test_a_report_that_hangs_is_a_failure_and_not_the_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    outcomes: list[BaseException] = [OverdueError("the report to Graphite", 20.0), asyncio.CancelledError()]
+
+    async def result(_flight: object, deadline: float) -> None:
+        assert deadline == 20.0
+        raise outcomes.pop(0)
+
+    monkeypatch.setattr(graphite.SingleFlight, "result", result)
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(report_for_ever(GraphiteOptions("h", 1, interval=0), list, LOG))
+    assert caplog.messages == [
+        "Graphite at h:1: metrics could not be sent: the report to Graphite has not come back for 20.0 s"
+    ]
 
 
 @pytest.mark.parametrize(

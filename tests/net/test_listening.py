@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from typing import Any
 
 import pytest
 
 from waltzctl.engine.errors import ListenError
+from waltzctl.engine.net import port as port_module
 from waltzctl.engine.net.connection import Connection
 from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.net.port import Port
@@ -61,6 +63,31 @@ def test_a_port_that_is_taken_is_an_error_and_nothing_listens() -> None:
         with pytest.raises(ListenError, match=str(number)):
             addresses("127.0.0.1", number)
     assert addresses("127.0.0.1", number)[0] == ("127.0.0.1", number)
+
+
+def test_where_one_of_several_addresses_cannot_be_had_none_is_listened_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[socket.socket] = []
+    listen = port_module._listen
+
+    def second_fails(*arguments: Any) -> socket.socket:
+        if made:
+            raise OSError(98, "in use")
+        made.append(listen(*arguments))
+        return made[0]
+
+    async def two(*_: object, **__: object) -> list[Any]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (f"127.0.0.{last}", 0)) for last in (1, 2)]
+
+    async def start() -> None:
+        one = Deaf(limits=PortLimits(), log=logging.getLogger("test"), memory=1 << 20)
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", two)
+        with pytest.raises(ListenError):
+            await one.start("two", 0, None)
+        assert not one.listening
+
+    monkeypatch.setattr(port_module, "_listen", second_fails)
+    asyncio.run(start())
+    assert made[0].fileno() == -1
 
 
 def test_whoever_starts_again_has_its_port_while_connections_of_before_still_end() -> None:

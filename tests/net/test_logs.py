@@ -249,6 +249,27 @@ def test_closing_does_not_wait_for_ever_for_a_reader_that_stands_still(monkeypat
     log.close()
 
 
+def test_a_stream_that_is_closed_or_elsewhere_is_not_the_journal(tmp_path: os.PathLike[str]) -> None:
+    with open(os.path.join(tmp_path, "log"), "w") as stream:
+        found = os.fstat(stream.fileno())
+        for device, inode, journal in ((0, 0, True), (1, 0, False), (0, 1, False)):
+            named = f"{found.st_dev + device}:{found.st_ino + inode}"
+            assert goes_to_journal(stream, {"JOURNAL_STREAM": named}) is journal
+    assert not goes_to_journal(stream, {"JOURNAL_STREAM": f"{found.st_dev}:{found.st_ino}"})
+    assert not goes_to_journal(io.StringIO(), {"JOURNAL_STREAM": "1:1"})
+
+
+def test_a_closed_stream_ends_no_thread() -> None:
+    stream = io.StringIO()
+    log = NodeLog(stream)
+    stream.close()
+    log.emit(logging.makeLogRecord({"msg": "m", "name": "x", "levelno": logging.INFO}))
+    with log._waiting.mutex:
+        assert log._writer.is_alive()
+    log.close()
+    assert not log._writer.is_alive()
+
+
 def test_a_stream_that_is_gone_is_no_error() -> None:
     read, write = os.pipe()
     os.close(read)

@@ -6,6 +6,8 @@ import itertools
 from pathlib import Path
 
 import pytest
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
@@ -18,6 +20,7 @@ from cryptography.hazmat.primitives.serialization.pkcs12 import serialize_key_an
 from tests.net.certificates import PASSWORD, Authority
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.net.keystore import read_certificate_and_key, read_key_store, read_trust_store
+from waltzctl.formats.jks import JksKey, encode_store, protect_key
 
 AUTHORITY = Authority()
 NODE = AUTHORITY.issue("node", "node.example")
@@ -65,6 +68,45 @@ WHOLE = "holds no whole private key in PEM form"
 )
 def test_pem(tmp_path: Path, data: bytes, message: str) -> None:
     assert why(tmp_path, data) == message
+
+
+@pytest.mark.parametrize("cut", [0, 1, 8])
+def test_a_chain_that_is_cut_off_is_told_wherever_its_key_is(tmp_path: Path, cut: int) -> None:
+    """What is left of it would be a chain that nobody can follow."""
+    chain, key = tmp_path / "chain", tmp_path / "key"
+    key.write_bytes(KEY)
+    chain.write_bytes(CHAIN[: CHAIN.rindex(b"-----END") + cut])
+    with pytest.raises(InvalidRequestError, match="a block of PEM is cut off"):
+        read_certificate_and_key(chain, key, None)
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), TypeError("x"), UnsupportedAlgorithm("x")])
+def test_a_key_that_the_library_does_not_take_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fails(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(serialization, "load_pem_private_key", fails)
+    assert why(tmp_path, CHAIN + KEY) == "the private key cannot be read: damaged, or of an unknown kind"
+
+
+def test_a_key_without_a_certificate_is_told(tmp_path: Path) -> None:
+    plain = NODE.key.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
+    store = encode_store([JksKey("node", 0, protect_key(plain, PASSWORD), ())], PASSWORD)
+    assert why(tmp_path, store, kind="JKS") == "the private key has no certificate"
+
+
+def test_of_a_store_s_certificates_only_those_above_the_own_one_are_shown(tmp_path: Path) -> None:
+    stranger = Authority("somebody else")
+    store = tmp_path / "store"
+    store.write_bytes(
+        serialize_key_and_certificates(
+            b"node", NODE.key, NODE.certificate, [stranger.certificate, AUTHORITY.certificate],
+            BestAvailableEncryption(PASSWORD.encode()),
+        )
+    )  # fmt: skip
+    assert read_key_store(store, PASSWORD, "PKCS12").chain == NODE.chain
 
 
 def test_an_encrypted_key_needs_a_password(tmp_path: Path) -> None:

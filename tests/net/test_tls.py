@@ -9,6 +9,7 @@ import ssl
 import subprocess
 import tempfile
 import threading
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,12 +22,12 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption
 from cryptography.hazmat.primitives.serialization.pkcs12 import serialize_key_and_certificates
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from tests.net.certificates import PASSWORD, Authority, Leaf, self_made
+from tests.net.certificates import DER, PASSWORD, Authority, Leaf, self_made
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError
-from waltzctl.engine.net import tls
+from waltzctl.engine.net import keystore, tls
 from waltzctl.engine.net.keystore import MAX_STORE_SIZE, _ordered_chain, read_key_store, read_trust_store
 from waltzctl.engine.net.tls import client_context, load_material, self_signed, server_context
-from waltzctl.engine.net.tls_options import StoreType, TlsOptions, store_type_of
+from waltzctl.engine.net.tls_options import StoreType, TlsOptions, client_names, store_type_of
 
 KINDS = ("JKS", "PKCS12", "PEM")
 AUTHORITY = Authority()
@@ -413,6 +414,82 @@ def test_a_trust_store_that_vouches_for_nobody_is_told(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         read_trust_store(store, None, "PKCS12")
     assert caught.value.message == f"{store}: the trust store holds no certificate"
+
+
+def test_without_a_trust_store_the_machine_s_authorities_and_names_are_checked_whatever_else_is_said() -> None:
+    """Not to check names is for whoever names the authorities."""
+    context = client_context(TlsOptions(verify_names=False))
+    assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
+
+
+def test_everybody_in_a_trust_store_is_trusted_as_he_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    ders = tuple(Authority(name).certificate.public_bytes(DER) for name in ("one", "two", "three"))
+    monkeypatch.setattr(keystore, "read_trust_store", lambda *_: ders)
+    for context in (
+        client_context(TlsOptions(trust_store=Path("/t"))),
+        server_context(TlsOptions(trust_store=Path("/t"))),
+    ):
+        assert {*context.get_ca_certs(binary_form=True)} == {*ders}
+        assert context.verify_flags & ssl.VERIFY_X509_PARTIAL_CHAIN
+
+
+def test_certificates_that_openssl_does_not_take_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keystore, "read_trust_store", lambda *_: (b"nonsense",))
+    with pytest.raises(InvalidRequestError, match=r"^/t: its certificates cannot be used"):
+        client_context(TlsOptions(trust_store=Path("/t")))
+
+
+def test_each_store_is_opened_with_its_own_password_and_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[object, ...]] = []
+
+    def read(*arguments: object) -> None:
+        asked.append(arguments)
+        raise InvalidRequestError("enough")
+
+    options = TlsOptions(
+        key_store=Path("/k"), key_store_password="one", key_store_type="PKCS12",
+        trust_store=Path("/t"), trust_store_password="two", trust_store_type="PEM",
+    )  # fmt: skip
+    monkeypatch.setattr(keystore, "read_key_store", read)
+    with pytest.raises(InvalidRequestError):
+        client_context(options)
+    monkeypatch.setattr(keystore, "read_trust_store", read)
+    with pytest.raises(InvalidRequestError):
+        client_context(replace(options, key_store=None))
+    monkeypatch.setattr(keystore, "read_certificate_and_key", read)
+    with pytest.raises(InvalidRequestError):
+        client_context(
+            replace(options, key_store=None, certificate=Path("/c"), key=Path("/k.pem"), key_password="three")
+        )
+    assert asked == [
+        (Path("/k"), "one", "PKCS12"), (Path("/t"), "two", "PEM"), (Path("/c"), Path("/k.pem"), "three"),
+    ]  # fmt: skip
+
+
+def test_clients_take_passwords_from_files_only() -> None:
+    names = client_names()
+    assert len({*names}) == len(names) == 9
+    assert {name for name in names if "password" in name} == {
+        "certificate-key-password-file", "key-store-password-file", "trust-store-password-file",
+    }  # fmt: skip
+    assert {"certificate", "certificate-key", "key-store", "trust-store"} <= {*names}
+
+
+def test_authorities_that_vouch_for_one_another_are_no_chain_without_end() -> None:
+    class Certificate:
+        asked = 0
+
+        def __init__(self, subject: str, issuer: str) -> None:
+            self.subject, self._issuer = subject, issuer
+
+        @property
+        def issuer(self) -> str:
+            Certificate.asked += 1
+            assert Certificate.asked < 100
+            return self._issuer
+
+    own, *others = (Certificate(*pair) for pair in ("ab", "bc", "cb"))
+    assert _ordered_chain(own, others) == (own, *others)  # type: ignore[arg-type,comparison-overlap]
 
 
 @pytest.mark.parametrize(

@@ -19,11 +19,13 @@ from waltzctl.engine.net import metrics as metrics_module
 from waltzctl.engine.net.graphite import report_lines
 from waltzctl.engine.net.logs import Line, NodeLog, Throttle, human_line, journal_line, json_line
 from waltzctl.engine.net.metrics import (
+    BUCKETS,
     Counter,
     Gauge,
     Histogram,
     Meter,
     NamedMetric,
+    Rates,
     Reservoir,
     Sample,
     Timer,
@@ -204,6 +206,61 @@ def test_quantiles_of_unequal_values_are_told_apart() -> None:
     assert [float(lines[f"p.g.t.{name}"]) for name in SHORT] == pytest.approx(
         [1000.0 * n for n in (500, 750, 950, 980, 990, 999)], abs=1500
     )
+
+
+class ToldTimer(Timer):
+    """One whose rates are what they are said to be, each another one; values and deviation as well."""
+
+    def rates(self) -> Rates:
+        return Rates(9, 1.5, 2.5, 3.5, 4.5)
+
+    def sample(self) -> Sample:
+        return FOUR
+
+
+class ToldHistogram(Histogram):
+    def sample(self) -> Sample:
+        return FOUR
+
+
+def test_each_rate_and_each_moment_has_its_own_name_and_unit() -> None:
+    metrics = [NamedMetric("g", "t", ToldTimer()), NamedMetric("g", "h", ToldHistogram())]
+    rates = {"count": 9, "mean_rate": 1.5, "m1_rate": 2.5, "m5_rate": 3.5, "m15_rate": 4.5}
+    moments = {"min": 1.0, "max": 8.0, "mean": FOUR.mean, "stddev": FOUR.stddev}
+    assert len({*moments.values()}) == 4
+    told = json.loads(report(metrics))
+    timer, histogram = told["timers"]["g.t"], told["histograms"]["g.h"]
+    assert {name: timer[name] for name in (*rates, *moments)} == {**rates, **moments}
+    assert {name: histogram[name] for name in moments} == moments
+    assert [type(timer[name]) for name in ("min", "max")] == [float] * 2
+    assert [type(histogram[name]) for name in ("min", "max")] == [int] * 2, "as the release shows sizes"
+    whole = json.loads(registry(metrics))["metrics"]
+    names = ("count", "meanRate", "oneMinuteRate", "fiveMinuteRate", "fifteenMinuteRate")
+    assert [whole["g.t"][name] for name in names] == [*rates.values()]
+    for one, unit in (("g.t", 1e9), ("g.h", 1)):
+        snapshot = whole[one]["snapshot"]
+        assert [snapshot[name] for name in ("min", "max", "mean", "stdDev")] == pytest.approx(
+            [value * unit for value in moments.values()]
+        )
+    lines = dict(line.split()[:2] for line in report_lines(metrics, "p", 5))
+    assert {name: float(lines[f"p.g.t.{name}"]) for name in rates} == rates
+    for one, unit in (("t", 1000.0), ("h", 1.0)):
+        found = [float(lines[f"p.g.{one}.{name}"]) for name in moments]
+        assert found == pytest.approx([value * unit for value in moments.values()], abs=0.01)
+
+
+def test_what_no_document_can_say_is_a_mistake_of_ours() -> None:
+    """Readers of the release take neither for a number."""
+    for value in (math.nan, math.inf):
+        with pytest.raises(ValueError, match="not JSON"):
+            indented({"a": value})
+
+
+@pytest.mark.parametrize("place", range(len(BUCKETS)))
+def test_what_takes_exactly_as_long_as_a_bucket_allows_is_in_it(place: int) -> None:
+    timer = Timer()
+    timer.update(BUCKETS[place])
+    assert timer.buckets().cumulative == (0,) * place + (1,) * (len(BUCKETS) + 1 - place)
 
 
 def test_the_lines_for_graphite_as_a_whole() -> None:
@@ -446,9 +503,63 @@ def test_what_follows_from_a_declaration_alone() -> None:
         assert (caught.value.message, caught.value.owner, caught.value.fields) == (message, wrong, (field,))
 
 
+@dataclass(frozen=True)
+class Innermost:
+    word: str = setting("a", FILLED_TEXT)
+    other: str = setting("b", FILLED_TEXT)
+    secret: str | None = setting("c", FILLED_TEXT, default=None, secret=True)
+
+
+@dataclass(frozen=True)
+class Around:
+    optional: Innermost | None = group(Innermost, wanted_by=("word", "other"))
+    usual: Innermost | None = None
+
+
+@dataclass(frozen=True)
+class Outermost:
+    around: Around = group(Around, key="far.", name="far-", reloadable=True)
+    three: Inner | None = None
+
+
+def test_what_a_group_says_holds_for_the_groups_in_it() -> None:
+    declared = Settings("x", Outermost)
+    assert {one.reloadable for one in declared.listed} == {True}
+    assert [*declared.optional_groups] == [("around", "optional")]
+    word, other = (("around", "optional", name) for name in ("word", "other"))
+    assert declared.build({word: "a", other: "b"}).around.optional == Innermost("a", "b")
+    for half in ({word: "a"}, {other: "b"}, {}):
+        assert declared.build(half).around.optional is None, "it is wanted as a whole"
+
+
+def test_a_group_without_a_default_is_made_unless_it_is_optional() -> None:
+    @dataclass(frozen=True)
+    class Needing:
+        inner: Inner = group(Inner)
+
+    with pytest.raises(TypeError, match="needed"):
+        Settings("x", Needing).build({})
+
+
+def test_a_secret_is_not_in_what_options_show() -> None:
+    assert "hush" not in repr(Innermost("a", "b", "hush"))
+
+
 # ---- lines of the log ---------------------------------------------------------------------------------------------------
 
 LINE = Line(0, logging.WARNING, "waltzctl.node", "half\nway", {"a": 1, "b": "x\ty"}, "one\n  two")
+
+
+def test_what_is_no_json_and_what_drives_a_terminal_is_told_as_text() -> None:
+    line = Line(1_500, logging.ERROR, "x", "m", {"path": Path("/a"), "kind": ValueError}, "one\n\x1b[31m two")
+    assert json.loads(json_line(line))["fields"] == {"path": "/a", "kind": "<class 'ValueError'>"}
+    assert human_line(line).endswith("\n    one\n    \\x1b[31m two")
+    assert human_line(line).startswith("1970-01-01T00:00:01.500Z ERROR ")
+
+
+def test_a_line_has_the_time_of_its_record_in_milliseconds() -> None:
+    record = logging.makeLogRecord({"created": 1234.5678, "msg": "m", "name": "x", "levelno": logging.INFO})
+    assert logs._line_of(record).time == 1_234_567
 
 
 def test_a_line_in_each_form() -> None:

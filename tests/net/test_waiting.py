@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 import time
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -93,6 +94,41 @@ def test_whoever_became_idle_last_works_next_and_threads_are_made_when_all_are_b
     assert (one.names, two.names, three.names) == (["w-0"], ["w-1"], ["w-1"])
 
 
+def test_an_idle_thread_keeps_no_job_alive() -> None:
+    pool = Executor(1, log=LOG)
+    job = Job()
+    job.go.set()
+    pool.schedule(job)
+    assert job.begun.wait(PATIENCE)
+    seen = weakref.ref(job)
+    del job
+    until = time.monotonic() + PATIENCE
+    while not pool.at_rest and time.monotonic() < until:
+        time.sleep(0.001)
+    assert seen() is None
+    pool.close()
+
+
+def test_in_the_place_of_a_thread_that_ends_there_is_one_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Leaves(Job):
+        def run(self) -> bool:
+            if super().run():
+                raise ZeroDivisionError
+            return False
+
+    ended: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", ended.append)
+    pool = Executor(2, log=LOG)
+    job = Leaves(turns=3)
+    job.go.set()
+    pool.schedule(job)
+    until = time.monotonic() + PATIENCE
+    while not (len(ended) == 2 and job.turns == 0 and pool.at_rest) and time.monotonic() < until:
+        time.sleep(0.001)
+    assert (len(set(job.names)), pool.threads) == (3, 1)
+    pool.close()
+
+
 @pytest.mark.parametrize("size", [0, -1])
 def test_a_pool_has_a_thread(size: int) -> None:
     with pytest.raises(ValueError, match=f"a pool of {size} threads"):
@@ -147,6 +183,23 @@ def test_a_result_is_shared_while_it_is_young(monkeypatch: pytest.MonkeyPatch) -
     asyncio.run(work())
 
 
+def test_what_took_long_is_as_young_as_any_when_it_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(single_flight, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    made: list[int] = []
+
+    def slowly() -> int:
+        now[0] += 50.0
+        made.append(1)
+        return len(made)
+
+    async def work() -> None:
+        flight = SingleFlight(slowly, name="work")
+        assert [await flight.result(None, max_age=1.0) for _ in range(2)] == [1, 1]
+
+    asyncio.run(work())
+
+
 def test_the_deadline_counts_from_the_beginning_of_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr(single_flight, "time", SimpleNamespace(monotonic=lambda: now[0]))
@@ -158,9 +211,15 @@ def test_the_deadline_counts_from_the_beginning_of_the_work(monkeypatch: pytest.
         await asyncio.sleep(0)
         assert [one.daemon for one in threading.enumerate() if one.name == "the look"] == [True]
         now[0] += 7.04
+        late = asyncio.ensure_future(flight.result(7.0))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert late.done(), "it is over time already"
         with pytest.raises(OverdueError, match=r"^the look has not come back for 7\.0 s$") as caught:
-            await flight.result(7.0)
+            await late
         assert caught.value.seconds == pytest.approx(7.04)
+        assert flight._run is not None
+        assert len(flight._run._waiting) == 1, "whoever waits no more is forgotten"
         assert not await flight.idle(0.0)
         go.set()
         assert await first is True
@@ -185,6 +244,24 @@ def test_an_error_is_raised_for_everybody_who_waits() -> None:
         go.set()
         found = await asyncio.gather(*waiting, return_exceptions=True)
         assert [type(one) for one in found] == [asyncio.CancelledError, ZeroDivisionError, ZeroDivisionError]
+
+    asyncio.run(work())
+
+
+def test_whose_loop_is_gone_keeps_nobody_else_from_waking() -> None:
+    go = threading.Event()
+    flight = SingleFlight(lambda: go.wait(PATIENCE), name="work")
+    gone = asyncio.new_event_loop()
+    nobody = [gone.create_future() for _ in range(8)]
+    gone.close()
+
+    async def work() -> None:
+        waiting = asyncio.ensure_future(flight.result(None))
+        await asyncio.sleep(0)
+        assert flight._run is not None
+        flight._run._waiting.update(nobody)
+        go.set()
+        assert await waiting is True
 
     asyncio.run(work())
 
@@ -219,15 +296,16 @@ def test_one_wake_up_serves_what_came_until_the_loop_looks() -> None:
         outbox.put(done.append, "behind")
 
     outbox.put_later(done.append, "later")
+    outbox.put_later(done.append, "at last")
     assert loop.woken == []
     outbox.put(again, "one")
     outbox.put(done.append, "two")
     assert len(loop.woken) == 1
     loop.woken.pop()()
-    assert done == ["one", "two", "sent", "later"], "what came meanwhile waits for the next look"
+    assert done == ["one", "two", "sent", "later", "at last"], "what came meanwhile waits for the next look"
     assert len(loop.woken) == 1
     loop.woken.pop()()
-    assert done[4:] == ["behind", "sent"]
+    assert done[5:] == ["behind", "sent"]
     outbox.put(done.append, "three")
     assert len(loop.woken) == 1
 

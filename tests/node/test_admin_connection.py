@@ -14,6 +14,8 @@ from tests.node.unplugged import Peer
 from waltzctl.engine.errors import RefusedError
 from waltzctl.engine.net.connection import OVERHEAD, Pause
 from waltzctl.engine.net.peer_limits import PortLimits
+from waltzctl.engine.net.single_flight import OverdueError
+from waltzctl.engine.node import admin_port
 from waltzctl.engine.node.admin_port import AdminPort
 from waltzctl.engine.storage.wire_records import WireRecords
 from waltzctl.formats.wire import admin
@@ -202,6 +204,22 @@ def test_the_port_closes_its_threads_once() -> None:
     assert closed == [1]
 
 
+def test_a_request_that_hangs_does_not_keep_the_port_from_closing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    port = AdminPort(Hosted(), metrics=str, limits=PortLimits(), log=LOG)  # type: ignore[arg-type]
+
+    async def overdue(*_: object) -> None:
+        raise OverdueError("admin-closing", 10.0)
+
+    monkeypatch.setattr(admin_port.SingleFlight, "result", overdue)
+    asyncio.run(port.close())
+    assert [record.getMessage() for record in caplog.records] == [
+        "admin port: a request is still being executed: admin-closing has not come back for 10.0 s"
+    ]
+    port.pool.close()
+
+
 # ---- one after the other ------------------------------------------------------------------------------------------------
 
 
@@ -234,6 +252,15 @@ def test_none_is_begun_while_answers_lie_there(peer: Peer) -> None:
     assert peer.connection._pauses & Pause.UNREAD_ANSWERS
     peer.connection.resume_writing()
     assert len(peer.port.pool.jobs) == 1
+
+
+def test_behind_the_end_of_a_connection_none_is_begun(peer: Peer) -> None:
+    peer.send(requests(1, 2))
+    peer.connection.close()
+    peer.port.pool.work()
+    peer.outbox.flush()
+    assert peer.port.pool.jobs == []
+    assert len(peer.port.hosted.asked) == 1
 
 
 def test_who_is_gone_has_nothing_done_any_more(peer: Peer) -> None:

@@ -12,6 +12,7 @@ import pytest
 from tests.node.service_support import Peer, Served, appended, created, request_of, serving
 from tests.storage.support import damage, data_path
 from waltzctl.engine.node.partition_service import PartitionService
+from waltzctl.engine.node.permissions import closed
 from waltzctl.engine.storage.directory import StorageOptions
 from waltzctl.formats.segment import HEADER_SIZE, RECORD_OVERHEAD
 from waltzctl.formats.wire.storage import (
@@ -114,6 +115,13 @@ def test_nothing_is_answered_at_once_while_something_else_is_at_work(served: Ser
     assert at_once(served, message) is None
     service(served).resume()
     assert at_once(served, message) is not None
+
+
+def test_nothing_is_answered_at_once_by_a_partition_that_is_given_up(served: Served) -> None:
+    message = RecordListRequest(1, 1, 0, 0, 5)
+    service(served).refuse(closed())
+    assert at_once(served, message) is None
+    assert isinstance(served.one(message), FailureResponse)
 
 
 def test_a_damaged_record_is_never_served_at_once(tmp_path: Path) -> None:

@@ -465,6 +465,19 @@ def test_the_longest_password(tmp_path: Path, length: int, taken: bool) -> None:
         assert taken
 
 
+@pytest.mark.parametrize(
+    ("written", "password"),
+    [
+        (b"secret\n", "secret"), (b"secret\r\nsecond\n", "secret"), (b"\nsecond\n", ""), (b"\n", ""),
+        (b" two words \n", " two words "), ("p\u00e4ss".encode(), "p\u00e4ss"),
+    ],
+)  # fmt: skip
+def test_a_password_is_the_first_line_as_it_stands(tmp_path: Path, written: bytes, password: str) -> None:
+    file = tmp_path / "secret"
+    file.write_bytes(written)
+    assert read_first_line(file, "here") == password
+
+
 # ---- what is written about them -----------------------------------------------------------------------------------------
 
 

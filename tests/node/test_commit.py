@@ -189,6 +189,25 @@ def test_a_frame_that_cannot_be_decoded_ends_its_connection_and_what_came_behind
     assert served.one(MaxTransactionIdRequest(1, 0, 0)) == MaxTransactionIdResponse(1, 0, 0, 2)  # session 9 never was
 
 
+def test_each_peer_of_several_whose_frames_cannot_be_decoded_loses_what_came_behind_them(served: Served) -> None:
+    """Also where what is dropped is of many sessions, and what comes next is of one that is over."""
+    served.succeed(appended(0, 1, session=1))
+    one, other, good = Peer(), Peer(), Peer()
+    together(
+        served,
+        (one, [left_over(1, 1), *(appended(1, 1, sequence=n, session=n) for n in (2, 3, 4))]),
+        (other, [appended(1, 1, sequence=1, session=0), appended(1, 1, sequence=2), left_over(2, 3)]),
+        (good, [appended(2, 1, sequence=1)]),
+        (one, [appended(3, 1, sequence=5, session=n) for n in (6, 7)]),
+        (other, [appended(3, 1, sequence=4)]),
+        (good, [appended(3, 1, sequence=2), appended(4, 1, sequence=3, session=2)]),
+    )
+    assert outcomes(good.wait(3)) == [(1, ""), (2, ""), (3, "")]
+    assert (outcomes(one.wait(6)), outcomes(other.wait(4))) == ([], [(1, "session-changed"), (2, "")])
+    assert (one.closed, other.closed, good.closed) == (True, True, False)
+    assert served.one(MaxTransactionIdRequest(2, 0, 0)) == MaxTransactionIdResponse(2, 0, 0, 4)
+
+
 def test_requests_that_are_not_appends_keep_their_place_between_them(served: Served) -> None:
     peer = Peer()
     service = served.hosted.service(0)
@@ -373,6 +392,12 @@ def test_a_session_that_cannot_be_made_durable_is_not_let_in(served: Served, mon
         patch.setattr(os, "fdatasync", failing)
         assert served.failure(appended(1, session=5)).code == "sync-failed"
         assert served.failure(MaxTransactionIdRequest(5, 0, 0)).code == "sync-failed"
+        peer = Peer()
+        undecodable = left_over(2, 2)
+        undecodable = undecodable[:8] + (5).to_bytes(8, "big") + undecodable[16:]
+        together(served, (peer, [appended(1, sequence=1, session=5), undecodable]))
+        assert outcomes(peer.wait(2)) == [(1, "sync-failed")]
+        assert peer.closed, "the second cannot be decoded, whatever became of the first"
     served.succeed(appended(1, session=4))  # the older session is not shut out by what failed
 
 
@@ -395,6 +420,13 @@ def test_portions_hold_every_row_once_in_order_and_keep_the_limit(counts: list[l
         size = sum(int(part.table[:, int(FrameColumn.LENGTH)].sum()) for part in portion)
         assert size == sum(part.size for part in portion)
         assert size <= limit or sum(len(part.table) for part in portion) == 1
+
+
+def test_a_long_run_is_cut_into_as_few_portions_as_the_limit_allows() -> None:
+    frames = [appended(number, 1, sequence=number) for number in range(10)]
+    size = len(encode(frames[0])) - 7
+    run = run_of(Peer(), frames)
+    assert [len(part.table) for portion in _portions([run], 3 * size) for part in portion] == [3, 3, 3, 1]
 
 
 @given(st.lists(st.tuples(st.integers(-1, 2**63 - 1), st.integers(-1, 2**63 - 1)), min_size=1, max_size=9))

@@ -106,6 +106,19 @@ def test_a_pass_takes_the_whole_line_and_flushes_once() -> None:
     assert one.done[-4:] == ["begin d", "sync d", "finish d", "go on d"]
 
 
+@pytest.mark.parametrize("leaves", ["begin", "finish"])
+def test_an_exit_in_one_partition_keeps_no_other_from_its_answer(leaves: str) -> None:
+    one = Passes()
+    one.schedule("a", leaves=leaves)
+    for name in "bc":
+        one.schedule(name)
+    with pytest.raises(SystemExit):
+        one.pool.run()
+    for name in "bc":
+        assert one.done.index(f"finish {name}") < one.done.index(f"go on {name}")
+    assert one.done.count("go on a") == 1
+
+
 def test_what_comes_during_a_pass_is_in_the_next_one() -> None:
     one = Passes()
     first = one.schedule("a")

@@ -609,6 +609,52 @@ def test_a_reload_takes_what_can_change_and_names_what_needs_a_restart(tmp_path:
     assert [one.setting.name for one in again.needs_restart] == ["port"]
 
 
+def test_a_reload_says_of_each_setting_the_value_and_the_place_that_hold_behind_it(tmp_path: Path) -> None:
+    old = load(tmp_path / "a", REQUIRED + "waltzctl.drain: 5\nwaltzctl.minFree: 9\n")
+    text = "# moved\n" + REQUIRED.replace("1001", "1003") + "waltzctl.drain: 6\nwaltzctl.minFree: 9\n"
+    found = old.reload(load(tmp_path / "a", text))
+    [changed], [waiting] = found.changed, found.needs_restart
+    assert (changed.setting.name, changed.value, changed.source) == ("drain", 6.0, f"{tmp_path / 'a'}:3")
+    assert (waiting.setting.name, waiting.value, waiting.source) == ("port", 1003, f"{tmp_path / 'a'}:2")
+    told = {name: found.configuration.effective(name) for name in ("drain", "port", "min-free")}
+    assert {name: (one.value, one.source) for name, one in told.items()} == {
+        "drain": (6.0, f"{tmp_path / 'a'}:3"), "port": (1001, f"{tmp_path / 'a'}:1"), "min-free": (9, f"{tmp_path / 'a'}:4"),
+    }  # fmt: skip
+
+
+def test_a_file_that_is_named_goes_before_one_of_the_environment(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.write_text(REQUIRED + "waltzctl.drain: 1\n")
+    other.write_text(REQUIRED + "waltzctl.drain: 2\n")
+    environment = {SERVE.file_variable: str(other)}
+    found = load_configuration(SERVE, file=one, environment=environment)
+    assert (found.value("drain"), found.file, found.notes) == (1.0, one, ())
+    found = load_configuration(SERVE, environment=environment)
+    assert (found.value("drain"), found.file, found.notes) == (2.0, other, ())
+
+
+def test_of_a_key_that_stands_there_often_each_place_is_told(tmp_path: Path) -> None:
+    found = load(tmp_path / "a", REQUIRED + "".join(f"waltzctl.drain: {n}\n" for n in (1, 2, 3)))
+    key = "waltzctl.drain stands on line"
+    assert found.notes == tuple(
+        f"{tmp_path / 'a'}:{line}: {key} {line - 1} as well; this line holds" for line in (3, 4)
+    )
+    assert found.value("drain") == 3.0
+
+
+def test_a_mark_of_the_byte_order_and_what_is_merged_in_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "a"
+    file.write_bytes(b"\xef\xbb\xbf" + REQUIRED.encode() + b"waltzctl: &of {drain: 4}\nother: {<<: *of}\n")
+    found = load_configuration(SERVE, file=file)
+    assert found.value("drain") == 4.0
+    assert [note.split()[1] for note in found.notes] == ["other.drain"]
+
+
+def test_digits_of_other_scripts_are_no_number(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequestError, match="must be a whole number"):
+        load(tmp_path / "a", REQUIRED + "waltzctl.limits.reads: '\u0663'\n")
+
+
 def test_what_the_settings_call_reloadable_is_what_a_node_puts_into_force() -> None:
     """Node.reload has code for these; a setting of another field needs code there before it is marked."""
     assert {"tls", "limits", "health", "drain_seconds"} == RELOADABLE

@@ -72,6 +72,17 @@ def test_hello_is_said_at_once_and_the_peer_s_is_noted() -> None:
     assert peer.port.connections == (ConnectionInfo("peer", STORAGE_CLIENT, 7.0, 2, 50, 30, True),)
 
 
+def test_a_connection_is_as_old_as_its_handshake_is_done() -> None:
+    """What TLS took was not the peer's time to greet."""
+    peer, _ = a_peer(greeted=False, stall_seconds=10.0)
+    late, wire = peer.port._connection("late"), Wire()
+    peer.clock.now += 50
+    late.connection_made(wire)
+    assert late.info(peer.clock.now).connected == 0.0
+    late.tick(peer.clock.now + 9)
+    assert not wire.closed
+
+
 @pytest.mark.parametrize("cut", range(1, len(HELLO) + 8))
 def test_a_hello_in_two_pieces_behind_a_keep_alive(cut: int) -> None:
     peer, _ = a_peer(greeted=False)
@@ -81,6 +92,13 @@ def test_a_hello_in_two_pieces_behind_a_keep_alive(cut: int) -> None:
     assert len(peer.connection.get_buffer(-1)) == peer.port.chunk
     peer.send(stream[cut:])
     assert (peer.connection.version, peer.wire.closed) == (0, False)
+
+
+def test_of_keep_alives_in_front_of_a_hello_nothing_is_kept() -> None:
+    """Whoever sends them without end takes no memory."""
+    peer, _ = a_peer(greeted=False)
+    peer.send(keep_alive(Magic.HELLO, 0) * 3 + HELLO[:3])
+    assert bytes(peer.connection._tail) == HELLO[:3]
 
 
 def test_what_stands_behind_the_hello_is_executed() -> None:
@@ -199,22 +217,45 @@ def test_big_frames_wait_for_memory_and_read_on_in_their_turn() -> None:
     assert peer.port.budget.used == 0
 
 
-def test_a_big_frame_that_has_all_the_memory_is_read_to_its_end() -> None:
-    """Whoever stopped there would keep from others what they wait for."""
+def test_a_frame_that_takes_all_the_memory_there_is_is_read_to_its_end() -> None:
+    """It must not wait for the memory that it holds itself."""
     [big] = appends(0, 1, size=2000)
     peer, partition = a_peer(big_frame=1000, memory=len(big), max_body=len(big))
-    peer.send(big[:50])
-    assert peer.port.budget.crowded
-    assert (peer.wire.reading, peer.port.budget.waiting) == (True, 0)
-    peer.send(big[50:])
-    assert len(partition.taken) == 1
+    other = peer.another()
+    peer.send(big[:500])
+    other.send(KEEP_ALIVE)
+    assert (peer.wire.reading, other.wire.reading) == (True, False)
+    peer.send(big[500:])
+    assert [item.buffer for item in partition.taken] == [big]
 
 
-def test_whoever_is_refused_stands_in_no_line() -> None:
+@pytest.mark.parametrize("end", ["closed", "aborted", "lost", "refused"])
+@pytest.mark.parametrize("frame", [False, True], ids=["crowded", "big frame"])
+def test_who_ends_while_it_waits_for_memory_leaves_the_line(end: str, frame: bool) -> None:
+    peer, _ = a_peer(big_frame=1000, memory=3000, max_body=3000)
+    other = peer.another()
+    peer.connection._begin(1, 3000)
+    other.send(appends(0, 1, size=2000)[0][:100] if frame else KEEP_ALIVE)
+    assert (peer.port.budget.waiting, other.wire.reading) == (1, False)
+    match end:
+        case "closed":
+            other.connection.close()
+        case "aborted":
+            other.connection.abort()
+        case "lost":
+            other.connection.connection_lost(None)
+        case _:
+            other.connection._refuse("nonsense", b"")
+    assert peer.port.budget.waiting == 0
+
+
+def test_who_is_refused_while_memory_is_short_does_not_stand_in_line() -> None:
     peer, _ = a_peer(memory=1000, max_body=1000)
-    peer.another().connection._begin(1, 1000)
-    peer.send(b"\0" * HEADER)
-    assert (peer.wire.closed, peer.port.budget.waiting) == (True, 0)
+    other = peer.another()
+    peer.connection._begin(1, 1000)
+    other.send(b"nonsense")
+    assert other.wire.closed
+    assert peer.port.budget.waiting == 0
 
 
 def test_a_long_message_that_is_no_append_is_refused_with_its_beginning(caplog: pytest.LogCaptureFixture) -> None:
@@ -299,13 +340,26 @@ def test_where_both_bounds_are_met_half_of_both_has_to_be_done() -> None:
     assert peer.wire.reading
 
 
+@pytest.mark.parametrize(("requests", "size"), [(9, 99), (10, 0), (0, 100)])
+def test_what_is_read_counts_against_both_bounds(requests: int, size: int) -> None:
+    peer, _ = a_peer(connection_requests=10, connection_bytes=100)
+    peer.connection._begin(requests, size)
+    peer.send(KEEP_ALIVE)
+    assert peer.wire.reading == (requests < 10 and size < 100)
+
+
 def test_answers_that_lie_stop_reading_until_most_are_taken() -> None:
     peer, _ = a_peer()
+    peer.wire.unread = 500
+    peer.connection._write(bytes(500))
     peer.connection.pause_writing()
     assert not peer.wire.reading
     peer.wire.unread = 12
+    seen: list[int] = []
+    peer.connection._go_on = lambda: seen.append(peer.connection.share.queued)  # type: ignore[method-assign]
     peer.connection.answer(b"late")
     peer.connection.resume_writing()
+    assert seen == [12], "what goes on then has to know how much room there is"
     assert peer.wire.reading
     assert peer.connection.share.queued == 12
     assert peer.wire.written[-1] == b"late"
@@ -374,6 +428,16 @@ def test_a_peer_that_had_taken_everything_has_its_time_anew() -> None:
     assert not peer.wire.aborted
 
 
+def test_the_time_to_take_answers_begins_when_there_are_some() -> None:
+    peer, _ = a_peer(unread_seconds=10.0)
+    peer.connection.tick(peer.clock.now)
+    peer.clock.now += 8
+    peer.wire.unread = 5
+    peer.connection._write(bytes(5))
+    peer.connection.tick(peer.clock.now + 9)
+    assert not peer.wire.aborted
+
+
 def test_a_peer_that_does_not_even_take_the_greeting_has_its_time_from_the_beginning() -> None:
     first, _ = a_peer(unread_seconds=10.0)
     peer = first.another(unread=len(first.wire.written[0]))
@@ -423,6 +487,20 @@ def test_no_keep_alive_in_front_of_the_greeting_or_while_answers_lie() -> None:
         assert peer.wire.written[written:] == [KEEP_ALIVE] * sent
 
 
+@pytest.mark.parametrize(("heard", "said"), [(True, False), (False, True)])
+def test_a_keep_alive_follows_the_silence_of_this_end_and_not_that_of_the_peer(heard: bool, said: bool) -> None:
+    peer, _ = a_peer(keep_alive_seconds=10.0)
+    peer.clock.now += 11
+    if heard:
+        peer.send(KEEP_ALIVE)
+    if said:
+        peer.connection.answer(b"x")
+        peer.connection.send()
+    written = len(peer.wire.written)
+    peer.connection.tick(peer.clock.now)
+    assert peer.wire.written[written:] == [KEEP_ALIVE] * (not said)
+
+
 def test_the_clock_tries_again_what_waits_and_leaves_who_is_gone_alone() -> None:
     peer, _ = a_peer()
     tried: list[int] = []
@@ -462,6 +540,16 @@ def test_the_end_waits_until_the_peer_s_system_has_every_answer(monkeypatch: pyt
         call(*arguments)
     assert peer.wire.closed
     assert peer.clock.planned == []
+
+
+def test_what_arrives_behind_the_end_is_not_executed() -> None:
+    """Its own system may still hold what the peer sent."""
+    peer, partition = a_peer()
+    peer.wire.unread = 4
+    peer.connection.close()
+    assert not peer.wire.closed
+    peer.send(appends(0, 1)[0])
+    assert partition.taken == []
 
 
 @pytest.mark.parametrize("error", [OSError(9, "closed"), ValueError("closed")])
@@ -542,3 +630,14 @@ def test_draining_reads_nothing_answers_what_is_under_way_and_closes() -> None:
     late = Wire()
     peer.port._connection("late").connection_made(late)
     assert late.closed, "who comes now is sent away"
+
+
+@pytest.mark.parametrize("reason", [Pause.UNDER_WAY, Pause.CROWDED, Pause.UNREAD_ANSWERS])
+def test_draining_ends_a_connection_that_was_not_read_for_another_reason_too(reason: Pause) -> None:
+    peer, _ = a_peer()
+    peer.connection._begin(1, 10)
+    peer.connection._pause(reason)
+    peer.connection.finish()
+    assert not peer.wire.closed
+    peer.connection._done(1, 10)
+    assert peer.wire.closed

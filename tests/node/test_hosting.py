@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
+import threading
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,8 +19,10 @@ from kazoo.exceptions import KazooException, NoAuthError, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
 from tests.node.running import Peer, append, node_options, run, running
-from tests.node.service_support import LOG, appended, created, serving
+from tests.node.service_support import LOG, appended, created, request_of, serving
+from tests.node.service_support import Peer as Witness
 from waltzctl.engine.errors import (
+    DamageError,
     DiskWriteError,
     InvalidRequestError,
     MismatchError,
@@ -26,18 +31,26 @@ from waltzctl.engine.errors import (
     RefusedError,
     WaltzError,
 )
+from waltzctl.engine.net.monitoring_options import GraphiteOptions, HttpLimits
+from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.net.single_flight import OverdueError
+from waltzctl.engine.net.tls_options import TlsOptions
 from waltzctl.engine.node import admin_port, cluster_metadata, hosted_storage, node
 from waltzctl.engine.node.cluster_metadata import ClusterMetadata
 from waltzctl.engine.node.hosted_storage import HostedStorage
 from waltzctl.engine.node.node import Node, NodeReadyInfo
 from waltzctl.engine.node.node_metrics import NodeMetrics
-from waltzctl.engine.node.node_settings import NodeOptions, ServiceOptions, ZooKeeperOptions
+from waltzctl.engine.node.node_settings import HealthOptions, NodeOptions, ServiceOptions, ZooKeeperOptions
 from waltzctl.engine.node.permissions import NotLoadedError
 from waltzctl.engine.storage.assignment import put_aside_path
-from waltzctl.engine.storage.directory import StorageDirectory
+from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
 from waltzctl.formats.control import CONTROL_FILE_NAME, MAX_PARTITIONS, Layout, decode_control
-from waltzctl.formats.wire.storage import SuccessResponse
+from waltzctl.formats.wire.storage import (
+    FailureResponse,
+    MaxTransactionIdRequest,
+    MaxTransactionIdResponse,
+    SuccessResponse,
+)
 from waltzctl.formats.znodes import StoreParameters
 
 
@@ -202,6 +215,44 @@ def test_what_zookeeper_answers_instead_is_told(
     assert caught.value.message == message
 
 
+def test_the_root_of_a_cluster_may_end_with_a_slash(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = StoreParameters(uuid.UUID(int=3), 4)
+    asked: list[str] = []
+
+    def get_async(path: str) -> Any:
+        asked.append(path)
+        return SimpleNamespace(get=lambda *_: (store.encode(), None))
+
+    client = SimpleNamespace(get_async=get_async)
+    monkeypatch.setattr(cluster_metadata, "connected", lambda _: contextlib.nullcontext(client))
+    monkeypatch.setattr(ZooKeeperOptions, "check", lambda _: None)
+    for root in ("/w", "/w/"):
+        found = cluster_metadata.read_cluster_metadata(ZooKeeperOptions("zk:2181", root))
+        assert (found.cluster_key, found.num_partitions) == (store.cluster_key, 4)
+        cluster_metadata.read_znodes(ZooKeeperOptions("zk:2181", root), ["store"])
+    assert asked == ["/w/store"] * 4
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (lambda data: b"\x02" + data[1:], MismatchError),
+        (lambda data: data[:-1], DamageError),
+        (lambda data: b"\x01", DamageError),
+    ],
+)
+def test_what_stands_there_instead_of_a_cluster_key_is_told(
+    monkeypatch: pytest.MonkeyPatch, change: Callable[[bytes], bytes], error: type[WaltzError]
+) -> None:
+    """Another version is no damage: a newer program may have written it."""
+    data = change(StoreParameters(uuid.UUID(int=3), 4).encode())
+    client = SimpleNamespace(get_async=lambda _: SimpleNamespace(get=lambda *_: (data, None)))
+    monkeypatch.setattr(cluster_metadata, "connected", lambda _: contextlib.nullcontext(client))
+    with pytest.raises(error, match=f"{WHERE}, node /w/store: ") as caught:
+        cluster_metadata.read_cluster_metadata(ZooKeeperOptions("zk:2181", "/w"))
+    assert type(caught.value) is error
+
+
 def test_nodes_without_data_are_told_and_others_are_read_in_one_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     data = {"/w/a": b"one", "/w/b/c": b"two", "/w/empty": b""}
     connections: list[int] = []
@@ -280,27 +331,100 @@ def test_closing_a_second_time_does_nothing(tmp_path: Path, monkeypatch: pytest.
         assert len(closed) == 3
 
 
-@pytest.mark.parametrize("seconds", [None, 50.0])
-def test_all_partitions_together_have_the_time_that_closing_may_take(tmp_path: Path, seconds: float | None) -> None:
+@pytest.mark.parametrize(
+    ("seconds", "left"), [(None, [None] * 3), (50.0, [50.0, 30.0, 10.0]), (30.0, [30.0, 10.0, 0.0])]
+)
+def test_all_partitions_together_have_the_time_that_closing_may_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float | None, left: list[float | None]
+) -> None:
     created(tmp_path, 3)
-    left: list[float | None] = []
+    now = [100.0]
+    given: list[float | None] = []
+
+    def drain(_over: object, seconds: float | None = None) -> bool:
+        given.append(seconds)
+        now[0] += 20.0
+        return True
+
     with serving(tmp_path) as served:
+        monkeypatch.setattr(hosted_storage, "time", SimpleNamespace(monotonic=lambda: now[0]))
         for service in served.hosted.services:
-            service.drain = lambda _, seconds=None: bool(left.append(seconds)) or True  # type: ignore[method-assign,misc]
+            service.drain = drain  # type: ignore[method-assign]
         assert served.hosted.close(seconds)
-    if seconds is None:
-        assert left == [None] * 3
-    else:
-        assert left == sorted(left, reverse=True)  # type: ignore[type-var]
-        assert len(left) == 3
-        assert all(0 < one <= seconds for one in left if one is not None)
+    assert given == left
+
+
+def test_at_the_end_all_are_refused_before_the_first_is_waited_for_and_each_is_waited_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """However many hang, nobody else is left without an answer."""
+    created(tmp_path, 3)
+    done: list[str] = []
+    with serving(tmp_path) as served:
+        reals = []
+        for service in served.hosted.services:
+            reals.append((service, service.refuse, service.drain))
+
+            def refuse(_over: object, number: int = service.number) -> None:
+                done.append(f"refuse {number}")
+
+            def drain(_over: object, _seconds: float | None = None, number: int = service.number) -> bool:
+                done.append(f"drain {number}")
+                return number == 1
+
+            service.refuse, service.drain = refuse, drain  # type: ignore[method-assign]
+        assert not served.hosted.close(5.0)
+        assert done == ["refuse 0", "refuse 1", "refuse 2", "drain 0", "drain 1", "drain 2"]
+        assert caplog.messages == ["partitions [0, 2] do not come to an end; their files are left as they are"]
+        for service, real_refuse, real_drain in reals:
+            service.refuse, service.drain = real_refuse, real_drain  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("given_up", [False, True])
+def test_a_partition_that_could_not_be_given_up_is_served_on_unless_it_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given_up: bool
+) -> None:
+    created(tmp_path)
+    with serving(tmp_path) as served:
+        storage = served.hosted.storage
+        real = storage.unassign
+
+        def fails(number: int, *, delete_files: bool) -> None:
+            if given_up:
+                real(number, delete_files=delete_files)
+            raise DiskWriteError(tmp_path, 0, OSError(5, "no"))
+
+        monkeypatch.setattr(storage, "unassign", fails)
+        service = served.hosted.service(0)
+        assert service is not None
+        with pytest.raises(DiskWriteError):
+            served.hosted.unassign([0], delete_files=False)
+        assert (served.hosted.service(0) is None) == given_up
+        peer = Witness()
+        service.submit(request_of(peer, MaxTransactionIdRequest(1, 1, 0)))
+        [answer] = peer.wait(1)
+        assert isinstance(answer, FailureResponse if given_up else MaxTransactionIdResponse)
+        assert sorted(served.hosted._metrics.partitions()) == ([1] if given_up else [0, 1])
+
+
+def test_a_partition_that_could_not_be_opened_again_answers_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    created(tmp_path)
+
+    def fails(_number: int) -> None:
+        raise DiskWriteError(tmp_path, 0, OSError(5, "no"))
+
+    with serving(tmp_path) as served:
+        monkeypatch.setattr(served.hosted.storage, "reopen", fails)
+        with pytest.raises(DiskWriteError):
+            served.hosted.reopen(0)
+        assert served.one(MaxTransactionIdRequest(1, 1, 0)) == MaxTransactionIdResponse(1, 1, 0, -1)
 
 
 def test_a_change_that_does_not_end_keeps_the_directory_open(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     created(tmp_path)
     with serving(tmp_path) as served:
-        import threading
-
         taken, go = threading.Event(), threading.Event()
 
         def change() -> None:
@@ -391,11 +515,12 @@ def test_a_reload_is_passed_on_to_everything_it_concerns(tmp_path: Path) -> None
     async def work() -> None:
         async with running(tmp_path, http_port=None) as one:
             health = replace(one.options.health, min_free_bytes=5, max_stall=7.0)
-            limits = replace(one.options.limits, max_connections=3, output=777_777)
+            limits = replace(one.options.limits, max_connections=3, output=777_777, reads=9, memory=200 << 20)
             await one.reload(replace(one.options, health=health, limits=limits, drain_seconds=3.0))
             assert (one.options.health, one.options.limits, one.options.drain_seconds) == (health, limits, 3.0)
             assert (one.data.limits, one.admin.limits) == (limits, limits)
             assert one.data.output_budget.capacity == 777_777
+            assert (one.data.reads.capacity, one.data.budget.capacity) == (9, 200 << 20)
             assert one.health.probe.min_free_bytes == one.hosted._room.probe.min_free_bytes == 5
             assert one.health._options is health
 
@@ -444,18 +569,135 @@ def test_partitions_are_named_in_their_order_whichever_was_taken_in_first() -> N
 def test_a_drain_takes_as_long_as_the_options_say_unless_it_is_told(tmp_path: Path) -> None:
     created(tmp_path)
 
+    async def drain(one: Node, into: list[tuple[float, bool]], seconds: float) -> None:
+        into.append((seconds, one.health._draining.is_set()))
+
     async def work() -> None:
         for given, expected in ((None, 9.0), (2.0, 2.0), (0.0, 0.0)):
-            drained = list[float]()
-
-            async def drain(seconds: float, into: list[float] = drained) -> None:
-                into.append(seconds)
-
+            drained = list[tuple[float, bool]]()
             one = await Node.start(node_options(tmp_path, http_port=None, drain_seconds=9.0), log=LOG)
             for port in (one.data, one.admin):
-                port.drain = drain  # type: ignore[method-assign]
+                port.drain = partial(drain, one, drained)  # type: ignore[method-assign]
             await one.stop(given)
-            assert drained == [expected] * 2
+            assert drained == [(expected, True)] * 2, "and the node is unwell by then"
+
+    run(work())
+
+
+def test_a_stop_goes_on_when_whoever_asked_for_it_waits_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    created(tmp_path)
+    closed: list[float] = []
+
+    async def close(_: object, seconds: float) -> bool:
+        closed.append(seconds)
+        return True
+
+    monkeypatch.setattr(node.Health, "close", close)
+
+    async def work() -> None:
+        one = await Node.start(node_options(tmp_path, http_port=None), log=LOG)
+        asking = asyncio.ensure_future(one.stop(1.0))
+        await asyncio.sleep(0)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        await one.stop()
+        await one.wait_closed()
+        assert closed == [1.0], "the look at the disk has ended, too"
+        with StorageDirectory.open(tmp_path):
+            pass
+
+    run(work())
+
+
+def test_a_start_that_is_cancelled_while_the_partitions_are_taken_in_leaves_no_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    created(tmp_path)
+    begun, go = threading.Event(), threading.Event()
+    real = Node._host
+
+    def host(one: Node) -> HostedStorage:
+        begun.set()
+        assert go.wait(60)
+        return real(one)
+
+    monkeypatch.setattr(Node, "_host", host)
+    ended: list[HostedStorage] = []
+    close = node._close_hosted
+    monkeypatch.setattr(node, "_close_hosted", lambda hosted: (ended.append(hosted), close(hosted)))
+
+    async def work() -> None:
+        starting = asyncio.ensure_future(Node.start(node_options(tmp_path, http_port=None), log=LOG))
+        while not begun.is_set():
+            await asyncio.sleep(0.001)
+        starting.cancel()
+        go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+
+    run(work())
+    assert len(ended) == 1, "its threads have ended"
+    with StorageDirectory.open(tmp_path):
+        pass
+
+
+def test_a_reload_that_cannot_be_meant_changes_nothing(tmp_path: Path) -> None:
+    created(tmp_path)
+
+    async def work() -> None:
+        async with running(tmp_path, http_port=None) as one:
+            before = one.options
+            for changed in (
+                {"limits": replace(before.limits, max_connections=0)},
+                {"health": replace(before.health, deadline=0.0)},
+            ):
+                with pytest.raises(InvalidRequestError):
+                    await one.reload(replace(before, **changed))
+            assert (one.options, one.data.limits, one.admin.limits) == (before, before.limits, before.limits)
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"health": HealthOptions(deadline=0.0)},
+        {"http": HttpLimits(max_connections=0)},
+        {"limits": PortLimits(max_connections=0)},
+        {"service": ServiceOptions(queue_requests=0)},
+        {"storage": StorageOptions(cached_segments=0)},
+        {"tls": TlsOptions(key=Path("/k"))},
+        {"zookeeper": ZooKeeperOptions("zk:2181", "no path")},
+        {"graphite": GraphiteOptions("")},
+        {"drain_seconds": -1.0},
+    ],
+    ids=lambda one: next(iter(one)),
+)
+def test_options_of_every_group_are_looked_at(tmp_path: Path, changed: dict[str, Any]) -> None:
+    node_options(tmp_path).check()
+    with pytest.raises(InvalidRequestError):
+        replace(node_options(tmp_path), **changed).check()
+
+
+def test_what_a_node_has_to_say_of_its_partitions(tmp_path: Path) -> None:
+    partitions = {
+        5: SimpleNamespace(quarantined=True, failed=None),
+        3: SimpleNamespace(quarantined=False, failed=DiskWriteError(tmp_path, 0, OSError(5, "no"))),
+        4: SimpleNamespace(quarantined=True, failed=None),
+    }
+    storage: Any = SimpleNamespace(
+        path=tmp_path, layout=Layout.RELEASED, cluster_key=uuid.UUID(int=1), num_partitions=9, partitions=partitions,
+        findings=(1, 2),
+    )  # fmt: skip
+
+    async def work() -> None:
+        one = Node(node_options(tmp_path), version="1", log=LOG)
+        one.storage, one.addresses = storage, node.NodeAddresses("h", 1, 2, None)
+        info = one.ready_info
+        assert (info.assigned, info.quarantined, info.findings) == ((3, 4, 5), (4, 5), 2)
 
     run(work())
 

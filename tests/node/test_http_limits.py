@@ -13,6 +13,9 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from multidict import CIMultiDict
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
 from tests.node.running import LOOPS, connected, http, read_to_the_end, run
 from waltzctl.engine.errors import InvalidRequestError
@@ -43,6 +46,21 @@ class Reading:
 
     async def idle(self, seconds: float) -> None:
         self.asked.append(seconds)
+
+
+class Wire:
+    """A transport that notes how it is ended, and whoever handles what comes over it."""
+
+    _task_handler = None
+
+    def __init__(self) -> None:
+        self.ended: list[str] = []
+
+    def abort(self) -> None:
+        self.ended.append("aborted")
+
+    def close(self) -> None:
+        self.ended.append("closed")
 
 
 @contextlib.asynccontextmanager
@@ -318,3 +336,149 @@ def test_options_are_checked_with_one_step_to_each_side(kind: Any, name: str, va
         with pytest.raises(InvalidRequestError, match="max_body must be a number of bytes, 1 to 2147483647"):
             PortLimits(max_body=2**31, memory=2**32).check()
         PortLimits(max_body=2**31 - 1, memory=2**32).check()
+
+
+def test_one_too_many_and_one_that_lives_too_long_are_ended_without_waiting_for_them() -> None:
+    """Whoever reads nothing would otherwise keep its place for ever."""
+
+    async def work() -> None:
+        async with serving(max_connections=1, connection_seconds=0.001) as (port, _, _):
+            assert port._http is not None
+            first, second = Wire(), Wire()
+            handlers = [Wire(), Wire()]
+            for handler, wire in zip(handlers, (first, second), strict=True):
+                port._http.connection_made(handler, wire)  # type: ignore[arg-type]
+            assert (first.ended, second.ended) == ([], ["aborted"])
+            while not first.ended:
+                await asyncio.sleep(0.001)
+            assert first.ended == ["aborted"]
+            for handler in handlers:
+                port._http.connection_lost(handler)  # type: ignore[arg-type]
+
+    run(work())
+
+
+def test_closing_lets_requests_end_and_forgets_the_rest_once() -> None:
+    done: list[str] = []
+
+    class Ends:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def __getattr__(self, what: str) -> Any:
+            def plain(*arguments: object) -> Any:
+                done.append(" ".join([self.name, what, *map(str, arguments)]))
+                return asyncio.sleep(0, True) if what in ("shutdown", "wait_closed", "idle") else what == "is_serving"
+
+            return plain
+
+    async def work() -> None:
+        async with serving() as (port, _, _):
+            real = port._server, port._http
+            port._server, port._http = Ends("server"), Ends("http")  # type: ignore[assignment]
+            port._reading = Ends("reading")  # type: ignore[assignment]
+            assert port.listening
+            await port.close(3.0)
+            assert done == [
+                "server is_serving", "server close", "http pre_shutdown", "http shutdown 3.0", "http forget",
+                "server wait_closed", "reading idle 3.0",
+            ]  # fmt: skip
+            assert not port.listening
+            await port.close(3.0)
+            assert done[7:] == ["reading idle 3.0"]
+            port._server, port._http = real
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    ("query", "lines"),
+    [({}, 1), ({"pretty": "true"}, 3), ({"pretty": "TRUE"}, 3), ({"pretty": "false"}, 1), ({"pretty": ""}, 1)],
+)
+def test_health_is_laid_out_for_people_where_that_is_asked_for(query: dict[str, str], lines: int) -> None:
+    async def work() -> None:
+        async with serving() as (port, _, _):
+            request: Any = SimpleNamespace(query=query)
+            answer = await port._healthy(request)
+            assert answer.text is not None
+            assert (len(answer.text.splitlines()) > 1) == (lines > 1)
+
+    run(work())
+
+
+def test_a_port_that_serves_no_more_does_not_listen() -> None:
+    async def work() -> None:
+        async with serving() as (port, _, _):
+            assert port.listening
+            assert port._server is not None
+            port._server.close()
+            assert not port.listening
+
+    run(work())
+
+
+def test_a_free_port_is_one_at_one_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A port number for each address would be more than anybody could be told."""
+
+    async def work() -> None:
+        loop = asyncio.get_running_loop()
+        real = loop.getaddrinfo
+
+        async def two(host: object, port: int, **words: Any) -> Any:
+            if host != "two":
+                return await real(host, port, **words)  # type: ignore[arg-type]
+            return [(*(await real(f"127.0.0.{last}", port, **words))[0],) for last in (1, 2)]
+
+        monkeypatch.setattr(loop, "getaddrinfo", two)
+        for host in ("two", ""):
+            port = HttpPort(
+                Well().look,
+                read=list,
+                collect=lambda *_: pytest.fail("nobody"),
+                version="1",
+                log=logging.getLogger("test"),
+            )  # type: ignore[type-var]
+            _, number = await port.start(host, 0)
+            assert number > 0
+            assert port._server is not None
+            if host:
+                assert [one.getsockname() for one in port._server.sockets] == [("127.0.0.1", number)]
+            await port.close()
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize(
+    ("accept", "kind"),
+    [
+        ([], "application/json"),
+        (["text/plain"], "text/plain"),
+        (["application/json;q=0.1", "text/plain"], "text/plain"),
+        (["text/plain;q=0.1", "application/json"], "application/json"),
+    ],
+)
+def test_metrics_are_in_the_form_that_all_accept_headers_together_ask_for(accept: list[str], kind: str) -> None:
+    class Nothing(Collector):
+        def collect(self) -> list[Metric]:
+            return []
+
+    async def work() -> None:
+        port = HttpPort(
+            Well().look,
+            read=lambda: SimpleNamespace(metrics=list),
+            collect=lambda *_: Nothing(),
+            version="1",
+            log=logging.getLogger("test"),
+        )
+        request: Any = SimpleNamespace(headers=CIMultiDict(("Accept", one) for one in accept), query={})
+        answer = await port._metrics(request)
+        assert (answer.status, answer.content_type, answer.headers["Vary"]) == (200, kind, "Accept")
+
+        async def no_thread(_: float | None) -> None:
+            raise RuntimeError("can't start new thread")
+
+        port._reading.result = no_thread  # type: ignore[method-assign,assignment]
+        answer = await port._metrics(request)
+        assert (answer.status, answer.text) == (503, "can't start new thread; /health tells more\n")
+
+    asyncio.run(work())

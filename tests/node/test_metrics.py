@@ -448,6 +448,10 @@ PROMETHEUS_ACCEPT = (
         ("application/openmetrics-text", True),
         (PROMETHEUS_ACCEPT, True),
         ("application/json;q=0.1, text/plain;q=0.2", True),
+        ("text/plain;q=0.9, application/json;q=0.5, text/*;q=0.1", True),
+        ("application/json;q=0.9, text/plain;q=0.5, */*;q=0.1", False),
+        ("text/plain;q=5, application/json", False),
+        ("text/plain;q=0.1, application/json;q=-5", True),
         (",;;=,q=1", False),
     ],
 )

@@ -14,13 +14,24 @@ from pathlib import Path
 
 import pytest
 
-from tests.node.service_support import Served, appended, created, serving
+from tests.node.service_support import LOG, Served, appended, created, serving
 from tests.storage.support import built, damage, data_path, offset_of
 from waltzctl.engine.durable import disk
-from waltzctl.engine.errors import CorruptRecordError
+from waltzctl.engine.errors import (
+    CorruptRecordError,
+    DiskError,
+    DiskFullError,
+    DiskReadError,
+    DiskWriteError,
+    RefusedError,
+    SyncFailedError,
+    WaltzError,
+)
+from waltzctl.engine.findings import Finding
 from waltzctl.engine.node.disk_probe import DiskProbe
 from waltzctl.engine.node.node_settings import HealthOptions
-from waltzctl.engine.node.outages import Room
+from waltzctl.engine.node.outages import Return, Room, outage_of, reads_again
+from waltzctl.engine.node.partition_outage import PartitionOutage
 from waltzctl.formats.wire.storage import (
     FailureResponse,
     LastSessionInfoRequest,
@@ -282,6 +293,103 @@ def test_a_look_that_found_no_space_is_believed_for_a_while_and_one_that_did_is_
         assert len(writes) == 3
     finally:
         disk.observer = None
+
+
+def test_a_look_at_a_disk_that_hangs_is_not_waited_for(tmp_path: Path) -> None:
+    room = Room(DiskProbe(tmp_path, min_free_bytes=0), max_age=0.0)
+    with room._lock:  # somebody is looking
+        assert not room.there()
+
+
+# --- values -----------------------------------------------------------------------------------------------------------
+
+
+class Partition:
+    """What an outage looks at."""
+
+    number, path = 3, Path("/d/3")
+
+    def __init__(self) -> None:
+        self.quarantined = False
+        self.failed: WaltzError | None = None
+        self.findings: tuple[Finding, ...] = ()
+        self.unreadable: WaltzError | None = None
+
+    def read(self, _transaction_id: int) -> None:
+        if self.unreadable is not None:
+            raise self.unreadable
+
+
+def disk_error(kind: type[DiskError], number: int) -> DiskError:
+    return kind(Path("/d/3"), 0, OSError(number, os.strerror(number)))
+
+
+@pytest.mark.parametrize(
+    ("error", "transaction_id", "code", "returns"),
+    [
+        (disk_error(DiskFullError, errno.ENOSPC), None, "disk-full", Return.SPACE),
+        (disk_error(DiskFullError, errno.EDQUOT), 4, "disk-full", Return.SPACE),
+        (disk_error(DiskWriteError, errno.EIO), None, "io-error", Return.OPENED),
+        (disk_error(SyncFailedError, errno.EIO), None, "sync-failed", Return.OPENED),
+        *(
+            (disk_error(DiskWriteError, number), None, None, None)
+            for number in (errno.EMFILE, errno.ENFILE, errno.EINTR)
+        ),
+        (disk_error(DiskReadError, errno.EIO), 4, "io-error", Return.RECORD),
+        (disk_error(DiskReadError, errno.EMFILE), 4, "io-error", Return.RECORD),
+        (disk_error(DiskReadError, errno.EIO), None, None, None),
+        (CorruptRecordError("torn"), 4, "corrupt-record", Return.RECORD),
+        (CorruptRecordError("torn"), None, None, None),
+        (RefusedError("no"), 4, None, None),
+        (ZeroDivisionError(), 4, None, None),
+    ],
+    ids=lambda one: type(one).__name__ if isinstance(one, BaseException) else "",
+)
+def test_what_follows_for_the_partition_from_a_failure(
+    error: BaseException, transaction_id: int | None, code: str | None, returns: Return | None
+) -> None:
+    found = outage_of(error, Partition(), transaction_id)  # type: ignore[arg-type]
+    assert (code, returns) == (None, None) if found is None else (found.code, found.returns) == (code, returns)
+    if found is not None:
+        assert found.transaction_id == (transaction_id if returns is Return.RECORD else None)
+
+
+@pytest.mark.parametrize(
+    "error", [CorruptRecordError("torn"), disk_error(DiskReadError, errno.EIO), RefusedError("no")]
+)
+def test_a_record_that_fails_in_any_way_keeps_the_partition_out(error: WaltzError) -> None:
+    partition = Partition()
+    assert reads_again(partition, 4)  # type: ignore[arg-type]
+    partition.unreadable = error
+    assert not reads_again(partition, 4)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("error", "over"),
+    [
+        (disk_error(DiskFullError, errno.ENOSPC), True),
+        (disk_error(DiskWriteError, errno.EIO), True),
+        (CorruptRecordError("torn"), False),
+    ],
+)
+def test_what_opening_a_partition_again_ends(error: WaltzError, over: bool, tmp_path: Path) -> None:
+    """A record that could not be read is looked at when it is asked for."""
+    room = Room(DiskProbe(tmp_path, min_free_bytes=0), max_age=0.0)
+    outage = PartitionOutage(Partition(), room, LOG)  # type: ignore[arg-type]
+    outage.note_failure(error, 4)
+    assert outage.now is not None
+    outage.opened_again(Partition())  # type: ignore[arg-type]
+    assert (outage.now is None) == over
+
+
+def test_a_partition_that_is_out_by_itself_says_so_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    partition = Partition()
+    partition.quarantined = True
+    room = Room(DiskProbe(tmp_path, min_free_bytes=0), max_age=0.0)
+    outage = PartitionOutage(partition, room, LOG)  # type: ignore[arg-type]
+    for _ in range(3):
+        outage.note_failure(disk_error(DiskReadError, errno.EIO), 4)
+    assert len(caplog.records) == 1
 
 
 # --- records ----------------------------------------------------------------------------------------------------------

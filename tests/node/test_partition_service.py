@@ -200,6 +200,15 @@ def test_so_much_may_wait_and_an_empty_queue_takes_anything(
     assert alone.submit(100) is Admission.ACCEPTED, "what was taken away counts no longer"
 
 
+def test_what_was_taken_leaves_all_its_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = Alone(monkeypatch, queue_bytes=100, queue_requests=4)
+    for _ in range(3):
+        assert [alone.submit(20) for _ in range(5)] == [Admission.ACCEPTED] * 4 + [Admission.FULL]
+        alone.work()
+        assert [alone.submit(50) for _ in range(3)] == [Admission.ACCEPTED] * 2 + [Admission.FULL]
+        alone.work()
+
+
 def test_every_append_of_a_run_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     alone = Alone(monkeypatch, queue_requests=4)
     assert alone.submit() is Admission.ACCEPTED
@@ -225,6 +234,26 @@ def test_a_queue_that_does_not_move_for_longer_is_stalled(
     alone.work()
     alone.now += 700
     assert alone.service.stalled_seconds == 0.0, "nobody waits"
+
+
+def test_what_comes_while_a_request_hangs_is_no_progress(alone: Alone) -> None:
+    """However many come, somebody has to learn that nothing moves."""
+    seen: list[float] = []
+
+    def meanwhile() -> None:
+        alone.partition.meanwhile = lambda: None
+        for _ in range(3):
+            alone.now += STALL
+            assert alone.submit() is Admission.ACCEPTED
+        seen.append(alone.service.stalled_seconds)
+
+    alone.submit()
+    alone.now += 1
+    alone.submit()
+    assert alone.service.stalled_seconds == 1
+    alone.partition.meanwhile = meanwhile
+    alone.work()
+    assert seen == [3 * STALL]
 
 
 def test_work_that_is_begun_and_each_answer_are_progress(alone: Alone) -> None:
@@ -432,6 +461,18 @@ def test_draining_refuses_from_the_beginning(alone: Alone) -> None:
     assert alone.service.drain(closed(), 0.0)
     alone.submit()
     assert alone.codes() == ["closed"]
+
+
+def test_while_it_is_drained_everybody_is_refused_already(alone: Alone, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused: list[object] = []
+
+    def wait_for(_done: object, _seconds: float | None) -> bool:
+        refused.append(alone.service._over)
+        return True
+
+    monkeypatch.setattr(alone.service._idle, "wait_for", wait_for)
+    assert alone.service.drain(closed(), 1.0)
+    assert refused == [closed()]
 
 
 # ---- at once ------------------------------------------------------------------------------------------------------------
@@ -689,6 +730,27 @@ def test_what_stands_behind_a_broken_frame_is_not_looked_at_until_the_queue_is_e
     assert other.answers == [MaxTransactionIdResponse(SESSION, 6, 3, 0), SuccessResponse(SESSION, 7, 3)]
     assert alone.partition.done == [1, 1]
     assert alone.service._commit.broken == [], "whoever comes now is another one"
+
+
+def test_a_broken_frame_is_remembered_while_the_partition_is_held(alone: Alone) -> None:
+    broken = bytearray(encode(appended(0, session=SESSION, partition=3)))
+    broken[28:32] = (1 << 30).to_bytes(4, "big")
+    alone.service.hold(0.0)
+    alone.service.submit(run_of(alone.peer, [bytes(broken)]))
+    alone.service.submit(request_of(Peer(), MaxTransactionIdRequest(SESSION, 6, 3)))
+
+    def held_meanwhile() -> None:
+        alone.partition.meanwhile = lambda: None
+        alone.submit(sequence=7)
+        alone.service._held = True
+
+    alone.partition.meanwhile = held_meanwhile
+    alone.service.resume()
+    alone.work()
+    alone.service.resume()
+    alone.work()
+    assert alone.peer.answers == []
+    assert len(alone.peer.reasons) == 2
 
 
 @pytest.mark.parametrize("leave", [KeyboardInterrupt, SystemExit])

@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waltzctl.engine.node import permissions
+from waltzctl.engine.node.partition_requests import access_of, read_by
 from waltzctl.engine.node.permissions import RequiredAccess, ServiceState, check, check_low_water_mark, raises_session
+from waltzctl.formats.wire import storage
 from waltzctl.formats.wire.failure import FailureCode
 
 STORAGE = "com.wepay.waltz.storage.exception.StorageException: "
@@ -158,3 +160,26 @@ def test_every_code_names_an_exit_status_of_the_engine() -> None:
     known = {"usage", "refused", "mismatch", "damaged", "io-error", "internal"}
     assert {code.status for code in FailureCode} == known
     assert permissions.not_loaded(-1).message == "java.lang.Exception: Partition:-1 is not assigned."
+
+
+@pytest.mark.parametrize(
+    ("message", "access", "record"),
+    [
+        (storage.LastSessionInfoRequest(1, 2, 3), RequiredAccess.SESSION, None),
+        (storage.LastSessionInfoRequest(1, 2, 3, offline=True), RequiredAccess.READ, None),
+        (storage.SetLowWaterMarkRequest(1, 2, 3, 9), RequiredAccess.WRITE, None),
+        (storage.TruncateRequest(1, 2, 3, 9), RequiredAccess.WRITE, 9),
+        (storage.RecordHeaderRequest(1, 2, 3, 9), RequiredAccess.READ, 9),
+        (storage.RecordRequest(1, 2, 3, 9), RequiredAccess.READ, 9),
+        (storage.MaxTransactionIdRequest(1, 2, 3), RequiredAccess.READ, None),
+        (storage.RecordHeaderListRequest(1, 2, 3, 9, 4), RequiredAccess.READ, 9),
+        (storage.RecordListRequest(1, 2, 3, 9, 4), RequiredAccess.READ, 9),
+        (storage.SuccessResponse(1, 2, 3), RequiredAccess.READ, None),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_what_a_request_needs_and_which_record_it_reads(
+    message: storage.StorageMessage, access: RequiredAccess, record: int | None
+) -> None:
+    assert access_of(message) is access
+    assert read_by(message) == record

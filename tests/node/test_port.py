@@ -186,6 +186,21 @@ def test_a_peer_of_which_no_connection_comes_is_let_go_and_counts_no_longer(
     assert lines(caplog) == ([] if told is None else [f"data port: peer: {told}"])
 
 
+def test_whoever_has_arrived_is_no_longer_waited_for(port: Any) -> None:
+    """Else a node would remember everybody who ever came."""
+    calls: list[Callable[[object], None]] = []
+
+    class Arriving:
+        add_done_callback = staticmethod(calls.append)
+
+    task = Arriving()
+    port.loop.create_task = lambda work: work.close() or task
+    port._accept(Listener(ONE))
+    assert port._arriving == {task}
+    calls[0](task)
+    assert port._arriving == set()
+
+
 def test_many_newcomers_are_let_in_in_portions(port: Any) -> None:
     port._limits = SimpleNamespace(max_connections=1000)
     listener = Listener(*(("h", number) for number in range(100)))
@@ -273,6 +288,69 @@ def test_connections_are_told_the_oldest_first_and_can_all_be_ended() -> None:
     assert peer.port._expected == 0, "each was let in before, and counts once"
 
 
+# ---- the end --------------------------------------------------------------------------------------------------------------
+
+
+class Going:
+    """A port that can be drained: its listener, and one connection with a request under way."""
+
+    def __init__(self) -> None:
+        self.peer = Peer()
+        self.port = self.peer.port
+        self.port.loop.remove_reader = lambda _: None
+        self.port._listeners.append(Listener())
+        self.port._timer = SimpleNamespace(cancel=lambda: self.cancelled.append("timer"))
+        self.cancelled: list[str] = []
+        self.peer.connection._begin(1, 10)
+
+    def answered(self) -> None:
+        self.peer.connection._done(1, 10)
+        assert self.peer.wire.closed
+        self.peer.connection.connection_lost(None)
+
+
+def test_draining_accepts_nobody_and_ends_with_the_last_answer() -> None:
+    going = Going()
+    going.port._empty.set()  # there was nobody before
+
+    async def drain() -> None:
+        draining = asyncio.ensure_future(going.port.drain(60.0))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not going.port.listening
+        assert not draining.done()
+        assert not going.peer.wire.aborted
+        going.answered()
+        await draining
+
+    asyncio.run(drain())
+    assert going.cancelled == ["timer"]
+    assert not going.peer.wire.aborted
+
+
+def test_closing_ends_who_is_about_to_connect_and_looks_no_more() -> None:
+    going = Going()
+    ended: list[str] = []
+
+    async def shaking_hands() -> None:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            await asyncio.sleep(0)
+            ended.append("hands")
+
+    async def close() -> None:
+        going.port._arriving.add(asyncio.ensure_future(shaking_hands()))
+        await asyncio.sleep(0)
+        going.peer.wire.abort = lambda: going.peer.connection.connection_lost(None)  # type: ignore[method-assign]
+        await going.port.close()
+        assert ended == ["hands"]
+
+    asyncio.run(close())
+    assert going.cancelled == ["timer"]
+    assert going.port.connections == ()
+
+
 # ---- complaints ---------------------------------------------------------------------------------------------------------
 
 
@@ -299,6 +377,11 @@ def test_so_many_complaints_a_second_and_those_left_out_are_counted(
     now[0] += 0.0625
     complaints.write("again")
     assert lines(caplog) == ["4 complaints about peers were left out", "again"]
+    complaints.write("again")
+    assert "again" not in lines(caplog)
+    now[0] += 0.1
+    complaints.write("at last")
+    assert lines(caplog) == ["1 complaints about peers were left out", "at last"], "each is counted once"
     now[0] += 2.0
     assert complain(30) == 20
     now[0] += 1000.0
@@ -315,3 +398,25 @@ def test_whoever_is_let_in_or_gone_is_counted_as_such() -> None:
     assert emptied == []
     call(other.connection)
     assert emptied == [1]
+
+
+def test_who_is_gone_is_not_sent_anything_and_what_an_answer_gives_rise_to_is_sent_at_once() -> None:
+    peer = Peer()
+    other = peer.another()
+    peer.connection.answer(b"one")
+    other.connection.answer(b"two")
+    peer.port.remove(other.connection)
+    sent: list[str] = []
+    other.connection.send = lambda: sent.append("to nobody")  # type: ignore[method-assign]
+    first = peer.connection.send
+
+    def and_more() -> None:
+        first()
+        if not sent:
+            sent.append("more")
+            peer.connection.answer(b"more")
+
+    peer.connection.send = and_more  # type: ignore[method-assign]
+    peer.port._send()
+    assert sent == ["more"]
+    assert peer.wire.written[-2:] == [b"one", b"more"]

@@ -18,7 +18,7 @@ class Storage:
 
     def __init__(self, structs: dict[int, PartitionStruct | None]) -> None:
         self._structs = structs
-        self.partitions = [*structs, 99]
+        self.partitions = [-1, *structs, 99]
 
     def partition(self, number: int) -> Any:
         if number not in self._structs:

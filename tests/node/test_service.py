@@ -12,6 +12,7 @@ from tests.storage.support import built, damage, data_path, offset_of
 from waltzctl.engine.errors import InvalidRequestError, MismatchError, NotAssignedError
 from waltzctl.engine.node.failure_responses import failure_of
 from waltzctl.engine.node.hosted_storage import ServiceOptions
+from waltzctl.engine.node.node_metrics import REQUEST_COUNTERS
 from waltzctl.engine.storage.directory import StorageOptions
 from waltzctl.formats.control import Layout
 from waltzctl.formats.segment import RECORD_OVERHEAD
@@ -446,6 +447,29 @@ def test_the_session_of_damaged_partition_info_is_not_made_up(tmp_path: Path) ->
         assert served.failure(LastSessionInfoRequest(1, 0, 0)).code == "quarantined"
         assert served.failure(appended(3)).code == "quarantined"
         assert isinstance(served.one(RecordRequest(1, 0, 0, 2)), RecordResponse)
+
+
+def test_each_request_is_counted_under_its_name_and_under_no_other(tmp_path: Path) -> None:
+    created(tmp_path)
+    asked = {
+        "last_session_info_request": LastSessionInfoRequest(1, 0, 0),
+        "set_low_water_mark_request": SetLowWaterMarkRequest(1, 0, 0, 5),
+        "truncate_request": TruncateRequest(1, 0, 0, 5),
+        "record_header_request": RecordHeaderRequest(1, 0, 0, 0),
+        "record_request": RecordRequest(1, 0, 0, 0),
+        "max_transaction_request": MaxTransactionIdRequest(1, 0, 0),
+        "record_header_list_request": RecordHeaderListRequest(1, 0, 0, 0, 1),
+        "record_list_request": RecordListRequest(1, 0, 0, 0, 1),
+    }
+    assert tuple(asked) == REQUEST_COUNTERS
+    with serving(tmp_path) as served:
+        service = served.hosted.service(0)
+        assert service is not None
+        expected = dict.fromkeys(asked, 0)
+        for name, message in asked.items():
+            served.one(message)
+            expected[name] += 1
+            assert {one: getattr(service.metrics, one).count for one in asked} == expected
 
 
 def test_every_failure_tells_which_request_it_is_for(tmp_path: Path) -> None:

@@ -92,6 +92,19 @@ def test_an_append_is_answered_when_its_sync_is_done(alone: InPasses) -> None:
     assert alone.service.hold(0.0)
 
 
+def test_what_a_pass_took_makes_room_in_the_queue_for_as_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = InPasses(monkeypatch, queue_bytes=400, queue_requests=4)
+    for first in range(0, 12, 3):
+        for number in range(first, first + 3):
+            alone.append(number)
+        assert alone.service.queue_size == 3
+        commit = alone.begin()
+        assert commit is not None
+        alone.service.finish(commit, None)
+        alone.service.go_on()
+    assert alone.sequences() == list(range(12))
+
+
 def test_a_sync_that_failed_is_told_to_everybody_in_the_commit(alone: InPasses) -> None:
     alone.append(0, 1)
     commit = alone.begin()

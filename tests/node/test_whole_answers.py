@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.node.service_support import LOG, STORAGE, Peer, appended, request_of, run_of
+from waltzctl.engine import errors
 from waltzctl.engine.catalogue import Severity
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DamageError, DiskWriteError, InvalidRequestError
@@ -19,6 +21,7 @@ from waltzctl.engine.net.metrics import BUCKETS
 from waltzctl.engine.net.single_flight import SingleFlight
 from waltzctl.engine.node import answers, disk_probe
 from waltzctl.engine.node.disk_probe import PROBE_SIZE, DiskProbe, DiskState
+from waltzctl.engine.node.failure_responses import denial_of
 from waltzctl.engine.node.health import DiskHealth, Health, NodeHealthReport, PartitionHealth, PortHealth
 from waltzctl.engine.node.node_collector import NodeCollector, NodeSurroundings
 from waltzctl.engine.node.node_metrics import NodeMetrics, PartitionGauges
@@ -26,7 +29,15 @@ from waltzctl.engine.node.node_settings import HealthOptions
 from waltzctl.engine.node.outages import Outage, Return, standing_outage
 from waltzctl.engine.node.permissions import Denial, closed, not_loaded
 from waltzctl.engine.node.readings import NodePartitionReading, NodeReading
-from waltzctl.formats.wire.failure import STORAGE_EXCEPTION, FailureCode
+from waltzctl.formats.wire.failure import (
+    CONCURRENT_UPDATE_EXCEPTION,
+    IO_EXCEPTION,
+    OUT_OF_MEMORY_ERROR,
+    PLAIN_EXCEPTION,
+    RUNTIME_EXCEPTION,
+    STORAGE_EXCEPTION,
+    FailureCode,
+)
 from waltzctl.formats.wire.storage import FailureResponse, MaxTransactionIdRequest, SuccessResponse, encode
 
 # ---- health -------------------------------------------------------------------------------------------------------------
@@ -65,6 +76,35 @@ def test_a_report_names_every_problem_and_every_number() -> None:
     assert NodeSurroundings.of(report, [("data", 3)]) == NodeSurroundings(
         False, [("data", 3)], 5, frozenset({1}), frozenset({2})
     )
+
+
+@pytest.mark.parametrize("silent", ["data", "admin", "http"])
+def test_a_port_that_does_not_listen_is_named_whichever_it_is(silent: str) -> None:
+    ports = tuple(PortHealth(name, name != silent) for name in ("data", "admin", "http"))
+    report = NodeHealthReport(DiskHealth(5, 0.25, None), (), ports)
+    assert report.problems == (f"the {silent} port does not listen; restart the node",)
+
+
+def test_a_partition_that_is_out_for_another_reason_is_neither_quarantined_nor_failed() -> None:
+    one = PartitionHealth(1, False, False, 0, 0.0, "disk-full", "partition 1 found the disk full")
+    found = NodeSurroundings.of(NodeHealthReport(DiskHealth(0, None, None), (one,), ()), [])
+    assert (found.quarantined, found.failed, found.free_bytes) == (frozenset(), frozenset(), 0)
+
+
+def test_a_look_at_the_disk_is_shared_as_long_as_the_options_say(tmp_path: Path) -> None:
+    storage: Any = SimpleNamespace(path=tmp_path, partitions={})
+    hosted: Any = SimpleNamespace(services=())
+    looks: list[int] = []
+    for max_age in (60.0, 0.0):
+        health = Health(storage, hosted, ports=dict, options=HealthOptions(max_age=max_age))
+        health._looking = SingleFlight(lambda: looks.append(1) or DiskState(1, 0.1, None), name="look")
+
+        async def twice(health: Health = health) -> None:
+            await health.look()
+            await health.look()
+
+        asyncio.run(twice())
+        assert len(looks) == (1 if max_age else 3)
 
 
 def test_a_report_of_a_node_that_is_well() -> None:
@@ -279,10 +319,76 @@ def test_every_family_has_every_partition() -> None:
 def test_what_is_not_known_is_left_out() -> None:
     names = {family.name for family in NodeCollector(NodeReading("1", (), ()), NodeSurroundings()).collect()}
     assert "waltz_storage_connections" in names
+    full = {f.name: f for f in NodeCollector(NodeReading("1", (), ()), NodeSurroundings(free_bytes=0)).collect()}
+    assert full["waltz_storage_disk_free_bytes"].samples[0].value == 0, "known, and nothing left"
     assert not {"waltz_storage_healthy", "waltz_storage_disk_free_bytes"} & names
 
 
+# ---- the disk -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_read_only_disk_and_one_that_fails_are_told_with_the_space_that_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = [os.ST_RDONLY]
+    monkeypatch.setattr(
+        disk_probe.os, "statvfs", lambda _: SimpleNamespace(f_bavail=3, f_bfree=9, f_frsize=512, f_flag=flags[0])
+    )
+    probe = DiskProbe(tmp_path, min_free_bytes=0)
+    place = tmp_path / disk.STATE_DIRECTORY
+    assert probe.look() == DiskState(1536, None, f"{place}: the file system is read-only")
+    flags[0] = 0
+    found = probe.look()
+    assert (found.free_bytes, found.seconds) == (1536, None)
+    assert "No such file" in str(found.problem)
+
+
 # ---- failures -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "exception"),
+    [
+        (errors.CorruptRecordError("x"), "corrupt-record", STORAGE_EXCEPTION),
+        (errors.PartitionQuarantinedError("x"), "quarantined", STORAGE_EXCEPTION),
+        (errors.ChecksumMismatchError("x"), "data-checksum", STORAGE_EXCEPTION),
+        (errors.DamageError("x"), "damaged", STORAGE_EXCEPTION),
+        (errors.ConcurrentUpdateError("x"), "session-changed", CONCURRENT_UPDATE_EXCEPTION),
+        (errors.MarkWouldFallError("x"), "mark-would-fall", STORAGE_EXCEPTION),
+        (errors.BelowLowWaterMarkError("x"), "below-low-water-mark", STORAGE_EXCEPTION),
+        (errors.NotAssignedError("x"), "not-assigned", PLAIN_EXCEPTION),
+        (errors.NotAvailableError("x"), "not-available", STORAGE_EXCEPTION),
+        (errors.OutOfOrderError("x"), "out-of-order", STORAGE_EXCEPTION),
+        (errors.StalePlanError("x"), "refused", STORAGE_EXCEPTION),
+        (errors.MismatchError("x"), "mismatch", STORAGE_EXCEPTION),
+        (errors.InvalidRequestError("x"), "invalid-request", STORAGE_EXCEPTION),
+        (errors.DiskFullError(Path("/d"), 0, OSError(28, "x")), "disk-full", IO_EXCEPTION),
+        (errors.SyncFailedError(Path("/d"), 0, OSError(5, "x")), "sync-failed", IO_EXCEPTION),
+        (errors.DiskWriteError(Path("/d"), 0, OSError(5, "x")), "io-error", IO_EXCEPTION),
+        (errors.DiskReadError(Path("/d"), 0, OSError(5, "x")), "io-error", IO_EXCEPTION),
+        (MemoryError(), "out-of-memory", OUT_OF_MEMORY_ERROR),
+        (KeyError("x"), "internal", RUNTIME_EXCEPTION),
+    ],
+    ids=lambda one: type(one).__name__ if isinstance(one, BaseException) else "",
+)
+def test_each_error_has_its_own_word(error: BaseException, code: str, exception: str) -> None:
+    denial = denial_of(error)
+    assert (denial.code, denial.exception) == (code, exception)
+    assert denial.text
+
+
+def test_trouble_with_a_connection_is_told_and_is_nobody_else_s(caplog: pytest.LogCaptureFixture) -> None:
+    class Sender(Peer):
+        def post(self, *_: object) -> None:
+            raise ZeroDivisionError
+
+        break_off = later = post
+
+    sender = Sender()
+    answers.post(sender, b"", 1, 1, LOG)
+    answers.break_off(sender, "nonsense", 1, 1, LOG)
+    answers.later(sender, LOG, print)
+    assert [record.levelno for record in caplog.records] == [logging.ERROR] * 3
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])

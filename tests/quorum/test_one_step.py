@@ -110,11 +110,20 @@ def test_what_was_acknowledged_is_lost_also_behind_something_open(
     runs = [Run(0, 4, (0, 0)), Run(4, 5, (0, 1)), Run(5, 6, (D, D))]
     decision = decide(runs, [Ballot(low_water_mark=mark)] * 2, 2)
     assert (decision.undecided, decision.lost, decision.acknowledged) == (undecided, lost, mark)
+    assert decision.verdict is (Verdict.LOST if lost else Verdict.UNDECIDABLE), "a loss is what has to be known first"
 
 
 def test_a_replica_that_is_gone_is_not_equal_to_any() -> None:
     assert decide([], [HERE, HERE, GONE], 3).verdict is Verdict.RECOVERABLE
     assert decide([], [HERE, HERE, HERE], 3).verdict is Verdict.EQUAL
+
+
+def test_one_of_an_older_session_is_there_all_the_same() -> None:
+    """It has no vote, but what it holds is equal, and nobody is missing."""
+    assert votes((0, 0, 0), ballots=[SESSION_5, SESSION_5, SESSION_4]).verdict is Verdict.EQUAL
+    assert votes((0, 1, 2), ballots=[SESSION_5, SESSION_5, SESSION_4]) == votes(
+        (0, 1, A), ballots=[SESSION_5, SESSION_5, SESSION_4]
+    )
 
 
 def test_one_that_is_gone_may_have_held_what_somebody_else_holds() -> None:
@@ -323,6 +332,40 @@ def test_behind_the_vote_one_that_has_it_all_and_sends_to_nobody_else_is_copied_
     assert actions == (CatchUp("e:1", "b:1", 5, 9),)
 
 
+def test_behind_the_vote_one_that_has_it_all_is_copied_from_though_it_sends_to_another() -> None:
+    """Who has nothing to do but lacks the end would have to be followed by a second copy."""
+    state, _ = told(
+        begun(*(f"{one}:1" for one in "abcde")),
+        *(Connected(f"{one}:1", 1, 1, 9) for one in "abc"),
+        Connected("d:1", 1, 1, 7),
+        *(Failed(f"{one}:1", "gone") for one in "bc"),
+        MarkSet("d:1"),
+    )
+    assert (state.resolved, state.replicas["d:1"].acting) == (9, CatchUp("d:1", "a:1", 8, 9))
+    _, actions = told(state, Connected("e:1", 1, 1, 4), MarkSet("e:1"))
+    assert actions == (CatchUp("e:1", "a:1", 5, 9),)
+
+
+def test_one_that_was_cut_further_than_it_had_to_holds_what_it_says() -> None:
+    """A cut ends at a border of records; the copy begins where it really ends."""
+    state, _ = told(begun("a:1", "b:1", "c:1"), *(Connected(f"{one}:1", 1, 1, 9) for one in "bc"))
+    state, actions = told(state, Connected("a:1", 0, 6, 12))
+    assert actions == (recovery_actions.Truncate("a:1", 6),)
+    state, _ = told(state, recovery_events.Truncated("a:1", 4))
+    assert state.replicas["a:1"].high_water_mark == 4
+    _, actions = told(state, MarkSet("a:1"))
+    assert actions == (CatchUp("a:1", "b:1", 5, 9),)
+
+
+def test_the_latest_session_may_be_that_of_a_replica_that_is_no_longer_assigned() -> None:
+    """Who took no part in it is cut and has no vote."""
+    last = (ReplicaState(0, "a:1", 1, U), ReplicaState(0, "gone:1", 2, U))
+    state = recovery.begin(0, 3, PartitionMetadata(1, 3, last), ("a:1",))
+    state, actions = told(state, Connected("a:1", 1, 3, 9))
+    assert actions == (recovery_actions.Truncate("a:1", 3),)
+    assert not state.replicas["a:1"].votes
+
+
 def test_what_stands_behind_the_mark_is_not_copied() -> None:
     state, actions = told(
         begun("a:1", "b:1", "c:1"), Connected("a:1", 1, 1, 9), Connected("b:1", 1, 1, 7), Connected("c:1", 1, 1, 5)
@@ -472,6 +515,14 @@ def test_a_session_opens_once() -> None:
 def test_where_everybody_is_there_nobody_is_missing() -> None:
     state, _ = told(begun("a:1", "b:1", "c:1"), *(Connected(f"{one}:1", 1, 1, 9) for one in "abc"))
     assert recovery.waits_for(state) == "0 of 3 replicas are recovered to transaction 9, 2 are needed; missing: nobody"
+
+
+def test_a_replica_of_the_first_session_was_not_given_back() -> None:
+    """Sessions are counted from 0; it is cut to the end that this session wrote for it."""
+    last = (ReplicaState(0, "a:1", 1, U), ReplicaState(0, "n:1", 0, 9))
+    state = recovery.begin(0, 2, PartitionMetadata(1, 2, last), ("a:1", "n:1"))
+    _, actions = recovery.step(state, Connected("n:1", 0, 3, 12))
+    assert actions == (recovery_actions.Truncate("n:1", 9),)
 
 
 @pytest.mark.parametrize("session_written", [-1, 1], ids=["by-the-release", "by-us"])

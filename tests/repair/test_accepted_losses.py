@@ -365,3 +365,39 @@ def test_a_loss_stays_named_when_its_partition_is_taken_away_and_comes_back(scen
         arguments=["set-partition"],
     )
     assert "loss-accepted" in codes(scene.root)
+
+
+def test_what_is_restored_in_one_partition_is_given_up_in_another(scene: Scene) -> None:
+    """The same ids of both are damaged, and the replica has those of the first only."""
+    for path, place in ((scene.seg(0), scene.offset(5) + 9), (scene.seg(0, 1), 128 + 60)):
+        flip(path, place)
+    shutil.rmtree(scene.replica / "1")
+    lost = {one.transaction_id for one in plan_recover(scene.root, partitions=[1]).plan.undecided}
+    (number,) = lost - {None}
+    assert number is not None
+    scene.flip(number)
+    repair = plan_recover(scene.root, replicas=[scene.replica], allow_data_loss=True)
+    found = {(one.action, one.partition, one.from_transaction_id) for one in repair.plan.steps}
+    assert ("restore-record", 0, number) in found
+    assert ("accept-loss", 1, number) in found
+    apply(repair, arguments=[])
+    assert [one[:3] for one in accepted(scene.root)] == [(1, number, number)]
+
+
+def test_a_loss_of_a_damaged_record_is_not_over_when_another_one_comes_back(scene: Scene) -> None:
+    scene.flip(60)
+    recover(scene, loss=True)
+    assert [one[1:3] for one in accepted(scene.root)] == [(60, 60)]
+    ledger = ledger_path(scene.root).read_bytes()
+    shutil.rmtree(scene.root)
+    shutil.copytree(scene.other, scene.root)
+    ledger_path(scene.root).parent.mkdir(exist_ok=True)
+    ledger_path(scene.root).write_bytes(ledger)
+    for number in (60, 70):  # given up, and damaged again; and one that the replica has
+        scene.flip(number)
+    held = scene.replica / "0" / scene.seg(50).name
+    flip(held, scene.offset(60) + 9)
+    repair = plan_recover(scene.root, replicas=[scene.replica])
+    assert [(one.action, one.from_transaction_id) for one in repair.plan.steps] == [("restore-record", 70)]
+    apply(repair, arguments=[])
+    assert [one[1:3] for one in accepted(scene.root)] == [(60, 60)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -24,11 +25,13 @@ from waltzctl.engine.errors import (
     WaltzError,
 )
 from waltzctl.engine.inspect import verify as verify_module
+from waltzctl.engine.pages import inspection, page_recovery
 from waltzctl.engine.repair.apply import apply, undo_repair, verify_again
 from waltzctl.engine.repair.plan import Repair
 from waltzctl.engine.repair.planners import load_plan
 from waltzctl.engine.repair.rebuild_index import plan_rebuild_index
 from waltzctl.engine.repair.recover import plan_recover
+from waltzctl.engine.repair.recover_pages import StoreRepair
 from waltzctl.engine.repair.truncate import plan_truncate
 from waltzctl.engine.repair.undoing import undo
 from waltzctl.engine.storage.store import interrupted, list_entries
@@ -293,3 +296,35 @@ def test_what_cannot_be_read_afterwards_is_damaged(tmp_path: Path, monkeypatch: 
     storage = build_directory(tmp_path / "d", {0: 5})
     monkeypatch.setattr(verify_module, "verify", unreadable)
     assert verify_again(storage, (0,)) == ("damaged", ())
+
+
+ENTRY = SimpleNamespace(id="1", path=Path("kept"))
+
+
+@pytest.mark.parametrize(
+    ("planned", "done", "status", "said"),
+    [
+        ("", (ENTRY, (ENTRY,)), "damaged", (False, None, "damaged", ())),
+        ("edits", (None, ()), "damaged", (False, None, "damaged", ())),
+        ("edits", (ENTRY, ()), "damaged", (True, "1", "damage-remains", ())),
+        ("edits", (ENTRY, ()), "repairable", (True, "1", "repairable", ())),
+        ("roll back", (None, (ENTRY,)), "damaged", (True, None, "damage-remains", ("1",))),
+        ("roll back", (None, (ENTRY,)), "clean", (True, None, "clean", ("1",))),
+    ],
+)
+def test_what_is_told_of_the_repair_of_a_page_store(
+    monkeypatch: pytest.MonkeyPatch,
+    planned: str,
+    done: tuple[object, tuple[object, ...]],
+    status: str,
+    said: tuple[object, ...],
+) -> None:
+    entry, taken = done
+    verified = SimpleNamespace(status=status, grave=())
+    monkeypatch.setattr(page_recovery, "apply_recovery", lambda *_, **__: (entry, verified, taken))
+    monkeypatch.setattr(inspection, "verify_store", lambda path: verified if path == Path("store") else None)
+    recovery = SimpleNamespace(
+        path=Path("store"), edits=(None,) * (planned == "edits"), roll_back=planned == "roll back"
+    )
+    result = apply(StoreRepair(SimpleNamespace(hash="h"), recovery), arguments=[])  # type: ignore[arg-type]
+    assert (result.applied, result.undo_id, result.exit_status_name, result.taken_back) == said

@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.builders import build_directory
+from waltzctl.engine.columns.plan_columns import PLAN
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.repair.arguments import Agreed, Arguments, Chosen, PartitionSetting, arguments_of
+from waltzctl.engine.repair.convert import plan_convert
+from waltzctl.engine.repair.plan import Repair
+from waltzctl.engine.repair.planners import load_plan, make
+from waltzctl.engine.repair.rebuild_index import plan_rebuild_index
+from waltzctl.engine.repair.recover import plan_recover
+from waltzctl.engine.repair.recover_ledger import plan_forget
+from waltzctl.engine.repair.set_partition import plan_set_partition
+from waltzctl.engine.repair.truncate import plan_truncate
+from waltzctl.engine.storage.loss_ledger import ledger_path
+from waltzctl.formats.accepted_losses import AcceptedLoss, encode_ledger
 from waltzctl.formats.control import Layout
+from waltzctl.formats.segment import HEADER_SIZE, segment_name
 
 FULL = Arguments(
     (1, 2),
@@ -125,3 +140,55 @@ def test_something_has_to_be_set() -> None:
 def test_what_cannot_be_set(chosen: list[Chosen]) -> None:
     with pytest.raises(TypeError, match="cannot be set to"):
         PartitionSetting.of(chosen)
+
+
+PLANS: dict[str, Callable[[Path, Path], Repair]] = {
+    "recover": lambda root, replica: plan_recover(root),
+    "recover a partition": lambda root, replica: plan_recover(root, partitions=[1]),
+    "recover, from a replica": lambda root, replica: plan_recover(root, replicas=[replica]),
+    "recover, with loss": lambda root, replica: plan_recover(root, allow_data_loss=True),
+    "recover, by agreement": lambda root, replica: plan_recover(
+        root, replicas=[replica], allow_data_loss=True, agreed=[Agreed(0, 9, 9, ((2, 3),), True)]
+    ),
+    "forget losses": lambda root, replica: plan_forget(root),
+    "forget losses of a partition": lambda root, replica: plan_forget(root, partitions=[1]),
+    "rebuild": lambda root, replica: plan_rebuild_index(root, partitions=[0]),
+    "rebuild everything": lambda root, replica: plan_rebuild_index(root, everything=True),
+    "truncate": lambda root, replica: plan_truncate(root, partition=0, after=10),
+    "truncate below the mark": lambda root, replica: plan_truncate(root, partition=1, after=2, allow_data_loss=True),
+    "convert": lambda root, replica: plan_convert(root, layout=Layout.DOCUMENTED),
+    "set a partition": lambda root, replica: plan_set_partition(
+        root, partition=1, setting=PartitionSetting(session_id=9, available=False)
+    ),
+    "set a partition back": lambda root, replica: plan_set_partition(
+        root, partition=1, setting=PartitionSetting(low_water_mark=1), allow_data_loss=True
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_plan_that_comes_from_a_file_is_the_one_that_was_written(tmp_path: Path, name: str) -> None:
+    """Whatever it was asked for."""
+    for root in ("root", "replica"):
+        build_directory(tmp_path / root, {0: 12, 1: 12}, per_segment=4, size=20, local_low_water_mark=5)
+    record = (tmp_path / "root" / "1").joinpath(segment_name(4))
+    data = bytearray(record.read_bytes())
+    data[HEADER_SIZE + 9] ^= 1
+    record.write_bytes(data)
+    losses = [AcceptedLoss(number, 20, 21, 8, "then", "why", False) for number in (0, 1)]
+    ledger_path(tmp_path / "root").parent.mkdir()
+    ledger_path(tmp_path / "root").write_bytes(encode_ledger(losses))
+    written = PLANS[name](tmp_path / "root", tmp_path / "replica")
+    assert isinstance(written, Repair)
+    (tmp_path / "plan.json").write_text(json.dumps(PLAN.shown(written.plan)))
+    assert load_plan(tmp_path / "plan.json").plan == written.plan
+
+
+@pytest.mark.parametrize("command", ["truncate", "set-partition"])
+@pytest.mark.parametrize("partitions", [None, (), (0, 1)])
+def test_a_plan_for_one_partition_is_made_for_exactly_one(
+    tmp_path: Path, command: str, partitions: tuple[int, ...] | None
+) -> None:
+    storage = build_directory(tmp_path / "s", {0: 12, 1: 12}, per_segment=4)
+    with pytest.raises(InvalidRequestError):
+        make(command, storage, Arguments(partitions, after=10, settings=(Chosen("session_id", 9),)))

@@ -200,6 +200,7 @@ def test_records_that_go_on_to_the_end_prove_that_a_length_was_wrong(behind: lis
         ([7, 8], 8, True),
         ([7, 8, 9], 7, False),  # of those in a row the first tells
         ([7, 8, 9], 8, True),
+        ([9, 6, 7], 7, True),  # not in a row
     ],
 )
 def test_a_torn_end_is_looked_into_before_anybody_cuts_it(

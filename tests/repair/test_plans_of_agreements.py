@@ -406,3 +406,10 @@ def test_what_is_planned_by_agreement(tmp_path: Path, name: str) -> None:
     damage, agreed, expected = CASES[name]
     wanted = ways(expected)
     assert {way: plan(way) for way in wanted} == wanted
+
+
+@pytest.mark.parametrize("after", [3, 5])
+def test_a_file_that_is_not_the_partition_s_own_is_not_cut_away_with_what_is_behind(tmp_path: Path, after: int) -> None:
+    lines = planned(tmp_path / "d", lambda d: d.strange(8), "loss", agreed=[Agreed(0, after, after)])
+    assert [one for one in lines if "4.seg" in one and one.startswith("=")]
+    assert not [one for one in lines if " 8." in one and one.startswith("=")]

@@ -15,7 +15,9 @@ from waltzctl.engine.durable.journal import journal_path
 from waltzctl.engine.durable.manifest import MANIFEST, QuarantineEntry, RepairState
 from waltzctl.engine.errors import DirectoryLockedError, InvalidRequestError, RefusedError, StalePlanError
 from waltzctl.engine.repair.apply import apply
+from waltzctl.engine.repair.arguments import PartitionSetting
 from waltzctl.engine.repair.prune import Prune, kept_bytes, plan_prune, prune
+from waltzctl.engine.repair.set_partition import plan_set_partition
 from waltzctl.engine.repair.truncate import plan_truncate
 from waltzctl.engine.repair.undoing import undo
 from waltzctl.engine.storage.store import list_entries, roll_back_interrupted
@@ -123,6 +125,57 @@ def test_a_repair_stays_while_an_older_one_of_the_same_files_does(storage: Path,
     assert [entry(storage, one).state for one in (first, second)] == [RepairState.PRUNED, RepairState.APPLIED]
     undo(storage, second)
     assert snapshot(storage) != before
+
+
+def unassigned(storage: Path, partition: int) -> str:
+    setting = PartitionSetting(assigned=False)
+    done = apply(plan_set_partition(storage, partition=partition, setting=setting), arguments=["set-partition"])
+    assert done.undo_id is not None
+    return done.undo_id
+
+
+def test_what_was_pruned_before_does_not_count_among_those_that_are_kept(storage: Path, clock: Clock) -> None:
+    made = [cut(storage, partition, 30) for partition in range(3)]
+    clock.set(365)
+    prune(plan_prune(storage, older_than=DAY, keep=2))
+    assert names(plan_prune(storage, older_than=DAY, keep=1)) == made[1:2]
+    assert names(plan_prune(storage, older_than=DAY, keep=2)) == []
+
+
+def test_every_repair_that_stays_holds_the_later_ones_of_its_files(storage: Path, clock: Clock) -> None:
+    """Not only the last of them."""
+    clock.set(20)
+    cut(storage, 0, 50)
+    cut(storage, 1, 50)
+    clock.set(0)
+    for partition in (0, 1):
+        cut(storage, partition, 40)
+    other = cut(storage, 2, 40)
+    clock.set(35)
+    assert names(plan_prune(storage, older_than=30 * DAY)) == [other]
+
+
+@pytest.mark.parametrize("moved_first", [True, False])
+def test_a_directory_that_was_moved_is_one_of_the_places_of_a_repair(
+    tmp_path: Path, clock: Clock, moved_first: bool
+) -> None:
+    storage = build_directory(
+        tmp_path / "d", {0: 60, 1: 60}, per_segment=20, local_low_water_mark=3, layout=Layout.DOCUMENTED
+    )
+    steps = [lambda: unassigned(storage, 0), lambda: assigned(storage, 0)] if moved_first else []
+    clock.set(20)
+    (steps[0] if steps else lambda: cut(storage, 0, 40))()
+    clock.set(0)
+    (steps[1] if steps else lambda: unassigned(storage, 0))()
+    clock.set(35)
+    assert names(plan_prune(storage, older_than=30 * DAY)) == []
+
+
+def assigned(storage: Path, partition: int) -> str:
+    setting = PartitionSetting(assigned=True)
+    done = apply(plan_set_partition(storage, partition=partition, setting=setting), arguments=["set-partition"])
+    assert done.undo_id is not None
+    return done.undo_id
 
 
 def test_what_was_taken_back_has_nothing_to_give(storage: Path, clock: Clock) -> None:

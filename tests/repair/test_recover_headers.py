@@ -9,6 +9,7 @@ import pytest
 from tests.builders import segment_header
 from tests.repair.scenes import Scene, actions, flip, make_scene, recover, same_bytes, undecided
 from tests.repair.trees import snapshot
+from waltzctl.engine.errors import StalePlanError
 from waltzctl.engine.repair.recover import plan_recover
 
 FIELDS = {"version": 3, "key": 15, "partition": 31, "first": 39}
@@ -112,3 +113,13 @@ def test_header_and_records_damaged_at_once_are_both_restored(scene: Scene) -> N
 def test_a_creation_time_is_nobodys_business(scene: Scene) -> None:
     flip(scene.seg(50), 9)
     assert plan_recover(scene.root).plan.steps == ()
+
+
+def test_a_header_that_a_replica_proves_holds_only_as_long_as_the_replica_is_as_it_was(scene: Scene) -> None:
+    flip(scene.seg(50), FIELDS["partition"], 4)
+    scene.idx(50).unlink()
+    repair = plan_recover(scene.root, replicas=[scene.replica])
+    assert "write-segment-header" in actions(repair)
+    flip(scene.replica / "0" / scene.seg(50).name, 200)
+    with pytest.raises(StalePlanError):
+        repair.check_current()

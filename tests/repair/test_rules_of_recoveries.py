@@ -11,21 +11,33 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.builders import build_directory
 from tests.repair.trees import Crash, crashing_when
-from tests.repair.twelve import Damage, Twelve, told
-from waltzctl.engine.errors import InvalidRequestError, NotWaltzError, RefusedError
+from tests.repair.twelve import Damage, Twelve, at, told
+from waltzctl.engine.errors import DiskReadError, InvalidRequestError, NotWaltzError, RefusedError
 from waltzctl.engine.log.view import FileState
+from waltzctl.engine.repair import recover_strays, repaired_segments
 from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.arguments import Agreed
+from waltzctl.engine.repair.content import Content
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.repair.recover_control import _Mender
 from waltzctl.engine.repair.recover_ledger import plan_forget
 from waltzctl.engine.repair.recover_strays import _is_beginning_of
 from waltzctl.engine.repair.repaired_segments import RepairedSegment
+from waltzctl.engine.repair.survey import Survey
 from waltzctl.engine.storage.loss_ledger import read_ledger
 from waltzctl.formats.accepted_losses import AcceptedLoss, encode_ledger
-from waltzctl.formats.control import FLAG_ASSIGNED, FLAG_AVAILABLE, MAX_PARTITIONS, Layout, decode_control, initial_info
-from waltzctl.formats.segment import HEADER_SIZE, SegmentHeader
+from waltzctl.formats.control import (
+    CONTROL_FILE_NAME,
+    FLAG_ASSIGNED,
+    FLAG_AVAILABLE,
+    MAX_PARTITIONS,
+    Layout,
+    decode_control,
+    initial_info,
+)
+from waltzctl.formats.segment import HEADER_SIZE, RECORD_HEADER, SegmentHeader
 
 
 @pytest.fixture
@@ -234,6 +246,16 @@ STRAYS: dict[str, tuple[Damage, list[str], list[str]]] = {
         [],
         ["it leads to transaction 8, 5.seg begins with 5"],
     ),
+    "behind a segment that reaches into it": (
+        lambda d: (as_stray(d, 4, "b.seg"), d.put(0, [0, 1, 2, 3, 4])),
+        [],
+        ["0.seg leads to transaction 5, it begins with 4"],
+    ),
+    "behind a segment that does not reach it": (
+        lambda d: (as_stray(d, 4, "b.seg"), d.put(0, [0, 1, 2])),
+        [],
+        ["0.seg leads to transaction 3, it begins with 4"],
+    ),
     "of a version that there is not": (lambda d: rewritten(d, "b", version=1), [], [NO_HEADER]),
     "of another partition": (lambda d: rewritten(d, "b", partition=3), [], ["it belongs to partition 3"]),
     "its index is another partition's": (
@@ -264,6 +286,22 @@ def test_what_becomes_of_a_data_file_under_another_name(d: Twelve, name: str) ->
     assert [one for one in found if one.startswith("rename")] == [one for one in wanted if one.startswith("rename")]
     words = [one.message.replace("0" * 18, "") for one in repair.plan.undecided if one.path.name in ("b.seg", "c.seg")]
     assert [said.partition("nothing proves what it is: ")[2] for said in words] == left
+
+
+def test_a_data_file_under_another_name_that_cannot_be_read_to_its_end_is_left(
+    d: Twelve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And says why."""
+    as_stray(d, 4, "b.seg")
+
+    def unreadable(content: Content, first: int, hint: object) -> Survey:
+        raise DiskReadError(Path(content.name), 300, OSError(5, "made up"))
+
+    monkeypatch.setattr(recover_strays, "survey", unreadable)
+    repair = plan_recover(d.root)
+    (left,) = [one for one in repair.plan.undecided if one.path.name == "b.seg"]  # type: ignore[union-attr]
+    assert "nothing proves what it is: it cannot be read" in left.message
+    assert not [one for one in told(repair) if "b.seg" in one and not one.startswith("?")]
 
 
 @pytest.mark.parametrize("first", [0, 1])
@@ -320,3 +358,47 @@ def test_why_an_end_comes_back(d: Twelve, tmp_path: Path, damage: Damage, why: s
     damage(d)
     (said, *_) = [one for one in words(d, Twelve(tmp_path / "r").root) if "proven by" in one]
     assert said.partition("; proven by")[0] == why
+
+
+# --- what cannot be read --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", [0, 4, 8])
+def test_a_data_file_that_cannot_be_read_is_named_and_left(
+    d: Twelve, monkeypatch: pytest.MonkeyPatch, first: int
+) -> None:
+    original = repaired_segments.survey
+
+    def failing(content: Content, begins: int, *more: object, **options: object) -> Survey:
+        if begins == first:
+            raise DiskReadError(d.seg(first), 300, OSError(5, "made up"))
+        return original(content, begins, *more, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(repaired_segments, "survey", failing)
+    for loss in (False, True):
+        lines = told(plan_recover(d.root, allow_data_loss=loss))
+        assert f"? read-error in {first} [300+None]" in lines
+        assert not [one for one in lines if one.startswith("=") and f"{first}.seg" in one]
+
+
+def test_what_is_left_of_a_torn_end_is_damage_wherever_it_stands(d: Twelve) -> None:
+    """Also above the mark, where a torn end that goes would be none: there are records behind its beginning."""
+    d.flip(d.seg(8), at(10) + RECORD_HEADER.offset_of("data_length") + 1, at(10) + 9, at(10) + 40)
+    d.seg(8).write_bytes(d.seg(8).read_bytes() + b"\x00" * 5)
+    d.idx(8).unlink()
+    (left,) = plan_recover(d.root).plan.undecided
+    assert (left.code.value, left.transaction_id, left.severity.value) == ("torn-tail", 10, "damage")
+
+
+@pytest.mark.parametrize("wanted", [0, 1])
+def test_only_what_was_asked_for_is_mended_in_the_control_file(tmp_path: Path, wanted: int) -> None:
+    storage = build_directory(tmp_path / "s", {0: 3, 1: 3})
+    control = decode_control((storage / CONTROL_FILE_NAME).read_bytes())
+    data = bytearray((storage / CONTROL_FILE_NAME).read_bytes())
+    for partition in (0, 1):
+        current = control.partitions[partition].current
+        assert current is not None
+        data[control.layout.struct_offset(partition, 3 - current)] ^= 1
+    (storage / CONTROL_FILE_NAME).write_bytes(data)
+    steps = plan_recover(storage, partitions=[wanted]).plan.steps
+    assert [(one.action, one.partition) for one in steps] == [("write-control-struct", wanted)]

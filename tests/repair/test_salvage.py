@@ -8,18 +8,22 @@ import uuid
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.builders import KEY, build_directory, digest, make_records, segment_header
+from tests.builders import CREATED, KEY, build_directory, digest, make_records, segment_header
 from tests.golden import GOLDEN, needs_golden
 from tests.repair.salvage_cases import OTHER, assert_adds_up, assert_clean, data_file, records_in, without
 from waltzctl.engine.errors import InvalidRequestError, NotWaltzError
 from waltzctl.engine.inspect.verify import verify
 from waltzctl.engine.repair.salvage import IdRange, salvage
+from waltzctl.engine.repair.salvage_attribution import request_ids_agree
+from waltzctl.engine.repair.salvage_headers import FoundHeader, HeaderKind
+from waltzctl.engine.repair.salvage_runs import SalvageRun
 from waltzctl.formats.checksums import crc32
-from waltzctl.formats.control import Layout, decode_control
+from waltzctl.formats.control import Layout, decode_control, initial_control
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import Record, encode_records, pack_record_header
 
@@ -109,6 +113,54 @@ def test_a_single_header_is_believed_against_the_request_ids_but_the_report_says
     (tmp_path / "source").write_bytes(data_file(make_records(5, partition=1), partition=2))
     (partition,) = salvage([tmp_path / "source"], to=tmp_path / "to").partitions
     assert (partition.partition, partition.contradicted) == (2, 5)
+
+
+def test_request_ids_that_name_several_partitions_contradict_none(tmp_path: Path) -> None:
+    """They say nothing, together, of the run that they stand in."""
+    records = [replace_partition(one, number % 3) for number, one in enumerate(make_records(6, partition=2))]
+    (tmp_path / "source").write_bytes(data_file(records, partition=2))
+    (partition,) = salvage([tmp_path / "source"], to=tmp_path / "to").partitions
+    assert (partition.partition, partition.records, partition.contradicted) == (2, 6, 0)
+
+
+def test_records_right_behind_a_control_file_are_not_those_of_a_partition_of_its_number(tmp_path: Path) -> None:
+    """In an image one file lies behind the other: the number in a control file's header is how many partitions there are."""
+    control = initial_control(Layout.RELEASED, KEY, 3, CREATED)
+    info = control.partitions[0]
+    control = replace(control, partitions=(info.with_struct(*info.updated(session_id=1)), *control.partitions[1:]))
+    records = [replace_partition(one, number % 3) for number, one in enumerate(make_records(5))]
+    body = b"".join(one.encode() for one in records)
+    (tmp_path / "source").write_bytes(control.encode() + body + data_file(make_records(5, partition=2), partition=2))
+    report = salvage([tmp_path / "source"], to=tmp_path / "to")
+    assert [one.partition for one in report.partitions if one.records] == [2]
+    assert report.doubtful_records == 5
+
+
+def test_records_of_another_file_do_not_stand_behind_the_header_of_the_one_before(tmp_path: Path) -> None:
+    first = data_file(make_records(5, partition=2), partition=2)
+    records = [replace_partition(one, number % 3) for number, one in enumerate(make_records(5, first=5))]
+    (tmp_path / "a").write_bytes(first)
+    (tmp_path / "b").write_bytes(bytes(len(first)) + b"".join(one.encode() for one in records))
+    (partition,) = salvage([tmp_path / "a", tmp_path / "b"], to=tmp_path / "to").partitions
+    assert partition.by_witness == {"header": 5, "continuation": 5}
+
+
+@pytest.mark.parametrize(("agreeing", "others", "heard"), [(95, 5, False), (99, 1, True), (98, 2, False)])
+def test_request_ids_that_agree_about_one_partition_alone_have_to_do_so_nearly_always(
+    agreeing: int, others: int, heard: bool
+) -> None:
+    """However many others there are headers of."""
+    headers = [FoundHeader(0, 1000 * n, HeaderKind.SEGMENT, KEY, n, 0) for n in range(2)]
+    runs = [
+        SalvageRun(0, headers[n].end, headers[n].end + 1, 0, np.full(count, 60, np.uint32), 0)
+        for n, count in enumerate((agreeing, others))
+    ]
+    assert request_ids_agree(headers, runs) is heard
+
+
+def replace_partition(record: Record, partition: int) -> Record:
+    request_id = replace(record.request_id, partition=partition)
+    return Record.make(record.transaction_id, request_id, record.header, record.data)
 
 
 @st.composite

@@ -97,6 +97,16 @@ def test_of_equals_in_one_source_the_later_one_is_preferred(tmp_path: Path) -> N
     assert_clean(report)
 
 
+def test_wrong_data_of_one_record_says_nothing_of_the_others_beside_it(tmp_path: Path) -> None:
+    records = make_records(20, size=40)
+    many = write(tmp_path / "many", data_file([*records[:5], with_wrong_data(records[5]), *records[6:]]))
+    few = write(tmp_path / "few", data_file([other(records[3])]))
+    report = salvage([few, many], to=tmp_path / "to")
+    (conflict,) = report.conflicts
+    assert (conflict.transaction_id, conflict.kept.path) == (3, many)
+    assert conflict.reason == "more records stand together with it"
+
+
 def test_three_differing_records_are_all_named(tmp_path: Path) -> None:
     records = make_records(3, size=40)
     second = [records[0], other(records[1]), records[2]]

@@ -20,8 +20,11 @@ from tests.repair.salvage_cases import OTHER, assert_adds_up, data_file, records
 from tests.repair.scenes import codes, flip, status
 from waltzctl.engine.errors import InvalidRequestError, NotWaltzError, RefusedError
 from waltzctl.engine.repair.salvage import IdRange, SalvageReport, salvage
+from waltzctl.engine.repair.salvage_control import assigned_by
 from waltzctl.engine.repair.salvage_control_file import SalvagedControl, _info, salvage_control_file
+from waltzctl.engine.repair.store_kinds import is_page_store
 from waltzctl.formats.control import (
+    FLAG_ASSIGNED,
     ControlFile,
     Layout,
     PartitionInfo,
@@ -30,6 +33,7 @@ from waltzctl.formats.control import (
     decode_control,
     initial_control,
 )
+from waltzctl.formats.pages.names import WAL_DIRECTORY
 
 CTL = "waltz-storage.ctl"
 both_layouts = pytest.mark.parametrize("layout", Layout)
@@ -466,3 +470,56 @@ def test_control_files_of_the_release_are_found_in_an_image(tmp_path: Path, node
     disk = image(tmp_path / "disk", (source / CTL).read_bytes(), shift=17)
     assert salvage_control_file([disk], to=storage).exit_status_name == "clean"
     assert (storage / CTL).read_bytes() == (source / CTL).read_bytes()
+
+
+@pytest.mark.parametrize("key", [KEY, OTHER])
+def test_partitions_of_two_clusters_do_not_say_which_control_file_is_theirs(tmp_path: Path, key: uuid.UUID) -> None:
+    """The one that was found does."""
+    storage = build_directory(tmp_path / "s", {0: 3, 1: 3})
+    (storage / CTL).unlink()
+    for path in (storage / "1").iterdir():
+        data = path.read_bytes()
+        path.write_bytes(data[:12] + OTHER.bytes + data[28:])
+    (tmp_path / "source").write_bytes(made(Layout.RELEASED, [(1, 2, 2), (1, 2, 2)], key=key).encode())
+    assert salvage_control_file([tmp_path / "source"], to=storage).cluster_key == key
+
+
+def test_a_key_with_damaged_bits_is_written_as_the_partitions_have_it(tmp_path: Path) -> None:
+    storage = build_directory(tmp_path / "s", {0: 3})
+    (storage / CTL).unlink()
+    near = uuid.UUID(int=KEY.int ^ (0b11 << 40))
+    (tmp_path / "source").write_bytes(made(Layout.RELEASED, [(1, 2, 2)], key=near).encode())
+    assert salvage_control_file([tmp_path / "source"], to=storage).cluster_key == KEY
+    assert control_of(storage).header.cluster_key == KEY
+
+
+@pytest.mark.parametrize(
+    ("marks", "assigned", "layout", "there"),
+    [
+        ((1, 2, 2), True, Layout.RELEASED, True),
+        ((1, 2, 2), False, Layout.RELEASED, False),
+        ((-1, -1, -1), True, Layout.RELEASED, True),
+        ((-1, -1, -1), False, Layout.RELEASED, False),
+        ((0, -1, -1), None, Layout.DOCUMENTED, True),
+        ((-1, -1, -1), None, Layout.DOCUMENTED, False),
+    ],
+)
+def test_which_partitions_a_control_file_shows_to_have_been_there(
+    marks: tuple[int, int, int], assigned: bool | None, layout: Layout, there: bool
+) -> None:
+    """By the flag where there are flags, whatever the marks; else by a session."""
+    control = made(layout, [marks])
+    (info,) = control.partitions
+    if assigned is not None:
+        info = info.with_struct(*info.updated(flags=FLAG_ASSIGNED if assigned else 0))
+    assert assigned_by(replace(control, partitions=(info,))) == (frozenset({0}) if there else frozenset())
+
+
+def test_a_storage_directory_is_no_page_store_whatever_else_lies_in_it(tmp_path: Path) -> None:
+    (tmp_path / WAL_DIRECTORY).mkdir()
+    assert is_page_store(tmp_path)
+    (tmp_path / CTL).write_bytes(b"")
+    assert not is_page_store(tmp_path)
+    (tmp_path / CTL).unlink()
+    (tmp_path / WAL_DIRECTORY).rmdir()
+    assert not is_page_store(tmp_path)

@@ -254,6 +254,15 @@ def test_a_run_lies_inside_a_record_behind_the_nearest_run_of_its_file() -> None
         )
 
 
+@pytest.mark.parametrize("start", [450, 451])
+def test_a_run_right_behind_a_run_of_the_file_lies_in_no_damaged_record(start: int) -> None:
+    """Though one in front of both claims to reach further: its checksums prove that it ends in front of the first."""
+    runs = [run(5, 3, 128), run(9, 1, 400), run(7, 1, start), run(20, 1, 900)]
+    told = Told({(_END, 8): 900}, {(_END, 8, 400)})
+    found, doubts = chains_of([header(2, 5, 0)], runs, size=2000, told=told)
+    assert (found[0], doubts) == ((2, [5, 9, 20]), [])
+
+
 def test_in_an_image_a_length_that_leads_out_of_the_stretch_is_not_believed() -> None:
     runs = [run(5, 3, 128), run(9, 2, 500)]
     told = Told({(_END, 8): 5000})

@@ -13,6 +13,7 @@ from tests.builders import build_directory, digest, make_records
 from tests.repair.salvage_cases import assert_adds_up, assert_clean, data_file, records_in
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DamageError, DiskFullError, DiskReadError, InvalidRequestError
+from waltzctl.engine.progress import SILENT
 from waltzctl.engine.repair import salvage as salvage_module
 from waltzctl.engine.repair import salvage_sources
 from waltzctl.engine.repair.salvage import salvage
@@ -295,3 +296,41 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path, source: Path, monkeypatch: 
     with contextlib.suppress(KeyboardInterrupt):
         salvage([source], to=tmp_path / "to")
     assert names(tmp_path) == ["source"]
+
+
+@pytest.mark.parametrize("which", ["data", "index", "record"])
+def test_a_failure_leaves_no_file_open(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch, which: str
+) -> None:
+    original, write_at = disk.WritableFile.create, disk.WritableFile.write_at
+
+    def create(path: Path) -> disk.WritableFile:
+        if path.suffix == {"data": ".seg", "index": ".idx"}.get(which):
+            raise DiskReadError(path, None, OSError(5, "made up"))
+        return original(path)
+
+    def write(self: disk.WritableFile, offset: int, data: bytes) -> None:
+        if which == "record" and offset > 128:
+            raise DiskReadError(self.path, None, OSError(5, "made up"))
+        write_at(self, offset, data)
+
+    monkeypatch.setattr(disk.WritableFile, "create", create)
+    monkeypatch.setattr(disk.WritableFile, "write_at", write)
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(DiskReadError):
+        salvage([source], to=tmp_path / "to")
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert not (tmp_path / "to").exists()
+
+
+def test_the_file_that_was_not_used_for_longest_is_closed(tmp_path: Path) -> None:
+    files, sources = OpenFiles(2), []
+    for name in "abc":
+        (tmp_path / name).write_bytes(name.encode())
+        sources.append(SalvageSource(tmp_path / name, files, SILENT))
+    first, second, third = sources
+    for one in (first, second, first, third):
+        one.fileno()
+    assert [one._descriptor is None for one in sources] == [False, True, False]
+    for one in sources:
+        one.close()

@@ -6,6 +6,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -39,6 +40,7 @@ from waltzctl.engine.storage.fences import SessionFences
 from waltzctl.engine.storage.store import list_entries
 from waltzctl.formats.control import CONTROL_FILE_NAME, ControlFile, Layout, PartitionStruct
 from waltzctl.formats.fence import FENCE_HEADER, encode_fence_header
+from waltzctl.formats.segment import segment_name
 
 SESSION, MARK, LAST = 3, 9, 29
 """Of partition 0; partition 1 has twelve records, partition 2 was never here."""
@@ -207,6 +209,31 @@ def test_a_local_mark_promises_no_more_than_is_here(storage: Path) -> None:
     assert [one.code.value for one in result.findings] == ["acknowledged-missing"]
 
 
+def test_without_a_word_nothing_is_given_up(storage: Path) -> None:
+    with pytest.raises(MarkWouldFallError):
+        plan_set_partition(storage, partition=0, setting=PartitionSetting(low_water_mark=2))
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ({"session_id": 2}, "session 3 becomes 2: older servers are let in again"),
+        ({"session_id": 4}, "session 3 becomes 4"),
+        ({"low_water_mark": 2}, f"the low-water mark {MARK} becomes 2: what it promised is given up"),
+    ],
+)
+def test_a_plan_says_what_is_given_up(storage: Path, setting: dict[str, int], said: str) -> None:
+    assert [one.reason for one in plan(storage, loss=True, **setting).plan.steps] == [said]
+
+
+def test_a_plan_waits_for_nobody_who_might_be_writing(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of the log was torn just now."""
+    path = storage / "0" / segment_name(20)
+    path.write_bytes(path.read_bytes() + b"torn")
+    monkeypatch.setattr(Event, "wait", lambda *_: pytest.fail("it waits"))
+    assert plan(storage, local_low_water_mark=LAST).plan.steps
+
+
 def test_the_cluster_s_mark_may_be_above_what_is_here(storage: Path) -> None:
     assert settled(storage, low_water_mark=LAST + 1000).exit_status_name == "clean"
 
@@ -218,7 +245,9 @@ def test_an_empty_last_segment_ends_in_front_of_its_first_id(storage: Path) -> N
         plan(storage, local_low_water_mark=20)
 
 
-def test_a_partition_without_files_has_no_transaction(storage: Path) -> None:
+@pytest.mark.parametrize("directory", [False, True])
+def test_a_partition_without_files_has_no_transaction(storage: Path, directory: bool) -> None:
+    (storage / "2").mkdir() if directory else None
     with pytest.raises(BelowLowWaterMarkError, match="last transaction here is -1"):
         plan(storage, 2, local_low_water_mark=0)
 
@@ -249,6 +278,16 @@ def test_a_fence_is_not_undercut_silently(storage: Path, session: int, refused: 
     assert plan(storage, session_id=session, loss=True).plan.loses_data
     settled(storage, loss=True, session_id=session)
     assert (current(storage).session_id, fence(storage), fence(storage, 1)) == (session, session, 109)
+
+
+@pytest.mark.parametrize("sessions", [(9,), (8, 9), (7, 8, 9)])
+@pytest.mark.parametrize("session", [-1, 0, 5])
+def test_a_fence_is_lowered_wherever_it_stands(storage: Path, sessions: tuple[int, ...], session: int) -> None:
+    """Of the two places that a fence has the higher one counts."""
+    for one in sessions:
+        fenced(storage, one)
+    settled(storage, loss=True, session_id=session)
+    assert (fence(storage), fence(storage, 1)) == (session, 109)
 
 
 @pytest.mark.parametrize("session", [0, 1])
@@ -402,10 +441,17 @@ def test_switched_off_and_on(storage: Path) -> None:
     assert availability(storage) == Availability()
 
 
+@pytest.mark.parametrize(("wanted", "said"), [(False, "neither read nor written"), (True, "read and written")])
+def test_a_plan_says_what_becomes_of_the_partition(storage: Path, wanted: bool, said: str) -> None:
+    settled(storage, available=not wanted) if wanted else None
+    assert {one.reason.partition(" may be ")[2] for one in plan(storage, available=wanted).plan.steps} == {said}
+
+
 def test_a_half_that_is_off_counts(storage: Path) -> None:
     with StorageDirectory.open(storage) as opened:
         opened.set_availability(0, writable=False)
         opened.set_availability(1, readable=False)
+    assert [one.action for one in plan(storage, available=False).plan.steps] == ["write-availability"]
     settled(storage, available=False)
     assert availability(storage) == Availability(False, False)
     settled(storage, available=True)
@@ -419,6 +465,7 @@ def test_what_a_cleared_flag_stood_for_long_ago_does_not_come_back(tmp_path: Pat
     assert availability(storage) == Availability(), "the flag is set"
     settled(storage, available=False)
     assert availability(storage) == Availability(False, False)
+    assert [one.action for one in plan(storage, available=True).plan.steps] == ["switch-on"]
 
 
 def test_the_released_layout_needs_no_file_beside_it(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from waltzctl.engine.findings import Code
 from waltzctl.engine.log.view import read_control
 from waltzctl.engine.repair import survey as surveys
 from waltzctl.engine.repair.apply import apply
-from waltzctl.engine.repair.arguments import Agreed, Arguments, Chosen
+from waltzctl.engine.repair.arguments import Agreed, Arguments, Chosen, PartitionSetting
 from waltzctl.engine.repair.content import Content, LiteralBytes
 from waltzctl.engine.repair.plan import PlanDraft, bind
 from waltzctl.engine.repair.planners import PLANNERS, load_plan, make
@@ -39,6 +39,7 @@ from waltzctl.engine.repair.prune import kept_bytes, plan_prune, prune
 from waltzctl.engine.repair.recover import _numbers, plan_recover
 from waltzctl.engine.repair.recover_ledger import plan_forget
 from waltzctl.engine.repair.replicas import Agreement, open_replicas
+from waltzctl.engine.repair.set_partition import plan_set_partition
 from waltzctl.engine.repair.survey import Loss, Survey, by_places, hint_of, open_hint, survey
 from waltzctl.engine.repair.truncate import plan_truncate
 from waltzctl.engine.scan.columns import Damage, DamageCause
@@ -518,3 +519,41 @@ def test_of_replicas_those_that_hold_all_of_an_overlap_vote(tmp_path: Path) -> N
         repair = plan_recover(d.root, replicas=order)
         assert told(repair)[0] == "cut-segment 4.seg 8..9 [368+120]"
         assert repair.sources == (whole.seg(8),)
+
+
+def test_the_last_transaction_that_files_prove_is_not_cut_as_if_nobody_had_been_told_of_it(d: Twelve) -> None:
+    """An index is called after the transaction behind it."""
+    d.cut(8, at(11) + 20)
+    d.write(12, [])
+    d.seg(12).unlink()
+    plan = plan_recover(d.root).plan
+    assert plan.steps == ()
+    assert "but transactions up to 11 were durable here" in plan.undecided[0].message
+
+
+def test_behind_an_overlap_that_is_left_the_log_goes_on_from_the_highest_id(d: Twelve) -> None:
+    """A segment with a torn end, and other records under ids in the middle of it."""
+    d.put(4, range(4, 10))
+    d.cut(4, HEADER_SIZE + 5 * SIZE + 20)
+    d.put(6, [6, 7], other=[6, 7])
+    d.drop(8)
+    d.put(11, [11])
+    assert told(plan_recover(d.root)) == ["? segment-overlap 6 in 6", "? segment-gap 9 x2 in 11"]
+
+
+@pytest.mark.parametrize("layout", [Layout.RELEASED])
+def test_a_partition_that_is_not_assigned_is_mended_where_its_files_are(tmp_path: Path, layout: Layout) -> None:
+    d = Twelve(tmp_path / "d", layout=layout)
+    apply(plan_set_partition(d.root, partition=0, setting=PartitionSetting(assigned=False)), arguments=[])
+    d.list(4, 2)
+    assert told(plan_recover(d.root))[0].startswith("rebuild-index")
+    for first in (0, 4, 8):
+        d.drop(first)
+    assert "create-segment" not in [one.action for one in plan_recover(d.root, allow_data_loss=True).plan.steps]
+
+
+def test_ids_beyond_the_name_of_the_next_segment_are_none_that_a_truncation_may_keep(d: Twelve) -> None:
+    d.cut(8, HEADER_SIZE)
+    d.put(4, [4, 9, 10], of=[4, 5, 6])
+    said = refusal(RefusedError, plan_truncate, d.root, partition=0, after=5, allow_data_loss=True)
+    assert "partition 0 ends at transaction 4, before 5" in said

@@ -13,7 +13,7 @@ from tests.durable.test_manifest import sealed
 from tests.repair.scenes import MARK, Scene, codes, make_scene, status
 from tests.repair.trees import contents, snapshot
 from waltzctl.engine.durable.directory_lock import DirectoryLock
-from waltzctl.engine.durable.edits import Overwrite
+from waltzctl.engine.durable.edits import Edit, Overwrite, Replace
 from waltzctl.engine.durable.manifest import QuarantineEntry, decode_entry, encode_entry, read_entry
 from waltzctl.engine.errors import StalePlanError
 from waltzctl.engine.log.view import read_control
@@ -267,16 +267,20 @@ def test_an_index_that_was_rebuilt_since_is_in_nobodys_way(scene: Scene) -> None
     assert codes(scene.root) == {"index-short"}
 
 
-def test_marks_that_fall_are_told(scene: Scene) -> None:
+@pytest.mark.parametrize("whole", [False, True])
+def test_marks_that_fall_are_told(scene: Scene, whole: bool) -> None:
+    """Whether the control file was changed in place or written anew."""
     control = read_control(scene.control)
     assert control is not None
     session, low, local = marks(scene.root)
     info = control.partitions[0]
     number, raised = info.updated(session_id=session + 3, low_water_mark=low + 2, local_low_water_mark=local)
     with DirectoryLock.acquire(scene.root, scene.control):
-        offset = control.layout.struct_offset(0, number)
-        entry = apply_edits(scene.root, [Overwrite(scene.control, offset, raised.encode())], command="set-partition",
-                            arguments=[], plan_hash="")  # fmt: skip
+        edit: Edit = Overwrite(scene.control, control.layout.struct_offset(0, number), raised.encode())
+        if whole:
+            made = replace(control, partitions=(info.with_struct(number, raised), *control.partitions[1:])).encode()
+            edit = Replace(scene.control, lambda: [made])
+        entry = apply_edits(scene.root, [edit], command="set-partition", arguments=[], plan_hash="")
     assert marks(scene.root) == (session + 3, low + 2, local)
     assert [str(fall) for fall in falling_marks(entry)] == [
         f"partition 0: the session id goes back from {session + 3} to {session}",
@@ -287,7 +291,7 @@ def test_marks_that_fall_are_told(scene: Scene) -> None:
     answer = undo_repair(scene.root, entry.id)
     assert answer.falls
     assert marks(scene.root) == (session, low, local)
-    assert {state.partition for state in entry.partitions or ()} == {0}
+    assert {state.partition for state in entry.partitions or ()} == ({0, 1} if whole else {0})
 
 
 def test_marks_that_rise_again_are_not(scene: Scene) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,19 +15,22 @@ import pytest
 from tests.builders import make_records, segment_header
 from tests.repair.trees import Crash, crashing_when, snapshot
 from tests.repair.twelve import RECORDS, Damage, Twelve
-from waltzctl.engine.durable.edits import MoveDirectory, Replace
-from waltzctl.engine.durable.manifest import QuarantineEntry
-from waltzctl.engine.errors import InvalidRequestError, RefusedError, StalePlanError, WaltzError
+from waltzctl.engine.durable.edits import MoveDirectory, Overwrite, Replace
+from waltzctl.engine.durable.manifest import KeptFile, KeptRange, PartitionLeft, QuarantineEntry, Stamp
+from waltzctl.engine.errors import DamageError, InvalidRequestError, RefusedError, StalePlanError, WaltzError
+from waltzctl.engine.log.view import read_control
 from waltzctl.engine.repair import since as since_repair
 from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.content import Content, LiteralBytes
 from waltzctl.engine.repair.plan import Repair
 from waltzctl.engine.repair.recover import plan_recover
-from waltzctl.engine.repair.since import ADVICE, content_before, falling_marks, obstacles
+from waltzctl.engine.repair.since import ADVICE, content_before, falling_marks, obstacles, set_aside
 from waltzctl.engine.repair.truncate import plan_truncate
 from waltzctl.engine.repair.undoing import UndoResult, check_undo, check_ways_back, undo
 from waltzctl.engine.storage.assignment import put_aside_path
-from waltzctl.engine.storage.store import apply_edits, list_entries
+from waltzctl.engine.storage.store import apply_edits, list_entries, marks_of
+from waltzctl.formats.control import Layout
+from waltzctl.formats.segment import segment_name
 
 
 def cut(after: int) -> Callable[[Twelve], Repair]:
@@ -320,6 +325,7 @@ def test_what_a_file_will_hold_once_it_was_put_back(tmp_path: Path, name: str) -
     assert entry.files
     for file in entry.files:
         made = content_before(entry, file)
+        assert made.size() == len(before.get(entry.storage / file.path, b""))
         assert made.read(0, made.size()) == before.get(entry.storage / file.path, b"")
 
 
@@ -477,7 +483,7 @@ class File:
     """A data file from transaction `first` to `stop` - 1; `torn`: something stands behind that."""
 
     def __init__(self, first: int, stop: int, *, since: bool = False, torn: bool = False) -> None:
-        self.made = since_repair._DataFile(first, Path(f"{first}.seg"), Content("", ()), since=since)
+        self.made = since_repair._DataFile(first, Path(f"{first}.seg"), Content("", ()), back=False, since=since)
         self.end = stop, not torn
 
 
@@ -538,6 +544,10 @@ def test_what_stands_in_the_way_of_files_that_come_back(
     if "a session began" in found.why:
         judgement._left = None
         assert judgement.obstacle(marks) is None
+        judgement._left = SimpleNamespace(marks=None)  # type: ignore[assignment]
+        found = judgement.obstacle(marks)
+        assert found is not None
+        assert "and said that nothing is after the repair" in found.why
 
 
 @pytest.mark.parametrize(
@@ -580,6 +590,8 @@ def test_a_file_that_comes_back_is_told_from_those_that_stay(tmp_path: Path) -> 
     assert [(one.first, one.back, one.since) for one in found._then] == [
         (0, False, False), (4, True, False), (6, False, True), (8, True, False)
     ]  # fmt: skip
+    unknown = since_repair._Judgement(entry, 0, None, touched)
+    assert [one.since for one in unknown._now] == [True, False, True], "all but what it touched may have come since"
 
 
 @pytest.mark.parametrize("control", [True, False])
@@ -595,6 +607,95 @@ def test_no_mark_falls_where_there_is_none_to_compare(tmp_path: Path, before: in
     if not control:
         file.before = SimpleNamespace(size=204)
         assert falling_marks(SimpleNamespace(storage=d.root, path=tmp_path, files=[file])) == ()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("now", "then", "falls"),
+    [
+        (lambda d: None, lambda d: d.mark(8), ["low-water mark", "local low-water mark"]),
+        (lambda d: d.forget_marks(), lambda d: d.mark(8), []),
+        (lambda d: None, lambda d: d.forget_marks(), []),
+    ],
+)
+def test_marks_fall_where_some_are_in_force_before_and_after(
+    tmp_path: Path, now: Damage, then: Damage, falls: list[str]
+) -> None:
+    d = Twelve(tmp_path / "d")
+    sound = d.control.read_bytes()
+    then(d)
+    (tmp_path / "kept").write_bytes(d.control.read_bytes())
+    d.control.write_bytes(sound)
+    now(d)
+    file = SimpleNamespace(path=d.control.name, before=SimpleNamespace(size=len(sound)), kept="kept", ranges=())
+    entry = SimpleNamespace(storage=d.root, path=tmp_path, files=[file])
+    assert [(one.name, one.now, one.then) for one in falling_marks(entry)] == [(name, 9, 8) for name in falls]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("layout", list(Layout))
+def test_marks_that_were_raised_since_are_what_they_were(tmp_path: Path, layout: Layout) -> None:
+    """In the layout in which the higher ones win as well."""
+    d = Twelve(tmp_path / "d", layout=layout)
+    state = SimpleNamespace(partition=0, marks=(3, 8, 8))
+    entry = SimpleNamespace(files=[], storage=d.root, partitions=[state], id="e", path=tmp_path)
+    (edit,) = since_repair._marks_as_left(entry)  # type: ignore[arg-type]
+    assert isinstance(edit, Overwrite)
+    data = bytearray(d.control.read_bytes())
+    assert edit.offset + len(edit.data) <= len(data)
+    data[edit.offset : edit.offset + len(edit.data)] = edit.data
+    d.control.write_bytes(data)
+    control = read_control(d.control)
+    assert control is not None
+    assert marks_of(control, 0) == (3, 8, 8)
+
+
+@pytest.mark.parametrize("since", [False, True])
+def test_marks_are_set_back_in_a_control_file_that_the_repair_changed_unless_it_was_changed_since(
+    tmp_path: Path, since: bool
+) -> None:
+    d = Twelve(tmp_path / "d")
+    data = d.control.read_bytes()
+    file = SimpleNamespace(path=d.control.name, after=Stamp(len(data), hashlib.sha256(data).hexdigest(), None))
+    state = SimpleNamespace(partition=0, marks=(3, 8, 8))
+    entry = SimpleNamespace(files=[file], storage=d.root, partitions=[state], id="e", path=tmp_path)
+    if not since:
+        assert len(list(since_repair._marks_as_left(entry))) == 1  # type: ignore[arg-type]
+        return
+    d.flip(d.control, 100)
+    with pytest.raises(StalePlanError, match="it was changed since"):
+        list(since_repair._marks_as_left(entry))  # type: ignore[arg-type]
+
+
+def test_edits_in_place_are_taken_back_wherever_they_stand_in_the_manifest(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"abXdefYhij")
+    for name, data in (("first", b"c"), ("second", b"g")):
+        (tmp_path / name).write_bytes(data)
+    ranges = [KeptRange(6, 1, 1, "second", None, None, None), KeptRange(2, 1, 1, "first", None, None, None)]
+    entry = SimpleNamespace(storage=tmp_path, path=tmp_path)
+    made = content_before(entry, KeptFile("file", Stamp(10, "", None), None, tuple(ranges)))  # type: ignore[arg-type]
+    assert made.read(0, 20) == b"abcdefghij"
+
+
+def test_what_came_since_goes_from_the_end_on_and_the_data_before_the_index(tmp_path: Path) -> None:
+    d = repaired(tmp_path / "d", "cut behind 9")
+    begin(d, 10)
+    begin(d, 12)
+    (entry,) = list_entries(d.root)
+    assert [one.path for one in set_aside(entry)] == [d.seg(12), d.idx(12), d.seg(10), d.idx(10)]
+    d.cut(0, d.seg(0).stat().st_size - 1)
+    with pytest.raises(StalePlanError, match="has lost bytes"):
+        set_aside(entry)
+    empty = replace(entry, partitions=(PartitionLeft(0, None, ((segment_name(20), 0),)),))
+    with pytest.raises(StalePlanError, match=segment_name(20)):
+        set_aside(empty)  # which was there, though without a byte
+
+
+def test_a_file_in_which_too_much_is_missing_ends_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    def survey(*_: object) -> None:
+        raise DamageError("too much", (), advice="")
+
+    monkeypatch.setattr(since_repair, "survey", survey)
+    content = Content("", (LiteralBytes(segment_header(0, 4).encode()),))
+    assert since_repair._end_of(since_repair._DataFile(4, Path("4.seg"), content, back=True)) == (4, False)
 
 
 def test_obstacles_are_told_partition_by_partition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -621,5 +722,6 @@ def test_marks_are_set_back_where_both_states_have_some(
     if not control:
         d.control.unlink()
     state = SimpleNamespace(partition=0, marks=marks)
-    entry = SimpleNamespace(files=[], storage=d.root, partitions=[state], id="e", path=tmp_path)
+    states = [SimpleNamespace(partition=0, marks=None), state]
+    entry = SimpleNamespace(files=[], storage=d.root, partitions=states, id="e", path=tmp_path)
     assert len(list(since_repair._marks_as_left(entry))) == written  # type: ignore[arg-type]

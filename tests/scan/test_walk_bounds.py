@@ -99,6 +99,19 @@ def test_a_block_may_end_anywhere_in_a_header(length: int, *, keep_data: bool) -
         assert (status, found, walk.offset) == (Status.END, [0, 1, 2], sum(map(len, records))), held
 
 
+@pytest.mark.parametrize("keep_data", [False, True])
+@pytest.mark.parametrize("length", [3 * BLOCK, 100])
+def test_a_record_is_refused_for_its_checksum_before_its_id_however_large_it_is(
+    length: int, *, keep_data: bool
+) -> None:
+    for number, flipped, status in ((7, 0, Status.ORDER), (0, 1, Status.CHECKSUM), (7, 1, Status.CHECKSUM)):
+        data = bytearray(made_up_record(number, length))
+        data[-9] ^= flipped
+        walk = walk_over(bytes(data), keep_data=keep_data)
+        assert walk.advance() is status
+        assert (walk.pending, walk.offset, walk.expected) == (0, 0, 0)
+
+
 @pytest.mark.parametrize("length", [3 * BLOCK, 100])
 @pytest.mark.parametrize("blocks", [0, 1, 3])
 def test_no_record_reaches_beyond_the_stop_however_many_blocks_were_read(length: int, blocks: int) -> None:

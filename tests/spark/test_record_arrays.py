@@ -175,6 +175,17 @@ def test_records_between_two_ids(tmp_path: Path, first: int | None, last: int | 
     assert (found is None) == (not ids)
 
 
+def test_the_first_id_of_all_is_a_bound_like_any_other(tmp_path: Path) -> None:
+    storage = build_directory(tmp_path / "s", {0: 5})
+    with ChunkReader(SegmentJob(storage / "0", 0, 0), ReadLimits(), data=False) as reader:
+        (batch,) = reader.scan(0, 128, stop=reader.size, data=False)
+    assert isinstance(batch, RecordBatch)
+    for first, last, ids in ((None, 0, [0]), (0, 0, [0]), (0, None, [0, 1, 2, 3, 4])):
+        found = rows_between(batch, first, last)
+        assert found is not None
+        assert found.transaction_id.tolist() == ids
+
+
 # ---- gathering -----------------------------------------------------------------------------------------------------------
 
 

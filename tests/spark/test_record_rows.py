@@ -80,6 +80,16 @@ def test_what_was_known_stands_in_its_place(storage: Path) -> None:
         rows(Notice("n", (known,)), fail_on_loss=True)
 
 
+def test_a_read_that_fails_for_a_loss_hands_out_every_row_before(storage: Path) -> None:
+    known = Finding(Code.SEGMENT_GAP, Severity.DAMAGE, storage, "x", 0, 10, 10, missing=4)
+    packet = [part(storage, 0), Notice("n", (known,)), part(storage, 20)]
+    given = read_packet(packet, COLUMNS, arrow_schema(pick("records", COLUMNS)), fail_on_loss=True)
+    seen: list[Any] = []
+    with pytest.raises(DamageError):
+        seen.extend(batch.num_rows for batch in given)
+    assert sum(seen) == 21
+
+
 def gap(storage: Path) -> None:
     """The second segment lost its last three records."""
     cut(seg(storage, 0, 10), at(17))
@@ -198,6 +208,20 @@ def test_a_file_that_is_gone_has_no_rows_and_one_that_cannot_be_read_is_told_onc
     monkeypatch.undo()
     seg(storage, 0, 10).unlink()
     assert rows(*parts) == []
+
+
+def test_a_file_that_cannot_be_read_behind_its_header_is_told_by_whoever_reads_there(
+    storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk has a bad place; each part that comes upon it says so."""
+
+    def failing(reader: ChunkReader, *_: Any, **__: Any) -> Any:
+        raise DiskReadError(reader.job.data_path, 300, OSError(5, "Input/output error"))
+
+    monkeypatch.setattr(record_rows, "range_of", failing)
+    for number in (0, 1):
+        (told,) = rows(part(storage, 10, number=number, count=2))
+        assert told[:2] == (10, "read-error")
 
 
 def test_what_is_wrong_with_a_file_is_told_by_its_first_part(storage: Path) -> None:

@@ -76,6 +76,8 @@ def test_a_selection_is_a_collection_of_partitions() -> None:
     assert not Selection(among(2, 3), IdBounds(high=2)).empty
     assert Selection(partitions=IdBounds(2, 1)).empty
     assert Selection().with_ids(5, 4).empty
+    assert Selection(nodes=frozenset()).empty
+    assert not Selection(nodes=frozenset({"a"})).empty
     assert Selection(ids=IdBounds(2)).with_ids(1, 7).ids == IdBounds(2, 7)
 
 
@@ -107,8 +109,21 @@ def test_a_filter_bounds_ids_or_partitions(one: Filter, bounds: IdBounds) -> Non
 
 
 def test_filters_that_cannot_be_used_do_not_hide_those_behind_them() -> None:
-    filters = [object(), EqualTo(("a", "transaction_id"), 1), EqualTo(("header",), 1), LessThan(ID, 9), EqualTo(ID, 4)]
+    filters = [
+        object(),
+        EqualTo(("a", "transaction_id"), 1),
+        EqualTo(("transaction_id", "a"), 1),
+        EqualTo(("header",), 1),
+    ]
+    filters += [LessThan(ID, 9), EqualTo(ID, 4)]
     assert pushed(Selection(), filters) == Selection(ids=IdBounds(4, 4))  # type: ignore[arg-type]
+
+
+def test_nodes_are_those_that_every_filter_leaves() -> None:
+    node = ("Node",)
+    assert pushed(Selection(), [EqualNullSafe(node, None), EqualTo(node, 5), IsNull(node)]).nodes is None
+    assert pushed(Selection(), [In(node, ("a", None, "b")), EqualTo(node, "b")]).nodes == {"b"}
+    assert pushed(Selection(), [EqualTo(node, "a"), EqualTo(node, "b")]).empty
 
 
 @pytest.mark.parametrize(

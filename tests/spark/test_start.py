@@ -8,7 +8,7 @@ import re
 import socket
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -204,6 +204,30 @@ def test_workers_of_another_python_are_found_before_anything_is_asked_of_them(
     with pytest.raises(MismatchError, match=r"its Python is .*; both must be of one minor version"):
         start.open_session(options("local[1]"))
     assert builder.stopped == 1
+
+
+def test_every_worker_is_asked_for_its_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = handshake.describe_worker(0)
+    other = replace(ours, host="w3", python="3.1.0")
+
+    class Answering:
+        def __init__(self, session: Any) -> None: ...
+
+        def map(self, *_: Any, **__: Any) -> Any:
+            return iter([ours, ours, other, ours])
+
+    monkeypatch.setattr(handshake, "SparkExecutor", Answering)
+    session: Any = SimpleNamespace(parallelism=2)
+    with pytest.raises(MismatchError, match=r"^w3: its Python is 3\.1\.0"):
+        handshake.check_workers(session)
+
+
+def test_a_start_leaves_no_file_open(builder: Builder) -> None:
+    start.open_session(options("local[1]")).__exit__(None, None, None)
+    before = os.listdir("/dev/fd")
+    for _ in range(3):
+        start.open_session(options("local[1]")).__exit__(None, None, None)
+    assert len(os.listdir("/dev/fd")) == len(before)
 
 
 def test_one_call_gives_a_session_that_knows_the_format_and_ends_with_the_program(

@@ -54,6 +54,13 @@ def test_an_offset_comes_back_from_its_json_and_equal_offsets_have_equal_text(of
     assert json.dumps(shuffled.to_json()) == text
 
 
+def test_an_offset_as_it_is_written() -> None:
+    """A checksum has eight digits, as everywhere else, and partitions are in their order."""
+    text = json.dumps(StreamOffset({2: Anchor(5, None, 0x1F, 0, 128, 60), 0: BEGINNING}, None).to_json())
+    assert '"record_checksum": "0000001f"' in text
+    assert text.index('"0": {') < text.index('"2": {')
+
+
 @given(OFFSETS, st.data())
 def test_an_offset_that_was_changed_is_read_as_another_value_or_refused(
     offset: StreamOffset, data: st.DataObject

@@ -13,6 +13,7 @@ from pyspark.errors import PySparkException
 from tests.cli.running import invoke
 from tests.spark.local_spark import LocalSpark, local_session
 from tests.spark.test_spark_executor import Heard
+from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import ClusterError, InvalidRequestError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.dump import DumpedRecord, dump_records
@@ -96,6 +97,21 @@ def test_a_write_that_fails_here_leaves_no_directory(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No space"):
         write_table(TableRequest(CORPUS[0], tmp_path / "table", "parquet"), Failing())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_table_has_its_name_once_all_of_it_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    changes: list[disk.Change] = []
+    monkeypatch.setattr(disk, "observer", changes.append)
+    target = tmp_path / "table"
+    write_table(TableRequest(CORPUS[0], target, "parquet"), LocalExecutor(1))
+    seen = [(one.kind, one.path) for one in changes]
+    (named,) = [place for place, one in enumerate(changes) if one.target == target]
+    staging = changes[named].path
+    files = [staging / path.name for path in target.iterdir()]
+    assert files
+    assert all(seen.index(("sync", file)) < named for file in files)
+    assert seen.index(("sync-directory", staging)) < named
+    assert ("sync-directory", tmp_path) in seen[named:]
 
 
 def test_what_exists_is_not_touched(tmp_path: Path) -> None:

@@ -14,13 +14,14 @@ pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
 
 from pyspark.sql.types import IntegerType, StructField, StructType
 
-from tests.builders import build_directory
+from tests.builders import build_directory, make_records
 from tests.inspect.helpers import flip, seg
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.pipeline.column_types import parse_columns
 from waltzctl.engine.spark.batch_read import reader
 from waltzctl.engine.spark.stream_rows import RowMaker
 from waltzctl.engine.spark.wanted_types import arrow_schema_of, fits, handed_on
+from waltzctl.formats.wire.records import WireRecord
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +45,19 @@ def test_numbers_may_be_wider(storage: Path) -> None:
     assert {type(row["partition"]) for row in rows} == {int}
     assert {row["header"] for row in rows} > {None}
     assert all(row["SIZE"] == row["SIZE"].to_integral_value() for row in rows)
+
+
+def test_numbers_may_not_lose_digits(storage: Path) -> None:
+    for narrow in ("header FLOAT", "partition SMALLINT", "transaction_id INT", "transaction_id DOUBLE"):
+        with pytest.raises(InvalidRequestError):
+            read(storage, narrow)
+
+
+def test_records_of_a_node_whose_data_is_wrong_are_told() -> None:
+    record = make_records(1)[0]
+    sent = [WireRecord(7, record.request_id, 0, record.data, record.data_checksum ^ wrong) for wrong in (0, 1)]
+    made = RowMaker(parse_columns("transaction_id BIGINT, finding STRING")).sent(sent, "n", 0)
+    assert made.column("finding").to_pylist() == [None, "data-checksum"]
 
 
 def test_some_fields_of_a_struct(storage: Path) -> None:

@@ -42,6 +42,16 @@ def test_what_a_dead_process_left_is_removed_by_the_next_write(tmp_path: Path) -
     assert is_clean(path)
 
 
+def test_what_stands_beside_a_target_under_a_longer_name_is_not_touched(tmp_path: Path) -> None:
+    for name in ("new-one", "new.old", "new1"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text("of somebody else")
+    write(tmp_path / "new", [[rows(0, make_records(3))]])
+    assert [(tmp_path / name / "file").read_text() for name in ("new-one", "new.old", "new1")] == [
+        "of somebody else"
+    ] * 3
+
+
 def test_what_a_process_left_that_ended_behind_the_last_rename_is_removed_though_the_target_is_whole(
     tmp_path: Path,
 ) -> None:

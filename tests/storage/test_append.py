@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +11,10 @@ import pytest
 
 from tests.builders import build_directory, digest
 from tests.storage.support import LAYOUTS, SMALL, damage, data_path, opened
+from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import (
     InvalidRequestError,
+    MismatchError,
     NotAssignedError,
     NotAvailableError,
     PartitionQuarantinedError,
@@ -83,6 +86,33 @@ def test_an_input_that_fails_leaves_whole_batches(tmp_path: Path) -> None:
     assert told == [1, 3]
     with opened(tmp_path) as storage:
         assert storage.partition(0).max_transaction_id == 3
+
+
+def test_a_batch_is_one_write_and_one_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build_directory(tmp_path, {0: 3})
+    changes: list[str] = []
+    monkeypatch.setattr(
+        disk, "observer", lambda change: changes.append(change.kind) if change.path.suffix == ".seg" else None
+    )
+    append_lines(tmp_path, partition=0, records=[PendingRecord(b"x")] * 6, batch=3)
+    while changes[0] == "sync":  # what a process before may have left is made durable at the opening
+        changes.pop(0)
+    assert changes == ["write", "sync"] * 2
+
+
+def test_a_refusal_leaves_what_a_crash_left_and_another_cluster_s_storage_as_they_are(tmp_path: Path) -> None:
+    build_directory(tmp_path, {0: 3})
+    with data_path(tmp_path).open("ab") as file:
+        file.write(b"half a record")
+    before = digest(tmp_path)
+    for words, error in (
+        ({"options": replace(SMALL, max_data_length=3)}, InvalidRequestError),
+        ({"expected_key": uuid.UUID(int=99)}, MismatchError),
+    ):
+        with pytest.raises(error):
+            append_lines(tmp_path, partition=0, records=[PendingRecord(b"long")], **words)  # type: ignore[arg-type]
+        after = digest(tmp_path)
+        assert {name: after.get(name) for name in before} == before
 
 
 def test_what_is_refused(tmp_path: Path) -> None:

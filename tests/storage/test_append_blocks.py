@@ -20,7 +20,13 @@ from tests.builders import build_directory, digest, make_records
 from tests.golden import golden_directories, needs_golden
 from tests.storage.support import LAYOUTS, SMALL, damage, data_path, entries, index_path, opened
 from waltzctl.engine.durable import disk
-from waltzctl.engine.errors import DiskFullError, OutOfOrderError, PartitionQuarantinedError, SyncFailedError
+from waltzctl.engine.errors import (
+    DiskFullError,
+    DiskWriteError,
+    OutOfOrderError,
+    PartitionQuarantinedError,
+    SyncFailedError,
+)
 from waltzctl.engine.scan.transcode import EncodedBlock
 from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
 from waltzctl.formats.control import Layout
@@ -396,3 +402,53 @@ def test_a_write_that_fails_is_taken_back(tmp_path: Path, monkeypatch: pytest.Mo
         assert partition.failed is None
         partition.append_blocks(blocks_of(5, 30))
         assert partition.max_transaction_id == 5
+
+
+@pytest.mark.parametrize("way", ["append", "append_blocks", "write_blocks"])
+def test_after_a_write_that_cannot_be_taken_back_there_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """Nobody knows what stands behind the last acknowledged transaction."""
+    build_directory(tmp_path / "d", {0: 5})
+
+    def fails(*_: object) -> int:
+        raise OSError(errno.EIO, "no")
+
+    with opened(tmp_path / "d") as storage:
+        partition = storage.partition(0)
+        given = make_records(3, first=5) if way == "append" else blocks_of(5, 30)
+        real = os.pwrite
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                os, "pwrite", lambda number, data, offset: fails() if offset < 200 else real(number, data, offset)
+            )
+            patch.setattr(os, "ftruncate", fails)
+            with pytest.raises(DiskWriteError):
+                getattr(partition, way)(given)
+        assert partition.failed is not None
+        with pytest.raises(DiskWriteError):
+            partition.append_blocks(blocks_of(5, 1))
+        assert partition.max_transaction_id == 4
+
+
+def test_what_an_index_had_before_a_write_that_failed_is_durable_when_a_session_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_directory(tmp_path / "d", {0: 5})
+    changes: list[tuple[str, str]] = []
+    with opened(tmp_path / "d") as storage:
+        partition = storage.partition(0)
+        monkeypatch.setattr(disk, "observer", lambda change: changes.append((change.kind, change.path.suffix)))
+        partition.append_blocks(blocks_of(5, 3))
+        with monkeypatch.context() as patch:
+
+            def full(*_: object) -> int:
+                raise OSError(errno.ENOSPC, "no space left on device")
+
+            patch.setattr(os, "pwrite", full)
+            with pytest.raises(DiskFullError):
+                partition.append_blocks(blocks_of(partition.next_transaction_id, 1))
+        partition.set_low_water_mark(99, partition.max_transaction_id)
+    written = max(place for place, change in enumerate(changes) if change == ("write", ".idx"))
+    session = changes.index(("write", ".ctl"))
+    assert ("sync", ".idx") in changes[written:session]

@@ -308,3 +308,14 @@ class TestBeside:
         data_path(path, 10).unlink()
         data_path(path, 30).unlink()
         assert beside(views, 20, 0, KEY) == (3, 0)
+
+
+def test_records_that_name_several_partitions_are_nobody_else_s(tmp_path: Path, middle: list[Record]) -> None:
+    """A program wrote what it liked; the witnesses say nothing of whose they would be."""
+    path = built(tmp_path / "s", of(middle, 6, at=[1]))
+    entries = encode_entries([HEADER_SIZE + 60 * place for place in range(10)])
+    index_path(path, 10).write_bytes(segment_header(0, 10).encode() + entries)
+    assert why(path) is None
+    path = built(tmp_path / "t", middle)
+    index_path(path, 10).write_bytes(segment_header(0, 10).encode() + entries)
+    assert why(path) is not None

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import uuid
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -15,6 +18,8 @@ from tests.storage.support import LAYOUTS, built, codes, damage, data_path, inde
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import (
     DamageError,
+    DiskReadError,
+    DiskWriteError,
     InvalidRequestError,
     MismatchError,
     NotAssignedError,
@@ -23,8 +28,11 @@ from waltzctl.engine.errors import (
     RefusedError,
 )
 from waltzctl.engine.log.view import read_control
+from waltzctl.engine.storage import directory
 from waltzctl.engine.storage.availability_marks import Availability, read_availability
 from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions, create_cluster
+from waltzctl.engine.storage.partition import Partition
+from waltzctl.engine.storage.retired import begin_deletion
 from waltzctl.formats.control import Layout, decode_control
 from waltzctl.formats.segment import HEADER_SIZE, SegmentHeader
 
@@ -282,6 +290,168 @@ def test_availability_of_a_partition_without_a_struct_in_force(tmp_path: Path) -
         with pytest.raises(PartitionQuarantinedError):
             storage.unassign(0, delete_files=False)
         assert storage.partition(0).read_range(0, 10) == make_records(5)
+
+
+@LAYOUTS
+def test_a_partition_that_was_switched_off_comes_back_so(tmp_path: Path, layout: Layout) -> None:
+    build_directory(tmp_path, {0: 3}, layout=layout)
+    with opened(tmp_path) as storage:
+        storage.set_availability(0, readable=False, writable=False)
+        storage.unassign(0, delete_files=False)
+        storage.assign(0)
+        assert storage.availability(0) == Availability(False, False)
+
+
+@pytest.mark.parametrize("delete_files", [False, True])
+def test_a_partition_that_was_given_up_holds_no_file(tmp_path: Path, delete_files: bool) -> None:
+    build_directory(tmp_path, {0: 3, 1: 3})
+    with opened(tmp_path) as storage:
+        before = len(os.listdir("/proc/self/fd"))
+        partition = storage.partition(1)
+        storage.unassign(1, delete_files=delete_files)
+        assert len(os.listdir("/proc/self/fd")) == before - 2
+        with pytest.raises(RefusedError, match="closed"):
+            partition.append(make_records(1, first=3))
+
+
+def test_the_control_file_is_durable_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that died may have left in the system's memory what is about to be believed."""
+    build_directory(tmp_path, {0: 3})
+    done: list[str] = []
+    real = directory.OpenControlFile.open
+    monkeypatch.setattr(disk, "observer", lambda change: done.append(f"{change.kind} {change.path.name}"))
+    monkeypatch.setattr(
+        directory.OpenControlFile, "open", lambda *given, **words: done.append("read") or real(*given, **words)
+    )
+    with opened(tmp_path):
+        assert "sync waltz-storage.ctl" in done[: done.index("read")]
+
+
+def test_the_last_segment_is_durable_before_it_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build_directory(tmp_path, {0: 30}, per_segment=10)
+    done: list[str] = []
+    real = directory.examine_partition
+    monkeypatch.setattr(disk, "observer", lambda change: done.append(f"{change.kind} {change.path.name}"))
+    monkeypatch.setattr(
+        directory, "examine_partition", lambda *given, **words: done.append("look") or real(*given, **words)
+    )
+    with opened(tmp_path):
+        before = done[: done.index("look")]
+    last = f"{20:019d}"
+    assert before[-3:] == [f"sync {last}.seg", f"sync {last}.idx", "sync-directory 0"]
+
+
+@pytest.mark.parametrize("step", ["examine_partition", "clear_unfinished", "Partition"])
+@pytest.mark.parametrize(
+    "error",
+    [
+        DiskWriteError(Path("/d"), 0, OSError(5, "no")),
+        DiskReadError(Path("/d"), 0, OSError(5, "no")),
+        FileNotFoundError("gone"),
+        NotWaltzError("none"),
+        RefusedError("a repair waits"),
+        DamageError("torn"),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_what_stands_in_the_way_of_one_partition_stops_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, error: Exception
+) -> None:
+    build_directory(tmp_path, {0: 3, 1: 3})
+    real = getattr(directory, step)
+    failed: list[object] = []
+
+    def fails(*given: Any, **words: Any) -> Any:
+        concerned = given[2] == 0 if step == "Partition" else given[0].name == "0"
+        if concerned and not failed:
+            failed.append(1)
+            raise error
+        return real(*given, **words)
+
+    monkeypatch.setattr(directory, step, fails)
+    with opened(tmp_path) as storage:
+        assert [storage.partition(number).quarantined for number in (0, 1)] == [True, False]
+        assert str(error) in [finding.message for finding in storage.partition(0).findings]
+
+
+def test_the_lock_goes_when_everything_is_closed_whatever_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_directory(tmp_path, {0: 3, 1: 3})
+    done: list[str] = []
+    storage = StorageDirectory.open(tmp_path)
+
+    def noting(owner: Any, method: str, name: str, *, fails: bool = False) -> None:
+        real = getattr(owner, method)
+
+        def call() -> None:
+            done.append(name)
+            real()
+            if fails:
+                raise ZeroDivisionError
+
+        monkeypatch.setattr(owner, method, call)
+
+    noting(storage._directory_lock, "release", "lock")
+    noting(storage._control, "close", "control")
+    noting(storage.partition(0), "close", "partition", fails=True)
+    noting(storage.partition(1), "close", "partition", fails=True)
+    with pytest.raises(ZeroDivisionError):
+        storage.close()
+    assert done == ["partition", "partition", "control", "lock"]
+
+
+def test_damage_in_the_info_of_a_partition_that_is_not_assigned_is_told(tmp_path: Path) -> None:
+    create_cluster([tmp_path / "s"], num_partitions=3, layout=Layout.RELEASED, assign=[0])
+    damage(tmp_path / "s" / "waltz-storage.ctl", Layout.RELEASED.struct_offset(2, 1))
+    with opened(tmp_path / "s") as storage:
+        [finding] = storage.findings
+        assert finding.partition == 2
+
+
+def test_what_was_taken_back_is_told_whether_or_not_the_directory_opens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_directory(tmp_path, {0: 3})
+    monkeypatch.setattr(
+        directory, "roll_back_interrupted", lambda _: (SimpleNamespace(id="one"), SimpleNamespace(id="two"))
+    )
+    with opened(tmp_path) as storage:
+        assert storage.taken_back == ("one", "two")
+    with pytest.raises(MismatchError) as caught:
+        StorageDirectory.open(tmp_path, expected_partitions=77)
+    assert caught.value.taken_back == ("one", "two")
+
+
+def test_an_opening_that_fails_leaves_no_file_open_and_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build_directory(tmp_path, {0: 3, 1: 3})
+    real = StorageDirectory._open_partition
+
+    def fails_at_the_second(one: StorageDirectory, number: int) -> Partition:
+        if number:
+            raise ZeroDivisionError
+        return real(one, number)
+
+    before = len(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as patch:
+        patch.setattr(StorageDirectory, "_open_partition", fails_at_the_second)
+        with pytest.raises(ZeroDivisionError):
+            StorageDirectory.open(tmp_path)
+    assert len(os.listdir("/proc/self/fd")) == before
+    with opened(tmp_path):
+        pass
+
+
+@pytest.mark.parametrize("wanted", [None, (), (0,), (1,)])
+def test_an_opening_finishes_the_deletions_of_what_it_opens_and_of_nothing_else(
+    tmp_path: Path, wanted: tuple[int, ...] | None
+) -> None:
+    build_directory(tmp_path, {0: 3, 1: 3})
+    (tmp_path / ".waltzctl").mkdir()
+    begin_deletion(tmp_path, 1)
+    with StorageDirectory.open(tmp_path, partitions=wanted):
+        waits = (tmp_path / ".waltzctl" / "deleting" / "1").exists()
+    assert waits == (wanted is not None and 1 not in wanted)
 
 
 @LAYOUTS

@@ -223,3 +223,17 @@ def test_forgetting_where_there_is_no_file_makes_none(tmp_path: Path) -> None:
     path = state_directory(tmp_path)
     forget_fence(path, 2, 1)
     assert not fence_path(path).exists()
+
+
+@pytest.mark.parametrize("found", ["another number", "shorter", "damaged"])
+def test_a_file_that_cannot_be_used_is_not_left_open(tmp_path: Path, found: str) -> None:
+    path = state_directory(tmp_path)
+    with SessionFences.open(path, 3) as fences:
+        fences.raise_to(1, 5)
+    file = Path(fence_path(path))
+    data = file.read_bytes()
+    file.write_bytes(data[:-1] if found == "shorter" else data[:3] + b"x" + data[4:] if found == "damaged" else data)
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(DamageError):
+        SessionFences.open(path, 4 if found == "another number" else 3)
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -466,3 +466,34 @@ def test_a_checkpoint_that_does_not_prove_itself_is_not_believed(tmp_path: Path,
         assert storage.partition(0).read_range(4990, 20) == records[4990:5010]
     if entry == 4999:
         assert index_path(tmp_path).read_bytes() == whole, "what was scanned was mended"
+
+
+@LAYOUTS
+def test_a_replica_that_is_behind_its_cluster_is_cut_down_to_its_own_mark(tmp_path: Path, layout: Layout) -> None:
+    """The other mark is that of the cluster, and says nothing of what was durable here."""
+    built(tmp_path, 10, layout=layout)
+    with opened(tmp_path) as storage:
+        partition = storage.partition(0)
+        partition.set_low_water_mark(99, 50)
+        partition.append(make_records(20, first=10))
+        assert (partition.local_low_water_mark, partition.low_water_mark) == (9, 50)
+        assert partition.truncate(19) == 19
+        with pytest.raises(BelowLowWaterMarkError):
+            partition.truncate(8)
+        assert partition.truncate(9) == 9
+
+
+def test_a_quarantined_partition_was_not_mended_whatever_was_found(tmp_path: Path) -> None:
+    built(tmp_path, 10, per_segment=5)
+    with data_path(tmp_path, 5).open("ab") as file:
+        file.write(b"half a record")
+    with opened(tmp_path) as storage:
+        assert len(storage.partition(0).mended) == 1
+    with data_path(tmp_path, 5).open("ab") as file:
+        file.write(b"half a record")
+    damage(data_path(tmp_path), -1)
+    with opened(tmp_path) as storage:
+        partition = storage.partition(0)
+        assert partition.quarantined
+        assert "torn-tail" in codes(partition.findings)
+        assert partition.mended == ()

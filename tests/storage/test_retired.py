@@ -191,6 +191,24 @@ def test_both_places_of_a_partition_are_deleted(storage: Path) -> None:
     assert known(storage) == ([0, 2],) * 4
 
 
+def test_what_waits_for_its_deletion_makes_room_for_what_comes_after_it(storage: Path) -> None:
+    begin_deletion(storage, 1)
+    (storage / "1").mkdir()
+    (storage / "1" / "0000000000000000000.seg").write_bytes(b"another one")
+    begin_deletion(storage, 1)
+    waits = storage / ".waltzctl" / "deleting" / "1"
+    assert [path.read_bytes() for path in waits.iterdir()] == [b"another one"]
+    assert not (storage / "1").exists()
+
+
+def test_nothing_is_put_aside_over_what_was(storage: Path) -> None:
+    aside = storage / ".waltzctl" / "unassigned" / "1"
+    aside.mkdir(parents=True)
+    with pytest.raises(RefusedError, match="were put aside here before"):
+        put_aside(storage, 1)
+    assert (storage / "1").is_dir()
+
+
 def test_putting_aside_and_back_changes_no_byte(storage: Path) -> None:
     before = digest(storage)
     put_aside(storage, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from tests.builders import make_records, write_segment
 from tests.storage.support import damage, offset_of, write_at
 from waltzctl.engine.errors import CorruptRecordError
 from waltzctl.engine.findings import Code
+from waltzctl.engine.storage import segment_reader
 from waltzctl.engine.storage.segment_files import BelievedRun, SegmentExtent, whole_extent
 from waltzctl.engine.storage.segment_reader import ReaderCache, SegmentReader, corrupt_record, lost_record
 from waltzctl.formats.checksums import crc32
@@ -337,3 +339,23 @@ def test_what_is_said_of_a_record_that_cannot_be_served(extent: SegmentExtent) -
         assert (found.code, found.path, found.segment, found.transaction_id) == (code, path, segment, number)
         assert (found.partition, found.message) == (0, f"transaction {number}: {said}")
     assert index_name(FIRST) == Path(extent.index_path).name
+
+
+def test_a_segment_whose_index_cannot_be_opened_leaves_nothing_open(extent: SegmentExtent) -> None:
+    Path(extent.index_path).unlink()
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(FileNotFoundError):
+        SegmentReader(extent, max_data_length=1 << 20, storage=None)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("room", [None, 96, 1 << 40])
+def test_no_more_is_read_at_a_time_than_memory_is_meant_for(
+    extent: SegmentExtent, monkeypatch: pytest.MonkeyPatch, room: int | None
+) -> None:
+    """However much the peer has room for."""
+    monkeypatch.setattr(segment_reader, "LIST_BYTES", 150)
+    found = reader(extent).read_list(extent, FIRST, COUNT, room, headers=False)
+    assert found is not None
+    assert found.records == (1 if room == 96 else 2)
+    assert found.disk_bytes <= 150

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.builders import CREATED, KEY, build_directory, make_records
-from tests.storage.support import LAYOUTS, built, codes, data_path, index_path, opened
-from waltzctl.engine.errors import InvalidRequestError, PartitionQuarantinedError, RefusedError
+from tests.storage.support import LAYOUTS, built, codes, damage, data_path, index_path, offset_of, opened
+from waltzctl.engine.durable import disk
+from waltzctl.engine.errors import DiskReadError, InvalidRequestError, PartitionQuarantinedError, RefusedError
+from waltzctl.engine.log.index import IndexReader
 from waltzctl.engine.log.view import FileState, SegmentView, view_partition
+from waltzctl.engine.scan.columns import Damage, RecordRun
+from waltzctl.engine.storage import segment_recovery
 from waltzctl.engine.storage.append import PendingRecord, append_lines
 from waltzctl.engine.storage.belonging import _entries
 from waltzctl.engine.storage.control_file import OpenControlFile, create_control_file
 from waltzctl.engine.storage.creation import create_cluster
 from waltzctl.engine.storage.directory import _Examined
+from waltzctl.engine.storage.segment_files import whole_extent
+from waltzctl.engine.storage.segment_recovery import index_entries
 from waltzctl.formats.accepted_losses import AcceptedLoss, encode_ledger
 from waltzctl.formats.control import MAX_PARTITIONS, Layout, decode_control, initial_control
+from waltzctl.formats.segment import HEADER_SIZE
 
 
 def test_what_was_not_examined_has_no_transaction() -> None:
@@ -162,3 +171,90 @@ def test_a_cluster_has_as_many_partitions_as_a_reader_believes(tmp_path: Path, n
     with pytest.raises(InvalidRequestError, match=f"^{said}$"):
         create_cluster([tmp_path / "s"], num_partitions=number, assign=[])
     assert not (tmp_path / "s").exists()
+
+
+def test_an_index_that_the_disk_does_not_give_keeps_the_partition_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of it is taken for wrong, and nothing made anew from what could not be compared."""
+    built(tmp_path, 10)
+    before = index_path(tmp_path).read_bytes()
+
+    def fails(reader: IndexReader, *_: object) -> int:
+        raise DiskReadError(Path(reader.source.name), 128, OSError(5, "no"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(IndexReader, "read_into", fails)
+        with opened(tmp_path) as storage:
+            partition = storage.partition(0)
+            assert partition.quarantined
+            assert codes(partition.findings) == ["read-error"]
+    assert index_path(tmp_path).read_bytes() == before
+    with opened(tmp_path) as storage:
+        assert not storage.partition(0).quarantined
+
+
+def test_an_index_is_not_made_of_a_data_file_that_changed_meanwhile(tmp_path: Path) -> None:
+    records = built(tmp_path, 10)
+    extent = whole_extent(0, tmp_path / "0", 0, 10, offset_of(records, 10))
+    assert b"".join(index_entries(extent, (0, HEADER_SIZE))) == index_path(tmp_path).read_bytes()[HEADER_SIZE:]
+    damage(data_path(tmp_path), offset_of(records, 6) + 3)
+    with pytest.raises(DiskReadError, match="transaction 6 changed while the index was built"):
+        list(index_entries(extent, (0, HEADER_SIZE)))
+
+
+def test_a_torn_end_whose_search_was_given_up_is_never_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What follows is unread: there may be records."""
+    built(tmp_path, 10)
+    with data_path(tmp_path).open("ab") as file:
+        file.write(bytes(100))
+    before = data_path(tmp_path).read_bytes()
+    real = segment_recovery.summarise_records
+
+    def given_up(*given: Any, **words: Any) -> Iterator[RecordRun | Damage]:
+        for part in real(*given, **words):
+            yield replace(part, proof="budget") if isinstance(part, Damage) else part
+
+    with monkeypatch.context() as patch:
+        patch.setattr(segment_recovery, "summarise_records", given_up)
+        with opened(tmp_path) as storage:
+            assert storage.partition(0).quarantined
+    assert data_path(tmp_path).read_bytes() == before
+    with opened(tmp_path) as storage:
+        assert not storage.partition(0).quarantined
+    assert data_path(tmp_path).read_bytes() == before[:-100]
+
+
+def test_a_segment_that_is_read_knows_where_the_next_one_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built(tmp_path, 30)
+    for first in (0, 10):
+        damage(data_path(tmp_path, first), -1)
+    real = segment_recovery.summarise_records
+    ceilings: list[int | None] = []
+
+    def noting(*given: Any, **words: Any) -> Iterator[RecordRun | Damage]:
+        ceilings.append(words.get("ceiling"))
+        return real(*given, **words)
+
+    monkeypatch.setattr(segment_recovery, "summarise_records", noting)
+    with opened(tmp_path):
+        assert ceilings == [10, 20, None]
+
+
+@pytest.mark.parametrize("change", ["short", "long"])
+def test_an_index_that_is_mended_in_place_is_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    built(tmp_path, 10)
+    whole = index_path(tmp_path).read_bytes()
+    index_path(tmp_path).write_bytes(whole[:-16] if change == "short" else whole + whole[-16:])
+    done: list[str] = []
+    monkeypatch.setattr(
+        disk, "observer", lambda made: done.append(made.kind) if made.path == index_path(tmp_path) else None
+    )
+    with opened(tmp_path):
+        assert index_path(tmp_path).read_bytes() == whole
+        assert done[-1] == "sync"
+        assert {"write", "truncate"} & {*done}

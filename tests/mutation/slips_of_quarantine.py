@@ -1,0 +1,120 @@
+"""Slips in what a repair keeps, gives back and holds, and in making it durable."""
+
+from __future__ import annotations
+
+from tests.mutation.trial import Slip
+
+_QUARANTINE = "engine/durable/quarantine.py"
+_UNDOABLE = "engine/durable/undoable.py"
+_OF_EVERY_STAGE = ("tests/durable/test_quarantine.py::test_every_stage_is_durable_before_the_next_begins",)
+_OF_WHAT_WAS_INTERRUPTED = (
+    "tests/durable/test_quarantine.py::test_what_was_interrupted_is_settled_first_and_taken_back_latest_first",
+)
+_OF_WHAT_A_LATER_REPAIR_CHANGED = (
+    "tests/durable/test_quarantine.py::test_what_a_later_repair_changed_is_told_apart_from_what_anybody_changed",
+)
+_OF_A_DIRECTORY_THAT_WAS_MOVED = (
+    "tests/durable/test_quarantine.py::test_a_directory_that_was_moved_is_where_it_was_moved_to",
+)
+
+QUARANTINE: tuple[Slip, ...] = (
+    Slip(
+        _QUARANTINE,
+        "        if control is not None and not control.is_file():\n            raise",
+        "        if False:\n            raise",
+        ("tests/durable/test_quarantine.py::test_a_directory_without_its_control_file_cannot_be_locked",),
+        "a directory without control file is locked half",
+    ),
+    Slip(
+        _QUARANTINE,
+        "        write_entry(entry)  # before any copy: a directory with copies always has a manifest that "
+        "says what they are\n",
+        "",
+        _OF_EVERY_STAGE,
+        "a crash leaves copies of which nothing says what they are",
+    ),
+    Slip(
+        _QUARANTINE,
+        "number = 1 + max((entry.number",
+        "number = 1 + min((entry.number",
+        ("tests/durable/test_quarantine.py::test_repairs_are_numbered_in_their_order",),
+        "two repairs have one number, and undo takes the wrong one back first",
+    ),
+    Slip(
+        _QUARANTINE,
+        "    disk.make_directory(path)\n    disk.sync_directory(directory)\n    created",
+        "    disk.make_directory(path)\n    created",
+        _OF_EVERY_STAGE,
+        "what a repair kept is gone after a power loss",
+    ),
+    Slip(
+        _QUARANTINE,
+        '    journal.record(entry.storage, "applied", entry)\n    write_entry(entry)',
+        '    write_entry(entry)\n    journal.record(entry.storage, "applied", entry)',
+        _OF_EVERY_STAGE,
+        "a repair is applied of which the journal knows nothing",
+    ),
+    Slip(
+        _QUARANTINE,
+        "    settle_interrupted(left)\n    if not left",
+        "    if not left",
+        _OF_WHAT_WAS_INTERRUPTED,
+        "a file is under neither of its names after a power loss",
+    ),
+    Slip(
+        _QUARANTINE,
+        "    for entry in reversed(left):",
+        "    for entry in left:",
+        _OF_WHAT_WAS_INTERRUPTED,
+        "an older repair is taken back over a newer one",
+    ),
+    Slip(
+        "engine/durable/execution.py",
+        "        if group.path.is_file():\n            disk.sync_file(",
+        "        if False:\n            disk.sync_file(",
+        _OF_EVERY_STAGE,
+        "what is kept is not what stays after a power loss",
+    ),
+    Slip(
+        _UNDOABLE,
+        "        if path in but or same_contents",
+        "        if same_contents",
+        _OF_WHAT_A_LATER_REPAIR_CHANGED,
+        "a repair cannot be taken back for a file that may differ",
+    ),
+    Slip(
+        _UNDOABLE,
+        "                later.number > entry.number\n                and later.state",
+        "                later.state",
+        _OF_WHAT_A_LATER_REPAIR_CHANGED,
+        "somebody is told to undo an earlier repair first",
+    ),
+    Slip(
+        _UNDOABLE,
+        "    _check_moves(entry, entries)\n",
+        "",
+        _OF_A_DIRECTORY_THAT_WAS_MOVED,
+        "a directory that came back is moved over",
+    ),
+    Slip(
+        _UNDOABLE,
+        "or os.path.lexists(entry.storage / move.path):",
+        "or (entry.storage / move.path).is_file():",
+        _OF_A_DIRECTORY_THAT_WAS_MOVED,
+        "a directory that came back is moved over",
+    ),
+    Slip(
+        "engine/durable/directory_lock.py",
+        "flags = os.O_RDWR | (os.O_CREAT if path != control_file else 0)",
+        "flags = os.O_RDWR | os.O_CREAT",
+        ("tests/durable/test_locks_and_names.py",),
+        "locking a directory makes an empty control file",
+    ),
+    Slip(
+        "engine/durable/flusher.py",
+        "                if self._closed:\n                    return\n                self._idle",
+        "                self._idle",
+        ("tests/durable/test_flusher.py",),
+        "a node that is stopped while it syncs never ends",
+    ),
+)

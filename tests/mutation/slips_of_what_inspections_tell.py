@@ -1,0 +1,261 @@
+"""Slips in what an inspection says of files that go, change, or are read in part."""
+
+from __future__ import annotations
+
+from tests.mutation.trial import Slip
+
+INSPECTIONS: tuple[Slip, ...] = (
+    Slip(
+        "engine/inspect/dump.py",
+        "if partitions is None or info.partition in partitions)",
+        "if not partitions or info.partition in partitions)",
+        ("tests/inspect/test_last_steps.py",),
+        "a dump of no partition tells of the control file's pairs of all",
+    ),
+    Slip(
+        "engine/inspect/dump.py",
+        "            if not report.gone:\n                yield _describe(report, findings)",
+        "            yield _describe(report, findings)",
+        ("tests/inspect/test_files_that_go.py",),
+        "a segment that went away meanwhile is described as if it were there",
+    ),
+    Slip(
+        "engine/inspect/dump.py",
+        "    except DiskReadError:\n        header = None",
+        "    except FileNotFoundError:\n        header = None",
+        ("tests/inspect/test_files_that_go.py",),
+        "a header on a bad place of the disk ends the whole dump",
+    ),
+    Slip(
+        "engine/inspect/unread_losses.py",
+        "(0, max(1, first.first))",
+        "(0, first.first)",
+        ("tests/inspect/test_files_that_go.py",),
+        "where the row of segments begins at 0 a loss of nothing in front is looked for backwards",
+    ),
+    Slip(
+        "engine/inspect/unread_losses.py",
+        "_gap_in_front([report, *map(run.by_ends, behind)])",
+        "_gap_in_front([report, *map(run.by_ends, behind[:1])])",
+        ("tests/inspect/test_files_that_go.py",),
+        "a loss that two segments behind it bound is measured by the first alone",
+    ),
+    Slip(
+        "engine/inspect/unread_losses.py",
+        "[run.by_ends(job) for job in run.jobs]\n    return",
+        "[run.by_ends(job) for job in run.jobs[-2:]]\n    return",
+        ("tests/inspect/test_files_that_go.py",),
+        "what an earlier segment holds is told as lost",
+    ),
+    Slip(
+        "engine/inspect/unread_losses.py",
+        "[*told, *ranges]",
+        "told",
+        ("tests/inspect/test_last_steps.py",),
+        "what was read as damaged counts as held, and its loss is told twice",
+    ),
+    Slip(
+        "engine/inspect/unread_losses.py",
+        "    if run.beyond or view is None:\n        return\n    missing",
+        "    if view is None:\n        return\n    missing",
+        ("tests/inspect/test_files_that_go.py",),
+        "a directory of no partition is asked for losses it cannot have",
+    ),
+    Slip(
+        "engine/inspect/directory_manifest.py",
+        "    if len({one.name for one in manifest.files}) < len(manifest.files):",
+        "    if len(set(manifest.files)) < len(manifest.files):",
+        ("tests/inspect/test_last_steps.py",),
+        "a manifest that names one file twice with two sizes is taken as it is",
+    ),
+    Slip(
+        "engine/inspect/directory_manifest.py",
+        "if self.session_id is None or self.low",
+        "if not self.session_id or self.low",
+        ("tests/inspect/test_values.py",),
+        "a manifest of the first session, which is 0, is refused",
+    ),
+    Slip(
+        "engine/inspect/directory_manifest.py",
+        "_SHA256.fullmatch)\n    )",
+        "_SHA256.match)\n    )",
+        ("tests/inspect/test_last_steps.py",),
+        "a digest with something behind it passes for one",
+    ),
+    Slip(
+        "engine/inspect/verify.py",
+        "inspected + [part.path for scope in scopes for part in scope.partitions.values()]",
+        "inspected",
+        ("tests/inspect/test_edges.py",),
+        "the files of the partitions are not in the state of the inspected directory",
+    ),
+    Slip(
+        "engine/inspect/verify.py",
+        "            self._limits.stop()\n            if pool",
+        "            if pool",
+        ("tests/inspect/test_partition_steps.py",),
+        "at the end of a verify that was given up its workers go on",
+    ),
+    Slip(
+        "engine/inspect/verify.py",
+        "released_starts=self._released if self._done else None,",
+        "released_starts=self._released,",
+        ("tests/inspect/test_partition_steps.py",),
+        "a verify that was cut short tells where released partitions begin, which it does not know",
+    ),
+    Slip(
+        "engine/inspect/verify.py",
+        'if self._done and self._tally.status == "clean":',
+        'if self._tally.status == "clean":',
+        ("tests/inspect/test_partition_steps.py",),
+        "a verify that was cut short and saw nothing wrong vouches for the directory",
+    ),
+    Slip(
+        "engine/inspect/verify.py",
+        "            self._cut = self._cut or not report.finished",
+        "            self._cut = not report.finished",
+        ("tests/inspect/test_partition_steps.py",),
+        "one partition that is read to its end makes a verify that was cut short a whole one",
+    ),
+    Slip(
+        "engine/inspect/verify.py",
+        (
+            "                    if self._limits.exceeded:\n"
+            "                        self._cut = True\n"
+            "                        return\n"
+            "                    yield"
+        ),
+        "                    if self._limits.exceeded:\n                        return\n                    yield",
+        ("tests/inspect/test_partition_steps.py",),
+        "a verify beyond its limits looks as if it had read everything",
+    ),
+    Slip(
+        "engine/inspect/segment_checks.py",
+        "        except BaseException:\n            self._stack.close()\n            raise\n        return self",
+        "        except DiskReadError:\n            self._stack.close()\n            raise\n        return self",
+        ("tests/inspect/test_files_that_go.py",),
+        "files stay open behind an interrupted start of a check",
+    ),
+    Slip(
+        "engine/inspect/segment_checks.py",
+        "        except CutShort:\n            return self._cut_short(scan)\n        return self.finish(scan)",
+        "        except CutShort:\n            pass\n        return self.finish(scan)",
+        ("tests/inspect/test_last_steps.py",),
+        "what was read of a segment before the limit counts as all of it",
+    ),
+    Slip(
+        "engine/inspect/segment_checks.py",
+        "        found = (*self._headers, *record_findings(self.job, scan))\n",
+        "        found = tuple(record_findings(self.job, scan))\n",
+        ("tests/inspect/test_last_steps.py",),
+        "what is wrong in a header is not told beside the records",
+    ),
+    Slip(
+        "engine/inspect/segment_checks.py",
+        "comparison.short(scan.last_id, at_least=scan.unread_tail)",
+        "comparison.short(scan.last_id, at_least=False)",
+        ("tests/inspect/test_tails.py",),
+        "an unread tail is said to be of a known length",
+    ),
+    Slip(
+        "engine/inspect/control_checks.py",
+        "str(error), offset=error.offset),))",
+        "str(error), offset=error.offset),)) if still else ControlState(None)",
+        ("tests/inspect/test_last_steps.py",),
+        "a control file that was changing is told as broken",
+    ),
+    Slip(
+        "engine/inspect/vouching.py",
+        "now.control.header != self._manifest.header",
+        "now.control.header.cluster_key != self._manifest.header.cluster_key",
+        ("tests/inspect/test_vouching.py",),
+        "a manifest of a directory of another size or layout vouches for this one",
+    ),
+    Slip(
+        "engine/inspect/vouching.py",
+        "        if listing(self._storage) != self._before:",
+        "        if listing(self._storage).keys() != self._before.keys():",
+        ("tests/inspect/test_vouching.py",),
+        "a file that was rewritten while it was being vouched for is vouched for",
+    ),
+    Slip(
+        "engine/inspect/distributed_checks.py",
+        "    except (FilesChangedError, DiskReadError, CutShort):\n        return Checked(0)",
+        "    except (FilesChangedError, CutShort):\n        return Checked(0)",
+        ("tests/inspect/test_distributed_checks.py",),
+        "a bad place on the disk ends the check of a part with a stack",
+    ),
+    Slip(
+        "engine/inspect/dump_index.py",
+        "            except FilesChangedError:\n                continue  #",
+        "            except FilesChangedError:\n                break  #",
+        ("tests/inspect/test_files_that_go.py",),
+        "an index that changed once under its dump is given up",
+    ),
+    Slip(
+        "engine/inspect/resume.py",
+        "Path(os.path.realpath(path))  # a link stays one",
+        "Path(path)  # a link stays one",
+        ("tests/inspect/test_edges.py",),
+        "behind a link that was turned round a verify goes on in another directory",
+    ),
+    Slip(
+        "engine/inspect/resume.py",
+        '            known["torn"],\n',
+        "            False,\n",
+        ("tests/inspect/test_edges.py",),
+        "a torn tail is forgotten when a verify goes on",
+    ),
+    Slip(
+        "engine/inspect/resume.py",
+        '            known["uncertain"],\n',
+        "            False,\n",
+        ("tests/inspect/test_edges.py",),
+        "a doubtful end is sure when a verify goes on",
+    ),
+    Slip(
+        "engine/inspect/split_segments.py",
+        "            return self._check.finish_parts(read) if read else self._check.run(self._options)",
+        "            return self._check.finish_parts(read)",
+        ("tests/inspect/test_last_steps.py",),
+        "a segment of which no part was read has no findings at all",
+    ),
+    Slip(
+        "engine/inspect/partition_checks.py",
+        "still_lost(loss, held, context.local_low_water_mark)",
+        "still_lost(loss, held, None)",
+        ("tests/inspect/test_last_steps.py",),
+        "an accepted loss that came back is told as lost",
+    ),
+    Slip(
+        "engine/inspect/partition_runs.py",
+        (
+            "                if segment.data_path in view.special:\n"
+            "                    continue  # what stands in the data file's place is named\n"
+        ),
+        "",
+        ("tests/inspect/test_last_steps.py",),
+        "a directory in the place of a data file is read as if it were one",
+    ),
+    Slip(
+        "engine/inspect/partition_runs.py",
+        "        if not self._partition.whole and report.index_excess is not None:\n            yield report.index_excess\n",
+        "",
+        ("tests/inspect/test_last_steps.py",),
+        "an index with too many entries is right where only some segments are looked at",
+    ),
+    Slip(
+        "engine/inspect/partition_runs.py",
+        "        if view is None or self.beyond:\n            return\n        for segment",
+        "        if view is None:\n            return\n        for segment",
+        ("tests/inspect/test_files_that_go.py",),
+        "what lies in a directory of no partition is told as orphaned",
+    ),
+    Slip(
+        "engine/inspect/dump_records.py",
+        "        if found is None or before.changed() or behind.changed():",
+        "        if found is None or before.changed():",
+        ("tests/inspect/test_files_that_go.py",),
+        "a gap is told between segments of which one was just being written",
+    ),
+)
