@@ -107,8 +107,30 @@ _HERE = "and examination.contiguous_next >= max(proven.mark, proven.names, prove
 _MAY_BE_CUT = 'return torn.proof == "end" and torn.end == self.size and self.tail.harmless(torn.transaction_id)'
 _EXAMINED = "examination = Examination(directory, place, view, tuple(states), short, (), False, proven)"
 _SPANS = "spans = [(one.offset, one.offset + max(one.length, one.written)) for one in file.ranges] or [(0, start)]"
+_HALVED = "while low < high:  # entries behind the end of the data say nothing; below it they rise"
 _ENTRY = "return offset if HEADER_SIZE <= offset <= self.size - RECORD_OVERHEAD else None"
 _STORAGE = (
+    Equivalent(
+        "engine/storage/orphans.py",
+        "_alike",
+        "compared += high - low",
+        "compared += high + low",
+        "only whether there are any is asked",
+    ),
+    Equivalent(
+        "engine/storage/batch.py",
+        "batch_of_blocks",
+        "if only.first_transaction_id == following and _agrees(only):",
+        "if False:",
+        "the long way makes the same of the only one; this one is quicker",
+    ),
+    Equivalent(
+        "engine/storage/segment_recovery.py",
+        "_Examination._last_checkpoint",
+        _HALVED,
+        _HALVED.replace("< high:", "< (high) - 1:"),
+        "one more checkpoint is tried, and not believed",
+    ),
     *(
         Equivalent(
             "engine/storage/partition_recovery.py",
