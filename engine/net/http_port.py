@@ -82,7 +82,7 @@ class HttpPort(Generic[Report, Read]):
     @property
     def listening(self) -> bool:
         """Whether connections are accepted."""
-        return self._server is not None
+        return self._server is not None and self._server.is_serving()
 
     @property
     def open_connections(self) -> int:
