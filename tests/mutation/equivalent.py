@@ -3434,21 +3434,6 @@ _NODE = (
         "name = self._server.sockets[(-1)].getsockname()",
         "where there are several, the library has them in any order",
     ),
-    *(
-        Equivalent(
-            "engine/net/http_port.py",
-            "HttpPort.close",
-            old,
-            new,
-            "every connection was ended in front of it, and is forgotten when it is lost",
-            nth,
-        )
-        for old, new, nth in (
-            ("http.forget()", "pass", 1),
-            ("if server is not None:", "if False:", 2),
-            ("await server.wait_closed()", "pass", 1),
-        )
-    ),
     Equivalent("engine/net/logs.py", "_escaped", "if text.isprintable():", "if False:", _QUICK),
     Equivalent(
         "engine/net/logs.py",
