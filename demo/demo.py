@@ -474,6 +474,9 @@ def main() -> int:
     except UnexpectedError as error:
         print(f"\n{colour(RED, 'FAILED')}  {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("\ninterrupted", file=sys.stderr)
+        return 130
     finally:
         if arguments.keep:
             print(f"The data is kept in {root}")

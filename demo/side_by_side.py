@@ -78,9 +78,11 @@ class _Played:
 def play(stage: Stage, scenes: Sequence[Scene], begin_with: Scene, at_once: int) -> None:
     """Play scenes that do not depend on each other, `at_once` of them at a time, told in their order.
 
-    `begin_with`: the one that takes longest.  Raises UnexpectedError for the first, in their order, that fails.
+    `begin_with`: the one that takes longest, begun first unless they come one by one.
+
+    Raises UnexpectedError for the first, in their order, that fails.
     """
-    waiting = sorted(scenes, key=lambda scene: scene is not begin_with)
+    waiting = sorted(scenes, key=lambda scene: at_once > 1 and scene is not begin_with)
     playing: dict[Scene, _Played] = {}
     with _files() as new_file:
 

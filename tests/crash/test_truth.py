@@ -36,8 +36,7 @@ IN_FLIGHT = Truth(
 
 
 def shown(records: list[Record], **changes: object) -> Seen:
-    data = tuple(record.encode() for record in records)
-    seen = PartitionSeen(data, NO_MARKS, len(records) - 1, False, (True, True), ())
+    seen = PartitionSeen(tuple(records), NO_MARKS, len(records) - 1, False, (True, True), ())
     return Seen({0: replace(seen, **changes)})  # type: ignore[arg-type]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import time
 import uuid
 from collections.abc import Iterator
@@ -496,6 +497,17 @@ def test_a_finished_segment_is_recalled_as_it_was(storage: Path, tmp_path: Path)
     ):
         assert again.recall(replace(job(storage), **other)) is None
     os.utime(idx(storage, 0, 20))
+    assert again.recall(job(storage)) is None
+
+
+def test_a_file_in_the_place_of_one_that_was_finished_is_read(storage: Path, tmp_path: Path) -> None:
+    """Of the same size and time, as a copy that keeps times is."""
+    path, data = tmp_path / "state", seg(storage, 0, 20)
+    remembered(path, storage).save(complete=False)
+    again = ResumeState(path, VerifyOptions(resume=path))
+    assert again.recall(job(storage)) is not None
+    shutil.copy2(data, tmp_path / "copy")
+    (tmp_path / "copy").rename(data)
     assert again.recall(job(storage)) is None
 
 

@@ -18,7 +18,7 @@ import pytest
 from tests.builders import KEY, build_directory, make_records, segment_header, write_segment
 from tests.inspect.helpers import age, codes, cut, idx, run, seg
 from tests.inspect.test_bounds import Clock
-from tests.inspect.test_codes import break_struct
+from tests.inspect.test_codes import at, break_struct
 from tests.inspect.test_distributed_checks import Workers
 from tests.inspect.test_partition_steps import opened
 from waltzctl.engine.errors import ClusterError, DiskReadError
@@ -101,11 +101,12 @@ def test_a_control_file_that_is_old_enough_is_looked_at_once(
     assert ([one.code.value for one in found.findings], 1 + len(slept)) == (["control-struct-checksum"], looks)
 
 
-def test_a_segment_alone_is_described_as_it_is_among_the_others(storage: Path) -> None:
+@pytest.mark.parametrize("entry", [HEADER_SIZE, at(10)], ids=["that leads elsewhere", "of what may come"])
+def test_a_segment_alone_is_described_as_it_is_among_the_others(storage: Path, entry: int) -> None:
     """With an index that is right, wrong, or lists too much; nothing is said of one that is gone."""
     idx(storage, 0, 0).write_bytes(segment_header(0, 0).encode() + encode_entries([HEADER_SIZE] * 10))
     with idx(storage, 0, 20).open("ab") as file:
-        file.write((HEADER_SIZE).to_bytes(8))
+        file.write(entry.to_bytes(8))
     among = [one for one in dump_segments(age(storage)) if isinstance(one, SegmentDump)]
     assert [dump_segment(job(storage, first), ReadLimits()) for first in (0, 10, 20)] == among
     assert [one.index for one in among] == ["stale", "ok", "stale"]

@@ -94,6 +94,13 @@ def test_a_copy_proves_itself_wherever_it_lies(storage: Path, manifest: Path, tm
     assert manifest.read_bytes() == text
 
 
+def test_a_partition_that_lies_on_another_disk_is_named(storage: Path, manifest: Path, tmp_path: Path) -> None:
+    before = digest(storage)
+    (storage / "0").rename(tmp_path / "disk")
+    (storage / "0").symlink_to(tmp_path / "disk")
+    assert {one.name: one.sha256 for one in written(storage, manifest).files} == before
+
+
 def test_our_own_state_is_left_out_but_for_partitions_that_were_put_aside(tmp_path: Path, manifest: Path) -> None:
     path = build_directory(tmp_path / "s", {0: 30, 1: 10}, layout=Layout.DOCUMENTED, local_low_water_mark=5)
     with StorageDirectory.open(path) as opened:

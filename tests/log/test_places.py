@@ -216,6 +216,18 @@ def test_only_a_path_of_this_machine_can_be_written_to(tmp_path: Path) -> None:
     assert caught.value.advice == "restore it first: waltzctl backup restore"
 
 
+def test_repairs_of_a_directory_that_was_uploaded_are_no_concern_of_whoever_reads_it() -> None:
+    """They are taken back where the directory is."""
+    files = fsspec.filesystem("memory")
+    source = Path("fixtures/clean-released/storage")
+    for path in source.rglob("*"):
+        if path.is_file():
+            files.pipe_file(f"/uploaded/{path.relative_to(source)}", path.read_bytes())
+    files.pipe_file("/uploaded/.waltzctl/quarantine/20260101T000000Z-recover/manifest.json", b"{}")
+    *found, summary = verify([place("memory://uploaded")])
+    assert (found, summary.status) == ([], "clean")  # type: ignore[union-attr]
+
+
 def test_a_pickled_path_brings_what_opens_its_file_system() -> None:
     url = place("memory://here/node", {"skip_instance_cache": True})
     copy = pickle.dumps(url)

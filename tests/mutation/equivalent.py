@@ -107,8 +107,30 @@ _HERE = "and examination.contiguous_next >= max(proven.mark, proven.names, prove
 _MAY_BE_CUT = 'return torn.proof == "end" and torn.end == self.size and self.tail.harmless(torn.transaction_id)'
 _EXAMINED = "examination = Examination(directory, place, view, tuple(states), short, (), False, proven)"
 _SPANS = "spans = [(one.offset, one.offset + max(one.length, one.written)) for one in file.ranges] or [(0, start)]"
+_HALVED = "while low < high:  # entries behind the end of the data say nothing; below it they rise"
 _ENTRY = "return offset if HEADER_SIZE <= offset <= self.size - RECORD_OVERHEAD else None"
 _STORAGE = (
+    Equivalent(
+        "engine/storage/orphans.py",
+        "_alike",
+        "compared += high - low",
+        "compared += high + low",
+        "only whether there are any is asked",
+    ),
+    Equivalent(
+        "engine/storage/batch.py",
+        "batch_of_blocks",
+        "if only.first_transaction_id == following and _agrees(only):",
+        "if False:",
+        "the long way makes the same of the only one; this one is quicker",
+    ),
+    Equivalent(
+        "engine/storage/segment_recovery.py",
+        "_Examination._last_checkpoint",
+        _HALVED,
+        _HALVED.replace("< high:", "< (high) - 1:"),
+        "one more checkpoint is tried, and not believed",
+    ),
     *(
         Equivalent(
             "engine/storage/partition_recovery.py",
@@ -3350,6 +3372,13 @@ _NODE = (
         _QUICK,
     ),
     Equivalent(
+        "engine/node/partition_service.py",
+        "PartitionService.run",
+        "self._under_way = 0",
+        "pass",
+        "every request of a batch was counted off when it was answered; a guard",
+    ),
+    Equivalent(
         "engine/node/admin_port.py",
         "AdminPort._execute",
         'raise AssertionError(f"{type(message).__name__} is no request")',
@@ -3397,6 +3426,13 @@ _NODE = (
             _ROOMIER,
         )
         for more in (63, 65)
+    ),
+    Equivalent(
+        "engine/net/http_port.py",
+        "HttpPort.start",
+        "name = self._server.sockets[0].getsockname()",
+        "name = self._server.sockets[(-1)].getsockname()",
+        "where there are several, the library has them in any order",
     ),
     Equivalent("engine/net/logs.py", "_escaped", "if text.isprintable():", "if False:", _QUICK),
     Equivalent(

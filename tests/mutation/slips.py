@@ -30,6 +30,7 @@ from tests.mutation.slips_of_spark_tables import TABLES
 from tests.mutation.slips_of_storage import STORAGE
 from tests.mutation.slips_of_what_inspections_tell import INSPECTIONS
 from tests.mutation.slips_second import SECOND
+from tests.mutation.slips_seventh import SEVENTH
 from tests.mutation.slips_sixth import SIXTH
 from tests.mutation.slips_third import THIRD
 from tests.mutation.trial import Slip
@@ -212,6 +213,7 @@ SLIPS: tuple[Slip, ...] = (
     *FOURTH,
     *FIFTH,
     *SIXTH,
+    *SEVENTH,
     *INSPECTIONS,
     *PLANS,
     *SALVAGES,

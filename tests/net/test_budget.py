@@ -90,6 +90,15 @@ Line.TestCase.settings = settings(max_examples=100, stateful_step_count=40, dead
 TestLine = Line.TestCase
 
 
+def test_whoever_stood_behind_one_that_left_is_served() -> None:
+    budget, served = Budget(CAPACITY), []
+    budget.take(60)
+    assert not budget.reserve("large", 90, lambda: served.append("large"))
+    assert not budget.reserve("small", 10, lambda: served.append("small"))
+    budget.leave("large")
+    assert (served, budget.used, budget.waiting) == (["small"], 70, 0)
+
+
 def test_the_outbox_keeps_the_order_of_each_thread_and_loses_nothing() -> None:
     found: list[tuple[int, int]] = []
     bunches = 0

@@ -105,7 +105,8 @@ def test_text_for_prometheus_json_for_everybody_else(tmp_path: Path) -> None:
                 assert samples["waltz_storage_max_transaction_id", "0"] == 3
                 assert samples["waltz_storage_append_latency_seconds_count", "0"] == 1
                 assert samples["waltz_storage_disk_free_bytes", ""] > 0
-            assert (await get(node, "/metrics", Accept="*/*")).json["version"] == "4.0.0"
+            answer = await get(node, "/metrics", Accept="*/*")
+            assert (answer.json["version"], answer.headers["Vary"]) == ("4.0.0", "Accept")
             await peer.close()
 
     run(work())

@@ -64,10 +64,10 @@ class Wire:
 
 
 @contextlib.asynccontextmanager
-async def serving(**limits: Any) -> AsyncIterator[tuple[HttpPort, int, Reading]]:
+async def serving(look: Any = None, **limits: Any) -> AsyncIterator[tuple[HttpPort, int, Reading]]:
     """The port alone, without a node, on the loopback."""
     port = HttpPort(
-        Well().look,
+        look or Well().look,
         read=lambda: pytest.fail("nobody looks"),
         collect=lambda reading, report: pytest.fail("nobody collects"),
         version="1",
@@ -194,6 +194,27 @@ def test_who_is_connected_when_the_port_closes_is_so_no_longer() -> None:
     run(work())
 
 
+def test_nobody_works_for_a_peer_that_is_gone() -> None:
+    async def work() -> None:
+        begun, given_up = asyncio.Event(), asyncio.Event()
+
+        async def look() -> Any:
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                given_up.set()
+                raise
+
+        async with serving(look) as (_, number, _):
+            async with connected("127.0.0.1", number) as (_, writer):
+                writer.write(b"GET /health HTTP/1.1\r\nHost: n\r\n\r\n")
+                await begun.wait()
+            await asyncio.wait_for(given_up.wait(), 60)
+
+    run(work())
+
+
 def test_a_free_port_is_one_of_the_first_address_and_any_other_of_all() -> None:
     async def work() -> None:
         async def found(host: str, number: int, **_: Any) -> list[Any]:
@@ -210,6 +231,18 @@ def test_a_free_port_is_one_of_the_first_address_and_any_other_of_all() -> None:
                 assert hosts == ["127.0.0.1", "127.0.0.2"][:expected]
                 assert host in hosts
                 assert given == wanted or not wanted
+
+    run(work())
+
+
+def test_without_a_host_it_is_every_address() -> None:
+    async def work() -> None:
+        async with serving() as (port, _, _):
+            await port.close()
+            _, number = await port.start("", 0)
+            assert port._server is not None
+            assert "0.0.0.0" in {one.getsockname()[0] for one in port._server.sockets}
+            assert number in {one.getsockname()[1] for one in port._server.sockets}
 
     run(work())
 

@@ -725,3 +725,12 @@ def test_marks_are_set_back_where_both_states_have_some(
     states = [SimpleNamespace(partition=0, marks=None), state]
     entry = SimpleNamespace(files=[], storage=d.root, partitions=states, id="e", path=tmp_path)
     assert len(list(since_repair._marks_as_left(entry))) == written  # type: ignore[arg-type]
+
+
+def test_what_a_long_file_began_with_is_told_by_the_end_that_was_hashed(tmp_path: Path) -> None:
+    """Of a file that was made longer since; the manifest names only where the hash begins."""
+    path = tmp_path / "file"
+    known = Stamp(10, hashlib.sha256(b"tail").hexdigest(), None, start=6)
+    for data, same in ((b"begin tail", True), (b"other tail and more", True), (b"begin tall", False), (b"tail", False)):
+        path.write_bytes(data)
+        assert since_repair._begins_with(path, known) is same

@@ -250,7 +250,8 @@ def test_what_is_refused_leaves_nothing(tmp_path: Path, layout) -> None:
         wrong = EncodedBlock(5, 3, good.data[:-1], good.offsets)
         short = EncodedBlock(5, 3, good.data, good.offsets[:-1])
         moved = EncodedBlock(5, 3, good.data, good.offsets + np.int64(1))
-        for block in (wrong, short, moved):
+        late = EncodedBlock(5, 3, good.data, np.concatenate([[np.int64(1)], good.offsets[1:]]))
+        for block in (wrong, short, moved, late):
             with pytest.raises(ValueError, match="does not agree with its offsets"):
                 partition.append_blocks([block])
         assert digest(tmp_path) == before

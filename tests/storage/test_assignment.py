@@ -66,6 +66,7 @@ def test_documented(
     file = control(Layout.DOCUMENTED, *pair)
     assert assigned_here(tmp_path, file, 0, directory=True) is present
     assert assigned_here(tmp_path, file, 0, directory=False) is missing
+    assert assigned_here(None, file, 0, directory=False) is missing, "nobody knows where it would have been put aside"
     assert is_hosted(tmp_path, file, 0, directory=False) is bool(missing)
     for kind in ("unassigned", "deleting"):
         place = tmp_path / ".waltzctl" / kind / "0"
