@@ -1,7 +1,12 @@
-"""A seventh sample of slips, 66 in as many places, drawn after the rooms were gone through by hand; six were not noticed (9 %).
+"""A seventh sample of slips, 66 in as many files; three were not noticed (5 %).
 
-They were made from the code alone, and all were written down before the first was tried.  A seventh, in `engine/scan/columns.py`,
-is noticed in another room than its own.
+They were made from the code alone while the rooms were gone through by hand, by somebody who saw nothing of it; all were written
+down before the first was tried, and tried on what came of it.  27 of the files had no slip when they were made, 16 when they were
+tried.  Two more were in other lists by then, and are left out.
+
+In their rooms, with 30 seconds of tests each, seven were not noticed.  Four of these are by other default tests: those in
+`engine/scan/columns.py` and `engine/inspect/dump.py` by tests of other rooms, those in `engine/inspect/vouching.py` and
+`engine/net/budget.py` by tests of their own to which the recording does not lead.
 """
 
 from __future__ import annotations
@@ -97,7 +102,7 @@ SEVENTH: tuple[Slip, ...] = (
         "engine/log/places.py",
         "                    if not self._held:\n                        break\n",
         "",
-        ("tests/log/test_url_places.py",),
+        ("tests/log/test_url_places.py::test_an_object_that_shrank_ends_a_read",),
         "a read of an object that was replaced by a shorter one never ends",
     ),
     Slip(
@@ -405,7 +410,7 @@ SEVENTH: tuple[Slip, ...] = (
         "engine/net/single_flight.py",
         "            if self.finished is not None:\n                return True\n",
         "",
-        ("tests/net/test_waiting.py",),
+        ("tests/net/test_waiting.py::test_who_asks_for_what_is_known_does_not_wait",),
         "who asks for what is known already waits until the deadline, and for ever without one",
     ),
     Slip(

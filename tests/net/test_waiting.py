@@ -183,6 +183,19 @@ def test_a_result_is_shared_while_it_is_young(monkeypatch: pytest.MonkeyPatch) -
     asyncio.run(work())
 
 
+def test_who_asks_for_what_is_known_does_not_wait() -> None:
+    flight = SingleFlight(lambda: 7, name="work")
+
+    async def work() -> None:
+        flight._present(0.0)._thread.join()
+        asked = [asyncio.ensure_future(flight.result(None, max_age=PATIENCE)), asyncio.ensure_future(flight.idle(None))]
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert [one.done() and one.result() for one in asked] == [7, True]
+
+    asyncio.run(work())
+
+
 def test_what_took_long_is_as_young_as_any_when_it_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr(single_flight, "time", SimpleNamespace(monotonic=lambda: now[0]))
