@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import os
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.context import ForkProcess
-from typing import IO
 
 from stage import Stage, UnexpectedError
 
@@ -22,11 +20,11 @@ _CONTEXT = multiprocessing.get_context("fork")  # a scene begins with the stage 
 
 
 class _Played:
-    """A scene that is played in a process of its own; its output goes to a file."""
+    """A scene that is played in a process of its own; its output goes to a file without a name."""
 
-    def __init__(self, scene: Scene, stage: Stage, output: IO[str]) -> None:
+    def __init__(self, scene: Scene, stage: Stage) -> None:
         self.name = scene.__name__
-        self._output = output
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - `end` closes it
         self._commands = _CONTEXT.Value("i", 0)
         self._process: ForkProcess = _CONTEXT.Process(target=self._play, args=(scene, stage))
         self._process.start()
@@ -73,6 +71,7 @@ class _Played:
         if not self.ended:
             self._process.terminate()
         self._process.join()
+        self._output.close()
 
 
 def play(stage: Stage, scenes: Sequence[Scene], begin_with: Scene, at_once: int) -> None:
@@ -84,26 +83,18 @@ def play(stage: Stage, scenes: Sequence[Scene], begin_with: Scene, at_once: int)
     """
     waiting = sorted(scenes, key=lambda scene: at_once > 1 and scene is not begin_with)
     playing: dict[Scene, _Played] = {}
-    with _files() as new_file:
 
-        def start_more() -> None:
-            while waiting and sum(not one.ended for one in playing.values()) < at_once:
-                scene = waiting.pop(0)
-                playing[scene] = _Played(scene, stage, new_file())
+    def start_more() -> None:
+        while waiting and sum(not one.ended for one in playing.values()) < at_once:
+            scene = waiting.pop(0)
+            playing[scene] = _Played(scene, stage)
 
-        try:
-            for scene in scenes:
-                while scene not in playing:
-                    start_more()
-                    time.sleep(POLL)
-                stage.commands += playing[scene].tell(start_more)
-        finally:
-            for one in playing.values():
-                one.end()
-
-
-@contextlib.contextmanager
-def _files() -> Iterator[Callable[[], IO[str]]]:
-    """Files without a name, until the end of the block."""
-    with contextlib.ExitStack() as stack:
-        yield lambda: stack.enter_context(tempfile.TemporaryFile("w+"))
+    try:
+        for scene in scenes:
+            while scene not in playing:
+                start_more()
+                time.sleep(POLL)
+            stage.commands += playing[scene].tell(start_more)
+    finally:
+        for one in playing.values():
+            one.end()

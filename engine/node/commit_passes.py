@@ -66,7 +66,7 @@ class CommitPasses:
         self._lock = threading.Lock()
         self._line: list[PassMember] = []
         self._resting = [_Pass(self) for _ in range(at_a_time)]
-        self._begun: dict[Job, float] = {}  # of those that rest the last time
+        self._begun: dict[Job, float] = {}  # read while none rests; of one that rests, when its last run began
 
     def schedule(self, member: PassMember) -> None:
         """Have a partition take part in the next pass.  The caller sees to it that it does not stand in line already."""

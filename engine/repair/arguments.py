@@ -10,6 +10,8 @@ from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.pages.recovery_mode import RecoveryMode
 from waltzctl.formats.control import Layout
 
+PAGES_RECOVER = "pages recover"
+"""The command of two words, as plans name it; here, so that who makes other plans imports nothing of page stores."""
 MARK_NAMES = {
     "session_id": "session",
     "low_water_mark": "low-water mark",

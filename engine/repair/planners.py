@@ -11,7 +11,7 @@ from waltzctl.engine.columns.plan_columns import PLAN
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import InvalidRequestError, StalePlanError
 from waltzctl.engine.log.places import place
-from waltzctl.engine.repair.arguments import Arguments, PartitionSetting, arguments_of
+from waltzctl.engine.repair.arguments import PAGES_RECOVER, Arguments, PartitionSetting, arguments_of
 from waltzctl.engine.repair.convert import plan_convert
 from waltzctl.engine.repair.plan import Repair, plan_roll_back
 from waltzctl.engine.repair.rebuild_index import plan_rebuild_index
@@ -82,7 +82,7 @@ PLANNERS: Mapping[str, Planner] = {
     "recover": _recover,
     "convert": _convert,
     "set-partition": _set_partition,
-    "pages recover": _recover_pages,
+    PAGES_RECOVER: _recover_pages,
 }
 
 

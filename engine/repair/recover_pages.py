@@ -9,10 +9,8 @@ from waltzctl.engine.durable.edits import Edit
 from waltzctl.engine.log.places import local
 from waltzctl.engine.pages.page_recovery import PageRecovery, plan_recovery
 from waltzctl.engine.pages.recovery_mode import RecoveryMode
-from waltzctl.engine.repair.arguments import Arguments
+from waltzctl.engine.repair.arguments import PAGES_RECOVER, Arguments
 from waltzctl.engine.repair.plan import Plan, Step
-
-COMMAND = "pages recover"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,4 +43,4 @@ def plan_recover_pages(path: PurePath, *, mode: RecoveryMode) -> StoreRepair:
         Step(step.action, step.path, None, None, None, step.offset, step.length, step.reason, step.loses_data)
         for step in recovery.steps
     )
-    return StoreRepair(Plan(recovery.hash, COMMAND, path, Arguments(mode=mode), steps, ()), recovery)
+    return StoreRepair(Plan(recovery.hash, PAGES_RECOVER, path, Arguments(mode=mode), steps, ()), recovery)

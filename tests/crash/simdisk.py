@@ -31,14 +31,8 @@ LONG_AGO = 1_700_000_000
 
 def _content(path: str) -> bytes:
     """A whole file; thousands of small ones are read for each crash."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        size, parts = os.fstat(descriptor).st_size, []
-        while part := os.read(descriptor, size + 1):
-            parts.append(part)
-        return b"".join(parts)
-    finally:
-        os.close(descriptor)
+    with open(path, "rb", buffering=0) as file:
+        return file.read()
 
 
 @dataclass(frozen=True, slots=True)

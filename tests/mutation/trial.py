@@ -15,9 +15,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 _LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.egg-info")
 _FAILED = 1
+"""What pytest says when tests ran and some of them failed; anything else is no answer."""
 PATIENCE = 120.0
 """Seconds after which tests count as ones that never end; those of a slip take some at most."""
-"""What pytest says when tests ran and some of them failed; anything else is no answer."""
 
 
 @dataclass(frozen=True)

@@ -127,8 +127,8 @@ def test_a_repair_stays_while_an_older_one_of_the_same_files_does(storage: Path,
     assert snapshot(storage) != before
 
 
-def unassigned(storage: Path, partition: int) -> str:
-    setting = PartitionSetting(assigned=False)
+def set_assigned(storage: Path, partition: int, assigned: bool) -> str:
+    setting = PartitionSetting(assigned=assigned)
     done = apply(plan_set_partition(storage, partition=partition, setting=setting), arguments=["set-partition"])
     assert done.undo_id is not None
     return done.undo_id
@@ -162,20 +162,13 @@ def test_a_directory_that_was_moved_is_one_of_the_places_of_a_repair(
     storage = build_directory(
         tmp_path / "d", {0: 60, 1: 60}, per_segment=20, local_low_water_mark=3, layout=Layout.DOCUMENTED
     )
-    steps = [lambda: unassigned(storage, 0), lambda: assigned(storage, 0)] if moved_first else []
+    steps = [lambda: set_assigned(storage, 0, False), lambda: set_assigned(storage, 0, True)] if moved_first else []
     clock.set(20)
     (steps[0] if steps else lambda: cut(storage, 0, 40))()
     clock.set(0)
-    (steps[1] if steps else lambda: unassigned(storage, 0))()
+    (steps[1] if steps else lambda: set_assigned(storage, 0, False))()
     clock.set(35)
     assert names(plan_prune(storage, older_than=30 * DAY)) == []
-
-
-def assigned(storage: Path, partition: int) -> str:
-    setting = PartitionSetting(assigned=True)
-    done = apply(plan_set_partition(storage, partition=partition, setting=setting), arguments=["set-partition"])
-    assert done.undo_id is not None
-    return done.undo_id
 
 
 def test_what_was_taken_back_has_nothing_to_give(storage: Path, clock: Clock) -> None:

@@ -240,6 +240,19 @@ def test_a_segment_whose_header_cannot_be_read_stands_where_its_name_says(
     assert first.behind[1] == 40
 
 
+def checked_from_now_on(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The segments, by their first ids, that tasks check, as they do."""
+    checked: list[int] = []
+    check_segment = finding_tasks.check_segment
+
+    def counting(job: Any, *rest: Any) -> Any:
+        checked.append(job.first)
+        return check_segment(job, *rest)
+
+    monkeypatch.setattr(finding_tasks, "check_segment", counting)
+    return checked
+
+
 def _found(task: Any) -> list[tuple[str, int | None]]:
     return [(one.code.value, one.transaction_id) for one in task.run(ReadLimits()) if isinstance(one, Finding)]
 
@@ -437,14 +450,7 @@ def test_only_who_may_hold_what_was_given_up_is_read_again(
     ledger_path(storage).write_bytes(encode_ledger([AcceptedLoss(0, first, last, 15, "t", "x")]))
     age(storage)
     *_, end = tasks(storage, 4 * SEGMENT)
-    checked: list[int] = []
-    check_segment = finding_tasks.check_segment
-
-    def counting(job: Any, *rest: Any) -> Any:
-        checked.append(job.first)
-        return check_segment(job, *rest)
-
-    monkeypatch.setattr(finding_tasks, "check_segment", counting)
+    checked = checked_from_now_on(monkeypatch)
     list(end.run(ReadLimits()))
     assert isinstance(end, ChunkTask)
     assert checked == [*(job.first for job in end.jobs), *again]
@@ -460,14 +466,7 @@ def test_an_earlier_segment_that_cannot_reach_the_mark_is_not_read_again(
     write_segment(storage / "0", make_records(10, first=50, size=40), first=50)
     age(storage)
     *_, last = tasks(storage, 400)
-    checked: list[int] = []
-    check_segment = finding_tasks.check_segment
-
-    def counting(job: Any, *rest: Any) -> Any:
-        checked.append(job.first)
-        return check_segment(job, *rest)
-
-    monkeypatch.setattr(finding_tasks, "check_segment", counting)
+    checked = checked_from_now_on(monkeypatch)
     told = [number for code, number in _found(last) if code == "acknowledged-missing"]
     assert told == [100 if looked_at else 60]
     assert [first for first in checked if first == 0][:1] == looked_at

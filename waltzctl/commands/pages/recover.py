@@ -106,15 +106,15 @@ def run(
     switches.check()
 
     from waltzctl.engine.pages.recovery_mode import RecoveryMode
-    from waltzctl.engine.repair.arguments import Arguments
-    from waltzctl.engine.repair.recover_pages import COMMAND, plan_recover_pages
+    from waltzctl.engine.repair.arguments import PAGES_RECOVER, Arguments
+    from waltzctl.engine.repair.recover_pages import plan_recover_pages
 
     asked = None if mode is None else RecoveryMode(mode.value)
     with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
         return repair_with(
             console,
             switches,
-            COMMAND,
+            PAGES_RECOVER,
             store,
             Arguments(mode=asked),
             lambda: plan_recover_pages(store, mode=asked or RecoveryMode.TOLERATE_TORN_TAIL),
