@@ -35,7 +35,7 @@ from waltzctl.engine.storage.segment_files import SegmentExtent, create_segment
 from waltzctl.engine.storage.segment_recovery import SegmentPlace, SegmentState, examine_segment, index_entries
 from waltzctl.engine.storage.store import apply_edits
 from waltzctl.engine.storage.strays import hidden, ids_of, judge_stray
-from waltzctl.formats.segment import CHECKPOINT_INTERVAL, HEADER_SIZE, entry_position
+from waltzctl.formats.segment import CHECKPOINT_INTERVAL, ENTRY_SIZE, HEADER_SIZE, entry_position
 
 KNOWN_BEFORE_CUT = 1 << 20
 """Bytes in front of a torn tail that the manifest's checksums cover: more would be read three times while a node waits."""
@@ -198,7 +198,8 @@ def _special(path: PurePath, view: PartitionView, where: Where) -> Finding:
 
 
 def _is_short(segment: SegmentView) -> bool:
-    return segment.data is not None and segment.data.size < HEADER_SIZE
+    assert segment.data is not None
+    return segment.data.size < HEADER_SIZE
 
 
 def _short_header(segment: SegmentView, *, last: bool) -> ShortHeader:
@@ -332,9 +333,9 @@ def _tail(state: SegmentState, extent: SegmentExtent) -> Iterator[tuple[int, byt
     number = state.scanned_from[0]
     for part in index_entries(extent, state.scanned_from):
         skip = max(0, state.index_from - number)
-        if skip * 8 < len(part):
-            yield number + skip, part[skip * 8 :]
-        number += len(part) // 8
+        if wanted := part[skip * ENTRY_SIZE :]:
+            yield number + skip, wanted
+        number += len(part) // ENTRY_SIZE
 
 
 def _orphans(examination: Examination) -> Iterator[FileState]:

@@ -44,20 +44,17 @@ class Reach:
     def tests(self, file: str, line: int, text: str) -> list[str]:
         """The tests that reach a line of the file as it is now, quickest first.
 
-        What runs while a module is imported is reached by all: of the quick ones, and then of the others, first come the tests
-        that reach anything else of the file.
+        What runs while a module is imported is reached by all, for what it did is kept: of the quick ones, and then of the
+        others, first come the tests that call it themselves, then those that reach anything else of the file.
         """
         found = self.at(file, line, text)
         if body := _body_behind(text, line):  # a default is a part of its function, whoever imports it
             found = sorted({test for each in body for test in self.at(file, each, text)})
-        if _IMPORT in found and not _inside(
-            text, line
-        ):  # some tests may import it once more, in a process of their own
-            found = [_IMPORT]
-        if found != [_IMPORT]:
-            return sorted((test for test in found if test), key=self._took)
+        if _IMPORT not in found:
+            return sorted(found, key=self._took)
         near = {test for tests in self.lines[file].values() for test in tests if test}
-        return sorted(self.seconds, key=lambda test: (self._took(test) > _QUICK, test not in near, self._took(test)))
+        distance = {test: (test not in found) + (test not in near) for test in self.seconds}
+        return sorted(self.seconds, key=lambda test: (self._took(test) > _QUICK, distance[test], self._took(test)))
 
     def at_import(self, file: str, line: int, text: str) -> bool:
         """Whether a line runs while tests are collected: what it did is kept then."""
@@ -115,11 +112,6 @@ def _functions(text: str) -> list[tuple[int, int, int]]:
 def _body_behind(text: str, line: int) -> range:
     """The lines of the function in whose signature a line stands; none for any other line."""
     return next((range(body, end + 1) for start, body, end in _functions(text) if start <= line < body), range(0))
-
-
-def _inside(text: str, line: int) -> bool:
-    """Whether a line stands in a function."""
-    return any(start <= line <= end for start, _, end in _functions(text))
 
 
 @lru_cache(maxsize=4)

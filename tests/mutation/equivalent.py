@@ -203,6 +203,13 @@ _STORAGE = (
         )
     ),
     Equivalent(
+        "engine/storage/segment_reader.py",
+        "",
+        "READ_AHEAD = 256 << 10",
+        "READ_AHEAD = 256 >> 10",
+        "that is none: where nothing is read ahead each record is read by itself, which costs more",
+    ),
+    Equivalent(
         "engine/storage/partition_log.py",
         "PartitionLog.read",
         "found = self.read_range(transaction_id, 1)",
@@ -3337,6 +3344,20 @@ _QUICK = "the long way makes the same of the only one; this one is quicker"
 _ENDED = "nothing is left of what was received, so that nobody asks how long the next frame is"
 _ONE_MORE = "however much more is read, it is more than may be there"
 _NODE = (
+    Equivalent(
+        "engine/net/metrics.py",
+        "Sample.quantile",
+        "break",
+        "continue",
+        "no weight is negative, so that all others are left out as well",
+    ),
+    Equivalent(
+        "engine/net/connection.py",
+        "Pause",
+        "NOTHING = 0",
+        "NOTHING = 1",
+        "a flag that is always set says nothing either, and is what everybody compares with",
+    ),
     Equivalent(
         "engine/net/executor.py",
         "Executor._work",

@@ -142,7 +142,8 @@ class _Changes(ast.NodeVisitor):
     def _between(self, left: ast.expr, right: ast.expr, pattern: str, text: str) -> None:
         """Put `text` for what `pattern` matches first between two operands."""
         start, end = self._span(left)[1], self._span(right)[0]
-        found = re.search(pattern, self._source[start:end].decode())
+        uncommented = re.sub(rb"#[^\n]*", lambda comment: b" " * len(comment[0]), self._source[start:end])
+        found = re.search(pattern.encode(), uncommented)
         if found:
             self._add((start + found.start(), start + found.end()), text)
 

@@ -206,8 +206,8 @@ STORAGE: tuple[Slip, ...] = (
     ),
     Slip(
         _OPENING,
-        "return segment.data is not None and segment.data.size < HEADER_SIZE",
-        "return segment.data is not None and segment.data.size <= HEADER_SIZE",
+        "return segment.data.size < HEADER_SIZE",
+        "return segment.data.size <= HEADER_SIZE",
         _OPENS,
         "an empty segment is taken for one that never got its header",
     ),

@@ -97,6 +97,22 @@ def test_a_report_by_datagrams_is_a_line_each(family: socket.AddressFamily) -> N
         assert [server.recv(100), server.recv(100)] == [b"a 1 2", b"b 3 4"]
 
 
+def test_a_datagram_goes_to_the_address_that_the_system_prefers(monkeypatch: pytest.MonkeyPatch) -> None:
+    with (
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as first,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as second,
+    ):
+        for one in (first, second):
+            one.bind(("127.0.0.1", 0))
+            one.setblocking(False)
+        found = [(socket.AF_INET, socket.SOCK_DGRAM, 0, "", one.getsockname()) for one in (first, second)]
+        monkeypatch.setattr(graphite.socket, "getaddrinfo", lambda *_, **__: found)
+        send(GraphiteOptions("metrics", 1, udp=True), ["a 1 2"])
+        assert first.recv(100) == b"a 1 2"
+        with pytest.raises(BlockingIOError):
+            second.recv(100)
+
+
 def test_between_two_reports_is_the_time_that_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[object] = []
 

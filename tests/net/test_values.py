@@ -97,6 +97,13 @@ def test_a_reservoir_keeps_those_of_the_highest_priority(monkeypatch: pytest.Mon
     assert reservoir.entries() is not reservoir._entries
 
 
+def test_a_reservoir_keeps_as_many_as_that_of_the_release() -> None:
+    reservoir = Reservoir()
+    for value in range(1100):
+        reservoir.update(value, 1, 0.0)
+        assert len(reservoir.entries()) == min(value + 1, 1028)
+
+
 # ---- documents ----------------------------------------------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.mutation.trial import ROOT
 from tests.node.unplugged import Peer
-from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.errors import DiskReadError, InvalidRequestError
 from waltzctl.engine.net import configuration_file, connection, port
 from waltzctl.engine.net.budget import Budget
 from waltzctl.engine.net.configuration_file import MAX_DEPTH, MAX_SIZE, read_entries
@@ -476,6 +476,12 @@ def test_a_password_is_the_first_line_as_it_stands(tmp_path: Path, written: byte
     file = tmp_path / "secret"
     file.write_bytes(written)
     assert read_first_line(file, "here") == password
+
+
+def test_a_password_that_the_system_does_not_give_is_told(tmp_path: Path) -> None:
+    file = tmp_path / ("x" * 300)
+    with pytest.raises(DiskReadError, match="cannot read the password: File name too long"):
+        read_first_line(file, "here")
 
 
 # ---- what is written about them -----------------------------------------------------------------------------------------

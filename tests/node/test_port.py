@@ -342,13 +342,14 @@ def test_closing_ends_who_is_about_to_connect_and_looks_no_more() -> None:
     async def close() -> None:
         going.port._arriving.add(asyncio.ensure_future(shaking_hands()))
         await asyncio.sleep(0)
-        going.peer.wire.abort = lambda: going.peer.connection.connection_lost(None)  # type: ignore[method-assign]
+        later = asyncio.get_running_loop().call_later
+        going.peer.wire.abort = lambda: later(0.01, going.peer.connection.connection_lost, None)  # type: ignore[method-assign]
         await going.port.close()
         assert ended == ["hands"]
+        assert going.port.connections == (), "it waits until they are gone"
 
     asyncio.run(close())
     assert going.cancelled == ["timer"]
-    assert going.port.connections == ()
 
 
 # ---- complaints ---------------------------------------------------------------------------------------------------------

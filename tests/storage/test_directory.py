@@ -221,7 +221,8 @@ def test_availability_survives_and_the_documented_bytes_do_not_change(tmp_path: 
     build_directory(tmp_path, {0: 5, 1: 5}, layout=layout, num_partitions=3)
     control = tmp_path / "waltz-storage.ctl"
     before = control.read_bytes()
-    states = [(True, False), (False, False), (False, True), (True, True), (False, True), (True, True), (False, False)]
+    states = [(True, True), (True, False), (False, False), (False, True), (True, True), (False, True), (True, True)]
+    states.append((False, False))
     for readable, writable in states:
         with opened(tmp_path) as storage:
             storage.set_availability(1, readable=readable, writable=writable)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import uuid
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from waltzctl.formats.control import Layout, decode_control
 from waltzctl.formats.segment import HEADER_SIZE, SegmentHeader, encode_entries
 
 OTHER_KEY = uuid.UUID(int=KEY.int ^ 1)
+FIVE = sum(one.size for one in make_records(5))
 
 
 def test_a_name_is_there_whatever_it_leads_to(tmp_path: Path) -> None:
@@ -88,6 +90,9 @@ def built_control(tmp_path: Path, layout: Layout) -> Path:
         (-1, 2, 10**6, None),
         (0, 0, 10**6, None),
         (0, 5, 60, None),
+        (0, 5, FIVE, 5),
+        (0, 5, FIVE - 1, None),
+        (0, 4, FIVE - 1, 4),
     ],
 )
 def test_a_list_out_of_memory_is_all_that_was_asked_for_and_is_there(
@@ -101,6 +106,18 @@ def test_a_list_out_of_memory_is_all_that_was_asked_for_and_is_there(
         assert (None if answer is None else answer.count) == found
         partition.close()
         assert partition.read_wire_cached(0, 1, 10**6, headers=False) is None
+
+
+def test_whoever_wants_a_list_out_of_memory_waits_for_nobody(disk_path: Path) -> None:
+    built(disk_path / "d", 5)
+    with opened(disk_path / "d") as storage, ThreadPoolExecutor(1) as other:
+        partition = storage.partition(0)
+        partition.read_wire(0, 5)
+        with partition._log._lock:
+            answer = other.submit(partition.read_wire_cached, 0, 5, 10**6, headers=False)
+            done, _ = wait([answer], 10)
+        assert done
+        assert answer.result() is None
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,9 @@ def test_a_holder_that_begins_with_the_last_entry_has_none_whose_length_is_told(
     assert stand_elsewhere(orphan, view_partition(tmp_path, 0).data_segments) == found
     raw = (tmp_path / f"{begins:019d}.seg").read_bytes()
     assert listed_in(orphan, [(begins, BytesSource(raw))]) == found
+    assert listed_in(orphan, [(14, BytesSource(raw)), (begins, BytesSource(raw))]) == found, (
+        "in whatever order they come"
+    )
 
 
 @pytest.mark.parametrize(("ends", "found"), [(10, False), (11, True), (12, True)])
