@@ -13,10 +13,9 @@ Thread-safe: writers take turns, readers wait for no disk write.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -203,9 +202,9 @@ class Partition:
         DiskWriteError (nothing of the batch remains), SyncFailedError (writes are refused from then on).
         """
         with self._write_lock:
-            self._writable()
-            following = self.next_transaction_id
-            self._append(batch_of_records(records, following, self._place, self._options.max_data_length))
+            active = self._writable()
+            batch = batch_of_records(records, self.next_transaction_id, self._place, self._options.max_data_length)
+            self._append(active, batch)
 
     def append_blocks(self, blocks: Sequence[EncodedBlock]) -> None:
         """Append blocks of encoded records (`engine.scan.transcode.AppendEncoder`), all or none; durable on return.
@@ -215,8 +214,8 @@ class Partition:
         OutOfOrderError, ValueError for a block that does not agree with itself, and as `append`.
         """
         with self._write_lock:
-            self._writable()
-            self._append(batch_of_blocks(blocks, self.next_transaction_id, self._place))
+            active = self._writable()
+            self._append(active, batch_of_blocks(blocks, self.next_transaction_id, self._place))
 
     def write_blocks(self, blocks: Sequence[EncodedBlock]) -> UnsyncedAppend | None:
         """The first half of `append_blocks`, for whoever syncs the files of several partitions at the same time.
@@ -232,8 +231,11 @@ class Partition:
             batch = batch_of_blocks(blocks, self.next_transaction_id, self._place)
             part = only_part(batch, active.end, self._options.segment_size_threshold)
             if part is not None:
-                with self._all_or_nothing():
+                try:
                     active.write(part)
+                except BaseException as error:
+                    self._give_up_append(error, batch.first_transaction_id)
+                    raise
                 written = UnsyncedAppend(active, part)
         finally:
             if written is None:
@@ -250,27 +252,24 @@ class Partition:
         finally:
             self._write_lock.release()
 
-    def _append(self, batch: Batch) -> None:
-        active = self._writable()
-        with self._all_or_nothing():
+    def _append(self, active: ActiveSegment, batch: Batch) -> None:
+        try:
             for part in parts_of(batch, active.end, self._options.segment_size_threshold):
                 if part is None:
                     active = self._roll(active)
                 else:
                     active.append(part)
+        except BaseException as error:
+            self._give_up_append(error, batch.first_transaction_id)
+            raise
         self._log.publish(active.next_transaction_id, active.end)
 
-    @contextlib.contextmanager
-    def _all_or_nothing(self) -> Iterator[None]:
-        """Around what writes an append: of one that fails nothing remains, or the partition writes no more."""
-        before = self.next_transaction_id
-        try:
-            yield
-        except SyncFailedError as error:
-            raise self._fail(error) from None
-        except BaseException:
-            self._take_back(before)
-            raise
+    def _give_up_append(self, error: BaseException, following: int) -> None:
+        """Of an append that failed nothing remains, so that `following` is the next id again, or the partition writes no more."""
+        if isinstance(error, SyncFailedError):
+            self._fail(error)
+        else:
+            self._take_back(following)
 
     def _roll(self, active: ActiveSegment) -> ActiveSegment:
         """Close the last segment, durably, and begin the next one."""

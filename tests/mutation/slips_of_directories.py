@@ -54,8 +54,8 @@ DIRECTORIES: tuple[Slip, ...] = (
     ),
     Slip(
         _PARTITION,
-        "                with self._all_or_nothing():\n                    active.write(part)",
-        "                active.write(part)",
+        "                    self._give_up_append(error, batch.first_transaction_id)\n                    raise",
+        "                    raise",
         _OF_APPEND_BLOCKS,
         "a partition writes on over what could not be cut off",
     ),

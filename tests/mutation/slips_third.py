@@ -38,8 +38,8 @@ THIRD: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/storage/partition.py",
-        "        except BaseException:\n            self._take_back(before)\n            raise",
-        "        except DiskWriteError:\n            self._take_back(before)\n            raise",
+        "        else:\n            self._take_back(following)",
+        "        elif isinstance(error, DiskWriteError):\n            self._take_back(following)",
         ("tests/storage/test_failures.py::test_an_interrupt_inside_an_append_leaves_nothing_of_it",),
         "a part of a batch whose later part is refused stays in the log",
     ),
