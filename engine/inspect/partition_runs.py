@@ -60,6 +60,7 @@ class PartitionRun:
         self._limits = limits
         self._reports: list[SegmentReport] = []
         self._seen: set[tuple[Code, PurePath | str, int | None]] = set()
+        self._proven: tuple[PartitionView | None, Evidence] | None = None
         self._template = SegmentJob(
             partition.path,
             0,
@@ -68,7 +69,7 @@ class PartitionRun:
             cluster_key=around.cluster_key,
             local_low_water_mark=context.local_low_water_mark,
             held=around.held,
-            durable_to=evidence(partition.view, context.local_low_water_mark).required - 1,
+            durable_to=self.proven().required - 1,
         )
         self.jobs: tuple[SegmentJob, ...] = ()
         if not self.beyond:
@@ -197,8 +198,11 @@ class PartitionRun:
         yield from self.strays()
 
     def proven(self) -> Evidence:
-        """What the partition's files, as they were seen last, and its mark prove."""
-        return evidence(self._partition.view, self._context.local_low_water_mark)
+        """What the files, as they were seen last, and the mark prove; they are asked once for each look at the directory."""
+        view = self._partition.view
+        if self._proven is None or self._proven[0] is not view:
+            self._proven = view, evidence(view, self._context.local_low_water_mark)
+        return self._proven[1]
 
     def promised(self) -> tuple[PartitionContext, Evidence]:
         """Context and evidence with a mark that the files are bound to reach: their names are read before the control file.

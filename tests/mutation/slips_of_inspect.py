@@ -96,8 +96,8 @@ INSPECT: tuple[Slip, ...] = (
     ),
     Slip(
         _INDEX,
-        "(np.diff(stored, prepend=before) < RECORD_OVERHEAD)",
-        "(np.diff(stored, prepend=before) < RECORD_OVERHEAD - 1)",
+        "_steps(stored, before) < RECORD_OVERHEAD",
+        "_steps(stored, before) < RECORD_OVERHEAD - 1",
         _STEP,
         "entries too close for a record between them are clean to a quick look",
     ),
