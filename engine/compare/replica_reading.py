@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
@@ -27,10 +27,9 @@ from waltzctl.engine.log.index_comparison import IndexComparison
 from waltzctl.engine.log.places import open_source
 from waltzctl.engine.log.view import FileState, SegmentView, read_segment_header
 from waltzctl.engine.scan.byte_source import ByteSource
-from waltzctl.engine.scan.carve import carve_records
+from waltzctl.engine.scan.carve import holds_records
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordBatch
-from waltzctl.engine.scan.resync import out_of_reach
-from waltzctl.engine.scan.scanner import scan_records, summarise_records
+from waltzctl.engine.scan.scanner import scan_records
 from waltzctl.formats.segment import (
     HEADER_SIZE,
     MAX_DATA_LENGTH,
@@ -235,73 +234,51 @@ class RangeReading:
 
     def records(self, scanned: _Scanned, low: int) -> Iterator[Piece]:
         """Scan, from the last place in front of `low` that the index proves."""
-        segment, size = scanned.segment, scanned.size
+        segment = scanned.segment
         stops = [one for one in (segment.stop, self.high) if one is not None]
         high = min(stops) if stops else None
         at, number = scanned.place(low)
         end = _End(at, number)
-        while at < size:
-            resumed = None
-            for item in scanned.scan(at, number):
-                end.reach(item)
-                if isinstance(item, RecordBatch):
-                    first = int(item.transaction_id[0])
-                    begin, stop = max(first, low), first + len(item)
-                    stop = stop if high is None else min(stop, high)
-                    if begin < stop:
-                        behind = int(item.offset[stop - first]) if stop < first + len(item) else item.end
-                        self.bytes += behind - int(item.offset[begin - first])
-                        yield Records(begin, stop, segment.first, item, begin - first)
-                    if high is not None and first + len(item) >= high:
-                        self.stretches.append(scanned.stretch(end, self.high))
-                        return
-                    continue
-                resumed = yield from self.damage(scanned, item, low)
-                if resumed is not None or (high is not None and (item.next_transaction_id or 0) >= high):
-                    break
-            if resumed is None or resumed[0] >= size:
+        for item in scanned.scan(at, number):
+            end.reach(item)
+            if isinstance(item, RecordBatch):
+                first = int(item.transaction_id[0])
+                begin, stop = max(first, low), end.next_id if high is None else min(end.next_id, high)
+                if begin < stop:
+                    behind = int(item.offset[stop - first]) if stop < end.next_id else item.end
+                    self.bytes += behind - int(item.offset[begin - first])
+                    yield Records(begin, stop, segment.first, item, begin - first)
+            else:
+                yield from self.damage(scanned, item, low)
+            if high is not None and end.next_id >= high:
                 break
-            at, number = resumed
         self.stretches.append(scanned.stretch(end, self.high))
 
-    def damage(self, scanned: _Scanned, damage: Damage, low: int) -> Generator[Piece, None, tuple[int, int] | None]:
-        """What a damaged place means; returns where to go on when the scanner took too much for torn."""
+    def damage(self, scanned: _Scanned, damage: Damage, low: int) -> Iterator[Piece]:
+        """What a damaged place means."""
         following = damage.next_transaction_id
         if damage.cause is DamageCause.TORN_TAIL:
-            return (yield from self.torn(scanned, damage, low))
-        if following is None:
+            yield from self.torn(scanned, damage, low)
+        elif following is None:
             self.findings.append(damage_finding(scanned.job, damage))
             yield from self.unreadable(scanned.segment, max(low, damage.transaction_id))
-            return scanned.size, 0
-        if following > low:
+        elif following > low:
             self.findings.append(damage_finding(scanned.job, damage))
             yield from self.broken(max(low, damage.transaction_id), following)
-        return None
 
-    def torn(self, scanned: _Scanned, tail: Damage, low: int) -> Generator[Piece, None, tuple[int, int] | None]:
-        """The end of a data file that is no whole record; returns where records go on behind it after all."""
-        number, segment = tail.transaction_id, scanned.segment
-        resumed, doubtful = scanned.look_behind(tail)
-        if resumed is not None:
-            at, following = resumed
-            if following > low:
-                found = Damage(
-                    DamageCause.RECORD_LENGTH, tail.offset, at - tail.offset, number, following,
-                    tail.found_transaction_id, tail.found_length, None, None, "chain",
-                )  # fmt: skip
-                self.findings.append(damage_finding(scanned.job, found))
-                yield from self.broken(max(low, number), following)
-            return resumed
-        if number < low and segment.stop is None:
-            return None  # somebody who reads the range in front of this one names it
+    def torn(self, scanned: _Scanned, tail: Damage, low: int) -> Iterator[Piece]:
+        """The end of a data file that is no whole record."""
+        number, stop = tail.transaction_id, scanned.segment.stop
+        if number < low and stop is None:
+            return  # somebody who reads the range in front of this one names it
         self.findings.append(tail_finding(scanned.job, tail))
-        if segment.stop is not None:
-            yield from self.broken(max(low, number), segment.stop)
-            return None
-        self.open_end = self.open_end or doubtful
+        if stop is not None:
+            yield from self.broken(max(low, number), stop)
+            return
+        held_more = tail.unread or holds_records(scanned.source, tail.offset, scanned.size, number, stop)
+        self.open_end = self.open_end or held_more
         if self.high is None or number < self.high:
             yield Torn(number, tail.length)
-        return None
 
 
 @dataclass(slots=True)
@@ -378,34 +355,3 @@ class _Scanned:
             excess,
             torn is not None,
         )
-
-    def look_behind(self, tail: Damage) -> tuple[tuple[int, int] | None, bool]:
-        """Where records go on inside what looks torn because its length is damaged, and whether that stays in doubt.
-
-        As recover does: a row of records that reaches to the end of the file proves it.
-        """
-        if tail.unread:
-            return None, True
-        most = tail.transaction_id + tail.length
-        for batch in carve_records(
-            self.source,
-            start=tail.offset + 1,
-            stop=self.size,
-            min_id=tail.transaction_id,
-            max_id=most,
-            max_record=MAX_DATA_LENGTH,
-        ):
-            at, number = int(batch.offset[0]), int(batch.transaction_id[0])
-            if out_of_reach(number, tail.transaction_id, at - tail.offset, self.segment.stop):
-                continue
-            rest = summarise_records(
-                self.source,
-                first_transaction_id=number,
-                start=at,
-                stop=self.size,
-                max_record=MAX_DATA_LENGTH,
-                ceiling=self.segment.stop,
-            )
-            torn = any(isinstance(one, Damage) and one.cause is DamageCause.TORN_TAIL for one in rest)
-            return (None, True) if torn else ((at, number), False)
-        return None, False

@@ -13,10 +13,9 @@ from waltzctl.engine.errors import DamageError, SpecialFileError
 from waltzctl.engine.findings import Code, Finding, SegmentFiles, Tail, damage_finding, make_finding, tail_finding
 from waltzctl.engine.repair.content import Content
 from waltzctl.engine.scan.byte_source import ByteSource, FileSource
-from waltzctl.engine.scan.carve import carve_records
+from waltzctl.engine.scan.carve import holds_records
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordView
 from waltzctl.engine.scan.order import SKIPPED_ALLOWANCE
-from waltzctl.engine.scan.resync import out_of_reach
 from waltzctl.engine.scan.scanner import read_record_at, summarise_records
 from waltzctl.formats.segment import HEADER_SIZE, MAX_DATA_LENGTH, RECORD_OVERHEAD
 
@@ -152,7 +151,8 @@ def survey(
     tail = found.tail
     if tail is None or tail.unread or tail.out_of_order:
         return found
-    return _look_behind(content, found, tail, ceiling)
+    doubtful = holds_records(content, tail.offset, tail.end, tail.first, ceiling)
+    return replace(found, losses=(*found.losses[:-1], replace(tail, doubtful=doubtful)))
 
 
 def by_ids(content: Content, found: Survey, ceiling: int | None) -> Survey | None:
@@ -224,24 +224,6 @@ def _scan(content: Content, begins: int, hint: ByteSource | None, start: int, ce
         records += len(item)
         _check_count(content.name, losses)
     return Survey(begins, next_id, end, size, records, last, tuple(losses))
-
-
-def _look_behind(content: Content, found: Survey, tail: Loss, ceiling: int | None) -> Survey:
-    """Look into a torn end before anybody cuts it, for records with the ids that would follow.
-
-    The scanner takes a record whose length leads beyond the file for torn, because a torn record's data may hold records.  A
-    flipped bit in the length gives the same picture.  Where records go on from some place to the very end of the file, the
-    scanner knows that the length was wrong; where there are some that do not, it stays open.
-    """
-    highest = tail.first + tail.end - tail.offset
-    for batch in carve_records(
-        content, start=tail.offset + 1, min_id=tail.first, max_id=highest, max_record=MAX_DATA_LENGTH
-    ):
-        start, first = int(batch.offset[0]), int(batch.transaction_id[0])
-        if out_of_reach(first, tail.first, start - tail.offset, ceiling):
-            continue
-        return replace(found, losses=(*found.losses[:-1], replace(tail, doubtful=True)))
-    return found
 
 
 def _joins(before: Loss, damage: Damage) -> bool:

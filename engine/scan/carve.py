@@ -15,12 +15,36 @@ from waltzctl.engine.scan.byte_source import ByteSource
 from waltzctl.engine.scan.columns import RecordBatch
 from waltzctl.engine.scan.kernel import Status
 from waltzctl.engine.scan.probe import Candidates, Found, Probe, SearchBudget
+from waltzctl.engine.scan.resync import out_of_reach
 from waltzctl.engine.scan.scanner import DEFAULT_MAX_RECORD
 from waltzctl.engine.scan.walk import RecordWalk
+from waltzctl.formats.segment import MAX_DATA_LENGTH
 
 DEFAULT_MAX_ID = 2**56 - 1
 """Largest id with which a row of records may begin: random bytes look like ids of 63 bits far too often."""
 BATCH_ROWS = 4096
+
+
+def holds_records(source: ByteSource, offset: int, stop: int, expected: int, ceiling: int | None) -> bool:
+    """Whether records that may be the log's stand in a torn end ``[offset, stop)``, which begins at the place of `expected`.
+
+    The scanner takes a record whose length leads beyond the file for torn, because a torn record's data may hold records.  A
+    flipped bit in the length gives the same picture.  Where records go on from some place to the very end of the file, the
+    scanner knows that the length was wrong; where there are some that do not, it stays open.  `ceiling`: as in `out_of_reach`.
+    Raises DiskReadError.
+    """
+    found = carve_records(
+        source,
+        start=offset + 1,
+        stop=stop,
+        min_id=expected,
+        max_id=expected + stop - offset,
+        max_record=MAX_DATA_LENGTH,
+    )
+    return any(
+        not out_of_reach(int(batch.transaction_id[0]), expected, int(batch.offset[0]) - offset, ceiling)
+        for batch in found
+    )
 
 
 def carve_records(

@@ -13,7 +13,8 @@ from tests.builders import build_directory, make_records
 from tests.compare.test_reading import RECORDS as ALL
 from tests.compare.test_reading import SIZE, at, flip, idx, read, seg
 from waltzctl.engine.compare import replica_reading
-from waltzctl.engine.findings import Code
+from waltzctl.engine.findings import Code, Finding
+from waltzctl.engine.inspect.verify import verify
 from waltzctl.engine.log.assess import Stretch, begun
 from waltzctl.engine.scan import scanner
 from waltzctl.engine.scan.columns import Damage
@@ -160,6 +161,47 @@ def test_an_end_whose_beginning_may_be_whole_records_may_have_held_more(storage:
     told, reading = read(storage, 0, None)
     assert told == [("held", 0, 28), ("torn", 28, 2 * SIZE + left)]
     assert reading.open_end
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_records_inside_a_torn_end_that_lead_nowhere_are_not_held(storage: Path, sealed: bool) -> None:
+    """As for verify and recover: a length leads beyond the file, whole records follow, and behind them stands an older one."""
+    first = 10 if sealed else 20
+    path = seg(storage, first)
+    data = bytearray(path.read_bytes())
+    for place in (29, 9, 40):
+        data[at(first + 5) + place] ^= 1
+    path.write_bytes(bytes(data) + data[at(first) : at(first + 1)])
+    idx(storage, first).unlink()
+    (told,) = [one for one in verify([storage]) if isinstance(one, Finding) and one.code is Code.TORN_TAIL]
+    for low in (0, first + 4, first + 5, first + 6):
+        found, reading = read(storage, low, None)
+        if low > first + 5 and not sealed:
+            assert (found, reading.findings) == ([], []), "whoever reads the range in front of it names it"
+            continue
+        lost = ("broken", max(low, 15), 20) if sealed else ("torn", 25, SIZE * 6)
+        held = [("held", low, first + 5)] if low < first + 5 else []
+        assert found == [*held, lost, *([("held", 20, 30)] if sealed else [])]
+        assert [(one.code, one.offset, one.length) for one in reading.findings] == [
+            (told.code, told.offset, told.length)
+        ]
+        assert reading.open_end is not sealed
+
+
+@pytest.mark.parametrize(("high", "known"), [(24, False), (25, False), (26, True), (27, True)])
+def test_damage_is_for_who_reads_its_first_id(
+    storage: Path, high: int, known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flip(seg(storage, 20), at(25) + 40)
+    for rows in (1, 5, 100):
+        monkeypatch.setattr(scanner, "BATCH_ROWS", rows)
+        found, reading = read(storage, 20, high)
+        assert found == [
+            ("held", 20, min(high, 25)),
+            *([("broken", 25, 26)] if known else []),
+            *([("held", 26, 27)] if high == 27 else []),
+        ]
+        assert len(reading.findings) == known
 
 
 def test_an_end_behind_which_nothing_stands_held_no_more(storage: Path) -> None:

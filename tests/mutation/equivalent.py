@@ -86,20 +86,6 @@ _COMPARE = (
         "known = mark is not None or proven >= 0",
         "held up to -1 is held up to nothing: no run lies below it, and no border comes of it",
     ),
-    Equivalent(
-        "engine/compare/replica_reading.py",
-        "RangeReading.damage",
-        "return scanned.size, 0",
-        "return scanned.size, (-1)",
-        "whoever is sent to the end of the file reads nothing more, under whatever id",
-    ),
-    Equivalent(
-        "engine/compare/replica_reading.py",
-        "RangeReading.damage",
-        "return scanned.size, 0",
-        "return scanned.size, 1",
-        "whoever is sent to the end of the file reads nothing more, under whatever id",
-    ),
 )
 
 _COUNTED = "two numbers of truncations are only ever compared for being the same"
@@ -1522,7 +1508,6 @@ _DIFFER = (
 _BEST = "weights.append(best + len(run) if best >= 0 else -1)"
 _HIGHEST = "highest.append(max(weights[-1], highest[-1] if highest else -1))"
 _LOW_HIGH = "low, high = first, stop - 1  # proven up to `low`, and not up to `high` + 1"
-_BEHIND_TAIL = "content, start=tail.offset + 1, min_id=tail.first, max_id=highest, max_record=MAX_DATA_LENGTH"
 _OVERLAPS = "if before is not None and self.expected is not None and part.first < self.expected:"
 _IN_TURN = "if known is None or known[0] is not found:"
 _BUFFER = "buffer = memoryview(bytearray(min(BLOCK, stop - position)))"
@@ -2151,13 +2136,6 @@ _REPAIR = (
         "if isinstance(found, RecordView):",
         "if False:",
         "a scan finds the record in the same place, at a cost",
-    ),
-    Equivalent(
-        "engine/repair/survey.py",
-        "_look_behind",
-        _BEHIND_TAIL,
-        _BEHIND_TAIL.replace("tail.offset + 1", "tail.offset + 0"),
-        "no whole record stands where the tail begins",
     ),
     Equivalent(
         "engine/repair/salvage.py",

@@ -49,10 +49,10 @@ COMPARISONS: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/compare/replica_reading.py",
-        "            return (None, True) if torn else ((at, number), False)",
-        "            return (at, number), torn",
+        "        self.open_end = self.open_end or held_more\n",
+        "",
         ("tests/compare/test_reading_ends.py",),
-        "an end in which a torn record may stand is taken for whole",
+        "an end in which records stand that lead nowhere votes as if it had never held more",
     ),
     Slip(
         "engine/compare/replica_reading.py",

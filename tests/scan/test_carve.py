@@ -11,7 +11,7 @@ from tests.builders import make_records
 from tests.scan.oracle import rows_of, segment_of
 from waltzctl.engine.scan import carve, probe
 from waltzctl.engine.scan.byte_source import BytesSource
-from waltzctl.engine.scan.carve import carve_records
+from waltzctl.engine.scan.carve import carve_records, holds_records
 from waltzctl.engine.scan.kernel import made_up_record
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import Record, encode_records
@@ -176,3 +176,30 @@ def test_a_row_may_be_longer_than_a_batch(data: bool, monkeypatch: pytest.Monkey
     assert found == [(0, 0, 3), (129, 3, 3), (258, 6, 3), (387, 9, 1), (432, 4, 1)]
     assert carve_all(image, max_id=4, data=data) == [(0, 0, 3), (129, 3, 2), (432, 4, 1)]
     assert carve_all(image, max_id=2, data=data) == [(0, 0, 3)]
+
+
+@pytest.mark.parametrize(
+    ("inside", "place", "ceiling", "holds"),
+    [
+        (7, 100, None, True),
+        (6, 100, None, False),
+        (7, 0, None, True),
+        (7 + 141, 100, None, True),
+        (7 + 142, 100, None, False),
+        (10, 120, 10, True),
+        (11, 120, 11, False),
+        (11, 120, 12, True),
+        (11, 120, None, True),
+        (11, 159, 11, False),
+        (11, 160, 11, True),
+    ],
+)
+def test_a_torn_end_holds_records_that_may_be_the_log_s(
+    inside: int, place: int, ceiling: int | None, holds: bool
+) -> None:
+    """From its second byte on, with ids that there is room for; those of the next segment only with room for all in front."""
+    record = make_records(1, first=inside, size=0)[0].encode()
+    torn = bytes(1 + place)[1:] + record
+    torn += bytes(max(0, 141 - len(torn))) if ceiling is None else b""
+    image = bytes(50) + (torn if place else b"x" + record + bytes(99))
+    assert holds_records(BytesSource(image), 50, len(image), 7, ceiling) == holds
