@@ -100,6 +100,13 @@ _COMPARE = (
         "return scanned.size, 1",
         "whoever is sent to the end of the file reads nothing more, under whatever id",
     ),
+    Equivalent(
+        "engine/quorum/recovery.py",
+        "Replica",
+        "marked: bool = False",
+        "marked: bool = True",
+        "it is asked of replicas that have connected, which settles it",
+    ),
 )
 
 _COUNTED = "two numbers of truncations are only ever compared for being the same"
