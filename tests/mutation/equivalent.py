@@ -532,6 +532,7 @@ _READ_CODE = 'data = b"".join(iter(lambda: os.read(descriptor, 1 << 20), b""))'
 _RISING = "rising = _rising(x_power(31), LENGTHS + 64) << np.uint64(32)"
 _WORDS_OF_HEADER = "while place > 64 - HEADER - BLOCK:"
 _NO_WAIT = '_NO_WAIT = getattr(os, "RWF_NOWAIT", 1 << 30)'
+_COPIED = "builder.call(function, [*pointers, arguments[2], ir.Constant(ir.IntType(1), 0)])"
 _IF_CONSTANT = "return _constant(builder, value) if constant else value"
 _CONSTANT_LOADS = (
     'load_64, load_fixed = _load("=64"), _load("=64", constant=True)',
@@ -752,6 +753,16 @@ _SCAN = (
         "value = _loaded(builder, arguments[0], kind)",
         "value = _loaded(builder, arguments[(-1)], kind)",
         "there is one",
+    ),
+    *(
+        Equivalent(
+            "engine/scan/machine.py",
+            "copy_bytes.generate",
+            _COPIED,
+            _COPIED.replace("IntType(1), 0)", f"IntType(1), {bit})"),
+            "a copy that counts as volatile is the same copy",
+        )
+        for bit in ("1", "(-1)")
     ),
     Equivalent(
         "engine/scan/native.py",
