@@ -21,6 +21,8 @@ from typing import IO
 PROJECT = Path(__file__).resolve().parents[1]
 CLEAN, REPAIRABLE, DAMAGED, DAMAGE_REMAINS, REFUSED, IO_ERROR = 0, 3, 4, 5, 13, 14
 WIDTH = 100
+SHORT_LIVED_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For a Java process that lives for half a minute: to compile for days is most of what it would do."""
 SHOWN_LINES = 16
 DIM, BOLD, RED, GREEN, PLAIN = "\033[2m", "\033[1m", "\033[31m", "\033[32m", "\033[0m"
 COLOURED = sys.stdout.isatty() and "NO_COLOR" not in os.environ
@@ -122,6 +124,7 @@ class Stage:
     def __post_init__(self) -> None:
         path = [str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])]
         self.environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path), "COLUMNS": str(WIDTH), "NO_COLOR": "1"}
+        self.environment.setdefault("SPARK_SUBMIT_OPTS", SHORT_LIVED_JAVA)
 
     def run(self, line: str, expected: int | None = CLEAN, *, stdin: bytes | None = None, show: bool = True) -> bytes:
         """Run ``waltzctl LINE``, show it with what it says, and insist on its exit status.  Returns its stdout.
@@ -193,16 +196,19 @@ class Stage:
         print(f"\n  {colour(BOLD, '$ waltzctl ' + line + ' &')}")
         self.commands += 1
         ready = self.root / f"{name}.ready"
+        told: dict[str, object] = {}
         with (self.root / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "waltzctl", *shlex.split(line)],
                 cwd=self.root, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
         try:
-            while not (ready.exists() and (told := json.loads(ready.read_bytes()))["pid"] == process.pid):
+            while told.get("pid") != process.pid:
                 if process.poll() is not None:
                     raise UnexpectedError(f"`waltzctl {line}` ended with {process.returncode}; see {log.name}")
                 time.sleep(0.05)
+                with contextlib.suppress(FileNotFoundError):  # one of before is there, until it begins
+                    told = json.loads(ready.read_bytes())
             yield process, told
             if process.poll() is None:
                 process.terminate()

@@ -95,8 +95,6 @@ def checkpointed(first: int, entries: int) -> int:
 
     The last checkpoint in front of its last entry; the record of that entry itself may never have reached the disk.
     """
-    if entries <= 0:
-        return first
     return max(first, (first + entries - 1) // CHECKPOINT_INTERVAL * CHECKPOINT_INTERVAL)
 
 
@@ -168,11 +166,13 @@ def _leads_here(segment: SegmentView) -> bool:
         while low < high:  # how many lead into the file
             middle = (low + high) // 2
             low, high = (middle + 1, high) if 0 <= entry(middle) <= size - RECORD_OVERHEAD else (low, middle)
+        if low < 3:
+            return False  # of one length nobody knows whether others differ
         step = entry(1) - HEADER_SIZE
         if all(entry(place) == HEADER_SIZE + place * step for place in (low // 2, low - 1)):
             return False
         for place in (low // 2, low - 1):
-            offset = entry(place) if place > 0 else -1
+            offset = entry(place)
             if offset < HEADER_SIZE:
                 return False
             found = read_record_at(data, offset, expected_id=first + place, max_record=MAX_DATA_LENGTH)

@@ -35,8 +35,8 @@ def cut(
     """
     first, behind = ids
     bounds = [begin]
-    parts = min(parts, behind - first)
-    for number in range(1, 0 if index is None else parts):
+    parts = 1 if index is None else min(parts, behind - first)
+    for number in range(1, parts):
         wanted = share(first, behind, number, parts)
         found = None if wanted is None or index is None else prove(data, index, wanted, stop)
         if found is not None and found.offset > bounds[-1].offset and found.transaction_id > bounds[-1].transaction_id:

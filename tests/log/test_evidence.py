@@ -443,6 +443,16 @@ class TestOneWrongField:
         os.truncate(data_path(path), size)
         assert proven(path).with_data == 0
 
+    def test_a_data_file_that_went_away_meanwhile_proves_nothing(self, path: Path) -> None:
+        view = view_partition(path / "0", 0)
+        data_path(path).unlink()
+        assert evidence(view, None) == Evidence()
+
+    @pytest.mark.parametrize(("records", "own"), [(0, False), (1, False), (2, False), (3, True)])
+    def test_three_records_tell_where_an_index_leads(self, path: Path, records: int, own: bool) -> None:
+        os.truncate(data_path(path), HEADER_SIZE + sum(one.size for one in make_records(1001)[:records]))
+        assert (proven(path).with_data == 1000) == own
+
     def test_a_header_that_is_not_there_proves_nothing(self, path: Path) -> None:
         os.truncate(index_path(path), HEADER_SIZE - 1)
         assert proven(path) == Evidence()

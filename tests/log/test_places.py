@@ -7,7 +7,7 @@ import os
 import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
@@ -34,11 +34,27 @@ from waltzctl.engine.log.places import (
     place,
     read_range,
 )
+from waltzctl.engine.vault.vault_path import VaultPath
 
 fsspec = pytest.importorskip("fsspec", reason="the extra 'spark' is not installed")
 CORPUS = sorted(Path("fixtures").resolve().glob("*/storage"))
 FEW = {"flipped-bit", "lost-segment"}
 """Those of them that are gone through by default."""
+
+
+def test_each_kind_of_place_is_read_in_its_own_way() -> None:
+    from waltzctl.engine.vault.vault_access import VAULTS
+
+    ways = [
+        access(one)
+        for one in (Path("d"), PurePosixPath("d"), place("s3://bucket/d"), VaultPath.of(Path("v"), "latest"))
+    ]
+    assert ways == [places._LOCAL, places._LOCAL, places._REMOTE, VAULTS]
+
+
+def test_names_come_in_their_order_whatever_the_system_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "listdir", lambda _: ["b", "c", "a"])
+    assert list(names(tmp_path)) == ["a", "b", "c"]
 
 
 @dataclass(frozen=True)

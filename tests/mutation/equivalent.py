@@ -2291,6 +2291,7 @@ _GOOD = "good = rising & (stored >= tail.offset) & (stored < size)"
 _FURTHER = (
     "if found is not None and found.offset > bounds[-1].offset and found.transaction_id > bounds[-1].transaction_id:"
 )
+_REACHED = "reached = max(reached, expected or 0)"
 _NO_ENTRY = "if transaction_id < self.begins or count <= 0 or transaction_id - self.begins > _FARTHEST:"
 _NO_BYTES = "if transaction_id < self.begins or transaction_id - self.begins > _FARTHEST:"
 _LOG = (
@@ -2325,6 +2326,48 @@ _LOG = (
         _FURTHER,
         _FURTHER.replace("bounds[-1].offset", "(bounds[-1].offset) + 1"),
         "two records do not begin one byte apart",
+    ),
+    Equivalent(
+        "engine/log/parts.py",
+        "cut",
+        _FURTHER,
+        _FURTHER.replace("bounds[-1].transaction_id", "bounds[-0].transaction_id"),
+        "shares rise, so that what is above the first of them is above the last",
+    ),
+    Equivalent(
+        "engine/log/assess.py",
+        "joints",
+        _REACHED,
+        _REACHED.replace("0", "False"),
+        "False is 0 where numbers are compared",
+    ),
+    Equivalent(
+        "engine/log/assess.py",
+        "joints",
+        "reached = 0  # behind the last id of all segments so far",
+        "reached = (-1)  # behind the last id of all segments so far",
+        "an id that is expected is 0 or more",
+    ),
+    Equivalent(
+        "engine/log/evidence.py",
+        "_leads_here.entry",
+        "return int(INDEX_ENTRY.struct.unpack(raw)[0]) if len(raw) == ENTRY_SIZE else -1",
+        "return int(INDEX_ENTRY.struct.unpack(raw)[0]) if len(raw) == ENTRY_SIZE else -2",
+        "either is in front of every file",
+    ),
+    Equivalent(
+        "engine/log/evidence.py",
+        "_leads_here",
+        "if low < 3:",
+        "if low < 2:",
+        "of two records one length is known, and one length equals itself",
+    ),
+    Equivalent(
+        "engine/log/view.py",
+        "read_control",
+        "limit = Layout.RELEASED.file_size(MAX_PARTITIONS) + 1",
+        "limit = Layout.RELEASED.file_size(MAX_PARTITIONS) + 2",
+        "however much more is read, it is more than may be there",
     ),
     *(
         Equivalent(
