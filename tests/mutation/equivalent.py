@@ -86,6 +86,13 @@ _COMPARE = (
         "known = mark is not None or proven >= 0",
         "held up to -1 is held up to nothing: no run lies below it, and no border comes of it",
     ),
+    Equivalent(
+        "engine/quorum/recovery.py",
+        "Replica",
+        "marked: bool = False",
+        "marked: bool = True",
+        "it is asked of replicas that have connected, which settles it",
+    ),
 )
 
 _COUNTED = "two numbers of truncations are only ever compared for being the same"
@@ -511,6 +518,7 @@ _READ_CODE = 'data = b"".join(iter(lambda: os.read(descriptor, 1 << 20), b""))'
 _RISING = "rising = _rising(x_power(31), LENGTHS + 64) << np.uint64(32)"
 _WORDS_OF_HEADER = "while place > 64 - HEADER - BLOCK:"
 _NO_WAIT = '_NO_WAIT = getattr(os, "RWF_NOWAIT", 1 << 30)'
+_COPIED = "builder.call(function, [*pointers, arguments[2], ir.Constant(ir.IntType(1), 0)])"
 _IF_CONSTANT = "return _constant(builder, value) if constant else value"
 _CONSTANT_LOADS = (
     'load_64, load_fixed = _load("=64"), _load("=64", constant=True)',
@@ -731,6 +739,16 @@ _SCAN = (
         "value = _loaded(builder, arguments[0], kind)",
         "value = _loaded(builder, arguments[(-1)], kind)",
         "there is one",
+    ),
+    *(
+        Equivalent(
+            "engine/scan/machine.py",
+            "copy_bytes.generate",
+            _COPIED,
+            _COPIED.replace("IntType(1), 0)", f"IntType(1), {bit})"),
+            "a copy that counts as volatile is the same copy",
+        )
+        for bit in ("1", "(-1)")
     ),
     Equivalent(
         "engine/scan/native.py",
