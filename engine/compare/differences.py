@@ -72,7 +72,7 @@ def rows(comparison: PartitionComparison) -> Iterator[dict[str, Any]]:
         holder = kept.run.versions.index(kept.version) if kept and kept.version in run.versions else None
         for number, version in enumerate(run.versions):
             state = _state(version, run, kept)
-            mended = state in ("damaged", "outvoted") and holder is not None
+            mended = state in ("damaged", "outvoted")
             yield {
                 "partition": comparison.partition,
                 "first_transaction_id": run.first,

@@ -161,7 +161,7 @@ def open_directories(paths: Sequence[PurePath], partitions: Collection[int] | No
             advice="bring one of the control files back from a backup",
         )
     first, reference = controls[0]
-    for path, control in controls[1:]:
+    for path, control in controls:
         wanted, found = reference.header, control.header
         if found.cluster_key != wanted.cluster_key:
             raise MismatchError(
@@ -183,6 +183,5 @@ def open_directories(paths: Sequence[PurePath], partitions: Collection[int] | No
 def _view(path: PurePath, partitions: Collection[int] | None) -> StorageView:
     try:
         return view_storage(path, partitions)
-    except NotWaltzError:
-        view_storage(path)  # raises unless there are other partitions
+    except NotWaltzError:  # it was resolved to a storage directory, so there are other partitions
         return StorageView(path, None, None, {})

@@ -192,6 +192,11 @@ def test_a_damaged_pair_is_told_of_who_is_a_replica_only(pair: list[Path], there
     assert [one.code.value for one in found.findings([0, 1])] == ["control-pair-checksum"] * there
 
 
+def test_a_pair_of_which_one_is_in_force_is_no_hindrance(pair: list[Path]) -> None:
+    break_struct(pair[0], 1, 1)
+    assert list(opened(*pair).findings([0, 1])) == []
+
+
 def test_a_segment_in_front_of_an_index_alone_is_the_last_one(pair: list[Path]) -> None:
     """Of the data files, so that its torn end is that of the partition."""
     write_segment(pair[0] / "0", [], first=30)

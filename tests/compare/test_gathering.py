@@ -77,6 +77,7 @@ def test_runs_that_are_alike_go_on_from_range_to_range() -> None:
     assert [gathered(result(Run(0, 3, (0, 0)), Run(3, 5, (0, ABSENT)))).end_of(number) for number in (0, 1)] == [5, 3]
     assert gathered(result(Run(0, 3, (0, 0)), Run(3, 5, (0, DAMAGED)))).end_of(1) == 5, "damage is a trace as well"
     assert gathered().end_of(0) == 0
+    assert gathered(members=(member(0), member(1))).all_runs() == ()
 
 
 def test_one_coarse_range_makes_all_incomplete() -> None:
@@ -255,6 +256,20 @@ def test_fewer_replicas_than_were_given_are_refused(pair: list[Path]) -> None:
         InvalidRequestError, match="1 replicas: 2 of the directories that were given are replicas of one"
     ):
         compare(pair, CompareOptions(None, 1), Given(lambda _: result()))  # type: ignore[arg-type]
+
+
+def test_the_most_replicas_of_a_partition_are_no_fewer(tmp_path: Path) -> None:
+    both, first = [
+        build_directory(tmp_path / name, held, num_partitions=2) for name, held in (("b", {0: 3, 1: 3}), ("f", {0: 3}))
+    ]
+    with pytest.raises(InvalidRequestError, match="1 replicas: 2 of the directories"):
+        compare([both, first], CompareOptions(None, 1), Given(lambda _: result()))  # type: ignore[arg-type]
+
+
+def test_what_was_told_before_hides_nothing_that_was_not(pair: list[Path]) -> None:
+    other = replace(_BAD, offset=6)
+    answers = {0: result(findings=(_BAD,)), 1: result(partition=1, findings=(_BAD, other))}
+    assert asked(pair, answers)[0] == [_BAD, other]
 
 
 def test_the_first_place_that_differs_is_shown_with_its_sides(pair: list[Path]) -> None:

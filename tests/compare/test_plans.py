@@ -317,7 +317,7 @@ def test_all_that_can_happen_to_three_replicas_at_once(nodes: list[Path], tmp_pa
 
 def test_plans_are_for_files_of_this_machine(nodes: list[Path]) -> None:
     with pytest.raises(InvalidRequestError):
-        plans([], [nodes[0], place("memory://bucket/node")])
+        plans([], [nodes[0], place("memory://bucket/node")], allow_data_loss=False)
 
 
 def test_plans_without_an_agreement_keep_their_form(nodes: list[Path]) -> None:

@@ -276,6 +276,15 @@ def test_what_is_taken_together_is_damaged_or_differs_where_either_does(
     assert (told(result), result.coarse) == (runs, coarse)
 
 
+def test_what_is_taken_together_ends_for_nobody_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(side_by_side, "MOST_RUNS", 1)
+    changed = held([other(GOOD[0]), *GOOD[1:3]])
+    result = compared([held(GOOD[:3])], [], [changed], monkeypatch=monkeypatch)
+    assert (told(result), result.coarse) == ([(0, 3, (0, ABSENT, 2))], True)
+    result = compared([held(GOOD[:6])], [held(GOOD[:3]), held([other(GOOD[5])])], monkeypatch=monkeypatch)
+    assert told(result) == [(0, 3, (0, 0)), (3, 5, (0, ABSENT)), (5, 6, (0, 1))]
+
+
 def test_versions_are_numbered_by_the_lowest_replica_that_holds_them(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = other(GOOD[0]), other(GOOD[1])
     monkeypatch.setattr(side_by_side, "MOST_RUNS", 1)

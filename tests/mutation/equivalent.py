@@ -31,6 +31,8 @@ _STATES, _VOTE = "engine/compare/states.py", "engine/quorum/vote.py"
 _FORK = "fork = not agreed or agreed[-1].first < self.outvoted[-1][0]"
 _WITHIN = "if not run.first <= number < run.stop:  # in front of all, or behind"
 _POSSIBLE = "return _Judged(run, _Outcome.CERTAIN if acknowledged else _Outcome.POSSIBLE, possible[0])"
+_ALL_ALIKE = "if len(set(run.versions)) == 1 and run.versions[0] >= 0 and kept is not None:"
+_LONG_WAY = "one transaction after the other tells the same of what is alike; together is quicker"
 _LEAST = "least = sessions[quorum - 1] if len(sessions) >= quorum else None"
 _COMPARE = (
     Equivalent(
@@ -85,6 +87,43 @@ _COMPARE = (
         "known = mark is not None or proven > 0",
         "known = mark is not None or proven >= 0",
         "held up to -1 is held up to nothing: no run lies below it, and no border comes of it",
+    ),
+    *(
+        Equivalent("engine/compare/side_by_side.py", function, old, new, _LONG_WAY)
+        for function, old, new in (
+            ("_SideBySide.step", "elif self.alike(first, stop, intact):", "elif False:"),
+            ("_SideBySide.alike", "return True", "return False"),
+            ("_SideBySide.alike", "if reference is None:", "if False:"),
+            ("_SideBySide.alike", "if reference is None:", "if reference is not None:"),
+        )
+    ),
+    Equivalent(
+        "engine/compare/compare.py",
+        "_Gathered.all_runs",
+        "highest = max((mark + 1 for mark in marks if mark is not None), default=0)",
+        "highest = max((mark + 1 for mark in marks if mark is not None), default=(-1))",
+        "nothing ends in front of 0",
+    ),
+    Equivalent(
+        "engine/compare/compare.py",
+        "_Gathered.joined",
+        "for one in joints(sorted(own, key=lambda one: one.begins), 0):",
+        "for one in joints(sorted(own, key=lambda one: one.begins), (-1)):",
+        "no segment begins in front of 0, which is expected then as well",
+    ),
+    *(
+        Equivalent(
+            "engine/compare/differences.py",
+            "rows",
+            _ALL_ALIKE,
+            _ALL_ALIKE.replace("[0]", other),
+            "where all are the same any of them tells",
+        )
+        for other in ("[1]", "[(-1)]")
+    ),
+    *(
+        Equivalent("engine/compare/differences.py", "write_table", "if len(held) >= _BATCH:", new, _SIZES)
+        for new in ("if len(held) > _BATCH:", "if False:")
     ),
     Equivalent(
         "engine/quorum/recovery.py",
