@@ -156,26 +156,19 @@ class RangeReading:
         for segment in self.replica.segments:
             if segment.stop is not None and segment.stop <= self.low:
                 continue
+            yield from self.broken(expected, segment.first)
             if self.high is not None and segment.first >= self.high:
-                yield from self.broken(expected, self.high)
                 return
-            if segment.first > expected:
-                yield from self.broken(expected, segment.first)
             expected = max(expected, segment.first)
             for piece in self.segment(segment, expected):
-                if piece.stop > expected:
-                    expected = piece.stop
-                    yield piece
-            if segment.stop is not None:
-                yield from self.broken(expected, segment.stop)
-                expected = max(expected, segment.stop)
+                expected = piece.stop
+                yield piece
 
-    def broken(self, first: int, stop: int | None) -> Iterator[Broken]:
-        """The part of a range that is asked for."""
-        first = max(first, self.low)
-        ends = [one for one in (stop, self.high) if one is not None]
-        if ends and min(ends) > first:
-            yield Broken(first, min(ends))
+    def broken(self, first: int, stop: int) -> Iterator[Broken]:
+        """Ids `first` to `stop` - 1, as far as they are asked for."""
+        first, stop = max(first, self.low), stop if self.high is None else min(stop, self.high)
+        if first < stop:
+            yield Broken(first, stop)
 
     def segment(self, segment: Segment, low: int) -> Iterator[Piece]:
         """The pieces of one segment from the id `low` on."""
@@ -193,7 +186,8 @@ class RangeReading:
 
     def unreadable(self, segment: Segment, low: int) -> Iterator[Broken]:
         """Nothing of a segment, or of the rest of one, can be read: only the index, or the next segment, tells what was in it."""
-        self.open_end = self.open_end or segment.stop is None
+        if segment.stop is None:
+            self.open_end = True
         yield from self.broken(low, segment.first + segment.entries if segment.stop is None else segment.stop)
 
     def opened(self, segment: Segment, job: SegmentJob, stack: contextlib.ExitStack, low: int) -> Iterator[Piece]:
@@ -275,10 +269,8 @@ class RangeReading:
         if stop is not None:
             yield from self.broken(max(low, number), stop)
             return
-        held_more = tail.unread or holds_records(scanned.source, tail.offset, scanned.size, number, stop)
-        self.open_end = self.open_end or held_more
-        if self.high is None or number < self.high:
-            yield Torn(number, tail.length)
+        self.open_end = tail.unread or holds_records(scanned.source, tail.offset, scanned.size, number, stop)
+        yield Torn(number, tail.length)
 
 
 @dataclass(slots=True)

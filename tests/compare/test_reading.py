@@ -284,6 +284,7 @@ def test_ids_that_were_never_lost_here_are_an_open_end(storage: Path) -> None:
         assert found == [*([("held", low, 25)] if low < 25 else []), ("broken", max(low, 25), 30)]
         assert codes(reading) == ["record-order"]
         assert reading.open_end
+        assert not reading.stretches[-1].torn
 
 
 # --- whom a plan trusts -------------------------------------------------------------------------------------------------------

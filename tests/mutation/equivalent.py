@@ -33,6 +33,7 @@ _WITHIN = "if not run.first <= number < run.stop:  # in front of all, or behind"
 _POSSIBLE = "return _Judged(run, _Outcome.CERTAIN if acknowledged else _Outcome.POSSIBLE, possible[0])"
 _ALL_ALIKE = "if len(set(run.versions)) == 1 and run.versions[0] >= 0 and kept is not None:"
 _LONG_WAY = "one transaction after the other tells the same of what is alike; together is quicker"
+_ENDS = "_ENDS = VerifyOptions(quick=True, ends_only=True)"
 _LEAST = "least = sessions[quorum - 1] if len(sessions) >= quorum else None"
 _COMPARE = (
     Equivalent(
@@ -87,6 +88,16 @@ _COMPARE = (
         "known = mark is not None or proven > 0",
         "known = mark is not None or proven >= 0",
         "held up to -1 is held up to nothing: no run lies below it, and no border comes of it",
+    ),
+    *(
+        Equivalent(
+            "engine/compare/replica_reading.py",
+            "",
+            _ENDS,
+            _ENDS.replace(one, one.replace("True", "False")),
+            "whoever reads more of a segment than its end tells the same of that",
+        )
+        for one in ("quick=True", "ends_only=True")
     ),
     *(
         Equivalent("engine/compare/side_by_side.py", function, old, new, _LONG_WAY)
