@@ -45,6 +45,11 @@ def test_a_control_file_of_the_most_partitions_is_read_whole(tmp_path: Path, mon
         assert (control.size_fits, len(control.partitions)) == (True, 5)
 
 
+def test_partitions_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    path = build_directory(tmp_path / "s", dict.fromkeys((10, 2, 9), 1), num_partitions=11)
+    assert list(view_storage(path).partitions) == [2, 9, 10]
+
+
 def test_a_control_file_that_the_disk_does_not_give_is_an_error(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not told as one that is missing."""
 

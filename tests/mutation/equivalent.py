@@ -2352,6 +2352,41 @@ _LOG = (
         "engine/log/parts.py",
         "cut",
         _FURTHER,
+        _FURTHER.replace("found.offset >", "found.offset >="),
+        "at one place stands one record, with one id",
+    ),
+    Equivalent(
+        "engine/log/index.py",
+        "IndexReader.entry",
+        "return int(found[0]) if len(found) else None",
+        "return int(found[(-1)]) if len(found) else None",
+        "it is the only one",
+    ),
+    Equivalent(
+        "engine/log/evidence.py",
+        "evidence",
+        "if segment.entries and first + segment.entries > without_data:",
+        "if segment.entries and True:",
+        "an index that lists less proves less, which the next lines say again",
+    ),
+    Equivalent(
+        "engine/log/evidence.py",
+        "_leads_here",
+        "if offset < HEADER_SIZE:",
+        "if offset <= HEADER_SIZE:",
+        "the record behind the header is the first, and the first is not asked for",
+    ),
+    Equivalent(
+        "engine/log/assess.py",
+        "joints",
+        "if expected is not None and one.begins > expected:",
+        "if expected is not None and one.begins >= expected:",
+        "where it begins as expected the lower of the two is what it was",
+    ),
+    Equivalent(
+        "engine/log/parts.py",
+        "cut",
+        _FURTHER,
         _FURTHER.replace("bounds[-1].offset", "(bounds[-1].offset) + 1"),
         "two records do not begin one byte apart",
     ),
@@ -3433,6 +3468,14 @@ _QUICK = "the long way makes the same of the only one; this one is quicker"
 _ENDED = "nothing is left of what was received, so that nobody asks how long the next frame is"
 _ONE_MORE = "however much more is read, it is more than may be there"
 _NODE = (
+    Equivalent(
+        "engine/durable/disk.py",
+        "_read_fully",
+        "while length > 0:",
+        "while length >= 0:",
+        "where nothing is wanted nothing comes, which ends it as well",
+    ),
+    Equivalent("engine/durable/flusher.py", "Flusher.flush", "if len(files) <= 1:", "if len(files) < 1:", _QUICK),
     Equivalent(
         "engine/net/metrics.py",
         "Sample.quantile",
