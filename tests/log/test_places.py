@@ -66,6 +66,12 @@ def test_what_reads_a_kind_of_url_is_advised_where_it_fails(
         places.file_system(places.UrlPath(f"{scheme}://made-up-{scheme}/d"))
 
 
+def test_when_names_of_a_directory_changed_is_told_where_the_system_tells(tmp_path: Path) -> None:
+    os.utime(tmp_path, ns=(5, 7_000_000_001))
+    assert places.directory_modified_ns(tmp_path) == 7_000_000_001
+    assert places.directory_modified_ns(place("s3://made-up-order/d")) is None
+
+
 def test_options_are_the_same_in_any_order() -> None:
     for options in ({"anon": True, "key": "k"}, {"key": "k", "anon": True}):
         path = place("s3://made-up-order/d", options)

@@ -2319,6 +2319,7 @@ _GOOD = "good = rising & (stored >= tail.offset) & (stored < size)"
 _FURTHER = (
     "if found is not None and found.offset > bounds[-1].offset and found.transaction_id > bounds[-1].transaction_id:"
 )
+_INSIDE = "low, high = (middle + 1, high) if 0 <= entry(middle) <= size - RECORD_OVERHEAD else (low, middle)"
 _REACHED = "reached = max(reached, expected or 0)"
 _NO_ENTRY = "if transaction_id < self.begins or count <= 0 or transaction_id - self.begins > _FARTHEST:"
 _NO_BYTES = "if transaction_id < self.begins or transaction_id - self.begins > _FARTHEST:"
@@ -2347,6 +2348,30 @@ _LOG = (
         "found = self.entries(transaction_id, 1)",
         "found = self.entries(transaction_id, 2)",
         "only the first is looked at",
+    ),
+    Equivalent(
+        "engine/log/view.py",
+        "view_partition",
+        "elif state is not None or places.still_named(path / name):",
+        "elif False or places.still_named(path / name):",
+        "what is a regular file has a name, and asking for it once more costs a request",
+    ),
+    Equivalent(
+        "engine/log/evidence.py",
+        "written_entries",
+        "start = max(0, count - chunk)",
+        "start = min(0, count - chunk)",
+        "whoever reads from the beginning finds the same end, and reads more",
+    ),
+    *(
+        Equivalent(
+            "engine/log/evidence.py",
+            "_leads_here",
+            _INSIDE,
+            _INSIDE.replace("0 <=", new),
+            "no record begins in a header",
+        )
+        for new in ("0 <", "1 <=")
     ),
     Equivalent(
         "engine/log/parts.py",
