@@ -161,8 +161,9 @@ class RangeReading:
                 return
             expected = max(expected, segment.first)
             for piece in self.segment(segment, expected):
-                expected = piece.stop
-                yield piece
+                if piece.stop > expected:  # a row out of order and the torn end behind it lose the same ids
+                    expected = piece.stop
+                    yield piece
 
     def broken(self, first: int, stop: int) -> Iterator[Broken]:
         """Ids `first` to `stop` - 1, as far as they are asked for."""
@@ -269,7 +270,8 @@ class RangeReading:
         if stop is not None:
             yield from self.broken(max(low, number), stop)
             return
-        self.open_end = tail.unread or holds_records(scanned.source, tail.offset, scanned.size, number, stop)
+        if tail.unread or holds_records(scanned.source, tail.offset, scanned.size, number, stop):
+            self.open_end = True
         yield Torn(number, tail.length)
 
 

@@ -287,6 +287,26 @@ def test_ids_that_were_never_lost_here_are_an_open_end(storage: Path) -> None:
         assert not reading.stretches[-1].torn
 
 
+@pytest.mark.parametrize("entries", [0, 10])
+@pytest.mark.parametrize("first", [10, 20])
+def test_what_is_out_of_order_in_front_of_a_torn_end_is_lost_once(storage: Path, first: int, entries: int) -> None:
+    """A record of long ago stands in front of the last one, in which a bit changed; how much more there was nobody knows."""
+    path = seg(storage, first)
+    raw = bytearray(path.read_bytes())
+    raw[at(9) + 40] ^= 1
+    path.write_bytes(raw[: at(9)] + RECORDS[5].encode() + raw[at(9) :])
+    os.truncate(idx(storage, first), HEADER_SIZE + 8 * entries)
+    reading = RangeReading(replica(storage), first, None)
+    last = (Broken if first == 10 or entries else Torn, first + 9, first + 10)
+    assert [(type(one), one.first, one.stop) for one in reading.pieces()] == [
+        (Records, first, first + 9),
+        last,
+        *([(Records, 20, 30)] if first == 10 else []),
+    ]
+    assert codes(reading) == ["record-order", "torn-tail"]
+    assert reading.open_end == (first == 20)
+
+
 # --- whom a plan trusts -------------------------------------------------------------------------------------------------------
 
 
