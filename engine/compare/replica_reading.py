@@ -270,7 +270,7 @@ class RangeReading:
         if stop is not None:
             yield from self.broken(max(low, number), stop)
             return
-        if tail.unread or holds_records(scanned.source, tail.offset, scanned.size, number, stop):
+        if tail.unread or holds_records(scanned.source, tail.offset, scanned.size, number, None):
             self.open_end = True
         yield Torn(number, tail.length)
 

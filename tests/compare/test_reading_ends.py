@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -49,15 +49,24 @@ def test_whole_segments(storage: Path) -> None:
     assert stretches(storage, 20) == [replace(LAST, listed=None)]
 
 
-def test_an_index_that_cannot_be_read_is_none(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def opening_fails(monkeypatch: pytest.MonkeyPatch, error: Callable[[Path], Exception | None]) -> None:
+    """Of a path for which there is an error."""
     opened = replica_reading.open_source
 
     def failing(path: Path) -> object:
-        if path.suffix == ".idx":
-            raise DiskReadError(path, 0, OSError(5, "no"))
+        if (found := error(path)) is not None:
+            raise found
         return opened(path)
 
     monkeypatch.setattr(replica_reading, "open_source", failing)
+
+
+def unreadable(path: Path) -> DiskReadError:
+    return DiskReadError(path, 7, OSError(5, "no"))
+
+
+def test_an_index_that_cannot_be_read_is_none(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opening_fails(monkeypatch, lambda path: unreadable(path) if path.suffix == ".idx" else None)
     assert stretches(storage) == [replace(one, listed=None) for one in (FIRST, MIDDLE, LAST)]
 
 
@@ -66,13 +75,6 @@ def test_an_index_that_cannot_be_read_is_none(storage: Path, monkeypatch: pytest
 def test_a_data_file_that_cannot_be_read_was_begun(
     storage: Path, first: int, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened = replica_reading.open_source
-
-    def failing(path: Path) -> object:
-        if path == seg(storage, first):
-            raise DiskReadError(path, 7, OSError(5, "no")) if how == "unreadable" else FileNotFoundError(path)
-        return opened(path)
-
     if how == "cut":
         header = replica_reading.read_segment_header
         monkeypatch.setattr(
@@ -81,7 +83,8 @@ def test_a_data_file_that_cannot_be_read_was_begun(
             lambda file: None if file.path == seg(storage, first) else header(file),
         )
     else:
-        monkeypatch.setattr(replica_reading, "open_source", failing)
+        kind = unreadable if how == "unreadable" else FileNotFoundError
+        opening_fails(monkeypatch, lambda path: kind(path) if path == seg(storage, first) else None)
     found, reading = read(storage, 0, None)
     assert ("broken", first, first + 10) in found
     assert begun(first, first) in reading.stretches

@@ -31,9 +31,9 @@ _STATES, _VOTE = "engine/compare/states.py", "engine/quorum/vote.py"
 _FORK = "fork = not agreed or agreed[-1].first < self.outvoted[-1][0]"
 _WITHIN = "if not run.first <= number < run.stop:  # in front of all, or behind"
 _POSSIBLE = "return _Judged(run, _Outcome.CERTAIN if acknowledged else _Outcome.POSSIBLE, possible[0])"
-_ALL_ALIKE = "if len(set(run.versions)) == 1 and run.versions[0] >= 0 and kept is not None:"
+_ONE_VERSION = "if len(set(run.versions)) == 1 and run.versions[0] >= 0 and kept is not None:"
 _LONG_WAY = "one transaction after the other tells the same of what is alike; together is quicker"
-_ENDS = "_ENDS = VerifyOptions(quick=True, ends_only=True)"
+_ENDS_ALONE = "_ENDS = VerifyOptions(quick=True, ends_only=True)"
 _LEAST = "least = sessions[quorum - 1] if len(sessions) >= quorum else None"
 _COMPARE = (
     Equivalent(
@@ -93,8 +93,8 @@ _COMPARE = (
         Equivalent(
             "engine/compare/replica_reading.py",
             "",
-            _ENDS,
-            _ENDS.replace(one, one.replace("True", "False")),
+            _ENDS_ALONE,
+            _ENDS_ALONE.replace(one, one.replace("True", "False")),
             "whoever reads more of a segment than its end tells the same of that",
         )
         for one in ("quick=True", "ends_only=True")
@@ -122,19 +122,15 @@ _COMPARE = (
         "for one in joints(sorted(own, key=lambda one: one.begins), (-1)):",
         "no segment begins in front of 0, which is expected then as well",
     ),
-    *(
-        Equivalent(
-            "engine/compare/differences.py",
-            "rows",
-            _ALL_ALIKE,
-            _ALL_ALIKE.replace("[0]", other),
-            "where all are the same any of them tells",
-        )
-        for other in ("[1]", "[(-1)]")
+    Equivalent(
+        "engine/compare/differences.py",
+        "rows",
+        _ONE_VERSION,
+        _ONE_VERSION.replace("[0]", "[(-1)]"),
+        "where all are the same any of them tells",
     ),
-    *(
-        Equivalent("engine/compare/differences.py", "write_table", "if len(held) >= _BATCH:", new, _SIZES)
-        for new in ("if len(held) > _BATCH:", "if False:")
+    Equivalent(
+        "engine/compare/differences.py", "write_table", "if len(held) >= _BATCH:", "if len(held) > _BATCH:", _SIZES
     ),
     Equivalent(
         "engine/quorum/recovery.py",
@@ -1608,7 +1604,6 @@ _BEHIND_KEPT = (
 )
 _FURTHER_READ = "if not self.strict and offset + done > self._furthest:"
 _WANTED = "done, wanted = 0, min(len(buffer), max(0, self._size - offset))"
-_ENDS_ALONE = "_ENDS = VerifyOptions(quick=True, ends_only=True)"
 _ENTRIES_DIFFER = "if position and found != part[: len(found)]:"
 _ONE_BYTE_MORE = "a byte more than there should be tells as much as two"
 _WORKERS = (
@@ -2319,8 +2314,10 @@ _GOOD = "good = rising & (stored >= tail.offset) & (stored < size)"
 _FURTHER = (
     "if found is not None and found.offset > bounds[-1].offset and found.transaction_id > bounds[-1].transaction_id:"
 )
-_INSIDE = "low, high = (middle + 1, high) if 0 <= entry(middle) <= size - RECORD_OVERHEAD else (low, middle)"
-_REACHED = "reached = max(reached, expected or 0)"
+_LEADS_INTO_THE_FILE = (
+    "low, high = (middle + 1, high) if 0 <= entry(middle) <= size - RECORD_OVERHEAD else (low, middle)"
+)
+_REACHED_SO_FAR = "reached = max(reached, expected or 0)"
 _NO_ENTRY = "if transaction_id < self.begins or count <= 0 or transaction_id - self.begins > _FARTHEST:"
 _NO_BYTES = "if transaction_id < self.begins or transaction_id - self.begins > _FARTHEST:"
 _LOG = (
@@ -2367,8 +2364,8 @@ _LOG = (
         Equivalent(
             "engine/log/evidence.py",
             "_leads_here",
-            _INSIDE,
-            _INSIDE.replace("0 <=", new),
+            _LEADS_INTO_THE_FILE,
+            _LEADS_INTO_THE_FILE.replace("0 <=", new),
             "no record begins in a header",
         )
         for new in ("0 <", "1 <=")
@@ -2425,8 +2422,8 @@ _LOG = (
     Equivalent(
         "engine/log/assess.py",
         "joints",
-        _REACHED,
-        _REACHED.replace("0", "False"),
+        _REACHED_SO_FAR,
+        _REACHED_SO_FAR.replace("0", "False"),
         "False is 0 where numbers are compared",
     ),
     Equivalent(

@@ -323,17 +323,10 @@ def test_joins_are_those_of_the_segments_as_they_are_read_whatever_was_planned(
 def test_segments_that_join_are_looked_at_once_though_they_change(
     storage: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rounds: list[int] = []
-    check_segment = finding_tasks.check_segment
-
-    def counting(job: Any, *rest: Any) -> Any:
-        rounds.append(job.first)
-        return check_segment(job, *rest)
-
-    monkeypatch.setattr(finding_tasks, "check_segment", counting)
+    checked = checked_from_now_on(monkeypatch)
     monkeypatch.setattr(finding_tasks, "_unchanged", lambda report: False)
     assert _found(tasks(storage, 4 * SEGMENT)[0]) == []
-    assert rounds == [0, 10, 20, 30]
+    assert checked == [0, 10, 20, 30]
 
 
 def test_a_segment_is_unchanged_while_its_files_are_as_they_were_read(storage: Path) -> None:
