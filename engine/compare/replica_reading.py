@@ -159,23 +159,18 @@ class RangeReading:
             if self.high is not None and segment.first >= self.high:
                 yield from self.broken(expected, self.high)
                 return
-            if segment.first > expected:
-                yield from self.broken(expected, segment.first)
+            yield from self.broken(expected, segment.first)
             expected = max(expected, segment.first)
             for piece in self.segment(segment, expected):
-                if piece.stop > expected:
+                if piece.stop > expected:  # a row out of order and the torn end behind it lose the same ids
                     expected = piece.stop
                     yield piece
-            if segment.stop is not None:
-                yield from self.broken(expected, segment.stop)
-                expected = max(expected, segment.stop)
 
-    def broken(self, first: int, stop: int | None) -> Iterator[Broken]:
-        """The part of a range that is asked for."""
-        first = max(first, self.low)
-        ends = [one for one in (stop, self.high) if one is not None]
-        if ends and min(ends) > first:
-            yield Broken(first, min(ends))
+    def broken(self, first: int, stop: int) -> Iterator[Broken]:
+        """The part of a range that is asked for; nothing where it is empty."""
+        end = stop if self.high is None else min(stop, self.high)
+        if end > first:
+            yield Broken(first, end)
 
     def segment(self, segment: Segment, low: int) -> Iterator[Piece]:
         """The pieces of one segment from the id `low` on."""
@@ -193,7 +188,8 @@ class RangeReading:
 
     def unreadable(self, segment: Segment, low: int) -> Iterator[Broken]:
         """Nothing of a segment, or of the rest of one, can be read: only the index, or the next segment, tells what was in it."""
-        self.open_end = self.open_end or segment.stop is None
+        if segment.stop is None:
+            self.open_end = True
         yield from self.broken(low, segment.first + segment.entries if segment.stop is None else segment.stop)
 
     def opened(self, segment: Segment, job: SegmentJob, stack: contextlib.ExitStack, low: int) -> Iterator[Piece]:
@@ -275,10 +271,9 @@ class RangeReading:
         if stop is not None:
             yield from self.broken(max(low, number), stop)
             return
-        held_more = tail.unread or holds_records(scanned.source, tail.offset, scanned.size, number, stop)
-        self.open_end = self.open_end or held_more
-        if self.high is None or number < self.high:
-            yield Torn(number, tail.length)
+        if tail.unread or holds_records(scanned.source, tail.offset, scanned.size, number, stop):
+            self.open_end = True
+        yield Torn(number, tail.length)
 
 
 @dataclass(slots=True)

@@ -42,8 +42,38 @@ def test_whole_segments(storage: Path) -> None:
     assert stretches(storage, 0, 20) == [FIRST, MIDDLE]
     assert stretches(storage, 0, 21) == [FIRST, MIDDLE, LAST]
     for first in (0, 10, 20):
+        os.truncate(idx(storage, first), HEADER_SIZE - 1)
+    assert stretches(storage) == [replace(one, listed=None) for one in (FIRST, MIDDLE, LAST)], "no header, no index"
+    for first in (0, 10, 20):
         idx(storage, first).unlink()
     assert stretches(storage) == [replace(one, listed=None) for one in (FIRST, MIDDLE, LAST)]
+
+
+def test_a_segment_that_was_just_begun_is_sound(storage: Path) -> None:
+    for path in (seg(storage, 20), idx(storage, 20)):
+        os.truncate(path, HEADER_SIZE)
+    found, reading = read(storage, 0, None)
+    assert (found, reading.findings, reading.open_end) == ([("held", 0, 20)], [], False)
+    assert reading.stretches == [FIRST, MIDDLE, Stretch(20, 20, 20, 19, listed=20)]
+
+
+@pytest.mark.parametrize("rows", [1, 3, 10, 100])
+def test_a_segment_that_goes_on_behind_the_next_ones_first_is_told_to_its_end(
+    storage: Path, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scanner, "BATCH_ROWS", rows)
+    with seg(storage, 10).open("ab") as file:
+        file.write(b"".join(one.encode() for one in ALL[20:24]))
+    found, reading = read(storage, 0, None)
+    assert (found, reading.stretches[1:]) == ([("held", 0, 30)], [replace(MIDDLE, next_id=24, accounted=23), LAST])
+    assert stretches(storage, 0, 15)[1] == (begun(10, 10) if rows < 14 else replace(MIDDLE, next_id=24, accounted=23))
+
+
+@pytest.mark.parametrize("left", [1, 2, 39])
+def test_a_torn_end_behind_a_range_is_for_who_reads_on(storage: Path, left: int) -> None:
+    os.truncate(seg(storage, 20), at(28) + left)
+    found, reading = read(storage, 20, 28)
+    assert (found, reading.findings, reading.stretches) == ([("held", 20, 28)], [], [begun(20, 20)])
 
 
 @pytest.mark.parametrize(
@@ -100,7 +130,9 @@ def test_a_data_file_that_is_empty_and_last_was_only_begun(storage: Path) -> Non
     os.truncate(seg(storage, 10), 0)
     os.truncate(seg(storage, 20), 0)
     os.truncate(idx(storage, 20), HEADER_SIZE)
-    assert [one.segment for one in read(storage, 0, None)[1].findings] == [10]
+    for entries in (10, 0):
+        os.truncate(idx(storage, 10), HEADER_SIZE + 8 * entries)
+        assert [one.segment for one in read(storage, 0, None)[1].findings] == [10]
 
 
 def test_a_file_under_a_wrong_name_begins_where_its_records_do(storage: Path) -> None:

@@ -86,6 +86,16 @@ _COMPARE = (
         "known = mark is not None or proven >= 0",
         "held up to -1 is held up to nothing: no run lies below it, and no border comes of it",
     ),
+    *(
+        Equivalent(
+            "engine/compare/replica_reading.py",
+            "",
+            "_ENDS = VerifyOptions(quick=True, ends_only=True)",
+            f"_ENDS = VerifyOptions({options})",
+            "how much of a segment is read of which only the end is asked for: it says the same of that, and takes longer",
+        )
+        for options in ("quick=False, ends_only=True", "quick=True, ends_only=False")
+    ),
 )
 
 _COUNTED = "two numbers of truncations are only ever compared for being the same"

@@ -49,8 +49,8 @@ COMPARISONS: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/compare/replica_reading.py",
-        "        self.open_end = self.open_end or held_more\n",
-        "",
+        "stop):\n            self.open_end = True\n",
+        "stop):\n            pass\n",
         ("tests/compare/test_reading_ends.py",),
         "an end in which records stand that lead nowhere votes as if it had never held more",
     ),
