@@ -92,8 +92,8 @@ class _Gathered:
     def all_runs(self) -> tuple[Run, ...]:
         """With what is missing up to where a replica is proven to have held everything: it has lost that."""
         marks = [one.held_to if one.replica is not None else None for one in self.members]
-        highest = max((mark + 1 for mark in marks if mark is not None), default=0)
         end = self.runs[-1].stop if self.runs else 0
+        highest = max([end, *(mark + 1 for mark in marks if mark is not None)])
         runs = [*self.runs]
         if highest > end:
             runs.append(Run(end, highest, (ABSENT,) * len(self.members)))

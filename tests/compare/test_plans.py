@@ -25,6 +25,7 @@ from tests.compare.clusters import (
     states,
     tear,
 )
+from tests.inspect.test_codes import break_struct
 from tests.repair.trees import snapshot
 from waltzctl.engine.columns.plan_columns import PLAN
 from waltzctl.engine.compare.comparison import PartitionComparison
@@ -39,6 +40,7 @@ from waltzctl.engine.repair.plan import Repair
 from waltzctl.engine.repair.planners import load_plan
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.repair.undoing import undo
+from waltzctl.engine.storage.loss_ledger import ledger_path
 from waltzctl.formats.segment import segment_name
 
 LAST = COUNT - 1
@@ -186,6 +188,8 @@ def test_an_outvoted_record_below_the_mark_stays_without_leave(nodes: list[Path]
     (finding,) = repair.plan.undecided
     assert (finding.code, finding.transaction_id) == ("replica-differs", 10)
     assert "--allow-data-loss" in finding.message
+    unasked = plans(list(compared(*nodes).partitions.values()), nodes)
+    assert [one.plan for one in unasked] == [repair.plan], "leave is given, and not taken"
 
 
 @pytest.mark.parametrize("numbers", [[10], [0], [49], [50, 51], [99], [100], [128], [3, 70, 110]])
@@ -295,6 +299,12 @@ def test_a_stale_index_is_rebuilt(nodes: list[Path], tmp_path: Path) -> None:
 def test_what_is_undecidable_is_left_alone(nodes: list[Path]) -> None:
     rewrite(nodes[1], 100)
     extend(nodes[0], 4)
+    assert planned(nodes[:2], replicas=3) == {}
+    break_struct(nodes[0], 0, 1)
+    segments(nodes[1])[0].with_suffix(".idx").write_bytes(b"")
+    ledger = ledger_path(nodes[1])
+    ledger.parent.mkdir(exist_ok=True)
+    ledger.write_bytes(b"?")
     assert planned(nodes[:2], replicas=3) == {}
 
 

@@ -86,6 +86,20 @@ _COMPARE = (
         "known = mark is not None or proven >= 0",
         "held up to -1 is held up to nothing: no run lies below it, and no border comes of it",
     ),
+    Equivalent(
+        "engine/compare/compare.py",
+        "_Gathered.joined",
+        "for one in joints(sorted(own, key=lambda one: one.begins), 0):",
+        "for one in joints(sorted(own, key=lambda one: one.begins), (-1)):",
+        "what a first segment should begin with is at least the id behind all in front of it, which is 0",
+    ),
+    Equivalent(
+        "engine/compare/plans.py",
+        "_not_to_be_trusted",
+        "begin = 0 if own.last_transaction_id is None else own.last_transaction_id + 1",
+        "begin = (-1) if own.last_transaction_id is None else own.last_transaction_id + 1",
+        "it is only asked whether ids lie behind it, and none lies in front of 0",
+    ),
     *(
         Equivalent(
             "engine/compare/replica_reading.py",
