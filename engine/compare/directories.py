@@ -190,5 +190,5 @@ def open_directories(paths: Sequence[PurePath], partitions: Collection[int] | No
 def _view(path: PurePath, partitions: Collection[int] | None) -> StorageView:
     try:
         return view_storage(path, partitions)
-    except NotWaltzError:  # there is no control file, and other partitions alone
+    except NotWaltzError:  # it was resolved to a storage directory, so there are other partitions
         return StorageView(path, None, None, {})

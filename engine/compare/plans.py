@@ -25,7 +25,7 @@ from waltzctl.formats.control import CONTROL_FILE_NAME
 
 
 def plans(
-    comparisons: Sequence[PartitionComparison], directories: Sequence[PurePath], *, allow_data_loss: bool = False
+    comparisons: Sequence[PartitionComparison], directories: Sequence[PurePath], *, allow_data_loss: bool
 ) -> list[Repair]:
     """The plans that have something to do, or something to decide, in the order of `directories`.  Read-only.
 

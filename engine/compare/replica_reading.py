@@ -156,10 +156,9 @@ class RangeReading:
         for segment in self.replica.segments:
             if segment.stop is not None and segment.stop <= self.low:
                 continue
-            if self.high is not None and segment.first >= self.high:
-                yield from self.broken(expected, self.high)
-                return
             yield from self.broken(expected, segment.first)
+            if self.high is not None and segment.first >= self.high:
+                return
             expected = max(expected, segment.first)
             for piece in self.segment(segment, expected):
                 if piece.stop > expected:  # a row out of order and the torn end behind it lose the same ids
@@ -167,9 +166,9 @@ class RangeReading:
                     yield piece
 
     def broken(self, first: int, stop: int) -> Iterator[Broken]:
-        """The part of a range that is asked for; nothing where it is empty."""
+        """Ids `first` to `stop` - 1, as far as they are asked for."""
         end = stop if self.high is None else min(stop, self.high)
-        if end > first:
+        if first < end:
             yield Broken(first, end)
 
     def segment(self, segment: Segment, low: int) -> Iterator[Piece]:

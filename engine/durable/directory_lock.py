@@ -105,8 +105,8 @@ class DirectoryLock:
             os.close(descriptor)
         self._descriptors = []
 
-    def __enter__(self) -> DirectoryLock:
-        return self
+    def __enter__(self) -> None:
+        """It is held already."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

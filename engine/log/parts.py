@@ -38,7 +38,9 @@ def cut(
     parts = 1 if index is None else min(parts, behind - first)
     for number in range(1, parts):
         wanted = share(first, behind, number, parts)
-        found = None if wanted is None or index is None else prove(data, index, wanted, stop)
+        assert index is not None
+        assert wanted is not None, "there are as many ids as parts"
+        found = prove(data, index, wanted, stop)
         if found is not None and found.offset > bounds[-1].offset and found.transaction_id > bounds[-1].transaction_id:
             bounds.append(RecordPlace(found.offset, found.transaction_id))
     stops = [bound.offset for bound in bounds[1:]] + [stop]

@@ -28,6 +28,7 @@ _JCEKS_MAGIC = bytes.fromhex("cececece")
 _DER_SEQUENCE = b"\x30"
 _PEM_BEGIN = b"-----BEGIN "
 _PEM_END = b"-----END "
+_PEM_PRIVATE_KEY = b"PRIVATE KEY-----"
 MAX_STORE_SIZE = 16 << 20
 """Bytes; a file beyond that is no key store."""
 
@@ -67,9 +68,11 @@ def read_key_store(path: Path, password: str | None, store_type: str) -> KeyMate
         return _pem_material(path, data, path, data, password)
     if password is None:
         raise InvalidRequestError(f"{path}: a private key cannot be read without the store's password")
-    if kind is StoreType.JKS:
-        return _jks_material(path, data, password)
-    return _pkcs12_material(path, data, password)
+    match kind:
+        case StoreType.JKS:
+            return _jks_material(path, data, password)
+        case StoreType.PKCS12:
+            return _pkcs12_material(path, data, password)
 
 
 def read_trust_store(path: Path, password: str | None, store_type: str) -> tuple[bytes, ...]:
@@ -79,13 +82,13 @@ def read_trust_store(path: Path, password: str | None, store_type: str) -> tuple
     without any certificate is an error, because nobody could connect.
     """
     data = _read(path)
-    kind = _kind_of(path, data, store_type_of(store_type))
-    if kind is StoreType.PEM:
-        found = _pem_certificates(path, data)
-    elif kind is StoreType.JKS:
-        found = _jks_certificates(path, data, password)
-    else:
-        found = _pkcs12_certificates(path, data, password)
+    match _kind_of(path, data, store_type_of(store_type)):
+        case StoreType.PEM:
+            found = _pem_certificates(path, data)
+        case StoreType.JKS:
+            found = _jks_certificates(path, data, password)
+        case StoreType.PKCS12:
+            found = _pkcs12_certificates(path, data, password)
     if not found:
         raise InvalidRequestError(f"{path}: the trust store holds no certificate")
     return found
@@ -163,12 +166,12 @@ def _pem_material(
 
 def _key_part(path: Path, data: bytes) -> bytes:
     """The first PEM block that is a private key."""
-    at = data.find(b"PRIVATE KEY-----")
+    at = data.find(_PEM_PRIVATE_KEY)
     begin = data.rfind(_PEM_BEGIN, 0, at)
-    end = data.find(b"PRIVATE KEY-----", at + 1)
+    end = data.find(_PEM_PRIVATE_KEY, at + len(_PEM_PRIVATE_KEY))
     if at < 0 or begin < 0 or end < 0:
         raise InvalidRequestError(f"{path}: holds no whole private key in PEM form")
-    return data[begin : end + len(b"PRIVATE KEY-----")] + b"\n"
+    return data[begin : end + len(_PEM_PRIVATE_KEY)] + b"\n"
 
 
 def _pem_certificates(path: Path, data: bytes) -> tuple[bytes, ...]:

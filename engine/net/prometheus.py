@@ -15,7 +15,7 @@ from waltzctl.engine.net.metrics import BUCKETS, BucketCounts
 
 def exposition(collector: Collector, accept: str) -> tuple[bytes, str]:
     """The text and its content type: OpenMetrics if the peer's Accept header asks for it, else Prometheus 0.0.4."""
-    registry = CollectorRegistry(auto_describe=False)
+    registry = CollectorRegistry()
     registry.register(collector)
     ProcessCollector(registry=registry)
     encoder, content_type = choose_encoder(accept)

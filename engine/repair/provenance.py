@@ -258,7 +258,7 @@ def _compare(
         first = int(item.transaction_id[0])
         last = first + len(item)
         named_here += int(np.count_nonzero(item.request_id_low >> 32 == partition))
-        if hint is not None and first >= named:
+        if hint is not None:
             raw = read_bytes(hint, entry_position(first, named), len(item) * ENTRY_SIZE)
             stored = decode_entries(raw)
             equal = stored == item.offset[: len(stored)]
@@ -266,7 +266,7 @@ def _compare(
             compared += len(equal)
             agree += int(np.count_nonzero(equal)) - skipped
             differ += int(np.count_nonzero(~equal))
-    if hint is not None and said.records:
+    if hint is not None:
         entries = IndexReader(hint, named).count()
         if differ * _STRAYS > agree:
             said.against.append(f"{differ} of {compared} entries of the index are not where its records begin")

@@ -116,8 +116,8 @@ class LossPlanner:
             loss = found.losses[place]
             if may_be_data(part.index_path, part.first, loss):
                 assert loss.stop is not None
-                whole = taken_in(found, place) if self.replicas and not self._held(part, loss) else None
-                if whole is not None and any(one.record(self.context.partition, loss.stop) for one in self.replicas):
+                whole = taken_in(found, place) if self._held_otherwise(part, loss) else None
+                if whole is not None:
                     part.survey = found = whole
                     continue
                 self._doubted.add((part.first, loss.offset))
@@ -155,6 +155,12 @@ class LossPlanner:
         return any(
             record is not None and one.record(self.context.partition, loss.stop) == record for one in self.replicas
         )
+
+    def _held_otherwise(self, part: RepairedSegment, loss: Loss) -> bool:
+        """Whether a replica has another record than the one behind a loss, under its id, and none has that one."""
+        assert loss.stop is not None
+        there = any(one.record(self.context.partition, loss.stop) for one in self.replicas)
+        return there and not self._held(part, loss)
 
     def inner(self, part: RepairedSegment, loss: Loss) -> None:
         """A loss in front of intact records of the same segment."""

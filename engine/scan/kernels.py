@@ -36,7 +36,7 @@ def choose(size: int, compiled: bool | None = None) -> Kernel:
         from waltzctl.engine.scan import compiled as machine
 
         ways = (os.environ[WAY_VARIABLE],) if WAY_VARIABLE in os.environ else machine.available_ways()
-        if compiled is None and size < COMPILE_FROM and not (ways and machine.cached(ways[0])):
+        if compiled is None and size < COMPILE_FROM and not machine.cached(ways[0]):
             return INTERPRETED
         for way in ways:
             with contextlib.suppress(machine.CodeUnavailableError):

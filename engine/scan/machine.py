@@ -257,7 +257,7 @@ class Vectors:
             def generate(_, builder, signature, arguments):
                 size = 8 * width
                 octets = builder.bitcast(arguments[0], ir.VectorType(I8, size))
-                order = [2 * size - 5 - at if at >= size - 4 else size for at in range(size)]
+                order = [2 * size - 5 - at for at in range(size)]
                 return _picked(builder, octets, order, vector)
 
             return kind(kind), generate

@@ -209,7 +209,7 @@ def test_a_damaged_pair_is_told_of_who_is_a_replica_only(pair: list[Path], there
     assert [one.code.value for one in found.findings([0, 1])] == ["control-pair-checksum"] * there
 
 
-def test_a_pair_of_which_one_struct_is_in_force_votes_and_is_not_told(pair: list[Path]) -> None:
+def test_a_pair_of_which_one_is_in_force_is_no_hindrance(pair: list[Path]) -> None:
     break_struct(pair[0], 1, 1)
     assert list(opened(*pair).findings([0, 1])) == []
 

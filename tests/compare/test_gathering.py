@@ -77,6 +77,7 @@ def test_runs_that_are_alike_go_on_from_range_to_range() -> None:
     assert [gathered(result(Run(0, 3, (0, 0)), Run(3, 5, (0, ABSENT)))).end_of(number) for number in (0, 1)] == [5, 3]
     assert gathered(result(Run(0, 3, (0, 0)), Run(3, 5, (0, DAMAGED)))).end_of(1) == 5, "damage is a trace as well"
     assert gathered().end_of(0) == 0
+    assert gathered(members=(member(0), member(1))).all_runs() == ()
 
 
 def test_one_coarse_range_makes_all_incomplete() -> None:
@@ -157,7 +158,6 @@ def test_what_a_replica_is_proven_to_have_held_it_has_lost(
 def test_of_replicas_that_hold_nothing_everything_is_lost() -> None:
     assert told(gathered(members=(member(0, 0), member(1))).all_runs()) == [(0, 1, (DAMAGED, ABSENT))]
     assert told(gathered(members=(member(0, -1), member(1))).all_runs()) == []
-    assert told(gathered(members=(member(0), member(1))).all_runs()) == []
 
 
 def test_who_held_nothing_has_not_lost_its_end() -> None:
@@ -234,12 +234,6 @@ def test_the_gravest_verdict_is_that_of_all(
     assert 0 <= summary.elapsed_seconds < 600
 
 
-def test_what_stands_behind_a_finding_that_was_told_is_told(pair: list[Path]) -> None:
-    other = replace(_BAD, offset=6)
-    shown, _, _ = asked(pair, dict.fromkeys((0, 1), result(findings=(_BAD, _BAD, other))))
-    assert shown == [_BAD, other]
-
-
 def test_partitions_are_compared_in_their_order(pair: list[Path]) -> None:
     for wanted, told_of in (((1, 0), [0, 1]), ((1,), [1]), ((0,), [0])):
         seen = list(compare(pair, CompareOptions(wanted), Given(lambda task: result())))  # type: ignore[arg-type]
@@ -269,6 +263,12 @@ def test_fewer_replicas_than_were_given_are_refused(pair: list[Path], tmp_path: 
     more = [*pair, build_directory(tmp_path / "c", {1: 1}, num_partitions=2, local_low_water_mark=-1)]
     with pytest.raises(InvalidRequestError, match="1 replicas: 3 of the directories"):
         compare(more, CompareOptions(None, 1), Given(lambda _: result()))  # type: ignore[arg-type]
+
+
+def test_what_was_told_before_hides_nothing_that_was_not(pair: list[Path]) -> None:
+    other = replace(_BAD, offset=6)
+    answers = {0: result(findings=(_BAD,)), 1: result(partition=1, findings=(_BAD, other))}
+    assert asked(pair, answers)[0] == [_BAD, other]
 
 
 def test_the_first_place_that_differs_is_shown_with_its_sides(pair: list[Path]) -> None:

@@ -13,7 +13,8 @@ from tests.builders import build_directory, make_records
 from tests.compare.test_reading import RECORDS as ALL
 from tests.compare.test_reading import SIZE, at, flip, idx, read, seg
 from waltzctl.engine.compare import replica_reading
-from waltzctl.engine.findings import Code, Finding
+from waltzctl.engine.errors import DiskReadError
+from waltzctl.engine.findings import Code, Finding, Severity
 from waltzctl.engine.inspect.verify import verify
 from waltzctl.engine.log.assess import Stretch, begun
 from waltzctl.engine.scan import scanner
@@ -41,20 +42,79 @@ def test_whole_segments(storage: Path) -> None:
     assert stretches(storage, 9) == [FIRST, MIDDLE, LAST]
     assert stretches(storage, 0, 20) == [FIRST, MIDDLE]
     assert stretches(storage, 0, 21) == [FIRST, MIDDLE, LAST]
-    for first in (0, 10, 20):
-        os.truncate(idx(storage, first), HEADER_SIZE - 1)
-    assert stretches(storage) == [replace(one, listed=None) for one in (FIRST, MIDDLE, LAST)], "no header, no index"
-    for first in (0, 10, 20):
-        idx(storage, first).unlink()
+    for first, size in ((0, 0), (10, HEADER_SIZE - 1), (20, HEADER_SIZE - 1)):
+        os.truncate(idx(storage, first), size)
+    assert stretches(storage) == [replace(one, listed=None) for one in (FIRST, MIDDLE, LAST)]
+    idx(storage, 20).unlink()
+    assert stretches(storage, 20) == [replace(LAST, listed=None)]
+
+
+def test_an_index_that_cannot_be_read_is_none(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = replica_reading.open_source
+
+    def failing(path: Path) -> object:
+        if path.suffix == ".idx":
+            raise DiskReadError(path, 0, OSError(5, "no"))
+        return opened(path)
+
+    monkeypatch.setattr(replica_reading, "open_source", failing)
     assert stretches(storage) == [replace(one, listed=None) for one in (FIRST, MIDDLE, LAST)]
 
 
-def test_a_segment_that_was_just_begun_is_sound(storage: Path) -> None:
+@pytest.mark.parametrize("first", [10, 20])
+@pytest.mark.parametrize("how", ["gone", "unreadable", "cut"])
+def test_a_data_file_that_cannot_be_read_was_begun(
+    storage: Path, first: int, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = replica_reading.open_source
+
+    def failing(path: Path) -> object:
+        if path == seg(storage, first):
+            raise DiskReadError(path, 7, OSError(5, "no")) if how == "unreadable" else FileNotFoundError(path)
+        return opened(path)
+
+    if how == "cut":
+        header = replica_reading.read_segment_header
+        monkeypatch.setattr(
+            replica_reading,
+            "read_segment_header",
+            lambda file: None if file.path == seg(storage, first) else header(file),
+        )
+    else:
+        monkeypatch.setattr(replica_reading, "open_source", failing)
+    found, reading = read(storage, 0, None)
+    assert ("broken", first, first + 10) in found
+    assert begun(first, first) in reading.stretches
+    assert [(one.code, one.offset) for one in reading.findings] == (
+        [(Code.READ_ERROR, 7)] if how == "unreadable" else []
+    )
+    assert reading.open_end == (first == 20)
+
+
+def test_a_range_that_ends_in_front_of_a_byte_leaves_it_to_others(storage: Path) -> None:
+    with seg(storage, 20).open("ab") as file:
+        file.write(b"x")
+    assert stretches(storage, 0, 30)[2] == begun(20, 20)
+    assert stretches(storage, 0, 31)[2].torn
+
+
+def test_a_segment_without_a_record_is_whole(storage: Path) -> None:
     for path in (seg(storage, 20), idx(storage, 20)):
         os.truncate(path, HEADER_SIZE)
     found, reading = read(storage, 0, None)
     assert (found, reading.findings, reading.open_end) == ([("held", 0, 20)], [], False)
-    assert reading.stretches == [FIRST, MIDDLE, Stretch(20, 20, 20, 19, listed=20)]
+
+
+def test_of_two_wrong_headers_that_of_the_data_is_told_once(storage: Path) -> None:
+    for path in (seg(storage, 20), idx(storage, 20)):
+        raw = bytearray(path.read_bytes())
+        raw[31] ^= 4  # its partition
+        raw[127] = 1  # reserved, which is a note
+        path.write_bytes(bytes(raw))
+    told = {one.path for one in verify([storage]) if isinstance(one, Finding)}
+    assert told >= {seg(storage, 20), idx(storage, 20)}
+    found = read(storage, 0, None)[1].findings
+    assert [(one.path, one.severity) for one in found] == [(seg(storage, 20), Severity.DAMAGE)]
 
 
 @pytest.mark.parametrize("rows", [1, 3, 10, 100])
@@ -66,14 +126,8 @@ def test_a_segment_that_goes_on_behind_the_next_ones_first_is_told_to_its_end(
         file.write(b"".join(one.encode() for one in ALL[20:24]))
     found, reading = read(storage, 0, None)
     assert (found, reading.stretches[1:]) == ([("held", 0, 30)], [replace(MIDDLE, next_id=24, accounted=23), LAST])
+    assert {stretches(storage, 0, high)[1].next_id for high in (20, 21)} == {24}
     assert stretches(storage, 0, 15)[1] == (begun(10, 10) if rows < 14 else replace(MIDDLE, next_id=24, accounted=23))
-
-
-@pytest.mark.parametrize("left", [1, 2, 39])
-def test_a_torn_end_behind_a_range_is_for_who_reads_on(storage: Path, left: int) -> None:
-    os.truncate(seg(storage, 20), at(28) + left)
-    found, reading = read(storage, 20, 28)
-    assert (found, reading.findings, reading.stretches) == ([("held", 20, 28)], [], [begun(20, 20)])
 
 
 @pytest.mark.parametrize(
@@ -225,6 +279,9 @@ def test_damage_is_for_who_reads_its_first_id(
     storage: Path, high: int, known: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flip(seg(storage, 20), at(25) + 40)
+    idx(storage, 20).unlink()
+    for low, count in ((25, 1), (26, 0), (27, 0)):
+        assert len(read(storage, low, None)[1].findings) == count
     for rows in (1, 5, 100):
         monkeypatch.setattr(scanner, "BATCH_ROWS", rows)
         found, reading = read(storage, 20, high)

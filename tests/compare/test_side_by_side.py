@@ -283,17 +283,21 @@ def test_what_is_taken_together_is_damaged_or_differs_where_either_does(
     monkeypatch.setattr(side_by_side, "MOST_RUNS", 1)
     result = compared([held(GOOD[:5])], pieces, monkeypatch=monkeypatch)
     assert (told(result), result.coarse) == (runs, coarse)
-    absent = compared(None, [held(GOOD[:5])], pieces, monkeypatch=monkeypatch)
-    shifted = [
-        (first, stop, (ABSENT, *(one + 1 if one >= 0 else one for one in versions))) for first, stop, versions in runs
-    ]
-    assert told(absent) == shifted, "a replica that has nothing there still has nothing"
 
 
 def test_what_is_taken_together_has_the_same_replicas_as_the_last_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(side_by_side, "MOST_RUNS", 2)
     result = compared([held(GOOD[:4])], [held(GOOD[1:2]), Broken(2, 4)], monkeypatch=monkeypatch)
     assert (told(result), result.coarse) == ([(0, 1, (0, ABSENT)), (1, 4, (0, DAMAGED))], True)
+
+
+def test_what_is_taken_together_ends_for_nobody_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(side_by_side, "MOST_RUNS", 1)
+    changed = held([other(GOOD[0]), *GOOD[1:3]])
+    result = compared([held(GOOD[:3])], [], [changed], monkeypatch=monkeypatch)
+    assert (told(result), result.coarse) == ([(0, 3, (0, ABSENT, 2))], True)
+    result = compared([held(GOOD[:6])], [held(GOOD[:3]), held([other(GOOD[5])])], monkeypatch=monkeypatch)
+    assert told(result) == [(0, 3, (0, 0)), (3, 5, (0, ABSENT)), (5, 6, (0, 1))]
 
 
 def test_versions_are_numbered_by_the_lowest_replica_that_holds_them(monkeypatch: pytest.MonkeyPatch) -> None:

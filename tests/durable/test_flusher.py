@@ -71,6 +71,17 @@ def test_what_fails_is_told_of_its_file_alone(threads: int, bad: tuple[int, ...]
     flusher.close()
 
 
+def test_all_that_have_nothing_to_do_help_where_there_are_too_few() -> None:
+    flusher = Flusher(log=LOG, threads=2)
+    sync(flusher, [File(number) for number in range(3)])
+    while len(flusher._idle) < 2:
+        threading.Event().wait(0.001)
+    idle = list(flusher._idle)
+    assert flusher._helpers(5) == idle
+    flusher._idle = idle
+    flusher.close()
+
+
 @pytest.mark.parametrize("how", [fails, closed])
 def test_a_file_alone_fails_in_the_same_way(how: Callable[[], None]) -> None:
     flusher = Flusher(log=LOG)

@@ -331,6 +331,18 @@ def test_a_file_of_somebody_else_is_read_with_its_access_time(tmp_path: Path, mo
     assert flags == [os.O_RDONLY | os.O_NOATIME, os.O_RDONLY]
 
 
+def test_what_is_opened_is_neither_waited_for_nor_kept_for_children(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b"")
+    flags: list[int] = []
+    real = os.open
+    monkeypatch.setattr(os, "open", lambda name, wanted, mode: flags.append(wanted) or real(name, wanted, mode))
+    os.close(open_regular(path, os.O_RDONLY))
+    assert flags == [os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY]
+
+
 # --- reading and writing ------------------------------------------------------------------------------------------
 
 

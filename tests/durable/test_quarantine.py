@@ -569,6 +569,17 @@ def test_what_a_later_repair_changed_is_told_apart_from_what_anybody_changed(tre
         check_as_left(first, (first, replace(second, state=RepairState.UNDONE)))
 
 
+@pytest.mark.parametrize("changed", ["0/a.seg", "waltz-storage.ctl"])
+@pytest.mark.parametrize("first", ["0/a.seg", "waltz-storage.ctl"])
+def test_every_file_of_a_repair_has_to_be_as_it_left_it(tree: Path, first: str, changed: str) -> None:
+    names = sorted(["0/a.seg", "waltz-storage.ctl"], key=lambda name: name != first)
+    entry = run(tree, [Cut(tree / name, 9) for name in names])
+    check_as_left(entry, (entry,))
+    (tree / changed).write_bytes(b"newer")
+    with pytest.raises(StalePlanError, match=f"{changed}: the file is not as the repair {entry.id} left it"):
+        check_as_left(entry, (entry,))
+
+
 @pytest.mark.parametrize("now", ["there", "nowhere", "both", "a file is in its place"])
 def test_a_directory_that_was_moved_is_where_it_was_moved_to(tree: Path, now: str) -> None:
     move = KeptMove("0", ".waltzctl/unassigned/0")

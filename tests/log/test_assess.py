@@ -95,6 +95,7 @@ def _within(begins: int, stop: int) -> Stretch:
         ([replace(WHOLE, listed=15), behind(15)], 0, [Gap(10, 15, 15, 0)]),
         ([WHOLE, replace(behind(), listed=25, excess=True)], 0, [IndexExcess(10)]),
         ([_LONG, _within(5, 8), behind(30)], 0, [Overlap(5, 30, 5)]),
+        ([_LONG, _within(5, 8), _within(9, 12), behind(30)], 0, [Overlap(5, 30, 5)]),
         ([_LONG, _within(5, 8), _within(10, 12), behind(30)], 0, [Overlap(5, 30, 5)]),
         ([_LONG, _within(5, 8), _within(10, 12), behind(31)], 0, [Overlap(5, 30, 5), Gap(30, 31, 31, 10)]),
     ],

@@ -52,6 +52,33 @@ def test_each_kind_of_place_is_read_in_its_own_way() -> None:
     assert ways == [places._LOCAL, places._LOCAL, places._REMOTE, VAULTS]
 
 
+@pytest.mark.parametrize(
+    ("scheme", "advice"), [("hdfs", "hdfs needs a Hadoop client"), ("s3", "does the file system answer")]
+)
+def test_what_reads_a_kind_of_url_is_advised_where_it_fails(
+    scheme: str, advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise OSError("no library\nand a trace")
+
+    monkeypatch.setattr(fsspec, "filesystem", fails)
+    with pytest.raises(UnavailableError, match=f"{scheme} URLs cannot be read here: no library; {advice}"):
+        places.file_system(places.UrlPath(f"{scheme}://made-up-{scheme}/d"))
+
+
+def test_when_names_of_a_directory_changed_is_told_where_the_system_tells(tmp_path: Path) -> None:
+    os.utime(tmp_path, ns=(5, 7_000_000_001))
+    assert places.directory_modified_ns(tmp_path) == 7_000_000_001
+    assert places.directory_modified_ns(place("s3://made-up-order/d")) is None
+
+
+def test_options_are_the_same_in_any_order() -> None:
+    for options in ({"anon": True, "key": "k"}, {"key": "k", "anon": True}):
+        path = place("s3://made-up-order/d", options)
+        assert isinstance(path, UrlPath)
+        assert places._options[path.root_url] == (("anon", True), ("key", "k"))
+
+
 def test_names_come_in_their_order_whatever_the_system_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "listdir", lambda _: ["b", "c", "a"])
     assert list(names(tmp_path)) == ["a", "b", "c"]

@@ -43,6 +43,16 @@ def test_a_control_file_of_the_most_partitions_is_read_whole(tmp_path: Path, mon
         control = read_control(path / "waltz-storage.ctl")
         assert control is not None
         assert (control.size_fits, len(control.partitions)) == (True, 5)
+        with (path / "waltz-storage.ctl").open("ab") as file:
+            file.write(b"x")
+        control = read_control(path / "waltz-storage.ctl")
+        assert control is not None
+        assert not control.size_fits
+
+
+def test_partitions_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    path = build_directory(tmp_path / "s", dict.fromkeys((10, 2, 9), 1), num_partitions=11)
+    assert list(view_storage(path).partitions) == partition_directories(path) == [2, 9, 10]
 
 
 def test_a_control_file_that_the_disk_does_not_give_is_an_error(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:

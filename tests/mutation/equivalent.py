@@ -31,6 +31,7 @@ _STATES, _VOTE = "engine/compare/states.py", "engine/quorum/vote.py"
 _FORK = "fork = not agreed or agreed[-1].first < self.outvoted[-1][0]"
 _WITHIN = "if not run.first <= number < run.stop:  # in front of all, or behind"
 _POSSIBLE = "return _Judged(run, _Outcome.CERTAIN if acknowledged else _Outcome.POSSIBLE, possible[0])"
+_ENDS = "_ENDS = VerifyOptions(quick=True, ends_only=True)"
 _LEAST = "least = sessions[quorum - 1] if len(sessions) >= quorum else None"
 _COMPARE = (
     Equivalent(
@@ -86,12 +87,15 @@ _COMPARE = (
         "known = mark is not None or proven >= 0",
         "held up to -1 is held up to nothing: no run lies below it, and no border comes of it",
     ),
-    Equivalent(
-        "engine/compare/compare.py",
-        "_Gathered.joined",
-        "for one in joints(sorted(own, key=lambda one: one.begins), 0):",
-        "for one in joints(sorted(own, key=lambda one: one.begins), (-1)):",
-        "what a first segment should begin with is at least the id behind all in front of it, which is 0",
+    *(
+        Equivalent(
+            "engine/compare/replica_reading.py",
+            "",
+            _ENDS,
+            _ENDS.replace(one, one.replace("True", "False")),
+            "whoever reads more of a segment than its end tells the same of that",
+        )
+        for one in ("quick=True", "ends_only=True")
     ),
     Equivalent(
         "engine/compare/plans.py",
@@ -100,15 +104,19 @@ _COMPARE = (
         "begin = (-1) if own.last_transaction_id is None else own.last_transaction_id + 1",
         "it is only asked whether ids lie behind it, and none lies in front of 0",
     ),
-    *(
-        Equivalent(
-            "engine/compare/replica_reading.py",
-            "",
-            "_ENDS = VerifyOptions(quick=True, ends_only=True)",
-            f"_ENDS = VerifyOptions({options})",
-            "how much of a segment is read of which only the end is asked for: it says the same of that, and takes longer",
-        )
-        for options in ("quick=False, ends_only=True", "quick=True, ends_only=False")
+    Equivalent(
+        "engine/compare/compare.py",
+        "_Gathered.joined",
+        "for one in joints(sorted(own, key=lambda one: one.begins), 0):",
+        "for one in joints(sorted(own, key=lambda one: one.begins), (-1)):",
+        "no segment begins in front of 0, which is expected then as well",
+    ),
+    Equivalent(
+        "engine/quorum/recovery.py",
+        "Replica",
+        "marked: bool = False",
+        "marked: bool = True",
+        "it is asked of replicas that have connected, which settles it",
     ),
 )
 
@@ -535,6 +543,7 @@ _READ_CODE = 'data = b"".join(iter(lambda: os.read(descriptor, 1 << 20), b""))'
 _RISING = "rising = _rising(x_power(31), LENGTHS + 64) << np.uint64(32)"
 _WORDS_OF_HEADER = "while place > 64 - HEADER - BLOCK:"
 _NO_WAIT = '_NO_WAIT = getattr(os, "RWF_NOWAIT", 1 << 30)'
+_COPIED = "builder.call(function, [*pointers, arguments[2], ir.Constant(ir.IntType(1), 0)])"
 _IF_CONSTANT = "return _constant(builder, value) if constant else value"
 _CONSTANT_LOADS = (
     'load_64, load_fixed = _load("=64"), _load("=64", constant=True)',
@@ -755,6 +764,16 @@ _SCAN = (
         "value = _loaded(builder, arguments[0], kind)",
         "value = _loaded(builder, arguments[(-1)], kind)",
         "there is one",
+    ),
+    *(
+        Equivalent(
+            "engine/scan/machine.py",
+            "copy_bytes.generate",
+            _COPIED,
+            _COPIED.replace("IntType(1), 0)", f"IntType(1), {bit})"),
+            "a copy that counts as volatile is the same copy",
+        )
+        for bit in ("1", "(-1)")
     ),
     Equivalent(
         "engine/scan/native.py",
@@ -2275,6 +2294,7 @@ _GOOD = "good = rising & (stored >= tail.offset) & (stored < size)"
 _FURTHER = (
     "if found is not None and found.offset > bounds[-1].offset and found.transaction_id > bounds[-1].transaction_id:"
 )
+_INSIDE = "low, high = (middle + 1, high) if 0 <= entry(middle) <= size - RECORD_OVERHEAD else (low, middle)"
 _REACHED = "reached = max(reached, expected or 0)"
 _NO_ENTRY = "if transaction_id < self.begins or count <= 0 or transaction_id - self.begins > _FARTHEST:"
 _NO_BYTES = "if transaction_id < self.begins or transaction_id - self.begins > _FARTHEST:"
@@ -2303,6 +2323,65 @@ _LOG = (
         "found = self.entries(transaction_id, 1)",
         "found = self.entries(transaction_id, 2)",
         "only the first is looked at",
+    ),
+    Equivalent(
+        "engine/log/view.py",
+        "view_partition",
+        "elif state is not None or places.still_named(path / name):",
+        "elif False or places.still_named(path / name):",
+        "what is a regular file has a name, and asking for it once more costs a request",
+    ),
+    Equivalent(
+        "engine/log/evidence.py",
+        "written_entries",
+        "start = max(0, count - chunk)",
+        "start = min(0, count - chunk)",
+        "whoever reads from the beginning finds the same end, and reads more",
+    ),
+    *(
+        Equivalent(
+            "engine/log/evidence.py",
+            "_leads_here",
+            _INSIDE,
+            _INSIDE.replace("0 <=", new),
+            "no record begins in a header",
+        )
+        for new in ("0 <", "1 <=")
+    ),
+    Equivalent(
+        "engine/log/parts.py",
+        "cut",
+        _FURTHER,
+        _FURTHER.replace("found.offset >", "found.offset >="),
+        "at one place stands one record, with one id",
+    ),
+    Equivalent(
+        "engine/log/index.py",
+        "IndexReader.entry",
+        "return int(found[0]) if len(found) else None",
+        "return int(found[(-1)]) if len(found) else None",
+        "it is the only one",
+    ),
+    Equivalent(
+        "engine/log/evidence.py",
+        "evidence",
+        "if segment.entries and first + segment.entries > without_data:",
+        "if segment.entries and True:",
+        "an index that lists less proves less, which the next lines say again",
+    ),
+    Equivalent(
+        "engine/log/evidence.py",
+        "_leads_here",
+        "if offset < HEADER_SIZE:",
+        "if offset <= HEADER_SIZE:",
+        "the record behind the header is the first, and the first is not asked for",
+    ),
+    Equivalent(
+        "engine/log/assess.py",
+        "joints",
+        "if expected is not None and one.begins > expected:",
+        "if expected is not None and one.begins >= expected:",
+        "where it begins as expected the lower of the two is what it was",
     ),
     Equivalent(
         "engine/log/parts.py",
@@ -3389,6 +3468,14 @@ _QUICK = "the long way makes the same of the only one; this one is quicker"
 _ENDED = "nothing is left of what was received, so that nobody asks how long the next frame is"
 _ONE_MORE = "however much more is read, it is more than may be there"
 _NODE = (
+    Equivalent(
+        "engine/durable/disk.py",
+        "_read_fully",
+        "while length > 0:",
+        "while length >= 0:",
+        "where nothing is wanted nothing comes, which ends it as well",
+    ),
+    Equivalent("engine/durable/flusher.py", "Flusher.flush", "if len(files) <= 1:", "if len(files) < 1:", _QUICK),
     Equivalent(
         "engine/net/metrics.py",
         "Sample.quantile",

@@ -117,4 +117,18 @@ QUARANTINE: tuple[Slip, ...] = (
         ("tests/durable/test_flusher.py",),
         "a node that is stopped while it syncs never ends",
     ),
+    Slip(
+        _UNDOABLE,
+        "if path in but or same_contents(stamp_as(path, file.after), file.after):\n            continue",
+        "if path in but or same_contents(stamp_as(path, file.after), file.after):\n            break",
+        ("tests/durable/test_quarantine.py::test_every_file_of_a_repair_has_to_be_as_it_left_it",),
+        "an undo looks at the first file alone, and puts old bytes over what was written since into the others",
+    ),
+    Slip(
+        "engine/storage/directory.py",
+        "if released and not after.available and before.available:",
+        "if released and before.available:",
+        ("tests/storage/test_directory.py::test_availability_survives_and_the_documented_bytes_do_not_change",),
+        "a partition that is available and is made so is switched off for a released node",
+    ),
 )

@@ -304,7 +304,7 @@ THIRD: tuple[Slip, ...] = (
         "engine/server/store_session.py",
         "while self._undecided and len(self._undecided[0].voters) >= self._quorum:",
         "while self._undecided and len(self._undecided[0].voters) >= self._quorum - 1:",
-        ("tests/server/test_checkpoints.py::test_a_session_ends_after_so_many_transactions",),
+        ("tests/server/test_store_session.py::test_a_batch_is_committed_once_a_quorum_has_written_it_and_not_before",),
         "a transaction is acknowledged that a quorum does not have",
     ),
     Slip(

@@ -75,10 +75,11 @@ class Scratch:
         file.write_text(text)
         Path(importlib.util.cache_from_source(str(file))).unlink(missing_ok=True)
 
-    def failing(self, tests: Sequence[str]) -> str:
+    def failing(self, tests: Sequence[str], patience: float | None = PATIENCE) -> str:
         """Run tests of the copy, up to the first that fails; the line that names it, empty when all pass.
 
-        Tests that do not come to an end count as failed.  Raises RuntimeError when they could not be run.
+        Tests that do not come to an end within `patience` seconds count as failed.  Raises RuntimeError when they could not be
+        run.
         """
         command = [
             sys.executable,
@@ -102,10 +103,10 @@ class Scratch:
                 capture_output=True,
                 text=True,
                 check=False,
-                timeout=PATIENCE,
+                timeout=patience,
             )
         except subprocess.TimeoutExpired:
-            return f"FAILED {' '.join(tests)}: no end within {PATIENCE:g} s"
+            return f"FAILED {' '.join(tests)}: no end within {patience:g} s"
         if ended.returncode not in (0, _FAILED):
             raise RuntimeError(
                 f"{' '.join(tests)}: pytest ended with {ended.returncode}:\n{ended.stdout[-3000:]}{ended.stderr}"

@@ -25,7 +25,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from tests.net.certificates import DER, PASSWORD, Authority, Leaf, self_made
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError
 from waltzctl.engine.net import keystore, tls
-from waltzctl.engine.net.keystore import MAX_STORE_SIZE, _ordered_chain, read_key_store, read_trust_store
+from waltzctl.engine.net.keystore import _ordered_chain, read_key_store, read_trust_store
 from waltzctl.engine.net.tls import client_context, load_material, self_signed, server_context
 from waltzctl.engine.net.tls_options import StoreType, TlsOptions, client_names, store_type_of
 
@@ -372,7 +372,7 @@ def test_a_truncated_store_is_told(tmp_path: Path, kind: str, share: float) -> N
         (b"-----BEGIN CERTIFICATE-----\nno\n-----END CERTIFICATE-----\n", "PKCS12", "PEM, not PKCS12"),
         (b"-----BEGIN CERTIFICATE-----\nno\n-----END CERTIFICATE-----\n", "PEM", "no certificate in PEM form"),
         (b"\x30\x82\x01", "PKCS12", "damaged or unknown PKCS12"),
-        (b"x" * (MAX_STORE_SIZE + 1), "PEM", "this is no key store"),
+        (b"x" * ((16 << 20) + 1), "PEM", "more than 16777216 bytes; this is no key store"),
     ],
 )
 def test_what_is_no_store_is_told(tmp_path: Path, contents: bytes, kind: str, message: str) -> None:

@@ -328,7 +328,8 @@ def test_draining_accepts_nobody_and_ends_with_the_last_answer() -> None:
     assert not going.peer.wire.aborted
 
 
-def test_closing_ends_who_is_about_to_connect_and_looks_no_more() -> None:
+@pytest.mark.parametrize("later", [False, True])
+def test_closing_ends_who_is_about_to_connect_and_looks_no_more(later: bool) -> None:
     going = Going()
     ended: list[str] = []
 
@@ -342,8 +343,8 @@ def test_closing_ends_who_is_about_to_connect_and_looks_no_more() -> None:
     async def close() -> None:
         going.port._arriving.add(asyncio.ensure_future(shaking_hands()))
         await asyncio.sleep(0)
-        later = asyncio.get_running_loop().call_later
-        going.peer.wire.abort = lambda: later(0.01, going.peer.connection.connection_lost, None)  # type: ignore[method-assign]
+        loop, lost = asyncio.get_running_loop(), going.peer.connection.connection_lost
+        going.peer.wire.abort = lambda: loop.call_later(0.01, lost, None) if later else lost(None)  # type: ignore[method-assign]
         await going.port.close()
         assert ended == ["hands"]
         assert going.port.connections == (), "it waits until they are gone"

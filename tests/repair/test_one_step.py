@@ -44,7 +44,7 @@ def one(tmp_path: Path) -> Scene:
 
 def agreed(nodes: list[Path]) -> Repair | None:
     """The plan for the first replica, without leave to lose anything."""
-    found = plans(list(compared(*nodes).partitions.values()), nodes)
+    found = plans(list(compared(*nodes).partitions.values()), nodes, allow_data_loss=False)
     return next((repair for repair in found if repair.plan.path == nodes[0]), None)
 
 

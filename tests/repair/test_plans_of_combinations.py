@@ -8,6 +8,7 @@ import pytest
 
 from tests.repair.twelve import Damage, Twelve, at, planned, ways
 from waltzctl.engine.repair.arguments import Agreed
+from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.formats.control import Layout
 
 
@@ -352,6 +353,32 @@ CASES: dict[str, tuple[Damage, Damage, Agreed | None, str]] = {
           make 4.idx of 160
         """,
     ),
+    "the index has a record inside a loss, and the replica the same one": (
+        lambda d: (d.spoil(4, 5), d.point(4, 6, at(5) + 1), d.spoil(7)),
+        sound,
+        None,
+        """
+        replica, loss replica: restore-record 4.seg 7..7 [308+60]; restore-record 4.seg 4..5 [128+120]; rebuild-index
+          4.idx; = write 4.seg [128+120]; = write 4.seg [308+60]; = make 4.idx of 160
+        """,
+    ),
+    "the index has two records inside losses, and the replica other ones": (
+        lambda d: (d.spoil(4), d.point(4, 5, at(4) + 1), d.spoil(6), d.point(4, 7, at(6) + 1)),
+        lambda d: d.put(4, range(4, 8), other=[5, 7]),
+        None,
+        """
+        unasked, loss: ? record-checksum 6 x1 in 4 [248+60]; ? record-checksum 4 x1 in 4 [128+60]
+        replica, loss replica: ? record-checksum 4 x3 in 4 [128+180]
+        """,
+    ),
+    "the index has a record inside the second loss of two": (
+        lambda d: (d.spoil(4, 6), d.point(4, 7, at(6) + 1)),
+        sound,
+        None,
+        """
+        unasked: ? record-checksum 6 x1 in 4 [248+60]; ? record-checksum 4 x1 in 4 [128+60]
+        """,
+    ),
     "the index has a record inside a loss, and the replica none": (
         lambda d: (d.spoil(4, 5), d.point(4, 6, at(5) + 1), d.spoil(7)),
         lambda d: d.drop(4),
@@ -552,3 +579,17 @@ def test_what_is_planned(tmp_path: Path, name: str) -> None:
     assert wanted == {
         way: planned(tmp_path / way, damage, way, replica=replica, agreed=told, layout=layout) for way in wanted
     }
+
+
+def test_one_replica_of_two_tells_that_a_record_is_data(tmp_path: Path) -> None:
+    """The other one has nothing there."""
+    here, there, without = (Twelve(tmp_path / name) for name in ("d", "r", "s"))
+    here.spoil(4, 5, 7)
+    here.point(4, 6, at(5) + 1)
+    there.put(4, range(4, 8), other=[6])
+    without.drop(4)
+    steps = plan_recover(here.root, replicas=[there.root, without.root]).plan.steps
+    assert [(one.action, one.from_transaction_id, one.to_transaction_id) for one in steps] == [
+        ("restore-record", 4, 7),
+        ("rebuild-index", None, None),
+    ]

@@ -266,12 +266,20 @@ def test_the_indexes_of_a_partition_of_nobody_stay_as_they_are(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("first", "entries", "severity"),
-    [(8, 0, "repairable"), (8, 1, "damage"), (4, 0, "damage"), (0, 0, "damage")],
+    ("firsts", "first", "entries", "severity"),
+    [
+        ((0, 4, 8), 8, 0, "repairable"),
+        ((0, 4, 8), 8, 1, "damage"),
+        ((0, 4, 8), 4, 0, "damage"),
+        ((0, 4, 8), 0, 0, "damage"),
+        ((0, 4, 5), 4, 0, "damage"),
+    ],
 )
-def test_part_of_a_header_is_harmless_at_the_end_alone(tmp_path: Path, first: int, entries: int, severity: str) -> None:
+def test_part_of_a_header_is_harmless_at_the_end_alone(
+    tmp_path: Path, firsts: tuple[int, ...], first: int, entries: int, severity: str
+) -> None:
     """There a crash leaves it; in the middle a segment is lost, whatever its index says."""
-    d = Twelve(tmp_path / "d")
+    d = Twelve(tmp_path / "d", firsts=firsts)
     d.cut(first, 127)
     d.list(first, entries)
     (left,) = plan_rebuild_index(d.root).plan.undecided

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from uuid import UUID
 
@@ -290,6 +290,12 @@ def test_a_neighbour_next_to_the_loss_must_be_there(replica: ReplicaSegments) ->
     assert isinstance(find_proven([replica], 0, 23, 24, beside(None, other(25))), Proven)
 
 
+def find_why(replicas: Sequence[ReplicaSegments], neighbours: Neighbours) -> str:
+    found = find_proven(replicas, 0, 11, 12, neighbours)
+    assert isinstance(found, Refusal)
+    return found.why
+
+
 def test_replicas_that_disagree_prove_nothing_and_one_that_has_none_does_not_count(tmp_path: Path) -> None:
     one, same, differing, without = (opened(build(tmp_path / name)) for name in "abcd")
     path = seg(differing, 10)
@@ -313,6 +319,8 @@ def test_replicas_that_disagree_prove_nothing_and_one_that_has_none_does_not_cou
     assert isinstance(refused, Refusal)
     assert refused.why.count("does not hold") == 1
     assert "another record 11 behind" in refused.why
+    assert "another record" not in find_why([without], beside(RECORDS[10], other(12)))
+    assert "another record 10 before" in find_why([one], beside(other(10), other(12))), "what is said first is enough"
 
 
 def test_a_replica_that_cannot_be_read_proves_nothing(replica: ReplicaSegments) -> None:

@@ -348,6 +348,13 @@ def test_where_what_is_behind_a_transaction_begins(
         assert _offset_behind(content, 4, after, segment, 8) == offset
 
 
+def test_what_stands_under_a_wrong_id_in_front_of_what_is_behind_is_cut_with_it(tmp_path: Path) -> None:
+    d = Twelve(tmp_path / "d")
+    d.put(4, [8, 4, 9])
+    segment = SegmentView(0, 4, FileState.of(d.seg(4)), FileState.of(d.idx(4)))
+    assert _offset_behind(Content.of_file(d.seg(4), 308), 4, 3, segment, 8) == HEADER_SIZE
+
+
 @pytest.mark.parametrize("after", [2, 3, 4, 5])
 def test_an_empty_segment_ends_in_front_of_its_first_transaction(tmp_path: Path, after: int) -> None:
     d = Twelve(tmp_path / "d")

@@ -223,6 +223,8 @@ _END = 128 + 3 * 50
         ({(_END, 8): 500}, set(), 2000, False),  # to the run itself: it stands behind the damage
         ({(_END, 8): 400, (400, 9): 900}, set(), 2000, True),
         ({(_END, 8): 400, (400, 8): 900}, set(), 2000, False),
+        ({(_END, 8): 499, (499, 9): 900}, set(), 2000, True),
+        ({(_END, 8): 501, (501, 9): 900}, set(), 2000, True),
         ({(_END, 8): 900}, {(_END, 8, 500)}, 2000, False),  # its checksums prove that it ends in front of the run
         ({}, {(_END, 8, 900)}, 2000, True),
         ({}, {(_END, 8, 2000)}, 2000, True),

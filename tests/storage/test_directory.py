@@ -315,6 +315,18 @@ def test_a_partition_that_was_given_up_holds_no_file(tmp_path: Path, delete_file
             partition.append(make_records(1, first=3))
 
 
+def test_a_partition_that_is_opened_again_is_held_once(tmp_path: Path) -> None:
+    """Two that write the same files would spoil them."""
+    build_directory(tmp_path, {0: 3})
+    with opened(tmp_path) as storage:
+        before = len(os.listdir("/proc/self/fd"))
+        old = storage.partition(0)
+        storage.reopen(0).append(make_records(1, first=3))
+        assert len(os.listdir("/proc/self/fd")) == before
+        with pytest.raises(RefusedError, match="closed"):
+            old.append(make_records(1, first=3))
+
+
 def test_the_control_file_is_durable_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that died may have left in the system's memory what is about to be believed."""
     build_directory(tmp_path, {0: 3})

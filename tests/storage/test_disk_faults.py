@@ -17,7 +17,7 @@ from tests.blocks import encoded_block, wire_record
 from tests.builders import build_directory, make_records
 from tests.repair.trees import recording
 from tests.storage.faulty_disks import everything_is_there
-from tests.storage.support import LAYOUTS, SMALL, opened
+from tests.storage.support import LAYOUTS, SMALL, built, damage, data_path, offset_of, opened
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DiskFullError, DiskWriteError, SyncFailedError
 from waltzctl.engine.inspect.verify import VerifySummary, verify
@@ -162,6 +162,23 @@ def test_a_failed_sync_ends_the_partition_and_nothing_else(
     with opened(tmp_path, SMALL) as storage:
         assert storage.partition(0).read_wire(0, 10**6).data == records_until(acknowledged + GROUP)
         assert storage.partition(1).max_transaction_id == GROUP - 1
+
+
+def test_a_disk_that_failed_a_sync_and_spoiled_a_record_leaves_a_partition_to_read_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is damaged is not cut either when it is opened again."""
+    records = built(tmp_path, 10, mark=9)
+    with opened(tmp_path, SMALL) as storage:
+        with (
+            failing(monkeypatch, SYNCS, errno.EIO, 0, lambda path: path.endswith(".seg")),
+            pytest.raises(SyncFailedError),
+        ):
+            storage.partition(0).append_blocks(blocks(10))
+        damage(data_path(tmp_path), offset_of(records, 9) + 9)
+        reopened = storage.reopen(0)
+        assert reopened.quarantined
+        assert reopened.read_range(0, 9) == records[:9]
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO])

@@ -846,6 +846,7 @@ def pending(size: int = 0, **fields: object) -> PendingRecord:
         ([59, 0, 0], 9, [2, 1]),
         ([19, 0, 0], 9, [3]),
         ([20, 0, 0], 9, [2, 1]),
+        ([60, 19, 0, 0], 9, [1, 3]),
     ],
 )
 def test_batches_end_with_their_number_or_their_bytes(

@@ -417,3 +417,8 @@ def test_w9_other_joints_that_do_not_fit(tmp_path: Path, layout: Layout, what: s
     before = digest(tmp_path)
     expected = {"first segment": "segment-gap", "end of a sealed segment": "segment-gap", "overlap": "segment-overlap"}
     assert_quarantined_and_kept(tmp_path, before, expected[what])
+    first = 10 if what == "first segment" else 0
+    with opened(tmp_path) as storage:
+        partition = storage.partition(0)
+        assert partition.first_transaction_id == first, "there is nothing to read before it"
+        assert partition.read(first) == records[first]

@@ -28,6 +28,7 @@ DATA = client.TransactionData(b"abc", 0x352441C2)
 DOCUMENTED: list[tuple[int, Any, str]] = [
     (4, client.MountRequest(ID, -1, 0), f"4c 0004 00000021 00 {R} ffffffffffffffff 0000000000000000"),
     (4, client.MountResponse(ID, MountState.READY), f"4c 0004 00000015 01 {R} 00000000"),
+    (4, client.MountResponse(ID, MountState.NOT_READY), f"4c 0004 00000015 01 {R} 00000001"),
     (4, client.MountResponse(ID, MountState.CLIENT_AHEAD), f"4c 0004 00000015 01 {R} 00000002"),
     (0, client.MountResponse(ID, MountState.READY), f"4c 0000 00000012 01 {R} 01"),
     (2, client.MountResponse(ID, MountState.NOT_READY), f"4c 0002 00000012 01 {R} 00"),
