@@ -106,9 +106,9 @@ def test_a_segment_without_a_record_is_whole(storage: Path) -> None:
 
 
 def test_of_two_wrong_headers_that_of_the_data_is_told_once(storage: Path) -> None:
-    for path in (seg(storage, 20), idx(storage, 20)):
+    for path, partition in ((seg(storage, 20), 4), (idx(storage, 20), 5)):
         raw = bytearray(path.read_bytes())
-        raw[31] ^= 4  # its partition
+        raw[31] = partition
         raw[127] = 1  # reserved, which is a note
         path.write_bytes(bytes(raw))
     told = {one.path for one in verify([storage]) if isinstance(one, Finding)}
