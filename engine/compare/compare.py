@@ -92,8 +92,8 @@ class _Gathered:
     def all_runs(self) -> tuple[Run, ...]:
         """With what is missing up to where a replica is proven to have held everything: it has lost that."""
         marks = [one.held_to if one.replica is not None else None for one in self.members]
-        highest = max((mark + 1 for mark in marks if mark is not None), default=0)
         end = self.runs[-1].stop if self.runs else 0
+        highest = max([end, *(mark + 1 for mark in marks if mark is not None)])
         runs = [*self.runs]
         if highest > end:
             runs.append(Run(end, highest, (ABSENT,) * len(self.members)))
@@ -116,10 +116,10 @@ class _Comparison:
         members = {number: directories.members(number) for number in wanted}
         self._members = {number: found for number, found in members.items() if found}
         self._unassigned = tuple(number for number, found in members.items() if not found)
-        most = max(map(len, self._members.values()), default=0)
-        if options.last_replicas is not None and options.last_replicas < most:
+        last = options.last_replicas
+        if last is not None and (more := [len(found) for found in members.values() if len(found) > last]):
             raise InvalidRequestError(
-                f"{options.last_replicas} replicas: {most} of the directories that were given are replicas of one partition"
+                f"{last} replicas: {max(more)} of the directories that were given are replicas of one partition"
             )
         self._seen: set[tuple[str, str, int | None, int | None]] = set()
         self._findings = self._records = self._bytes = 0

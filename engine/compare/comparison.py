@@ -71,7 +71,7 @@ class ReplicaComparison:
     outvoted: tuple[Range, ...]
     sources: tuple[RestoreSource, ...]
     votes: bool
-    open_end: bool = False
+    open_end: bool
 
     @property
     def damaged_records(self) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from waltzctl.engine.columns.column import Stands
 from waltzctl.engine.columns.record_columns import RECORD
 from waltzctl.engine.compare.comparison import PartitionComparison
 from waltzctl.engine.compare.side_by_side import Side
@@ -18,9 +17,9 @@ if TYPE_CHECKING:
 _BATCH = 10_000
 _OF_A_RECORD = tuple(
     one for one in RECORD.columns
-    if Stands.VIEW in one.stands and not one.given and one.name not in ("partition", "transaction_id")
+    if not one.given and one.name not in ("partition", "transaction_id")
 )  # fmt: skip
-"""Columns that are those of the Spark data source; what a view says beside the record is not of the record."""
+"""Columns that are those of the Spark data source; what is said beside the record where it is asked for is not of it."""
 
 
 def load_arrow() -> Any:
@@ -67,12 +66,12 @@ def rows(comparison: PartitionComparison) -> Iterator[dict[str, Any]]:
     paths = [one.path for one in comparison.replicas]
     for run in comparison.runs:
         kept = chosen.get(run.first)
-        if len(set(run.versions)) == 1 and run.versions[0] >= 0 and kept is not None:
+        if kept is not None and all(version == kept.version for version in run.versions):
             continue
         holder = kept.run.versions.index(kept.version) if kept and kept.version in run.versions else None
         for number, version in enumerate(run.versions):
             state = _state(version, run, kept)
-            mended = state in ("damaged", "outvoted")
+            source = None if holder is None or state not in ("damaged", "outvoted") else str(paths[holder])
             yield {
                 "partition": comparison.partition,
                 "first_transaction_id": run.first,
@@ -80,7 +79,7 @@ def rows(comparison: PartitionComparison) -> Iterator[dict[str, Any]]:
                 "node": str(paths[number]),
                 "state": state,
                 "version": version if version >= 0 else None,
-                "restore_from": str(paths[holder]) if mended and holder is not None else None,
+                "restore_from": source,
                 **_record(next((one for one in sides.get(run.first, ()) if one.replica == version), None)),
             }
 

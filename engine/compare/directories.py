@@ -10,7 +10,7 @@ from pathlib import PurePath
 from waltzctl.engine.compare.replica_reading import PartitionReplica, Segment
 from waltzctl.engine.errors import InvalidRequestError, MismatchError, NotWaltzError
 from waltzctl.engine.findings import Finding
-from waltzctl.engine.findings.control_files import control_missing, control_short, pair_findings
+from waltzctl.engine.findings.control_files import control_missing, control_short, control_size, pair_findings
 from waltzctl.engine.findings.directory_contents import ledger_damaged
 from waltzctl.engine.inspect.control_checks import ControlState
 from waltzctl.engine.inspect.partition_runs import PartitionRun, runs
@@ -87,14 +87,20 @@ class Directories:
         for view, ledger in zip(self.views, self.ledgers, strict=True):
             if ledger.fault is not None:
                 yield ledger_damaged(ledger_path(view.path), ledger.fault, view.path)
-            if view.control is None and view.control_state is not None:
-                yield control_short(view.control_path, view.control_state.size, view.path)
-            elif view.control is None:
-                yield control_missing(view.control_path, view.path)
+            control, state = view.control, view.control_state
+            if control is None:
+                yield (
+                    control_missing(view.control_path, view.path)
+                    if state is None
+                    else control_short(view.control_path, state.size, view.path)
+                )
+                continue
+            if not control.size_fits:
+                yield control_size(view.control_path, control, view.path)
             for number in sorted(partitions):
-                info = info_of(view.control, number)
-                if view.control is not None and info is not None and info.current is None and belongs(view, number):
-                    yield from pair_findings(view.control_path, view.control.layout, info, view.path)
+                info = info_of(control, number)
+                if info is not None and info.current is None and belongs(view, number):
+                    yield from pair_findings(view.control_path, control.layout, info, view.path)
 
     def runs(self, partitions: Collection[int]) -> tuple[dict[int, PartitionRun], ...]:
         """Of each directory the partitions, for what is told of each as a whole."""
@@ -173,11 +179,12 @@ def open_directories(paths: Sequence[PurePath], partitions: Collection[int] | No
                 f"{path}: {found.num_partitions} partitions, {first} has {wanted.num_partitions}",
                 advice="verify tells which of the two control files is damaged",
             )
+    longest = max((control for _, control in controls), key=lambda one: (one.size_fits, len(one.partitions)))
     if partitions is not None:
-        check_partitions(reference, partitions)
+        check_partitions(longest, partitions)
     held = tuple(places.lock_holder(view.path, view.control_path) is not None for view in views)
     ledgers = tuple(read_ledger(view.path) for view in views)
-    return Directories(views, reference.header.cluster_key, len(reference.partitions), held, ledgers)
+    return Directories(views, reference.header.cluster_key, len(longest.partitions), held, ledgers)
 
 
 def _view(path: PurePath, partitions: Collection[int] | None) -> StorageView:

@@ -38,7 +38,7 @@ def _bounds(reference: PartitionReplica, replicas: Sequence[PartitionReplica | N
             found.append(segment.first)
             gathered = 0
         parts = segment.size // size
-        if parts > 1 and segment.entries > parts and all(_indexed(one) for one in replicas):
+        if parts and segment.entries > parts and all(_indexed(one) for one in replicas):
             found += [segment.first + segment.entries * number // parts for number in range(1, parts)]
             gathered = size  # in the last of them
         else:

@@ -167,9 +167,9 @@ class RangeReading:
 
     def broken(self, first: int, stop: int) -> Iterator[Broken]:
         """Ids `first` to `stop` - 1, as far as they are asked for."""
-        first, stop = max(first, self.low), stop if self.high is None else min(stop, self.high)
-        if first < stop:
-            yield Broken(first, stop)
+        end = stop if self.high is None else min(stop, self.high)
+        if first < end:
+            yield Broken(first, end)
 
     def segment(self, segment: Segment, low: int) -> Iterator[Piece]:
         """The pieces of one segment from the id `low` on."""

@@ -201,7 +201,7 @@ class _SideBySide:
         self.add(Run(number, number + 1, tuple(versions)))
         if len(found) > 1 and len(self.differences) < MOST_DIFFERENCES:
             keep = not self.differences
-            sides = tuple(_side(replica, intact[replica], number, keep_data=keep) for replica in sorted(found.values()))
+            sides = tuple(_side(replica, intact[replica], number, keep_data=keep) for replica in found.values())
             self.differences.append(Difference(number, sides))
 
     def name(self, replica: int, one: Records, row: int) -> None:

@@ -77,7 +77,8 @@ def _check_place(storage: Path, group: FileEdits) -> None:
         raise RefusedError(
             f"{path.parent}: lies on another file system than {home}, so that files cannot be moved to the quarantine"
         )
-    if group.in_place and status is not None:
+    if group.in_place:
+        assert status is not None  # what an edit in place needs is there
         group.ranges(status.size)
 
 

@@ -124,22 +124,22 @@ def _way_back_in_place(entry: QuarantineEntry, file: KeptFile, path: Path) -> Wa
         if not _explained(entry, one, path, state.size, shortest):
             raise _refuse(entry, path, f"the bytes at offset {one.offset} are neither the old nor the new ones")
     digest = hashlib.sha256()
-    for part in _as_before(entry, file, path, before.size):
+    for part in _as_before(entry, file, path, before):
         digest.update(part)
     if digest.hexdigest() != before.sha256:
         raise _refuse(entry, path, "somebody changed it outside of the places that the repair touched")
     return Way.RANGES
 
 
-def _as_before(entry: QuarantineEntry, file: KeptFile, path: Path, size: int) -> Iterator[bytes]:
+def _as_before(entry: QuarantineEntry, file: KeptFile, path: Path, before: Stamp) -> Iterator[bytes]:
     """The file with every kept range put back over it, from where its checksum begins: what restoring would give."""
-    position = file.before.start if file.before else 0
+    position = before.start
     for one in sorted(file.ranges, key=lambda one: one.offset):
         if one.kept is not None:
             yield from read_chunks(path, position, one.offset)
             yield from read_chunks(entry.path / one.kept, 0, one.length)
             position = one.offset + one.length
-    yield from read_chunks(path, position, size)
+    yield from read_chunks(path, position, before.size)
 
 
 def _explained(entry: QuarantineEntry, one: KeptRange, path: Path, size: int, shortest: int) -> bool:

@@ -89,6 +89,22 @@ def test_a_control_file_that_is_too_short_is_told_with_its_size(pair: list[Path]
     assert (one.code.value, "7 bytes" in one.message) == ("control-file-size", True)
 
 
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_control_file_that_was_cut_hides_no_partition(pair: list[Path], which: int) -> None:
+    """Nor does one with bytes behind its end add any."""
+    control = pair[which] / "waltz-storage.ctl"
+    data = control.read_bytes()
+    for size in (len(data) - 76, 128, len(data) + 76):
+        control.write_bytes(data.ljust(size, b"\xff")[:size])
+        for wanted in (None, [1]):
+            found = open_directories(pair, wanted)
+            assert found.num_partitions == 2
+            assert len(found.members(1)) == 2
+            assert [(one.code.value, one.path) for one in found.findings([0, 1])] == [("control-file-size", control)]
+        with pytest.raises(InvalidRequestError, match="partitions 0 to 1"):
+            open_directories(pair, [2])
+
+
 def test_a_directory_in_use_is_known(pair: list[Path]) -> None:
     with DirectoryLock.acquire(pair[1], pair[1] / "waltz-storage.ctl"):
         found = opened(*pair)
@@ -165,12 +181,13 @@ def test_what_a_replica_gave_up_is_its_own(pair: list[Path], which: int) -> None
     assert [one.replica and one.replica.durable_to for one in members] == [20, 20]
 
 
-def test_what_files_alone_prove_was_held_as_well(pair: list[Path]) -> None:
+@pytest.mark.parametrize("first", [1, 2, 30])
+def test_what_files_alone_prove_was_held_as_well(pair: list[Path], first: int) -> None:
     """Without a control file the name of the last segment tells."""
     (pair[0] / "waltz-storage.ctl").unlink()
-    write_segment(pair[0] / "0", [], first=30)
+    write_segment(pair[0] / "0", [], first=first)
     member, _ = opened(*pair).members(0)
-    assert (member.ballot.local_low_water_mark, member.held_to) == (None, 29)
+    assert (member.ballot.local_low_water_mark, member.held_to) == (None, first - 1)
 
 
 @pytest.mark.parametrize("which", [0, 1])

@@ -160,6 +160,10 @@ def test_of_replicas_that_hold_nothing_everything_is_lost() -> None:
     assert told(gathered(members=(member(0, -1), member(1))).all_runs()) == []
 
 
+def test_who_held_nothing_has_not_lost_its_end() -> None:
+    assert [one.open_end for one in gathered(members=(member(0, -1), member(1, 0))).ballots()] == [False, True]
+
+
 # --- a whole comparison -----------------------------------------------------------------------------------------------
 
 
@@ -251,19 +255,14 @@ def test_so_many_replicas_there_are(pair: list[Path], replicas: int | None, quor
     assert one.clean_to == (None if replicas == 4 else 0)
 
 
-def test_fewer_replicas_than_were_given_are_refused(pair: list[Path]) -> None:
+def test_fewer_replicas_than_were_given_are_refused(pair: list[Path], tmp_path: Path) -> None:
     with pytest.raises(
         InvalidRequestError, match="1 replicas: 2 of the directories that were given are replicas of one"
     ):
         compare(pair, CompareOptions(None, 1), Given(lambda _: result()))  # type: ignore[arg-type]
-
-
-def test_the_most_replicas_of_a_partition_are_no_fewer(tmp_path: Path) -> None:
-    both, first = [
-        build_directory(tmp_path / name, held, num_partitions=2) for name, held in (("b", {0: 3, 1: 3}), ("f", {0: 3}))
-    ]
-    with pytest.raises(InvalidRequestError, match="1 replicas: 2 of the directories"):
-        compare([both, first], CompareOptions(None, 1), Given(lambda _: result()))  # type: ignore[arg-type]
+    more = [*pair, build_directory(tmp_path / "c", {1: 1}, num_partitions=2, local_low_water_mark=-1)]
+    with pytest.raises(InvalidRequestError, match="1 replicas: 3 of the directories"):
+        compare(more, CompareOptions(None, 1), Given(lambda _: result()))  # type: ignore[arg-type]
 
 
 def test_what_was_told_before_hides_nothing_that_was_not(pair: list[Path]) -> None:
@@ -314,9 +313,9 @@ def test_what_is_damaged_comes_back_from_the_first_that_has_it(
 # --- the table of differences -----------------------------------------------------------------------------------------
 
 
-def table(*columns: str, differences: tuple[Difference, ...] = ()) -> list[dict[str, object]]:
+def table(*columns: str, differences: tuple[Difference, ...] = (), of: int | None = None) -> list[dict[str, object]]:
     runs, ballots = runs_of(*columns), [Ballot()] * len(columns)
-    decision = decide(runs, ballots, len(columns))
+    decision = decide(runs, ballots, of or len(columns))
     replicas = replicas_of(runs, decision, ballots, [PurePath(f"/{n}") for n in range(len(columns))])
     return list(rows(PartitionComparison(3, decision, None, replicas, tuple(runs), differences, True)))
 
@@ -362,6 +361,9 @@ def test_the_table_is_written_in_parts_and_counted(monkeypatch: pytest.MonkeyPat
         target = io.BytesIO()
         assert write_table([one, one], target) == 6
         assert parquet.read_table(target).column("state").to_pylist() == ["open"] * 6
+        stored = parquet.ParquetFile(target).metadata
+        parts = [stored.row_group(number).num_rows for number in range(stored.num_row_groups)]
+        assert [one for one in parts if one] == [batch] * (6 // batch) + ([6 % batch] if 6 % batch else [])
     assert write_table([], io.BytesIO()) == 0
 
 
@@ -372,6 +374,7 @@ def test_of_what_cannot_be_told_the_table_says_that_it_is_open_or_lost() -> None
         (2, "damaged", None, None), (2, "damaged", None, None), (2, "damaged", None, None),
     ]  # fmt: skip
     assert [row["state"] for row in table("aa", "", "")] == ["beyond", "missing", "missing"]
-    assert table("aa", "aa") == []
+    assert table("aa") == table("aa", "aa") == []
+    assert [row["state"] for row in table("aa", "aa", of=5)] == ["beyond"] * 2
     equal_and_cut = table("ab", "ab", "ac", "ac")
     assert [row["state"] for row in equal_and_cut] == ["beyond"] * 4

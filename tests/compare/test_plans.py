@@ -25,6 +25,7 @@ from tests.compare.clusters import (
     states,
     tear,
 )
+from tests.inspect.test_codes import break_struct
 from tests.repair.trees import snapshot
 from waltzctl.engine.columns.plan_columns import PLAN
 from waltzctl.engine.compare.comparison import PartitionComparison
@@ -39,6 +40,7 @@ from waltzctl.engine.repair.plan import Repair
 from waltzctl.engine.repair.planners import load_plan
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.repair.undoing import undo
+from waltzctl.engine.storage.loss_ledger import ledger_path
 from waltzctl.formats.segment import segment_name
 
 LAST = COUNT - 1
@@ -295,6 +297,12 @@ def test_a_stale_index_is_rebuilt(nodes: list[Path], tmp_path: Path) -> None:
 def test_what_is_undecidable_is_left_alone(nodes: list[Path]) -> None:
     rewrite(nodes[1], 100)
     extend(nodes[0], 4)
+    assert planned(nodes[:2], replicas=3) == {}
+    break_struct(nodes[0], 0, 1)
+    segments(nodes[1])[0].with_suffix(".idx").write_bytes(b"")
+    ledger = ledger_path(nodes[1])
+    ledger.parent.mkdir(exist_ok=True)
+    ledger.write_bytes(b"?")
     assert planned(nodes[:2], replicas=3) == {}
 
 

@@ -56,6 +56,7 @@ def lows(*members: Sizes | None) -> list[int]:
         ([(0, 50, 9), (10, 50, 9), (20, 50, 9), (30, 50, 9), (40, 50, 9)], [0, 20, 40]),
         ([(0, 99, 9), (10, 1, 9), (20, 50, 9)], [0, 20]),
         ([(0, 99, 9), (10, 99, 9), (20, 99, 9)], [0, 20]),
+        ([(0, 100, 9), (10, 99, 9), (20, 99, 9), (30, 1, 1)], [0, 10, 30]),
         ([(0, 100, 9), (10, 100, 9), (20, 100, 9)], [0, 10, 20]),
         ([(5, 100, 9), (10, 100, 9)], [0, 10]),
         ([(0, 199, 10), (10, 1, 1)], [0, 10]),
@@ -92,6 +93,7 @@ def test_a_range_weighs_its_share_of_what_all_replicas_have() -> None:
     found = ranges(3, [member(0, [(0, 100, 9), (10, 101, 9)]), member(1, None), member(2, [(0, 100, 9)])])
     assert [weight for _, weight in found] == [301 // 2] * 2
     assert {task.partition for task, _ in found} == {3}
+    assert [weight for _, weight in ranges(3, [member(0, [(0, 90, 9)]), member(1, None)])] == [90]
     assert ranges(0, [])[0][1] == 0
 
 
@@ -109,6 +111,11 @@ def test_a_range_is_given_its_segments_and_their_neighbours() -> None:
         50: [[40, 50, 60], None, [30, 41]],
     }
     assert [one.number for one in found[0][0].replicas if one is not None] == [0, 2]
+    (task, _), *_ = ranges(0, [member(0, sizes), member(1, [(0, 20, 9), (9, 20, 9), (30, 20, 9)])])
+    replica = task.replicas[1]
+    assert task.high == 10
+    assert replica is not None
+    assert [segment.first for segment in replica.segments] == [0, 9, 30], "the next one tells what that of 9 has lost"
 
 
 def test_of_each_segment_the_one_behind_it_is_known() -> None:

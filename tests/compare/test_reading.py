@@ -14,6 +14,7 @@ from waltzctl.engine.compare.comparison import PartitionComparison, ReplicaCompa
 from waltzctl.engine.compare.directories import segments_of
 from waltzctl.engine.compare.plans import _not_to_be_trusted
 from waltzctl.engine.compare.replica_reading import Broken, PartitionReplica, RangeReading, Records, Torn
+from waltzctl.engine.log.assess import Stretch, begun
 from waltzctl.engine.log.view import view_partition
 from waltzctl.engine.quorum.vote import Decision, Verdict
 from waltzctl.engine.scan import scanner
@@ -219,8 +220,8 @@ def test_a_last_segment_of_which_nothing_can_be_read(storage: Path, what: str, e
         first, stop = max(low, 20), known if high is None else min(high, known)
         assert rows == ([(first, stop)] if first < stop else [])
         assert reading.open_end == (what != "short")
-        if what != "gone":
-            assert reading.findings
+        assert bool(reading.findings) == (what != "gone")
+        assert reading.stretches[-1] == (Stretch(20, 20, None, 19 + entries) if what == "short" else begun(20, 20))
 
 
 @pytest.mark.parametrize(
@@ -284,7 +285,7 @@ def test_ids_that_were_never_lost_here_are_an_open_end(storage: Path) -> None:
         assert found == [*([("held", low, 25)] if low < 25 else []), ("broken", max(low, 25), 30)]
         assert codes(reading) == ["record-order"]
         assert reading.open_end
-        assert not reading.stretches[-1].torn
+        assert reading.stretches[-1] == Stretch(20, 20, 25, 24, listed=30, excess=True)
 
 
 @pytest.mark.parametrize("entries", [0, 10])

@@ -94,13 +94,6 @@ def test_a_data_file_that_cannot_be_read_was_begun(
     assert reading.open_end == (first == 20)
 
 
-def test_a_segment_that_goes_on_into_the_next_one_is_told_whole(storage: Path) -> None:
-    path = seg(storage, 10)
-    path.write_bytes(path.read_bytes() + b"".join(one.encode() for one in ALL[20:23]))
-    assert stretches(storage)[1].next_id == stretches(storage, 0, 21)[1].next_id == 23
-    assert stretches(storage, 0, 20)[1] == stretches(storage)[1]
-
-
 def test_a_range_that_ends_in_front_of_a_byte_leaves_it_to_others(storage: Path) -> None:
     with seg(storage, 20).open("ab") as file:
         file.write(b"x")
@@ -116,15 +109,28 @@ def test_a_segment_without_a_record_is_whole(storage: Path) -> None:
 
 
 def test_of_two_wrong_headers_that_of_the_data_is_told_once(storage: Path) -> None:
-    for path in (seg(storage, 20), idx(storage, 20)):
+    for path, partition in ((seg(storage, 20), 4), (idx(storage, 20), 5)):
         raw = bytearray(path.read_bytes())
-        raw[31] ^= 4  # its partition
+        raw[31] = partition
         raw[127] = 1  # reserved, which is a note
         path.write_bytes(bytes(raw))
     told = {one.path for one in verify([storage]) if isinstance(one, Finding)}
     assert told >= {seg(storage, 20), idx(storage, 20)}
     found = read(storage, 0, None)[1].findings
     assert [(one.path, one.severity) for one in found] == [(seg(storage, 20), Severity.DAMAGE)]
+
+
+@pytest.mark.parametrize("rows", [1, 3, 10, 100])
+def test_a_segment_that_goes_on_behind_the_next_ones_first_is_told_to_its_end(
+    storage: Path, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scanner, "BATCH_ROWS", rows)
+    with seg(storage, 10).open("ab") as file:
+        file.write(b"".join(one.encode() for one in ALL[20:24]))
+    found, reading = read(storage, 0, None)
+    assert (found, reading.stretches[1:]) == ([("held", 0, 30)], [replace(MIDDLE, next_id=24, accounted=23), LAST])
+    assert {stretches(storage, 0, high)[1].next_id for high in (20, 21)} == {24}
+    assert stretches(storage, 0, 15)[1] == (begun(10, 10) if rows < 14 else replace(MIDDLE, next_id=24, accounted=23))
 
 
 @pytest.mark.parametrize(
@@ -179,10 +185,11 @@ def test_a_data_file_that_is_empty_and_last_was_only_begun(storage: Path) -> Non
         os.truncate(idx(storage, 20), HEADER_SIZE + 8 * entries)
         assert len(read(storage, 0, None)[1].findings) == 1
     os.truncate(seg(storage, 10), 0)
-    os.truncate(idx(storage, 10), HEADER_SIZE)
     os.truncate(seg(storage, 20), 0)
     os.truncate(idx(storage, 20), HEADER_SIZE)
-    assert [one.segment for one in read(storage, 0, None)[1].findings] == [10]
+    for entries in (10, 0):
+        os.truncate(idx(storage, 10), HEADER_SIZE + 8 * entries)
+        assert [one.segment for one in read(storage, 0, None)[1].findings] == [10]
 
 
 def test_a_file_under_a_wrong_name_begins_where_its_records_do(storage: Path) -> None:

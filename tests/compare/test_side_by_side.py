@@ -123,6 +123,15 @@ def test_equal_replicas_are_one_run_wherever_their_pieces_end(monkeypatch: pytes
     assert (result.partition, result.open_ends) == (3, ())
 
 
+def test_what_is_the_same_everywhere_is_not_compared_record_by_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    def one_by_one(batch: RecordBatch, row: int) -> bytes:
+        raise AssertionError(f"record {batch.transaction_id[row]} alone")
+
+    monkeypatch.setattr(RecordBatch, "record_bytes", one_by_one)
+    pieces = [held(GOOD, lead=9)], [held(GOOD[:4], lead=0), held(GOOD[4:], lead=11)], [held(GOOD, 0, 2), held(GOOD, 2)]
+    assert told(compared(*pieces, monkeypatch=monkeypatch)) == [(0, 9, (0, 0, 0))]
+
+
 def test_a_replica_that_is_not_there_has_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     result = compared([held(GOOD[:3])], None, [held(GOOD[:3])], monkeypatch=monkeypatch, open_ends=[2])
     assert told(result) == [(0, 3, (0, ABSENT, 0))]
@@ -274,6 +283,12 @@ def test_what_is_taken_together_is_damaged_or_differs_where_either_does(
     monkeypatch.setattr(side_by_side, "MOST_RUNS", 1)
     result = compared([held(GOOD[:5])], pieces, monkeypatch=monkeypatch)
     assert (told(result), result.coarse) == (runs, coarse)
+
+
+def test_what_is_taken_together_has_the_same_replicas_as_the_last_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(side_by_side, "MOST_RUNS", 2)
+    result = compared([held(GOOD[:4])], [held(GOOD[1:2]), Broken(2, 4)], monkeypatch=monkeypatch)
+    assert (told(result), result.coarse) == ([(0, 1, (0, ABSENT)), (1, 4, (0, DAMAGED))], True)
 
 
 def test_what_is_taken_together_ends_for_nobody_in_between(monkeypatch: pytest.MonkeyPatch) -> None:

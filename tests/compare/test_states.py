@@ -113,6 +113,10 @@ def test_who_restores_a_record_holds_its_neighbours_too(columns: tuple[str, ...]
     assert restored(compared(*columns)[0]) == sources
 
 
+def test_the_first_replica_is_no_better_source_where_it_was_outvoted() -> None:
+    assert restored(compared("aaaaba", "aaaaaa", "a!aaaa")[2]) == [(1, 2, 1)]
+
+
 def test_the_first_replica_is_as_good_a_source_as_any() -> None:
     assert restored(compared("aaaa", "a!aa", "aaaa", "aaaa")[1]) == [(1, 2, 0)]
     assert restored(compared("aaba", "a!aa", "aaaa", "aaaa")[1]) == [(1, 2, 2)]

@@ -31,8 +31,6 @@ _STATES, _VOTE = "engine/compare/states.py", "engine/quorum/vote.py"
 _FORK = "fork = not agreed or agreed[-1].first < self.outvoted[-1][0]"
 _WITHIN = "if not run.first <= number < run.stop:  # in front of all, or behind"
 _POSSIBLE = "return _Judged(run, _Outcome.CERTAIN if acknowledged else _Outcome.POSSIBLE, possible[0])"
-_ONE_VERSION = "if len(set(run.versions)) == 1 and run.versions[0] >= 0 and kept is not None:"
-_LONG_WAY = "one transaction after the other tells the same of what is alike; together is quicker"
 _ENDS_ALONE = "_ENDS = VerifyOptions(quick=True, ends_only=True)"
 _LEAST = "least = sessions[quorum - 1] if len(sessions) >= quorum else None"
 _COMPARE = (
@@ -99,21 +97,12 @@ _COMPARE = (
         )
         for one in ("quick=True", "ends_only=True")
     ),
-    *(
-        Equivalent("engine/compare/side_by_side.py", function, old, new, _LONG_WAY)
-        for function, old, new in (
-            ("_SideBySide.step", "elif self.alike(first, stop, intact):", "elif False:"),
-            ("_SideBySide.alike", "return True", "return False"),
-            ("_SideBySide.alike", "if reference is None:", "if False:"),
-            ("_SideBySide.alike", "if reference is None:", "if reference is not None:"),
-        )
-    ),
     Equivalent(
-        "engine/compare/compare.py",
-        "_Gathered.all_runs",
-        "highest = max((mark + 1 for mark in marks if mark is not None), default=0)",
-        "highest = max((mark + 1 for mark in marks if mark is not None), default=(-1))",
-        "nothing ends in front of 0",
+        "engine/compare/plans.py",
+        "_not_to_be_trusted",
+        "begin = 0 if own.last_transaction_id is None else own.last_transaction_id + 1",
+        "begin = (-1) if own.last_transaction_id is None else own.last_transaction_id + 1",
+        "it is only asked whether ids lie behind it, and none lies in front of 0",
     ),
     Equivalent(
         "engine/compare/compare.py",
@@ -121,16 +110,6 @@ _COMPARE = (
         "for one in joints(sorted(own, key=lambda one: one.begins), 0):",
         "for one in joints(sorted(own, key=lambda one: one.begins), (-1)):",
         "no segment begins in front of 0, which is expected then as well",
-    ),
-    Equivalent(
-        "engine/compare/differences.py",
-        "rows",
-        _ONE_VERSION,
-        _ONE_VERSION.replace("[0]", "[(-1)]"),
-        "where all are the same any of them tells",
-    ),
-    Equivalent(
-        "engine/compare/differences.py", "write_table", "if len(held) >= _BATCH:", "if len(held) > _BATCH:", _SIZES
     ),
     Equivalent(
         "engine/quorum/recovery.py",

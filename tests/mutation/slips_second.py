@@ -229,8 +229,8 @@ SECOND: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/compare/replica_reading.py",
-        "        if first < stop:\n            yield Broken(first, stop)",
-        "        if first < stop - 1:\n            yield Broken(first, stop)",
+        "        if first < end:\n            yield Broken(first, end)",
+        "        if first < end - 1:\n            yield Broken(first, end)",
         ("tests/compare/test_compare.py",),
         "one damaged transaction is not told",
     ),

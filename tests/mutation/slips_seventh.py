@@ -337,8 +337,8 @@ SEVENTH: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/compare/compare.py",
-        "highest = max((mark + 1 for mark in marks if mark is not None), default=0)",
-        "highest = max((mark for mark in marks if mark is not None), default=0)",
+        "highest = max([end, *(mark + 1 for mark in marks if mark is not None)])",
+        "highest = max([end, *(mark for mark in marks if mark is not None)])",
         ("tests/compare/test_gathering.py::test_of_replicas_that_hold_nothing_everything_is_lost",),
         "the last acknowledged transaction is gone from all replicas, and the partition is equal",
     ),
