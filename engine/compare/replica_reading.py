@@ -19,7 +19,7 @@ from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.record_checks import damage_finding, tail_finding
 from waltzctl.engine.inspect.segment_checks import check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob
-from waltzctl.engine.inspect.verification import VerifyOptions
+from waltzctl.engine.inspect.verification import ENDS_ONLY
 from waltzctl.engine.log.assess import Stretch, begun, held_by
 from waltzctl.engine.log.header_judgement import judge_headers
 from waltzctl.engine.log.index import IndexReader, prove_at_or_before
@@ -35,8 +35,6 @@ from waltzctl.formats.segment import (
     MAX_DATA_LENGTH,
     SegmentHeader,
 )
-
-_ENDS = VerifyOptions(quick=True, ends_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,7 +329,7 @@ class _Scanned:
         if end.offset < self.size:
             if high is not None and (segment.stop is None or segment.stop > high):
                 return begun(segment.first, segment.first)
-            return check_segment(self.job, _ENDS, ReadLimits()).stretch
+            return check_segment(self.job, ENDS_ONLY, ReadLimits()).stretch
         torn = end.damage if end.damage is not None and end.damage.cause is DamageCause.TORN_TAIL else None
         comparison = None if self.reader is None else IndexComparison(self.reader)
         explained = 0 if comparison is None else comparison.explained_by_tail(torn, self.size, end.next_id)

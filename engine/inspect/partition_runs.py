@@ -25,7 +25,7 @@ from waltzctl.engine.inspect.segment_checks import check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.stray_checks import stray_findings
 from waltzctl.engine.inspect.targets import PartitionScope, Scope, ScopeSurroundings
-from waltzctl.engine.inspect.verification import VerifyOptions
+from waltzctl.engine.inspect.verification import ENDS_ONLY
 from waltzctl.engine.log import places
 from waltzctl.engine.log.assess import end
 from waltzctl.engine.log.evidence import Evidence, evidence
@@ -39,7 +39,6 @@ Span = tuple[int | None, int | None]
 """Ids that are wanted, both inclusive; None is no bound."""
 ATTEMPTS = 3
 """How often what others write at the same time is looked at."""
-_ENDS = VerifyOptions(quick=True, ends_only=True)
 
 
 class PartitionRun:
@@ -331,7 +330,7 @@ class PartitionRun:
 
     def by_ends(self, job: SegmentJob) -> SegmentReport:
         """A segment by its first and its last records only."""
-        return check_segment(job, _ENDS, self._limits)
+        return check_segment(job, ENDS_ONLY, self._limits)
 
     def look_again(self) -> bool:
         """See the segments as they are now, but those that were begun since; False where the directory is gone."""

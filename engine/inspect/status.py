@@ -16,7 +16,7 @@ from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.segment_checks import check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.targets import ScopeSurroundings, look_around, plan
-from waltzctl.engine.inspect.verification import VerifyOptions
+from waltzctl.engine.inspect.verification import ENDS_ONLY
 from waltzctl.engine.log import places
 from waltzctl.engine.log.view import PartitionView
 from waltzctl.engine.storage.assignment import assigned_here
@@ -24,8 +24,6 @@ from waltzctl.engine.storage.availability_marks import Availability, read_availa
 from waltzctl.engine.task_executor import TaskExecutor
 from waltzctl.formats.adapters import format_time
 from waltzctl.formats.control import CONTROL_FILE_NAME, Layout
-
-_OPTIONS = VerifyOptions(quick=True, ends_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +93,10 @@ def storage_status(
     described: dict[int, PartitionStatus] = {}
     every = list(partition_runs.runs(scope, around, limits, partitions))
     jobs = [job for run in every for job in run.jobs]
-    reports = iter(check_all(jobs, _OPTIONS, limits, executor, deadline=None) if executor is not None else ())
+    reports = iter(check_all(jobs, ENDS_ONLY, limits, executor, deadline=None) if executor is not None else ())
 
     def check(job: SegmentJob) -> SegmentReport:
-        return check_segment(job, _OPTIONS, limits) if executor is None else next(reports)
+        return check_segment(job, ENDS_ONLY, limits) if executor is None else next(reports)
 
     for run in every:
         number = run.context.number
@@ -130,7 +128,7 @@ def _describe(
     check: Callable[[SegmentJob], SegmentReport],
 ) -> PartitionStatus:
     def again(job: SegmentJob) -> SegmentReport:
-        return check_segment(job, _OPTIONS, limits)
+        return check_segment(job, ENDS_ONLY, limits)
 
     findings = [one for one in around.findings if one.partition == number]
     findings += run.begin()

@@ -83,6 +83,10 @@ class VerifyOptions:
         return self.quick or (self.sample is not None and self.sample < 1)
 
 
+ENDS_ONLY = VerifyOptions(quick=True, ends_only=True)
+"""For whoever asks of a segment only where it begins and ends."""
+
+
 @dataclass(frozen=True, slots=True)
 class VerifySummary:
     """What a verification found, in numbers.

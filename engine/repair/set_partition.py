@@ -29,7 +29,7 @@ from waltzctl.engine.errors import (
 from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.segment_checks import check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob
-from waltzctl.engine.inspect.verification import VerifyOptions
+from waltzctl.engine.inspect.verification import ENDS_ONLY
 from waltzctl.engine.log.places import local
 from waltzctl.engine.log.view import TargetKind, check_partitions, resolve, view_partition, view_storage
 from waltzctl.engine.repair.arguments import MARK_NAMES, Arguments, PartitionSetting
@@ -60,7 +60,6 @@ from waltzctl.formats.fence import (
 from waltzctl.formats.segment import FORMAT_VERSION, HEADER_SIZE, SegmentHeader, index_name, segment_name
 
 COMMAND = "set-partition"
-_ENDS = VerifyOptions(quick=True, ends_only=True)
 
 
 def plan_set_partition(
@@ -218,7 +217,7 @@ class _Planner:
                 directory, segment.first_transaction_id, partition=self._number, storage=self._draft.storage,
                 bytes=segment.data.size,
             )  # fmt: skip
-            report = check_segment(job, _ENDS, ReadLimits(exclusive=True))
+            report = check_segment(job, ENDS_ONLY, ReadLimits(exclusive=True))
             if report.last_id is not None:
                 return report.last_id
         return segments[0].first_transaction_id - 1 if segments else -1

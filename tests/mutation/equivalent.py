@@ -31,7 +31,6 @@ _STATES, _VOTE = "engine/compare/states.py", "engine/quorum/vote.py"
 _FORK = "fork = not agreed or agreed[-1].first < self.outvoted[-1][0]"
 _WITHIN = "if not run.first <= number < run.stop:  # in front of all, or behind"
 _POSSIBLE = "return _Judged(run, _Outcome.CERTAIN if acknowledged else _Outcome.POSSIBLE, possible[0])"
-_ENDS_ALONE = "_ENDS = VerifyOptions(quick=True, ends_only=True)"
 _LEAST = "least = sessions[quorum - 1] if len(sessions) >= quorum else None"
 _COMPARE = (
     Equivalent(
@@ -86,16 +85,6 @@ _COMPARE = (
         "known = mark is not None or proven > 0",
         "known = mark is not None or proven >= 0",
         "held up to -1 is held up to nothing: no run lies below it, and no border comes of it",
-    ),
-    *(
-        Equivalent(
-            "engine/compare/replica_reading.py",
-            "",
-            _ENDS_ALONE,
-            _ENDS_ALONE.replace(one, one.replace("True", "False")),
-            "whoever reads more of a segment than its end tells the same of that",
-        )
-        for one in ("quick=True", "ends_only=True")
     ),
     Equivalent(
         "engine/compare/plans.py",
@@ -1868,10 +1857,6 @@ _REPAIR = (
                 _WANTED,
                 _WANTED.replace("max(0", "max((-1)"),
                 "neither is more than nothing",
-            ),
-            *(
-                ("set_partition", "", _ENDS_ALONE, _ENDS_ALONE.replace(f"{name}=True", f"{name}=False"), "a cost alone")
-                for name in ("quick", "ends_only")
             ),
             *(
                 (
