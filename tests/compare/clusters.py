@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.builders import build_directory, make_records
+from tests.inspect.helpers import age
 from waltzctl.engine.compare.compare import compare
 from waltzctl.engine.compare.comparison import CompareOptions, CompareSummary, PartitionComparison, ReplicaComparison
 from waltzctl.engine.findings import Finding
@@ -34,6 +35,9 @@ class Answer:
 
 
 def compared(*paths: Path, replicas: int | None = None, partitions: Sequence[int] | None = None) -> Answer:
+    for path in paths:
+        if isinstance(path, Path) and path.is_dir():
+            age(path)
     seen = list(compare(paths, CompareOptions(partitions, replicas), LocalExecutor(2)))
     summary = seen[-1]
     assert isinstance(summary, CompareSummary)

@@ -210,6 +210,7 @@ def test_no_record_of_a_renamed_segment_is_left_out_under_a_bound_on_ids(
         (storage / "0" / segment_name(first)).rename(storage / "0" / segment_name(name))
         if index:
             (storage / "0" / index_name(first)).rename(storage / "0" / index_name(name))
+        age(storage)
         whole = {row["transaction_id"] for row in read(storage, partitions="0") if row["data_length"] is not None}
         assert whole == set(range(LAST + 1))
         for low in lows:

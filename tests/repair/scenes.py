@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.builders import build_directory, make_records
+from tests.inspect.helpers import age
 from tests.repair.trees import Snapshot, snapshot
 from waltzctl.engine.inspect.verification import VerifyOptions, VerifySummary
 from waltzctl.engine.inspect.verify import verify
@@ -128,6 +129,8 @@ def status(root: Path) -> str:
 
 def recover(scene: Scene, *replicas: Path, loss: bool = False) -> tuple[Repair, RepairResult]:
     """Plan (which must change nothing), apply, and prove that undo brings everything back; then apply again."""
+    for path in (scene.root, *replicas):
+        age(path)
     before = snapshot(scene.root)
     repair = plan_recover(scene.root, replicas=replicas, allow_data_loss=loss)
     assert snapshot(scene.root) == before, "planning changes nothing"
@@ -171,6 +174,8 @@ def body(records: Sequence[Record]) -> bytes:
 
 def recovered(path: Path, *replicas: Path, loss: bool = False) -> tuple[Repair, RepairResult]:
     """Recover, and prove that undo gives every byte back, that verify says the same, and that nothing more is to be done."""
+    for one in (path, *replicas):
+        age(one)
     before = snapshot(path)
     repair = plan_recover(path, replicas=replicas, allow_data_loss=loss)
     result = apply(repair, arguments=["recover"])

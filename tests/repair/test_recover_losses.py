@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.builders import build_directory, make_records, segment_header
+from tests.inspect.helpers import age
 from tests.repair.scenes import (
     COUNT,
     MARK,
@@ -63,7 +64,7 @@ def test_a_damaged_record_comes_back_from_a_replica_byte_for_byte(tmp_path: Path
 
 def test_without_a_replica_a_lost_record_stays_a_finding_and_nothing_changes(scene: Scene) -> None:
     scene.flip(60)
-    before = snapshot(scene.root)
+    before = snapshot(age(scene.root))
     repair, result = recover(scene)
     assert (actions(repair), undecided(repair)) == ([], ["record-checksum"])
     assert (result.applied, result.exit_status_name) == (False, "damaged")

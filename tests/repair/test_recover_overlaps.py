@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.builders import build_directory, make_records, write_segment
+from tests.inspect.helpers import age
 from tests.repair.scenes import recovered
 from tests.repair.trees import snapshot
 from waltzctl.engine.inspect.verification import VerifyOptions, VerifySummary
@@ -85,7 +86,7 @@ def two_histories(path: Path, stop: int = 25, mark: int = 5) -> Path:
 @pytest.mark.parametrize("stop", [19, 20, 21, 25])
 def test_two_histories_are_left_to_a_person_with_words_on_both(tmp_path: Path, stop: int) -> None:
     path = two_histories(tmp_path / "d", stop)
-    before = snapshot(path)
+    before = snapshot(age(path))
     repair, _ = recovered(path)
     assert (repair.plan.steps, [one.code for one in repair.plan.undecided]) == ((), ["segment-overlap"])
     said = repair.plan.undecided[0].message
