@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -9,9 +10,11 @@ from typing import Any, Protocol
 import pytest
 
 from tests.conftest import COUNTS
-from tests.crash.harness import DEFAULT, LONG, Checker, Effort, Report, try_crashes
+from tests.crash.harness import LONG, Checker, Effort, Report, by_turns, try_crashes
 from tests.crash.recorder import Recording
 from waltzctl.engine.durable import disk
+
+TODAY = datetime.datetime.now(datetime.UTC).toordinal()
 
 
 class CrashTest(Protocol):
@@ -44,7 +47,7 @@ def survive(
     def run(
         workload: str, recording: Recording[Any], checker: Checker[Any, Any], effort: Effort | None = None, /
     ) -> Report:
-        effort = effort or (LONG if request.config.getoption("--long") else DEFAULT)
+        effort = effort or (LONG if request.config.getoption("--long") else by_turns(TODAY))
         report = try_crashes(workload, recording, checker, effort)
         record_property(COUNTS, [report.workload, report.moments, report.generated, report.states, report.judged])
         lines = []
@@ -53,7 +56,7 @@ def survive(
             place.mkdir()
             failure.state.write(place)
             lines.append(f"{place.name}: {failure}")
-        assert not lines, f"{workload}: a promise was broken\n" + "\n".join(lines)
+        assert not lines, f"{workload}, seed {effort.seed}: a promise was broken\n" + "\n".join(lines)
         return report
 
     return run

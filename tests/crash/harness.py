@@ -82,7 +82,7 @@ class Effort:
     """How far a run goes.
 
     `recoveries`: how many states' recoveries are crashed as well (spread by chance; None: all); `failures`: stop after so many.
-    `deaths`: the process alone dies, and only then, within the recovery, may the power fail.
+    `deaths`: the process alone dies, and only then, within the recovery, may the power fail.  `seed`: of what is drawn.
     """
 
     loss: Loss
@@ -90,9 +90,17 @@ class Effort:
     recovery_loss: Loss
     failures: int = 5
     deaths: bool = False
+    seed: int = 0
 
 
-DEFAULT = Effort(Loss(torn_positions=4, random_states=3), 5, Loss(torn_positions=1, random_states=1))
+def by_turns(day: int) -> Effort:
+    """The default run's: what is drawn or picked out of many is another part of it on each day.
+
+    Every moment is crashed in each of the ways that leave nothing to choose.
+    """
+    return Effort(Loss(torn_positions=2, random_states=1, turn=day), 2, Loss(1, 1, turn=day), seed=day)
+
+
 DEATHS = Effort(Loss(torn_positions=1, random_states=0), None, Loss(torn_positions=1, random_states=0), deaths=True)
 LONG = Effort(Loss(torn_positions=0, random_states=12), 60, Loss(torn_positions=3, random_states=3))
 
@@ -100,10 +108,10 @@ LONG = Effort(Loss(torn_positions=0, random_states=12), 60, Loss(torn_positions=
 class Harness(Generic[T, S]):
     """One workload's run.  Use `run`."""
 
-    def __init__(self, workload: str, checker: Checker[T, S], effort: Effort, seed: int) -> None:
+    def __init__(self, workload: str, checker: Checker[T, S], effort: Effort) -> None:
         self._checker = checker
         self._effort = effort
-        self._rng = random.Random(f"{workload}.{seed}")
+        self._rng = random.Random(f"{workload}.{effort.seed}")
         self._seen: dict[bytes, tuple[S, list[Change]]] = {}
         self._examined: dict[bytes, list[tuple[S, S]]] = {}
         self._judged: set[tuple[bytes, int]] = set()
@@ -230,9 +238,7 @@ def scratch_directory() -> Iterator[Path]:
         yield Path(scratch)
 
 
-def try_crashes(
-    workload: str, recording: Recording[T], checker: Checker[T, S], effort: Effort = DEFAULT, seed: int = 0
-) -> Report:
+def try_crashes(workload: str, recording: Recording[T], checker: Checker[T, S], effort: Effort) -> Report:
     """Every crash of a recorded workload, in shared memory where there is some."""
     with scratch_directory() as scratch:
-        return Harness(workload, checker, effort, seed).run(recording, scratch)
+        return Harness(workload, checker, effort).run(recording, scratch)

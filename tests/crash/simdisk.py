@@ -436,15 +436,19 @@ def _one(torn: FileNode, content: bytes, others: Callable[[FileNode], bytes]) ->
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """How many states to look at: torn positions of one write (0: all) and random subsets for each moment."""
+    """How many states to look at: torn positions of one write (0: all) and random subsets for each moment.
+
+    `turn`: how far on from the first and the last position, around in a circle.
+    """
 
     torn_positions: int = 4
     random_states: int = 3
+    turn: int = 0
 
     def select(self, boundaries: list[int]) -> list[int]:
-        """First, last and evenly spread ones."""
+        """First, last and evenly spread ones, each moved on by `turn`."""
         count = len(boundaries)
         if self.torn_positions == 0 or count <= self.torn_positions:
             return boundaries
         step = (count - 1) / max(1, self.torn_positions - 1)
-        return sorted({boundaries[round(i * step)] for i in range(self.torn_positions)})
+        return sorted({boundaries[(round(i * step) + self.turn) % count] for i in range(self.torn_positions)})

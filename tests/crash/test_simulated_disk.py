@@ -172,6 +172,16 @@ def test_shuffling_gives_single_sectors_of_one_write_out_of_order(tmp_path: Path
     }
 
 
+@pytest.mark.parametrize("positions", [1, 2, 4])
+def test_what_is_picked_of_many_torn_positions_is_first_and_last_moved_on_by_turns_over_all(positions: int) -> None:
+    boundaries = [SECTOR * number for number in range(1, 10)]
+    picked = [Loss(positions, turn=turn).select(boundaries) for turn in range(20)]
+    assert picked[0] == picked[9] == {1: [512], 2: [512, 4608], 4: [512, 2048, 3072, 4608]}[positions]
+    assert {len(one) for one in picked} == {positions}
+    assert set().union(*picked) == set(boundaries)
+    assert Loss(positions, turn=5).select(boundaries[:1]) == boundaries[:1]
+
+
 def states_of(simulated: SimulatedDisk) -> set[bytes]:
     return {simulated._shuffled(random.Random(seed)).digest() for seed in range(100)} | {
         tree.digest() for _, tree in simulated.crashes(Loss(torn_positions=0), random.Random(1))

@@ -28,7 +28,7 @@ from tests.crash import (
     test_vaults,
 )
 from tests.crash.driver import STRADDLING, built, recorded
-from tests.crash.harness import Checker, Report
+from tests.crash.harness import LONG, Checker, Report
 from tests.crash.recorder import Recorder, Recording
 from tests.crash.repairs import RepairChecker, record_undo
 from tests.crash.simdisk import Tree
@@ -253,7 +253,8 @@ def _storage() -> Mapping[str, Callable[[Path], Recorded]]:
         ),
         "create-cluster": Captured(test_storage.test_create_cluster, layout=RELEASED),
         "append, out of order": Captured(
-            test_storage.test_records_in_flight_that_arrive_out_of_order_close_the_partition_and_lose_nothing
+            test_storage.test_records_in_flight_that_arrive_out_of_order_close_the_partition_and_lose_nothing,
+            effort=LONG,
         ),
         "open and close": Captured(test_storage.test_opening_and_closing_an_undamaged_directory, layout=RELEASED),
         "group commit": Captured(test_group_commit.test_groups_that_roll_over, layout=RELEASED),
