@@ -100,6 +100,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="also run the thorough variants that take minutes")
+    parser.addoption(
+        "--crash-seed", type=int, help="the seed that a crash test named when it failed; otherwise the day's"
+    )
 
 
 LONGEST_VALUE = 80

@@ -47,7 +47,8 @@ def survive(
     def run(
         workload: str, recording: Recording[Any], checker: Checker[Any, Any], effort: Effort | None = None, /
     ) -> Report:
-        effort = effort or (LONG if request.config.getoption("--long") else by_turns(TODAY))
+        given = request.config.getoption("--crash-seed")
+        effort = effort or (LONG if request.config.getoption("--long") else by_turns(TODAY if given is None else given))
         report = try_crashes(workload, recording, checker, effort)
         record_property(COUNTS, [report.workload, report.moments, report.generated, report.states, report.judged])
         lines = []
@@ -56,7 +57,9 @@ def survive(
             place.mkdir()
             failure.state.write(place)
             lines.append(f"{place.name}: {failure}")
-        assert not lines, f"{workload}, seed {effort.seed}: a promise was broken\n" + "\n".join(lines)
+        assert not lines, f"{workload}: a promise was broken; again with --crash-seed {effort.seed}\n" + "\n".join(
+            lines
+        )
         return report
 
     return run
