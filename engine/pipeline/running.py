@@ -172,8 +172,9 @@ def _settings(project: Project, given: SparkOptions) -> tuple[tuple[str, str], .
         # The sessions of other commands have the largest number there is; for a batch of so many rows Spark's columns for Arrow
         # functions find no room (4.3: NegativeArraySizeException).  This is Spark's own.
         "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
-        "spark.sql.artifact.isolation.enabled": "true",
-        "spark.sql.artifact.isolation.alwaysApplyClassloader": "true",
+        # Nobody adds files to one run that another must not see, and with files of its own each flow has Python processes of its
+        # own: a dozen more to start than there are programs for them.  PySpark turns it off as well, unless it is told otherwise.
+        "spark.sql.artifact.isolation.enabled": "false",
     }
     return tuple({**ours, **dict(given.conf)}.items())
 

@@ -140,10 +140,31 @@ def project(place: Path, cluster: Cluster) -> Path:
 
 
 @pytest.fixture(scope="module")
-def runner(project: Path) -> Iterator[Runner]:
+def runner(project: Path, cluster: Cluster) -> Iterator[Runner]:
+    """One that comes after another, which was killed in its first run; meanwhile every replica became longer."""
+    killed = Runner(project)
+    try:
+        answer = killed.ask()
+        planned = project / "storage" / "_checkpoints" / "spark_catalog" / "default" / "transactions" / "transactions"
+        begun = time.monotonic()
+        while (
+            not (planned / "0" / "offsets" / "0").exists() and not answer.exists()
+        ):  # a batch is planned, and not yet done
+            assert time.monotonic() - begun < PATIENCE
+            time.sleep(0.01)
+    finally:
+        killed.kill()
+    assert not answer.exists(), "this was no kill"
+    cluster.write([(180, 160), (180, 160), (180, 56)], 140)
     made = Runner(project)
     yield made
     made.kill()
+
+
+@pytest.fixture(scope="module")
+def found(runner: Runner) -> Row:
+    """What came of its run: it goes on where the killed one was, and reads what was appended behind that."""
+    return runner.run(complete=True)
 
 
 def check(tables: Tables, cluster: Cluster, *, replicas_at: int) -> None:
@@ -195,48 +216,21 @@ def check(tables: Tables, cluster: Cluster, *, replicas_at: int) -> None:
     assert sum(by_segment) == sum(by_client) == len(expected)
 
 
-def test_the_tables_are_what_was_written(runner: Runner, cluster: Cluster) -> None:
-    found = runner.run(complete=True)
+def test_what_is_written_and_appended_comes_once_even_where_the_run_was_killed(found: Row, cluster: Cluster) -> None:
     assert "error" not in found, found
-    check(found["tables"], cluster, replicas_at=-1)
+    check(found["tables"], cluster, replicas_at=55)
+
+
+def test_a_run_tells_gaps_and_what_to_do_about_them(found: Row, cluster: Cluster) -> None:
     names = [str(one) for one in cluster.nodes]
     assert found["status"] == "repairable"
     assert found["gaps"] == [
         [names[1], 0, "damaged", BAD, BAD],
-        [names[2], 1, "behind", 30, 59],
+        [names[2], 1, "behind", 56, 159],
     ]
     remedies = {row["finding"]: row["remedy"] for row in found["tables"]["quarantine"]}
     assert remedies["record-checksum"] == f"waltzctl recover {names[1]} --partition 0 --from {names[0]}"
     assert any("completeness is COMPLETED" in line or "completeness has COMPLETED" in line for line in found["said"])
-
-
-def test_what_is_appended_comes_once_even_where_the_run_was_killed(
-    runner: Runner, cluster: Cluster, project: Path
-) -> None:
-    """The killed one is another process; the one that goes on is the same as before would be, so it takes the place of it."""
-    cluster.write([(180, 160), (180, 160), (180, 56)], 140)
-    answer = runner.ask()
-    offsets = (
-        project
-        / "storage"
-        / "_checkpoints"
-        / "spark_catalog"
-        / "default"
-        / "transactions"
-        / "transactions"
-        / "0"
-        / "offsets"
-    )
-    begun = time.monotonic()
-    while not (offsets / "1").exists() and not answer.exists():  # a batch is planned, and not yet done
-        assert time.monotonic() - begun < PATIENCE
-        time.sleep(0.01)
-    runner.kill()
-    assert not answer.exists()
-    runner.__init__(project)  # type: ignore[misc]  # the same name for the process that comes after
-    found = runner.run()
-    assert "error" not in found, found
-    check(found["tables"], cluster, replicas_at=55)
 
 
 @pytest.mark.long

@@ -11,13 +11,11 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-
-import pyspark
+from typing import Any
+from unittest.mock import patch
 
 from tests.spark import class_archive
 from waltzctl.engine.spark.java import prepare_java
-
-HOME = Path(pyspark.__file__).parent
 
 
 class Talking:
@@ -71,39 +69,50 @@ class Talking:
             stream.close()
 
 
-def daemon(arguments: list[str], directory: Path) -> Talking:
-    """A Java process of Spark."""
-    environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "SPARK_REMOTE")}
-    environment |= {"SPARK_HOME": str(HOME), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
-    environment["JAVA_TOOL_OPTIONS"] = class_archive.java_options()  # which the executors of a worker inherit
-    directory.mkdir(parents=True)
-    return Talking(arguments, directory, environment)
-
-
 @dataclass(frozen=True)
 class Cluster:
+    """`workers`: their directories, in which each has one for every executor that it started."""
+
     master: str
-    workers: tuple[Talking, Talking]
+    workers: tuple[Path, Path]
+
+    def executors(self, worker: Path) -> list[Path]:
+        """What an executor of the worker has said on stderr, a file each."""
+        return sorted(worker.glob("app-*/*/stderr"))
 
 
 @contextlib.contextmanager
 def running_cluster(directory: Path) -> Iterator[Cluster]:
-    """A cluster that ends with the block, its executors with it."""
+    """A cluster that ends with the block, its executors with it.
+
+    Master and workers talk over sockets, as ever, and are in one Java process: three of them took as long to start as
+    everything else that is done with them.
+    """
+    from pyspark.java_gateway import launch_gateway
+
     prepare_java()
-    launcher = str(HOME / "bin" / "spark-class")
-    deploy = "org.apache.spark.deploy"
-    with contextlib.ExitStack() as stack:
-        options = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
-        master = daemon([launcher, f"{deploy}.master.Master", *options], directory / "master")
-        stack.callback(master.stop)
-        url = master.wait_for(r"Starting Spark master at (spark://\S+)")
-        workers = []
-        for name in ("one", "two"):
-            options = ["--host", "127.0.0.1", "--cores", "1", "--memory", "1g", "--webui-port", "0"]
-            work = ["--work-dir", str(directory / name / "work")]
-            worker = daemon([launcher, f"{deploy}.worker.Worker", *options, *work, url], directory / name)
-            stack.callback(worker.stop)
-            workers.append(worker)
-        for worker in workers:
-            worker.wait_for(r"(Successfully registered) with master")
-        yield Cluster(url, (workers[0], workers[1]))
+    inherited = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "SPARK_REMOTE")}
+    inherited |= {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+    inherited["JAVA_TOOL_OPTIONS"] = class_archive.java_options()  # which the executors of a worker inherit
+    with (directory / "log").open("wb") as log, patch.dict(os.environ, inherited, clear=True):
+        gateway: Any = launch_gateway(popen_kwargs={"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
+    try:
+        jvm = gateway.jvm
+        conf, deploy, here = jvm.SparkConf(False), jvm.org.apache.spark.deploy, "127.0.0.1"
+        conf.set("spark.master.rest.enabled", "false")
+        url = deploy.master.Master.startRpcEnvAndEndpoint(here, 0, 0, conf)._1().address().toSparkURL()
+        masters = gateway.new_array(jvm.java.lang.String, 1)
+        masters[0] = url
+        option = jvm.scala.Option
+        workers = (directory / "one", directory / "two")
+        for number, place in enumerate(workers):
+            # port, port of its pages, cores, megabytes
+            deploy.worker.Worker.startRpcEnvAndEndpoint(
+                here, 0, 0, 1, 1024, masters, str(place), option.apply(number), conf, option.empty()
+            )
+        yield Cluster(url, workers)
+    finally:
+        gateway.shutdown()
+        gateway.proc.kill()
+        gateway.proc.wait()
+        gateway.proc.stdin.close()

@@ -134,8 +134,7 @@ def test_a_job_with_modules_of_its_own_named_engine_and_formats_reads_waltz(clus
     assert len(said["code"]) == 2
     assert all("waltzctl-code-" in one for one in said["code"]), said["code"]
     assert said["own"] == [True, True]
-    for worker in cluster.workers:
-        worker.wait_for(r"Asked to (launch executor)")
+    assert all(cluster.executors(worker) for worker in cluster.workers), "a worker had nothing to do"
 
 
 def test_verify_through_spark_connect_finds_the_same(

@@ -5,11 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.cluster.processes import ClusterOfProcesses
 from tests.interop.processes import Stage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.xdist_group("spark")
 
 
 def test_a_cluster_is_read_and_streamed(spark: SparkSession, tmp_path: Path) -> None:
