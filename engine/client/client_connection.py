@@ -24,6 +24,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar, cast
 from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.remote_failures import remote_error
 from waltzctl.engine.errors import DeadlineError, PeerError, PeerUnreachableError, ProtocolError
+from waltzctl.engine.net.futures import fail
 from waltzctl.formats.wire.failure import Failure
 from waltzctl.formats.wire.frame import FrameError, FrameReader, Magic, keep_alive
 from waltzctl.formats.wire.hello import ADMIN_SERVER, STORAGE_SERVER, WALTZ_SERVER, Hello, choose_version
@@ -80,12 +81,17 @@ class NodePort(Generic[M]):
 
 @dataclass(slots=True)
 class _Waiting:
-    """A call under way.  `deadline`: in the loop's time."""
+    """A call under way, `begun` at a time of the loop and given up `seconds` later."""
 
     future: asyncio.Future[Any]
     expected: type
-    deadline: float
+    begun: float
+    seconds: float
     what: str
+
+    @property
+    def deadline(self) -> float:
+        return self.begun + self.seconds
 
 
 class NodePortConnection(asyncio.Protocol, Generic[M]):
@@ -114,7 +120,7 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
         self._sweeper: asyncio.TimerHandle | None = None
         self._keep_alive_seconds = keep_alive_seconds
         self._keep_alive: asyncio.TimerHandle | None = None
-        self._last_write = self._loop.time()
+        self._last_write = self._heard = self._loop.time()
 
     # ---- what callers use ----------------------------------------------------------------------------------------------
 
@@ -221,12 +227,12 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
         """Send a request's frame now, whether or not the transport is full, and give the future of its answer."""
         future: asyncio.Future[A] = self._loop.create_future()
         if self._error is not None:
-            future.set_exception(self._error_for(what))
+            fail(future, self._error_for(what))
             return future
         if sequence in self._waiting:
             raise ValueError(f"request {sequence} is under way already")
         seconds = self.timeout if timeout is None else timeout
-        self._waiting[sequence] = _Waiting(future, expected, self._loop.time() + seconds, what)
+        self._waiting[sequence] = _Waiting(future, expected, self._loop.time(), seconds, what)
         self._queue(frame)
         if self._sweeper is None or seconds < self.timeout:
             self._schedule_sweep(min(seconds, self.timeout))
@@ -272,6 +278,7 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
         """Bytes of the peer, in pieces of any size."""
         if self._error is not None:
             return
+        self._heard = self._loop.time()
         self._reader.feed(data)
         try:
             if not self._greeted.done():
@@ -353,10 +360,10 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
         elif isinstance(message, self._port.failure):
             failure = message.failure  # type: ignore[attr-defined]  # both protocols' failures have it
             assert isinstance(failure, Failure)
-            waiting.future.set_exception(remote_error(str(self.address), failure))
+            fail(waiting.future, remote_error(str(self.address), failure))
         else:
             error = ProtocolError(str(self.address), f"{_name(message)} is no answer to {waiting.what}")
-            waiting.future.set_exception(error)
+            fail(waiting.future, error)
             self._break_off(error)
 
     def _flush(self) -> None:
@@ -391,18 +398,24 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
         self._sweeper = None
         now = self._loop.time()
         late = [sequence for sequence, waiting in self._waiting.items() if waiting.deadline <= now]
+        silent = False
         for sequence in late:
             waiting = self._waiting.pop(sequence)
+            silent = silent or (self._heard <= waiting.begun and waiting.seconds >= self.timeout)
             self._forgotten.add(sequence)
-            if not waiting.future.done():
-                waiting.future.set_exception(
-                    DeadlineError(
-                        str(self.address),
-                        f"no answer in time to {waiting.what}",
-                        advice="what was asked for may or may not have been done",
-                    )
-                )
-        if len(self._forgotten) > _MAX_FORGOTTEN:
+            fail(
+                waiting.future,
+                DeadlineError(
+                    str(self.address),
+                    f"no answer in time to {waiting.what}",
+                    advice="what was asked for may or may not have been done",
+                ),
+            )
+        if (
+            silent
+        ):  # a peer that is there says something; the system would believe in a lost one for a quarter of an hour
+            self._break_off(DeadlineError(str(self.address), f"nothing was heard for {self.timeout:g} s"))
+        elif len(self._forgotten) > _MAX_FORGOTTEN:
             self._break_off(DeadlineError(str(self.address), f"{len(self._forgotten)} requests without an answer"))
         elif self._waiting:
             next_one = min(waiting.deadline for waiting in self._waiting.values()) - now
@@ -418,8 +431,6 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
     def _give_up(self) -> None:
         """Connecting failed: leave nothing behind."""
         self._fail(PeerUnreachableError(str(self.address), "not connected"))
-        if self._greeted.done() and not self._greeted.cancelled():
-            self._greeted.exception()  # it was told by whoever connects
         if self._transport is not None:
             self._transport.abort()
 
@@ -434,11 +445,10 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
         self._queued.clear()
         self._writable.set()
         if not self._greeted.done():
-            self._greeted.set_exception(error)
+            fail(self._greeted, error)
         waiting, self._waiting = self._waiting, {}
         for one in waiting.values():
-            if not one.future.done():
-                one.future.set_exception(self._error_for(one.what))
+            fail(one.future, self._error_for(one.what))
 
     def _error_for(self, what: str) -> PeerError:
         """The reason why the connection ended, told to the caller of `what`."""

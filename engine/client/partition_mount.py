@@ -18,6 +18,7 @@ from waltzctl.engine.client.log_connection import LogConnection, Pushed
 from waltzctl.engine.client.log_transaction import Build, Lock, Transaction
 from waltzctl.engine.errors import PeerError, RefusedError, WaltzError
 from waltzctl.engine.metadata.server_directory import PartitionServer
+from waltzctl.engine.net.futures import fail, taken
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.lock_id import lock_id
 from waltzctl.formats.request_id import LAST_SEQUENCE, RequestId
@@ -225,9 +226,9 @@ class Mount:
         self._leave()
         pending, self._pending = self._pending, OrderedDict()
         for one in pending.values():
-            _fail(one.decided, error)
+            fail(one.decided, error)
         for flush in self._flushes:
-            _fail(flush.done, error)
+            fail(flush.done, error)
         self._flushes.clear()
         self._room.set()
         self.ready.set()
@@ -462,7 +463,7 @@ class Mount:
             with contextlib.suppress(PeerError):
                 flush = self._flush()
                 flush.nudge = True
-                flush.done.add_done_callback(_heard)
+                flush.done.add_done_callback(taken)
         self._watch()
 
 
@@ -473,14 +474,3 @@ def _ids(locks: Collection[Lock]) -> tuple[int, ...]:
 def _set(future: asyncio.Future[Any], value: object) -> None:
     if not future.done():
         future.set_result(value)
-
-
-def _fail(future: asyncio.Future[Any], error: WaltzError) -> None:
-    if not future.done():
-        future.set_exception(error)
-        future.exception()  # whoever waits hears of it; if nobody does, nothing is lost
-
-
-def _heard(future: asyncio.Future[Any]) -> None:
-    if not future.cancelled():
-        future.exception()

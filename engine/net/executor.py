@@ -25,6 +25,28 @@ class Job(Protocol):
         ...
 
 
+class JobExecutor(Protocol):
+    """Who has jobs executed.  `Executor` has threads for it; whoever decides over time and order himself may be another one."""
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether no job is being executed."""
+        ...
+
+    @property
+    def others_wait(self) -> bool:
+        """Whether a job stands in line that is not being executed."""
+        ...
+
+    def schedule(self, job: Job) -> None:
+        """Have a job run.  The caller sees to it that it does not stand in line already."""
+        ...
+
+    def close(self) -> None:
+        """Let what stands in line run, and end."""
+        ...
+
+
 class _Worker:
     """A thread and what it is to do next; None is the end.  `wake` is held while it has nothing to look at."""
 

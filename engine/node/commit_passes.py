@@ -19,7 +19,7 @@ from typing import Protocol
 
 from waltzctl.engine.durable.flusher import Flusher
 from waltzctl.engine.errors import SyncFailedError
-from waltzctl.engine.net.executor import Executor, Job
+from waltzctl.engine.net.executor import Job, JobExecutor
 from waltzctl.engine.node.commit import UnsyncedCommit
 
 AT_A_TIME = 2
@@ -56,7 +56,7 @@ class CommitPasses:
 
     def __init__(
         self,
-        pool: Executor,
+        pool: JobExecutor,
         flusher: Flusher,
         *,
         at_a_time: int = AT_A_TIME,

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Iterable, Sequence
 
 from waltzctl.engine.durable.flusher import MOST_THREADS, Flusher
-from waltzctl.engine.net.executor import Executor
+from waltzctl.engine.net.executor import Executor, JobExecutor
 from waltzctl.engine.node.commit_passes import CommitPasses
 from waltzctl.engine.node.disk_probe import DiskProbe
 from waltzctl.engine.node.node_metrics import NodeMetrics
@@ -59,8 +59,11 @@ class HostedStorage:
         metrics: NodeMetrics,
         log: logging.Logger,
         health: HealthOptions = HealthOptions(),  # noqa: B008  # frozen
+        executor: JobExecutor | None = None,
+        flusher: Flusher | None = None,
     ) -> None:
-        """`health`: how much space a partition that found the disk full waits for.
+        """`health`: how much space a partition that found the disk full waits for.  `executor`, `flusher`: who executes what is
+        queued and makes it durable, closed with the storage; threads of its own unless given.
 
         Raises InvalidRequestError, DamageError for a file of fences that cannot be understood, DiskError.
         """
@@ -71,8 +74,8 @@ class HostedStorage:
         self._encoder = AppendEncoder(max_data_length=storage.options.max_data_length)
         self._fences = SessionFences.open(storage.path, storage.num_partitions)
         workers = options.workers or min(MOST_WORKERS, storage.num_partitions + 2)
-        self._pool = Executor(workers, log=log)
-        self._flusher = Flusher(log=log, threads=min(MOST_THREADS, storage.num_partitions - 1))
+        self._pool = executor or Executor(workers, log=log)
+        self._flusher = flusher or Flusher(log=log, threads=min(MOST_THREADS, storage.num_partitions - 1))
         self._passes = CommitPasses(self._pool, self._flusher)
         probe = DiskProbe(storage.path, min_free_bytes=health.min_free_bytes, name=_ROOM_PROBE)
         self._room = Room(probe, max_age=health.max_age)

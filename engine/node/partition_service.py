@@ -22,7 +22,7 @@ from enum import Enum, auto
 from typing import cast
 
 from waltzctl.engine.errors import SyncFailedError
-from waltzctl.engine.net.executor import Executor
+from waltzctl.engine.net.executor import JobExecutor
 from waltzctl.engine.node import permissions
 from waltzctl.engine.node.answers import MALFORMED_REASON, break_off, failures_for, post, refuse, report, requests_of
 from waltzctl.engine.node.commit import GroupCommit, UnsyncedCommit
@@ -63,7 +63,7 @@ class PartitionService:
         availability: Availability,
         *,
         fences: SessionFences,
-        pool: Executor,
+        pool: JobExecutor,
         passes: CommitPasses | None = None,
         encoder: AppendEncoder,
         metrics: NodePartitionMetrics,

@@ -11,7 +11,9 @@ condition, the first that holds                                        cut to   
 its storage's session is older than the metadata's (lost, restored)    its low-water mark   no     what the cut leaves
 it is new: the metadata does not name it                               its low-water mark   no     what the cut leaves
 W: the metadata says that it was never part of a session               its low-water mark   no     what the cut leaves
-its closing high-water mark is resolved                                that mark            no     what the cut leaves
+its closing high-water mark is resolved                                that mark, W: or     no     what the cut leaves
+                                                                       its low-water mark,
+                                                                       if that is higher
 W: another replica was in a later session                              its low-water mark   no     what the cut leaves
 its last transaction is below its low-water mark (was far behind)      nothing              no     its last transaction
 otherwise                                                              nothing              yes    its last transaction
@@ -24,6 +26,9 @@ The vote.  Of n last replicas ``n // 2 + 1`` are a quorum.  The resolved high-wa
 of the last replicas holds, and that is no lower than the lowest replica that votes; as long as those that cannot be asked could
 give a higher one its quorum, nothing is resolved.  Meanwhile each replica copies from the nearest one ahead of it, so that what
 any voter holds finds its quorum.  New replicas copy; before the mark is resolved they are not counted, nor copied from.
+
+W: a session may set its low-water mark on a replica and end before it wrote the metadata.  What the replica holds up to there was
+resolved by a quorum, and the node lets nobody cut it; R asks for that at every attempt and never gets the replica back.
 
 W: a replica that was taken away, and is given back while it cannot be asked, comes with an end of its own.  R takes it for one
 that begins empty, writes (-1, resolved mark), and keeps what it holds up to that mark, which no other replica may hold.
@@ -238,7 +243,7 @@ def _connected(state: Recovery, event: Connected) -> Recovery:
     ):
         cut_to = event.low_water_mark
     elif last.closing_high_water_mark != UNRESOLVED:
-        cut_to = last.closing_high_water_mark
+        cut_to = max(last.closing_high_water_mark, event.low_water_mark)
     elif last.session_id < state.latest_session:
         cut_to = event.low_water_mark
     else:

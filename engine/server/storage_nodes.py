@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
+from waltzctl.engine.net.futures import taken
 from waltzctl.formats.wire.records import SessionInfo, WireRecord
 
 
@@ -68,6 +69,7 @@ class StorageNodes:
         found = self._connections.get(node)
         if found is None or (found.done() and (found.cancelled() or found.exception() or found.result().closed)):
             found = asyncio.ensure_future(self._connect(node))
+            found.add_done_callback(taken)
             self._connections[node] = found
         return await asyncio.shield(found)
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from waltzctl.engine.errors import PeerError, ProtocolError, RemoteError, WaltzError
+from waltzctl.engine.net.futures import fail
 from waltzctl.engine.quorum import recovery, recovery_actions, recovery_events
 from waltzctl.engine.quorum.vote import quorum_of
 from waltzctl.engine.server.server_settings import SessionOptions
@@ -137,13 +138,9 @@ class StoreSession:
             return
         self._closed.set_result(reason)
         self._log.info("partition %d: session %d is closed: %s", self.partition, self.session_id, reason)
-        if not self._opened.done():
-            self._opened.set_exception(self._error())
-            self._opened.exception()  # whoever waits hears of it; if nobody does, nothing is lost
+        fail(self._opened, self._error())
         for batch in self._undecided:
-            if not batch.committed.done():
-                batch.committed.set_exception(self._error())
-                batch.committed.exception()
+            fail(batch.committed, self._error())
         for task in self._tasks:
             task.cancel()
 

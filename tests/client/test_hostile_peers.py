@@ -21,7 +21,7 @@ from waltzctl.engine.client.storage_client import StorageClient
 from waltzctl.engine.errors import DeadlineError, PeerError, PeerUnreachableError, ProtocolError, RefusedError
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.wire import admin, storage
-from waltzctl.formats.wire.frame import FRAME_HEADER, Magic
+from waltzctl.formats.wire.frame import FRAME_HEADER, Magic, keep_alive
 from waltzctl.formats.wire.hello import ADMIN_SERVER, STORAGE_SERVER, WALTZ_SERVER, Hello
 from waltzctl.formats.wire.records import WireRecord
 
@@ -231,14 +231,14 @@ def test_a_disconnect_fails_every_waiting_call(loop: str) -> None:
     run(work(), loop)
 
 
-def test_silence_meets_the_deadline_and_the_connection_stays() -> None:
-    """The answer that comes too late is nobody's any more; later calls go on."""
+def test_an_answer_that_comes_too_late_is_nobody_s_and_the_connection_stays() -> None:
+    """The peer said something else meanwhile, so it is there."""
     late: list[storage.StorageMessage] = []
 
     def make(message: storage.StorageMessage) -> bytes:
         if not late:
             late.append(message)
-            return b""
+            return keep_alive(Magic.STORAGE, 0)
         return response(late[0]) + response(message)
 
     async def work() -> None:
@@ -246,7 +246,30 @@ def test_silence_meets_the_deadline_and_the_connection_stays() -> None:
             client = await connect(address, SHORT)
             with pytest.raises(DeadlineError, match="no answer in time to max transaction id of partition 5"):
                 await client.max_transaction_id(3, 5)
+            assert not client.closed
             assert await client.max_transaction_id(3, 6) == 41
+            await client.close()
+
+    run(work())
+
+
+@pytest.mark.parametrize("patience", [None, SHORT / 4], ids=["the deadline", "a shorter one"])
+def test_a_connection_from_which_nothing_comes_ends_with_its_deadline(patience: float | None) -> None:
+    """Whoever asks again makes a new one; the system would believe in this one for a quarter of an hour."""
+
+    async def work() -> None:
+        async with scripted(answers(lambda _: b"")) as address:
+            client = await connect(address, SHORT)
+            sequence = client._connection.next_sequence()
+            frame = storage.encode(storage.MaxTransactionIdRequest(3, sequence, 5, False))
+            with pytest.raises(DeadlineError, match="no answer in time to the end"):
+                await client._connection.call(
+                    sequence, frame, storage.MaxTransactionIdResponse, "the end", timeout=patience
+                )
+            assert client.closed is (patience is None), "one call's patience says nothing about the connection"
+            if client.closed:
+                with pytest.raises(DeadlineError, match=f"nothing was heard for {SHORT:g} s"):
+                    await client.max_transaction_id(3, 5)
             await client.close()
 
     run(work())
@@ -262,15 +285,17 @@ def test_a_peer_that_takes_nothing_stops_the_senders() -> None:
             assert transport is not None
             record = WireRecord.make(0, RequestId(1, 2, 0, 0), 0, bytes(1 << 20))
             calls = [asyncio.create_task(client.append(3, 0, [record])) for _ in range(64)]
-            sizes = [0]
+            sizes, full = [0], False
             while not all(call.done() for call in calls):
                 sizes.append(transport.get_write_buffer_size())
+                full = full or client._connection.full
                 await asyncio.sleep(0)
             assert WRITE_BUFFER < max(sizes) < WRITE_BUFFER + 4 * record.size
-            assert client._connection.full
+            assert full
             errors = [call.exception() for call in calls]
             assert all(isinstance(error, DeadlineError) for error in errors)
-            assert sum("took nothing" in str(error) for error in errors) > 32
+            waiting = ("the node took nothing", f"nothing was heard for {SHORT:g} s")
+            assert sum(any(text in str(error) for text in waiting) for error in errors) > 32
             await client.close()
 
     run(work())

@@ -7,6 +7,7 @@ import random
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +20,8 @@ PATIENCE = 120.0
 """Seconds after which a program that shows no sign of life is given up; nothing is measured by it."""
 
 _LOWEST_PORT, _HIGHEST_PORT = 12_000, 32_000
-_handed_out: set[int] = set()
+_handed_out: dict[int, socket.socket | None] = {}
+"""Ports, and what keeps other processes of tests from handing out the same one."""
 
 
 class GivenUpError(AssertionError):
@@ -45,9 +47,23 @@ def free_ports(count: int) -> list[int]:
                 probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
-        _handed_out.add(port)
-        found.append(port)
+        if _reserve(port):
+            found.append(port)
     raise GivenUpError(f"no {count} free ports between {_LOWEST_PORT} and {_HIGHEST_PORT}")
+
+
+def _reserve(port: int) -> bool:
+    """Whether the port is ours until this process ends: other processes look for ports as well, and bind them later."""
+    mark = None
+    if sys.platform == "linux":
+        mark = socket.socket(socket.AF_UNIX)
+        try:
+            mark.bind(f"\0waltzctl-test-port-{port}")  # a name without a file, gone with its process
+        except OSError:
+            mark.close()
+            return False
+    _handed_out[port] = mark
+    return True
 
 
 def accepts(port: int) -> bool:

@@ -533,3 +533,18 @@ def test_a_replica_that_is_given_back_with_an_end_of_its_own_is_cut_to_its_low_w
     state, actions = recovery.step(state, recovery_events.Connected("n:1", 0, 3, 12))
     assert actions == (recovery_actions.Truncate("n:1", 3),)
     assert not state.replicas["n:1"].votes
+
+
+@pytest.mark.parametrize(
+    ("mark", "last", "cut_to"),
+    [(8, 27, 9), (9, 27, 9), (10, 27, 10), (10, 10, None), (26, 27, 26), (27, 27, None), (27, 28, 27), (27, 20, None)],
+)
+def test_what_was_marked_is_not_cut_though_the_metadata_does_not_know_of_it(
+    mark: int, last: int, cut_to: int | None
+) -> None:
+    """A session set its mark and ended before it could write: what is below the mark was resolved, and the node keeps it."""
+    known = (ReplicaState(0, "a:1", 5, U), ReplicaState(0, "b:1", 5, U), ReplicaState(0, "c:1", 4, 9))
+    state = recovery.begin(0, 7, PartitionMetadata(1, 7, known), ["a:1", "b:1", "c:1"])
+    state, actions = recovery.step(state, Connected("c:1", 6, mark, last))
+    assert actions == (() if cut_to is None else (recovery_actions.Truncate("c:1", cut_to),))
+    assert not state.replicas["c:1"].votes

@@ -113,6 +113,14 @@ async def held(cluster: Cluster, session_id: int) -> dict[str, list[WireRecord]]
     return found
 
 
+async def committed(session: StoreSession, first: int, count: int) -> list[WireRecord]:
+    """Committed records, as many as there are up to `count`: one answer has what its replica has acknowledged."""
+    found: list[WireRecord] = []
+    while len(found) < count and (more := await session.read(first + len(found), count - len(found))):
+        found += more
+    return found
+
+
 async def until(condition: object, seconds: float = 20.0) -> None:
     """Wait for a condition of this process."""
     assert callable(condition)

@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from tests.node.running import LOOPS, run
-from tests.server.storing import LOG, PARTITION, Cluster, held, records, running_cluster, until
+from tests.server.storing import LOG, PARTITION, Cluster, committed, held, records, running_cluster, until
 from waltzctl.engine.client.storage_client import StorageClient
 from waltzctl.engine.errors import ProtocolError
 from waltzctl.engine.server import store_session
@@ -26,10 +26,10 @@ def test_batches_are_committed_in_order_and_stand_on_every_replica(tmp_path: Pat
     async def work() -> None:
         async with running_cluster(tmp_path) as cluster, cluster.session() as session:
             assert await session.open() == -1
-            committed = [session.append(records(first, 3)) for first in range(0, 90, 3)]
-            assert [await one for one in committed] == list(range(2, 90, 3))
+            batches = [session.append(records(first, 3)) for first in range(0, 90, 3)]
+            assert [await one for one in batches] == list(range(2, 90, 3))
             assert (session.high_water_mark, session.next_transaction_id, session.undecided) == (89, 90, 0)
-            assert list(await session.read(85, 100)) == records(85, 5)
+            assert await committed(session, 85, 100) == records(85, 5)
             assert await session.read(90, 5) == ()
             await until(lambda: all(one.acknowledged == 89 for one in session._replicas.values()))
             assert (await held(cluster, session.session_id)) == dict.fromkeys(cluster.names, records(0, 90))
@@ -130,7 +130,7 @@ def test_without_a_quorum_the_session_ends_and_what_was_undecided_is_found_by_th
             async with cluster.session() as session:
                 mark = await session.open(timeout=20)
                 assert mark in (9, 14)
-                assert list(await session.read(0, 100)) == records(0, mark + 1)
+                assert await committed(session, 0, 100) == records(0, mark + 1)
                 assert await session.append(records(mark + 1, 2, client=2)) == mark + 2
 
     run(work())
@@ -149,7 +149,7 @@ def test_a_later_session_shuts_the_earlier_one_out(tmp_path: Path) -> None:
                     with pytest.raises(StoreSessionClosedError):
                         await late
                 await asyncio.wait_for(old.closed, 20)
-                assert list(await new.read(0, 10)) == records(0, 5) + records(5, 3, client=2)
+                assert await committed(new, 0, 10) == records(0, 5) + records(5, 3, client=2)
 
     run(work())
 

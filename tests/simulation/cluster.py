@@ -4,7 +4,7 @@
 client         appends under locks, follows feeds; its connections are lost and made again
 log server     `LogServer` with `Membership`: killed without a word, stopped, started; its session with the metadata is lost
 metadata       changes raced for, watches and answers that come late, connections that are lost
-storage node   as in `tests.simulation.nodes`
+storage node   as in `tests.simulation.real_nodes`: loses power, comes back with what its disk kept; connections fall silent
 replicas       changed by `engine.metadata.cluster_changes`, as an operator does it
 =============  ========================================================================================================
 
@@ -21,9 +21,10 @@ from collections.abc import Coroutine, Mapping
 from random import Random
 from typing import Any
 
+from tests.crash.harness import scratch_directory
 from tests.simulation.metadata import Tree, TreeStore
-from tests.simulation.nodes import Network
-from tests.simulation.pipes import Pipe, connect
+from tests.simulation.pipes import Pipe, Way, connect, greeted
+from tests.simulation.real_nodes import RealNodes
 from tests.simulation.world import LOG, Errors
 from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.log_client import LogClient
@@ -58,7 +59,7 @@ class SimulatedServer:
             ),
             partition=PartitionOptions(batch=chance.choice((1, 4)), checkpoint=chance.choice((10, 250_000))),
         )
-        self.log_server = LogServer(PartitionSessions(self.store), cluster.network.connect, log=LOG, options=options)
+        self.log_server = LogServer(PartitionSessions(self.store), cluster.nodes.connect, log=LOG, options=options)
         self.log_server.port.loop = asyncio.get_running_loop()
         self.log_server.port.outbox = Outbox(self.log_server.port.loop, lambda: None)
         self.pipes: list[Pipe] = []
@@ -105,10 +106,8 @@ class Cluster:
     def __init__(self, seed: int) -> None:
         self.seed, self.chance = seed, Random(seed)
         chance = self.chance
-        self.loss = chance.choice((0.0, 0.001, 0.01))
-        self.network = Network(
-            chance, self.loss, stall=chance.choice((0.0, 0.0, 0.002)), torn=chance.choice((0.0, 0.01)), rot=0.0
-        )
+        self.way = Way(chance.choice((0.0, 0.001, 0.01)))
+        self.nodes: RealNodes
         self.tree = Tree(chance, chance.choice((0.0, 0.0, 0.01)), chance.random() < 0.5)
         self.errors = Errors()
         self.servers: list[SimulatedServer] = []
@@ -153,11 +152,8 @@ class Cluster:
         if server.gone:
             raise PeerUnreachableError(str(address), "nobody answers")
         made = LogConnection(PORT, address, timeout=5.0, keep_alive_seconds=1e6)
-        pipe = connect(made, server.log_server.port._connection("a client"), self.chance, lambda: self.loss)
-        server.pipes.append(pipe)
-        done, _ = await asyncio.wait({made._greeted, made._closed}, return_when=asyncio.FIRST_COMPLETED)
-        if made._greeted not in done:
-            raise PeerUnreachableError(str(address), "the connection was lost")
+        server.pipes.append(connect(made, server.log_server.port._connection("a client"), self.chance, self.way))
+        await greeted(made, str(address))
         return made
 
     async def client(self) -> LogClient:
@@ -201,6 +197,14 @@ class Cluster:
 
     async def live(self) -> None:
         """Faults, appends and feeds; then peace, and everything that was promised is counted."""
+        stall = self.chance.choice((0.0, 0.0, 0.002))
+        with (
+            scratch_directory() as root,
+            RealNodes(self.chance, root, partitions=PARTITIONS, loss=self.way.loss, stall=stall) as self.nodes,
+        ):
+            await self._live()
+
+    async def _live(self) -> None:
         operator, late, lost = TreeStore(self.tree), self.tree.late, self.tree.loss
         self.tree.late, self.tree.loss = False, 0.0
         await create_cluster(operator, name="c", num_partitions=PARTITIONS, cluster_key=uuid.UUID(int=1))
@@ -219,7 +223,9 @@ class Cluster:
                 for _ in range(self.chance.choice((1, 1, 4))):
                     self.spawn(self.append(self.chance.choice(clients), self.chance.randrange(PARTITIONS)))
             elif what < 0.78:
-                self.network.crash(self.chance.choice(list(self.network.nodes.values())))
+                self.nodes.crash(self.chance.choice(list(self.nodes.nodes.values())))
+            elif what < 0.8:
+                self.chance.choice(list(self.nodes.nodes.values())).slow = self.chance.choice((1.0, 1.0, 30.0))
             elif what < 0.84:
                 for pipe in self.chance.choice(self.servers).pipes[-2:]:
                     pipe.cut()
@@ -235,7 +241,7 @@ class Cluster:
         await self.peace(clients, operator)
 
     async def _one_more_node(self, operator: TreeStore, number: int) -> None:
-        name = self.network.node(f"n{number}:1").name
+        name = self.nodes.node(f"n{number}:1").name
         await add_node(operator, name, admin_port=2, group=number)
         await assign(operator, name, range(PARTITIONS))
 
@@ -245,9 +251,9 @@ class Cluster:
 
     async def _change(self, operator: TreeStore) -> None:
         with contextlib.suppress(PeerError, RefusedError, DeadlineError):
-            if self.chance.random() < 0.5 and len(self.network.nodes) < 6:
+            if self.chance.random() < 0.5 and len(self.nodes.nodes) < 6:
                 for _ in range(self.chance.choice((1, 1, 2))):
-                    await self._one_more_node(operator, len(self.network.nodes))
+                    await self._one_more_node(operator, len(self.nodes.nodes))
             else:
                 partition = self.chance.randrange(PARTITIONS)
                 held = await PartitionSessions(operator).assigned(partition)
@@ -256,9 +262,9 @@ class Cluster:
 
     async def peace(self, clients: list[LogClient], operator: TreeStore) -> None:
         """Soon everybody gets through."""
-        self.loss = self.tree.loss = 0.0
+        self.way.loss = self.tree.loss = 0.0
         self.tree.late = False
-        self.network.calm()
+        self.nodes.calm()
         await asyncio.sleep(10.0)
         ends = []
         for partition in range(PARTITIONS):
@@ -283,7 +289,7 @@ class Cluster:
             await client.close()
         for server in self.alive:
             await server.end(told=True)
-        self.network.end()
+        self.nodes.end()
         for task in [*self._tasks]:
             task.cancel()
         self.check(logs, data, feeds, holders)
@@ -313,7 +319,7 @@ class Cluster:
                         f"two writers held a lock at {partition}/{one.transaction_id}"
                     )
                     last[one.header] = one.transaction_id
-            held = [self.network.nodes[name].replica(partition).log[: len(log)] for name in holders[partition]]
+            held = [self.nodes.nodes[name].replica(partition).log[: len(log)] for name in holders[partition]]
             for records in held:
                 assert [r.request_id for r in records] == [t.request_id for t in log[: len(records)]], (
                     "a replica differs"

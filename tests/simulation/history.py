@@ -8,9 +8,10 @@ from typing import Any
 
 from tests.simulation import world as partition_world
 from tests.simulation.cluster import Cluster
+from tests.simulation.storage_world import StorageWorld
 from tests.simulation.virtual_time import simulate
 
-WORLDS: dict[str, Any] = {"partition": partition_world.World, "cluster": Cluster}
+WORLDS: dict[str, Any] = {"partition": partition_world.World, "storage": StorageWorld, "cluster": Cluster}
 
 
 def history(world: str, seed: int) -> Any:

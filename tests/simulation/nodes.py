@@ -7,13 +7,13 @@ session is durable before its first answer, as our nodes have it, and released o
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, TypeVar
 
 from waltzctl.engine.errors import DeadlineError, PeerUnreachableError, RemoteError
+from waltzctl.engine.net.futures import taken
 from waltzctl.formats.wire.failure import FailureCode
 from waltzctl.formats.wire.primitives import DEFAULT_LIMITS
 from waltzctl.formats.wire.records import SessionInfo, WireRecord, pack_count, unpack_records
@@ -84,6 +84,11 @@ class Network:
         )
         self._tasks[task] = None
         task.add_done_callback(lambda done: self._tasks.pop(done, None))
+
+    def empty(self, node: Node) -> None:
+        """A node goes down, and comes back with an empty disk."""
+        node.replicas.clear()
+        self.crash(node)
 
     @staticmethod
     async def _come_back(node: Node, seconds: float) -> None:
@@ -207,11 +212,5 @@ class Link:
     ) -> asyncio.Future[Any]:
         found, _ = unpack_records(memoryview(pack_count(count) + records), 0, DEFAULT_LIMITS)
         sent = asyncio.ensure_future(self.append(session_id, partition, found))
-        sent.add_done_callback(_heard)
+        sent.add_done_callback(taken)
         return sent
-
-
-def _heard(sent: asyncio.Future[Any]) -> None:
-    """A failure that comes when the session has ended interests nobody."""
-    with contextlib.suppress(asyncio.CancelledError):
-        sent.exception()

@@ -1,36 +1,54 @@
-"""Connections between a client and a log server's port, byte for byte, without sockets: delays, pieces, and losses."""
+"""Connections between a client and a port, byte for byte, without sockets: delays, pieces, losses, and silence."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from random import Random
-from typing import Any
+from typing import Any, Protocol
+
+from waltzctl.engine.errors import PeerUnreachableError
+
+
+@dataclass
+class Way:
+    """What happens on the way, now.  Shares of all writes: `loss` with which the connection is lost for both ends, `stall` with
+    which nothing that is written at this end arrives any more, and nobody is told.  `slow`: how many times as long it takes.
+    """
+
+    loss: float = 0.0
+    stall: float = 0.0
+    slow: float = 1.0
 
 
 class Pipe(asyncio.Transport):
     """One end: what is written here arrives at the other end's protocol, later and in pieces."""
 
-    def __init__(self, chance: Random, loss: Callable[[], float]) -> None:
+    def __init__(self, chance: Random, way: Way) -> None:
         super().__init__()
-        self._chance, self._loss = chance, loss
+        self._chance, self._way = chance, way
         self._loop = asyncio.get_running_loop()
         self.protocol: Any = None
         self.other: Pipe
         self._arrival = 0.0
-        self._closing = self._gone = self._paused = False
+        self._closing = self._gone = self._paused = self._silent = False
         self._waiting: list[bytes] = []
 
     def write(self, data: Any) -> None:
-        if self._closing:
+        way = self._way
+        if self._closing or self._silent:
             return
-        if self._loss() and self._chance.random() < self._loss():
+        if way.loss and self._chance.random() < way.loss:
             self.cut()
-            return
-        self._later(self.other._arrived, bytes(data))
+        elif way.stall and self._chance.random() < way.stall:
+            self._silent = True
+        else:
+            self._later(self.other._arrived, bytes(data))
 
     def _later(self, call: Callable[..., None], *arguments: Any) -> None:
-        self._arrival = max(self._arrival + 1e-6, self._loop.time() + self._chance.uniform(0.0002, 0.01))
+        delay = self._chance.uniform(0.0002, 0.01) * self._way.slow
+        self._arrival = max(self._arrival + 1e-6, self._loop.time() + delay)
         self._loop.call_at(self._arrival, call, *arguments)
 
     def writelines(self, data: Any) -> None:
@@ -77,7 +95,8 @@ class Pipe(asyncio.Transport):
             return
         self._closing = True
         self._loop.call_soon(self._lost)
-        self._later(self.other._closed)
+        if not self._silent:
+            self._later(self.other._closed)
 
     def _closed(self) -> None:
         if not self._gone and not self._closing:
@@ -100,11 +119,27 @@ class Pipe(asyncio.Transport):
         """There are none."""
 
 
-def connect(client: Any, server: Any, chance: Random, loss: Callable[[], float]) -> Pipe:
+def connect(client: Any, server: Any, chance: Random, way: Way) -> Pipe:
     """Join two protocols; the client's end."""
-    here, there = Pipe(chance, loss), Pipe(chance, loss)
+    here, there = Pipe(chance, way), Pipe(chance, way)
     here.other, there.other = there, here
     here.protocol, there.protocol = client, server
     server.connection_made(there)
     client.connection_made(here)
     return here
+
+
+class Greeting(Protocol):
+    """A connection of ours (`engine.client.client_connection.NodePortConnection`)."""
+
+    timeout: float
+    _greeted: asyncio.Future[None]
+    _closed: asyncio.Future[None]
+
+
+async def greeted(connection: Greeting, peer: str) -> None:
+    """Wait as `NodePortConnection.connect` does until both ends know each other.  Raises PeerUnreachableError."""
+    waiting = {connection._greeted, connection._closed}
+    done, _ = await asyncio.wait(waiting, timeout=connection.timeout, return_when=asyncio.FIRST_COMPLETED)
+    if connection._greeted not in done:
+        raise PeerUnreachableError(peer, "the connection was lost")

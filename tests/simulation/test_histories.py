@@ -10,8 +10,8 @@ import pytest
 from tests.simulation.history import history, run
 
 AT_A_TIME = 25
-DEFAULT = {"partition": 500, "cluster": 50}
-LONG = {"partition": 80_000, "cluster": 20_000}
+DEFAULT = {"partition": 825, "storage": 125, "cluster": 50}
+LONG = {"partition": 60_000, "storage": 20_000, "cluster": 20_000}
 SEEDS = [
     pytest.param(world, first, marks=[pytest.mark.long] if first >= DEFAULT[world] else [], id=f"{world}-{first}")
     for world, most in LONG.items()
@@ -32,3 +32,6 @@ def test_a_history_is_the_same_every_time() -> None:
     one, two = history("cluster", 3), history("cluster", 3)
     assert one.told == two.told
     assert sum(map(len, one.told)) > 10
+    first, second = history("storage", 2), history("storage", 2)
+    assert [one.told for one in first.all_servers] == [one.told for one in second.all_servers]
+    assert len(first.all_servers[-1].told) > 10

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from tests.simulation.nodes import Network, Node
+from tests.simulation.nodes import Network
 from waltzctl.engine.errors import ConcurrentUpdateError, PeerUnreachableError, RefusedError
 from waltzctl.engine.metadata.cluster_changes import refuse_without_quorum
 from waltzctl.engine.quorum.vote import quorum_of
@@ -36,6 +36,8 @@ from waltzctl.formats.segment import RecordHeader
 from waltzctl.formats.znodes import PartitionMetadata, ReplicaState
 
 LOG = logging.getLogger("waltzctl.simulation")
+NODE_LOG = LOG.getChild("node")
+"""Of nodes, whose disks fail, which they say."""
 PARTITION = 0
 
 
@@ -132,25 +134,18 @@ class Errors(logging.Handler):
         self.lines: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        if "every partition is closed until the metadata answers" not in record.msg:
+        if record.name == LOG.name and "every partition is closed until the metadata answers" not in record.msg:
             self.lines.append(record.getMessage())
 
 
 class World:
-    """One history."""
+    """One history, over nodes that are a model of those in production."""
 
     def __init__(self, seed: int) -> None:
         self.seed, self.chance = seed, Random(seed)
         self.loss = self.chance.choice((0.0, 0.002, 0.02))
-        self.network = Network(
-            self.chance,
-            self.loss,
-            stall=self.chance.choice((0.0, 0.0, 0.002)),
-            torn=self.chance.choice((0.0, 0.005, 0.02)),
-            rot=self.chance.choice((0.0, 0.0, 0.05)),
-        )
-        count = self.chance.choice((1, 3, 3, 3, 5))
-        self.assigned = tuple(self.network.node(f"n{n}:1").name for n in range(count))
+        self.network: Any
+        self.assigned: tuple[str, ...] = ()
         self.changing = self.chance.random() < 0.5
         self.metadata = Metadata(self)
         self.servers: list[Server] = []
@@ -190,7 +185,8 @@ class World:
 
     def _is_filling(self, last: Sequence[str]) -> bool:
         states = {one.node: one.session_id for one in self.metadata.stored.replicas}
-        return any(self.network.nodes[name].replica(PARTITION).session_id < states[name] for name in last)
+        held = [(self.network.nodes[name].replica(PARTITION), states[name]) for name in last]
+        return any(one is None or one.session_id < state for one, state in held)
 
     async def _reassign(self, server: Server) -> None:
         await asyncio.sleep(self.chance.choice((0.001, 0.1, 2.0)))
@@ -201,12 +197,11 @@ class World:
         """A node begins with an empty disk, if all others hold everything that may have been acknowledged."""
         name = self.chance.choice(self.assigned)
         concerned = {*self.assigned, *(one.node for one in self.metadata.stored.replicas)}
-        others = [self.network.nodes[one].replica(PARTITION).log for one in concerned - {name}]
-        own = self.network.nodes[name].replica(PARTITION).log
-        if others and all(one[: len(own)] == own for one in others):
+        others = [self.network.nodes[one].replica(PARTITION) for one in concerned - {name}]
+        own = self.network.nodes[name].replica(PARTITION)
+        if others and own and all(one is not None and one.log[: len(own.log)] == own.log for one in others):
             LOG.info("%s has an empty disk", name)
-            self.network.nodes[name].replicas.clear()
-            self.network.crash(self.network.nodes[name])
+            self.network.empty(self.network.nodes[name])
 
     def serve(self) -> Server:
         """Another server under a later generation; who was there does not know it yet."""
@@ -253,8 +248,26 @@ class World:
 
     # ---- the history ---------------------------------------------------------------------------------------------------
 
+    def nodes(self) -> contextlib.AbstractContextManager[Any]:
+        """The nodes, and the network to them."""
+        return contextlib.nullcontext(
+            Network(
+                self.chance,
+                self.loss,
+                stall=self.chance.choice((0.0, 0.0, 0.002)),
+                torn=self.chance.choice((0.0, 0.005, 0.02)),
+                rot=self.chance.choice((0.0, 0.0, 0.05)),
+            )
+        )
+
     async def live(self) -> None:
         """Faults and appends, then peace; everything that was promised is checked."""
+        with self.nodes() as self.network:
+            count = self.chance.choice((1, 3, 3, 3, 5))
+            self.assigned = tuple(self.network.node(f"n{n}:1").name for n in range(count))
+            await self._live()
+
+    async def _live(self) -> None:
         self.serve()
         for _ in range(self.chance.choice((40, 80, 130))):
             await asyncio.sleep(self.chance.choice((0.0, 0.001, 0.01, 0.1)))
@@ -284,7 +297,7 @@ class World:
                 self.replace_disk()
         await self.peace()
 
-    def _any_node(self) -> Node:
+    def _any_node(self) -> Any:
         return self.chance.choice(list(self.network.nodes.values()))
 
     async def peace(self) -> None:
@@ -330,7 +343,9 @@ class World:
                 assert written.get(lock, -1) <= one.client_high_water_mark, f"two writers held lock {lock} at {at}"
             for lock in (*one.locks.write, *one.locks.append):
                 written[lock] = at
-        held = {name: self.network.nodes[name].replica(PARTITION).log[: mark + 1] for name in self.assigned}
+        replicas = {name: self.network.nodes[name].replica(PARTITION) for name in self.assigned}
+        assert all(replicas.values()), f"of {replicas} one cannot be opened"
+        held = {name: one.log[: mark + 1] for name, one in replicas.items()}
         for name, records in held.items():
             found = [one.request_id for one in records]
             assert found == ids[: len(found)], f"{name} holds something else"
