@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.xdist_group("layers")  # one process reads the code
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = {"formats": "waltzctl.formats", "engine": "waltzctl.engine", "waltzctl": "waltzctl"}
 Graph = Mapping[str, frozenset[str]]
@@ -51,7 +52,12 @@ def _imports(tree: ast.AST, *, types: bool) -> Iterator[str]:
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.expr):
             continue
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" and not types:
+        if (
+            isinstance(node, ast.If)
+            and not types
+            and isinstance(node.test, ast.Name)
+            and node.test.id == "TYPE_CHECKING"
+        ):
             continue
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

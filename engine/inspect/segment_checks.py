@@ -25,7 +25,7 @@ from waltzctl.engine.log.header_judgement import judge_headers
 from waltzctl.engine.log.index import IndexReader
 from waltzctl.engine.log.parts import Part, cut_segment
 from waltzctl.engine.log.places import open_source
-from waltzctl.engine.log.view import FileState, SegmentView, read_segment_header
+from waltzctl.engine.log.view import FileState, SegmentView, read_header_of
 from waltzctl.engine.scan.byte_source import ByteSource
 from waltzctl.engine.scan.columns import Damage, RecordBatch
 from waltzctl.engine.scan.scanner import scan_records
@@ -109,12 +109,13 @@ class SegmentCheck:
         if self.data_state is None:
             raise FilesChangedError
         try:
-            self.data: ByteSource = self._stack.enter_context(open_source(job.data_path))
+            data = self._stack.enter_context(open_source(job.data_path, self.data_state.size))
+            self.data: ByteSource = data
             if job.hash_to is not None:
-                self.data = self._hashing = HashingSource(self.data, job.hash_to)
+                self.data = self._hashing = HashingSource(data, job.hash_to)
             if self.index_state is not None:
-                index = self._stack.enter_context(open_source(job.index_path))
-                index_header = read_segment_header(self.index_state)
+                index = self._stack.enter_context(open_source(job.index_path, self.index_state.size))
+                index_header = read_header_of(index, self.index_state.size)
         except FileNotFoundError as error:
             raise FilesChangedError from error
         except DiskReadError as error:
@@ -122,7 +123,7 @@ class SegmentCheck:
                 raise
             self._index_problem = job.finding(Code.READ_ERROR, str(error), index=True, offset=error.offset)
         self.size = self.data_state.size
-        header = read_segment_header(self.data_state)
+        header = read_header_of(data, self.size)
         if index is not None and index_header is not None:
             self.reader = IndexReader(index, job.first)
         elif self.index_state is None and (kind := places.special(job.index_path)) is not None:

@@ -13,6 +13,7 @@ from waltzctl.engine.findings import Code, Finding, make_finding
 from waltzctl.engine.inspect.control_checks import ControlState, inspect_control
 from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.log import places
+from waltzctl.engine.log.access import PlaceKind
 from waltzctl.engine.log.view import (
     FileState,
     PartitionView,
@@ -176,11 +177,13 @@ def _look_at_storage(scope: Scope, storage: PurePath, partitions: Collection[int
     scope.temporary, scope.unknown = view.temporary, view.unknown
     if partitions is not None and view.control is not None and view.control.size_fits:
         check_partitions(view.control, partitions)
-    numbers = {int(name) for name in places.names(storage) if name.isascii() and name.isdigit()}
+    kinds = places.kinds(storage)
+    numbers = {int(name) for name in kinds if name.isascii() and name.isdigit()}
     for number in sorted(numbers):
-        path = storage / str(number)
-        if number < 2**31 and places.is_directory(path) and (partitions is None or number in partitions):
-            scope.partition(path, number).whole = True
+        if kinds.get(str(number)) is not PlaceKind.DIRECTORY or number >= 2**31:
+            continue
+        if partitions is None or number in partitions:
+            scope.partition(storage / str(number), number).whole = True
 
 
 @dataclass(frozen=True, slots=True)

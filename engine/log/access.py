@@ -53,6 +53,9 @@ class Access(Protocol):
     def listing(self, path: PurePath) -> dict[str, FileNumbers | None]:
         """As `names`, each with the numbers of the file; None for what is no regular file."""
 
+    def kinds(self, path: PurePath) -> dict[str, PlaceKind | None]:
+        """As `names`, each with what stands there, links followed; None for a link that leads nowhere."""
+
     def modified_ns(self, path: PurePath) -> int | None:
         """When names in a directory changed last; None where that is not known."""
 
@@ -71,8 +74,11 @@ class Access(Protocol):
     def lock_holder(self, storage: PurePath, control_file: PurePath) -> int | None:
         """See `directory_lock.lock_holder`."""
 
-    def open(self, path: PurePath) -> OpenSource:
-        """The bytes of a file.  Raises FileNotFoundError, DiskReadError."""
+    def open(self, path: PurePath, size: int | None = None) -> OpenSource:
+        """The bytes of a file.  `size`: as a look a moment ago told, so that an object need not be asked for it again.
+
+        Raises FileNotFoundError, DiskReadError; for an object whose size is given, only when it is read.
+        """
 
     def read_range(self, path: PurePath, offset: int, length: int) -> bytes:
         """Up to `length` bytes from `offset`; fewer only at the end.  Raises DiskReadError, FileNotFoundError."""
@@ -82,7 +88,7 @@ class ObjectAccess(ABC):
     """What objects behind URLs and files of backups have in common: no links, no special files, and nobody holds a lock."""
 
     @abstractmethod
-    def open(self, path: PurePath) -> OpenSource:
+    def open(self, path: PurePath, size: int | None = None) -> OpenSource:
         """See `Access`."""
 
     def link(self, path: PurePath) -> bool:
@@ -98,7 +104,7 @@ class ObjectAccess(ABC):
         return None
 
     def read_range(self, path: PurePath, offset: int, length: int) -> bytes:
-        """In one request behind a look at the object."""
+        """Behind a look at the object."""
         with self.open(path) as source:
             data = bytearray(max(0, min(length, source.size() - offset)))
             return bytes(data[: source.read_into(offset, memoryview(data))]) if data else b""

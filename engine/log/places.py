@@ -170,6 +170,10 @@ def _info(path: UrlPath) -> Mapping[str, Any] | None:
     return found
 
 
+def _kind(info: Mapping[str, Any]) -> PlaceKind:
+    return {"file": PlaceKind.FILE, "directory": PlaceKind.DIRECTORY}.get(info["type"], PlaceKind.SPECIAL)
+
+
 def _numbers(info: Mapping[str, Any]) -> FileNumbers | None:
     """Of an object: as of a file, the inode a number made from its tag."""
     if info["type"] != "file":
@@ -229,6 +233,10 @@ class LocalAccess:
         above = os.fspath(path)
         return {name: regular.file_numbers(os.path.join(above, name)) for name in self.names(path)}
 
+    def kinds(self, path: PurePath) -> dict[str, PlaceKind | None]:
+        """Raises OSError."""
+        return {name: self.kind(path / name) for name in self.names(path)}
+
     def modified_ns(self, path: PurePath) -> int | None:
         """The directory's own time."""
         try:
@@ -256,8 +264,8 @@ class LocalAccess:
         """The process that holds the storage directory."""
         return directory_lock.lock_holder(storage, control_file)
 
-    def open(self, path: PurePath) -> OpenSource:
-        """A file."""
+    def open(self, path: PurePath, size: int | None = None) -> OpenSource:
+        """A file, which tells its size itself."""
         return FileSource(path)
 
     def read_range(self, path: PurePath, offset: int, length: int) -> bytes:
@@ -271,7 +279,7 @@ class UrlAccess(ObjectAccess):
     def kind(self, path: PurePath) -> PlaceKind | None:
         """A directory is where anything lies under the name."""
         found = _info(_url(path))
-        return None if found is None else PlaceKind(found["type"])
+        return None if found is None else _kind(found)
 
     def named(self, path: PurePath) -> bool:
         """Whether there is anything."""
@@ -292,6 +300,10 @@ class UrlAccess(ObjectAccess):
         """Of one request.  Raises as `names`."""
         return {name: _numbers(info) for name, info in sorted(_entries(_url(path)).items())}
 
+    def kinds(self, path: PurePath) -> dict[str, PlaceKind | None]:
+        """Of one request.  Raises as `names`."""
+        return {name: _kind(info) for name, info in sorted(_entries(_url(path)).items())}
+
     def modified_ns(self, path: PurePath) -> int | None:
         """No object store tells."""
         return None
@@ -304,9 +316,18 @@ class UrlAccess(ObjectAccess):
         """A URL always is."""
         return path
 
-    def open(self, path: PurePath) -> OpenSource:
+    def open(self, path: PurePath, size: int | None = None) -> OpenSource:
         """An object."""
-        return UrlSource(_url(path))
+        return UrlSource(_url(path), size)
+
+    def read_range(self, path: PurePath, offset: int, length: int) -> bytes:
+        """In one request; a look at the object is another one, and only needed where that fails."""
+        url = _url(path)
+        if length > 0:  # a range of nothing is answered with everything
+            with contextlib.suppress(Exception):  # every file system has errors of its own, also for one behind the end
+                found: bytes = file_system(url).cat_file(url.url, start=offset, end=offset + length)
+                return found
+        return super().read_range(path, offset, length)
 
 
 _LOCAL = LocalAccess()
@@ -401,9 +422,14 @@ def names(path: PurePath) -> list[str]:
     return access(path).names(path)
 
 
-def open_source(path: PurePath) -> OpenSource:
+def kinds(path: PurePath) -> dict[str, PlaceKind | None]:
+    """See `Access.kinds`."""
+    return access(path).kinds(path)
+
+
+def open_source(path: PurePath, size: int | None = None) -> OpenSource:
     """See `Access.open`."""
-    return access(path).open(path)
+    return access(path).open(path, size)
 
 
 def read_range(path: PurePath, offset: int, length: int) -> bytes:
@@ -414,8 +440,8 @@ def read_range(path: PurePath, offset: int, length: int) -> bytes:
 class UrlSource:
     """An object, read in ranges: small ones for single places, growing ones for whoever reads on from where it ended."""
 
-    def __init__(self, path: UrlPath) -> None:
-        """Raises FileNotFoundError, DiskReadError."""
+    def __init__(self, path: UrlPath, size: int | None = None) -> None:
+        """`size`: None to ask for it.  Raises FileNotFoundError, DiskReadError."""
         self.name = str(path)
         self._path = path
         self._fs = file_system(path)
@@ -424,7 +450,7 @@ class UrlSource:
         self._held_at = -1  # not where a first look at the beginning would be reading on
         self._ahead = SMALL
         self._next = -1
-        self._size = self._look()
+        self._size = self._look() if size is None else size
 
     def _look(self) -> int:
         info = _info(self._path)

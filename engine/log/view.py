@@ -24,6 +24,7 @@ from waltzctl.engine.durable.regular import FileNumbers
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError, NotWaltzError, SpecialFileError
 from waltzctl.engine.log import places
 from waltzctl.engine.log.access import PlaceKind
+from waltzctl.engine.scan.byte_source import ByteSource
 from waltzctl.formats.control import (
     CONTROL_FILE_NAME,
     CONTROL_HEADER,
@@ -62,6 +63,14 @@ def read_segment_header(file: FileState | None) -> SegmentHeader | None:
     except FileNotFoundError:
         return None
     return SegmentHeader.decode(data) if len(data) == HEADER_SIZE else None
+
+
+def read_header_of(source: ByteSource, size: int) -> SegmentHeader | None:
+    """As `read_segment_header`, of a data or index file that is open and was `size` bytes long.  Raises DiskReadError."""
+    if size < HEADER_SIZE:
+        return None
+    data = bytearray(HEADER_SIZE)
+    return SegmentHeader.decode(bytes(data)) if source.read_into(0, memoryview(data)) == HEADER_SIZE else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +171,11 @@ class StorageView:
 
 def partition_directories(path: PurePath) -> list[int]:
     """The numbers of all directories of a storage directory that are named like a partition, in order.  Raises DiskReadError."""
-    return sorted(int(name) for name in _names(path) if _PARTITION.fullmatch(name) and places.is_directory(path / name))
+    return sorted(int(name) for name, kind in _kinds(path).items() if _is_partition(name, kind))
+
+
+def _is_partition(name: str, kind: PlaceKind | None) -> bool:
+    return kind is PlaceKind.DIRECTORY and _PARTITION.fullmatch(name) is not None
 
 
 def beyond(partitions: dict[int, PartitionView], control: ControlFile) -> tuple[PartitionView, ...]:
@@ -208,6 +221,11 @@ def _names(path: PurePath) -> list[str]:
         return places.names(path)
 
 
+def _kinds(path: PurePath) -> dict[str, PlaceKind | None]:
+    with _listing_errors(path):
+        return places.kinds(path)
+
+
 def _listing(path: PurePath) -> dict[str, FileNumbers | None]:
     with _listing_errors(path):
         return places.listing(path)
@@ -243,11 +261,11 @@ def view_storage(path: PurePath, partitions: Collection[int] | None = None) -> S
     found: dict[int, PartitionView] = {}
     temporary: list[PurePath] = []
     unknown: list[PurePath] = []
-    for name in _names(path):
+    for name, kind in _kinds(path).items():
         entry = path / name
         if name in (CONTROL_FILE_NAME, disk.STATE_DIRECTORY):
             continue
-        if _PARTITION.fullmatch(name) and int(name) < 2**31 and places.is_directory(entry):
+        if _is_partition(name, kind) and int(name) < 2**31:
             if partitions is None or int(name) in partitions:
                 found[int(name)] = view_partition(entry, int(name))
         elif name.endswith(disk.TEMPORARY_SUFFIX):

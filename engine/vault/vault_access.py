@@ -86,6 +86,10 @@ class VaultAccess(ObjectAccess):
         """Raises as `names`."""
         return {name: self.numbers(path / name) for name in self.names(path)}
 
+    def kinds(self, path: PurePath) -> dict[str, PlaceKind | None]:
+        """Raises as `names`."""
+        return {name: self.kind(path / name) for name in self.names(path)}
+
     def modified_ns(self, path: PurePath) -> int | None:
         """A backup never changes."""
         return self.files(path).head.created_ms * 1_000_000
@@ -101,7 +105,7 @@ class VaultAccess(ObjectAccess):
         below = f"/{at.inside}" if at.inside else ""
         return VaultPath(f"{SCHEME}{os.path.abspath(at.vault)}::{at.backup}{below}")
 
-    def open(self, path: PurePath) -> OpenSource:
+    def open(self, path: PurePath, size: int | None = None) -> OpenSource:
         """A file of the backup."""
         with _told_as_unreadable(path):
             return _Source(path, BackedSource(self.files(path), _vault(path).inside, str(path)))

@@ -72,10 +72,10 @@ def test_a_data_file_whose_index_goes_while_both_are_opened_is_let_go_of(
 ) -> None:
     original = segment_checks.open_source
 
-    def opened(path: Path) -> object:
+    def opened(path: Path, size: int) -> object:
         if path == idx(storage, 0, 20):
             raise FileNotFoundError(path)
-        return original(path)
+        return original(path, size)
 
     monkeypatch.setattr(segment_checks, "open_source", opened)
     check, before = SegmentCheck(SegmentJob(storage / "0", 20, 0), ReadLimits()), len(os.listdir("/proc/self/fd"))

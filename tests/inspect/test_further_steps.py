@@ -312,10 +312,10 @@ def test_a_file_that_is_named_alone_is_not_asked_for_what_is_in_front_of_it(stor
 
 
 def test_a_check_that_cannot_begin_leaves_no_file_open(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unreadable(state: FileState) -> None:
+    def unreadable(source: object, size: int) -> None:
         raise DiskReadError(seg(storage, 0, 20), 0, OSError(5, "made up"))
 
-    monkeypatch.setattr(segment_checks, "read_segment_header", unreadable)
+    monkeypatch.setattr(segment_checks, "read_header_of", unreadable)
     check, before = SegmentCheck(job(storage), ReadLimits()), len(os.listdir("/proc/self/fd"))
     with pytest.raises(DiskReadError):
         check.__enter__()

@@ -574,7 +574,7 @@ def test_a_part_whose_index_cannot_be_read_to_its_end_is_no_answer(storage: Path
     task = CheckTask(job(storage), Terms(WHOLE, None, None), part)
     assert distributed_checks.check(task).sound is not None
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("waltzctl.engine.inspect.segment_checks.open_source", Failing)
+        patched.setattr("waltzctl.engine.inspect.segment_checks.open_source", lambda path, size: Failing(path))
         assert distributed_checks.check(task) == Checked(0)
         report = check_segment(job(storage), WHOLE, ReadLimits())
     (found,) = report.findings
@@ -794,7 +794,7 @@ def test_an_end_that_cannot_be_read_leaves_open_what_is_in_it(
 
     idx(storage, 0, 20).unlink()
     age(storage)
-    monkeypatch.setattr("waltzctl.engine.inspect.segment_checks.open_source", Failing)
+    monkeypatch.setattr("waltzctl.engine.inspect.segment_checks.open_source", lambda path, size: Failing(path))
     with SegmentCheck(job(storage), ReadLimits()) as check:
         scan = check.whole()
         scan.advance(check.size)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -26,6 +27,7 @@ from waltzctl.engine.log.places import (
     exists,
     file_numbers,
     is_directory,
+    kinds,
     listing,
     local,
     names,
@@ -34,6 +36,7 @@ from waltzctl.engine.log.places import (
     place,
     read_range,
 )
+from waltzctl.engine.log.view import read_header_of, read_segment_header, view_storage
 from waltzctl.engine.vault.vault_path import VaultPath
 
 fsspec = pytest.importorskip("fsspec", reason="the extra 'spark' is not installed")
@@ -190,7 +193,16 @@ def test_names_sizes_and_kinds(bucket: Bucket) -> None:
     assert numbers is not None
     assert numbers[0] == here.stat().st_size
     assert numbers == listing(url)["waltz-storage.ctl"]
-    assert read_range(control, 3, 9) == here.read_bytes()[3:12]
+    content = here.read_bytes()
+    for offset, length in ((3, 9), (0, len(content) + 1), (len(content) - 1, 5), (len(content), 5), (7, 0)):
+        assert read_range(control, offset, length) == content[offset : offset + length]
+    with pytest.raises(FileNotFoundError):
+        read_range(url / "none", 0, 1)
+    assert kinds(url) == {
+        "0": PlaceKind.DIRECTORY,
+        "1": PlaceKind.DIRECTORY,
+        "waltz-storage.ctl": PlaceKind.FILE,
+    }
     assert [access(one).kind(one) for one in (url, control, url / "none")] == [
         PlaceKind.DIRECTORY,
         PlaceKind.FILE,
@@ -297,3 +309,21 @@ def test_what_cannot_be_read_is_told() -> None:
         answer = invoke(command[0], "s3://bucket/node", *command[1:])
         assert answer.status == 2
         assert "works on files of this machine" in answer.err
+
+
+def test_how_often_an_object_store_is_asked(bucket: Bucket) -> None:
+    """A look at a storage is a listing for each directory, and one request for the control file and its size."""
+    url = bucket.put("asked", Path("fixtures/clean-released/storage"))
+    bucket.log.clear()
+    view = view_storage(url)
+    asked = [re.search(r'"(?:\x1b\[[0-9;]*m)*(\w+) /bucket[^ ?]*(\?[^ ]*)? HTTP', line) for line in bucket.log]
+    kinds_of = [(one[1], bool(one[2])) for one in asked if one]
+    assert sorted(kinds_of) == [("GET", False)] + [("GET", True)] * 3 + [("HEAD", False)], bucket.log
+    segment = view.partitions[0].segments[0]
+    assert segment.data is not None
+    bucket.log.clear()
+    with open_source(segment.data.path, segment.data.size) as source:
+        assert read_header_of(source, segment.data.size) == read_segment_header(segment.data)
+        assert source.size() == segment.data.size
+        source.read_into(128, memoryview(bytearray(64)))
+    assert len(bucket.log) == 2, "the header is a part of what is read first, and no size is asked for"

@@ -10,6 +10,7 @@ import pytest
 from tests.builders import build_directory, make_records, segment_header, write_segment
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError, NotWaltzError
 from waltzctl.engine.log import view
+from waltzctl.engine.log.places import open_source
 from waltzctl.engine.log.view import (
     FileState,
     PartitionView,
@@ -22,6 +23,7 @@ from waltzctl.engine.log.view import (
     index_path_of,
     partition_directories,
     read_control,
+    read_header_of,
     read_segment_header,
     resolve,
     view_partition,
@@ -131,7 +133,12 @@ def test_a_header_is_read_where_there_is_a_whole_one(tmp_path: Path, size: int) 
     assert read_segment_header(state) == (segment_header(0, 3) if size >= HEADER_SIZE else None)
     assert read_segment_header(None) is None
     assert state is not None
+    with open_source(path) as source:
+        assert read_header_of(source, size) == read_segment_header(state)
+        assert read_header_of(source, 127) is None, "as long as it was when it was looked at"
     path.write_bytes(bytes(50))
+    with open_source(path) as source:
+        assert read_header_of(source, size) is None, "it shrank meanwhile"
     assert read_segment_header(state) is None, "it shrank meanwhile"
     path.unlink()
     assert read_segment_header(state) is None, "it went meanwhile"
