@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import itertools
 import os
 import re
@@ -96,6 +97,24 @@ def pytest_configure(config: pytest.Config) -> None:
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     _into_memory()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Let each of several processes begin with modules of its own.
+
+    All of them collect all tests.  Where nothing is compiled yet, each would rewrite the assertions of every module at the same
+    time as the others do; so each finds what the others have done already.
+    """
+    told = getattr(session.config, "workerinput", None)
+    if told is None or session.config.args != session.config.getini("testpaths"):
+        return
+    number, count = int(told["workerid"].removeprefix("gw")), told["workercount"]
+    root = Path(__file__).parents[1]
+    modules = sorted(root.glob("tests/**/test_*.py"))
+    for path in modules[number * len(modules) // count : (number + 1) * len(modules) // count]:
+        with contextlib.suppress(Exception, pytest.skip.Exception):  # which the collection meets again, and tells
+            importlib.import_module(".".join(path.relative_to(root).with_suffix("").parts))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

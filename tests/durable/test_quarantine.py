@@ -119,7 +119,7 @@ def test_a_crash_at_every_change_of_a_repair_is_rolled_back_byte_for_byte(seed: 
 
 
 @given(seed=SEEDS)
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None)
 def test_a_roll_back_and_an_undo_may_be_interrupted_at_every_change(seed: int) -> None:
     with tempfile.TemporaryDirectory(dir=MEMORY) as name:
         source = random.Random(seed)
