@@ -33,6 +33,8 @@ SPENT_AT = LAST_SEQUENCE - (1 << 20)
 """Behind this sequence number nothing new is appended under a client id; the rest is for mounts and for what is sent again."""
 Connect = Callable[[Address], Awaitable[LogConnection]]
 """Connects to a server.  Raises PeerError."""
+_Decided = asyncio.Future[Transaction | None]
+"""Of an append: the transaction that it became, or none, and then it is built again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,14 +133,6 @@ class Endpoint:
 
 
 @dataclass(slots=True)
-class _Pending:
-    """An append that is undecided.  `refused_at`: the transaction that was in its way."""
-
-    decided: asyncio.Future[Transaction | None]
-    refused_at: int | None = None
-
-
-@dataclass(slots=True)
 class _Flushing:
     """A flush that is not answered, or whose mark the feed has not come to.  `sequence`: of the last append before it.
 
@@ -155,6 +149,8 @@ class _Flushing:
 class Mount:
     """A partition of one client id: where it stands in the log, its feed, and what is undecided.
 
+    `_pending`: appends by their sequence number; `_refused`: the transaction that is in an append's way.
+
     `endpoint_of`: the connection of a client id to a server; `queue`: whom the feed is for; None for a mount that only appends.
     """
 
@@ -170,7 +166,8 @@ class Mount:
     _connection: LogConnection | None = None
     _mounted_as: RequestId | None = None
     _sequence: int = 0
-    _pending: OrderedDict[int, _Pending] = field(default_factory=OrderedDict)
+    _pending: OrderedDict[int, _Decided] = field(default_factory=OrderedDict)
+    _refused: dict[int, int] = field(default_factory=dict)
     _flushes: deque[_Flushing] = field(default_factory=deque)
     _error: WaltzError | None = None
     _again: asyncio.TimerHandle | None = None
@@ -226,7 +223,7 @@ class Mount:
         self._leave()
         pending, self._pending = self._pending, OrderedDict()
         for one in pending.values():
-            fail(one.decided, error)
+            fail(one, error)
         for flush in self._flushes:
             fail(flush.done, error)
         self._flushes.clear()
@@ -250,9 +247,8 @@ class Mount:
             case wire.FeedData():
                 self._fed(message)
             case wire.LockFailure():
-                pending = self._pending.get(message.request_id.sequence) if self._own(message.request_id) else None
-                if pending is not None:
-                    pending.refused_at = message.transaction_id
+                if self._own(message.request_id) and message.request_id.sequence in self._pending:
+                    self._refused[message.request_id.sequence] = message.transaction_id
                     self._decide()
             case wire.FlushResponse():
                 for flush in self._flushes:
@@ -288,8 +284,9 @@ class Mount:
         for flush in self._flushes:  # what was sent before the mount is decided by it
             flush.mark = self.position if flush.mark is None else flush.mark
         undecided, self._pending = self._pending, OrderedDict()
+        self._refused.clear()
         for one in undecided.values():
-            _set(one.decided, None)
+            _set(one, None)
         self._decide()
         self.ready.set()
         self._suspended = True
@@ -308,9 +305,9 @@ class Mount:
             while self._pending:
                 sequence, one = self._pending.popitem(last=False)
                 if sequence == message.request_id.sequence:
-                    _set(one.decided, found)
+                    _set(one, found)
                     break
-                _set(one.decided, None)  # what was sent before this one can no longer come
+                _set(one, None)  # what was sent before this one can no longer come
         if self.queue is not None:
             self.queue.put_nowait(found)
             if self._connection is not None and not self._has_room:
@@ -323,19 +320,16 @@ class Mount:
             flush = self._flushes.popleft()
             passed_over = False
             while self._pending and next(iter(self._pending)) <= flush.sequence:
-                _set(self._pending.popitem(last=False)[1].decided, None)
+                _set(self._pending.popitem(last=False)[1], None)
                 passed_over = True
             _set(flush.done, mark)
             if passed_over and flush.nudge and self.ready.is_set():  # the server knows this mount no more
                 self.ready.clear()
                 self._mount_again()
-        refused = [
-            sequence
-            for sequence, one in self._pending.items()
-            if one.refused_at is not None and one.refused_at <= self.position
-        ]
-        for sequence in refused:
-            _set(self._pending.pop(sequence).decided, None)
+        for sequence in [one for one, in_the_way in self._refused.items() if in_the_way <= self.position]:
+            del self._refused[sequence]
+            if sequence in self._pending:
+                _set(self._pending.pop(sequence), None)
         if len(self._pending) < self.options.in_flight:
             self._room.set()
 
@@ -395,7 +389,7 @@ class Mount:
         while pending is not None:
             sequence, one = pending
             try:
-                found = await one.decided
+                found = await one
             finally:
                 self._pending.pop(sequence, None)
             if found is not None:
@@ -403,7 +397,7 @@ class Mount:
             pending = await self._send(build)
         return None
 
-    async def _send(self, build: Build) -> tuple[int, _Pending] | None:
+    async def _send(self, build: Build) -> tuple[int, _Decided] | None:
         while True:
             await self.ready.wait()
             if self._error is not None:
@@ -413,7 +407,7 @@ class Mount:
             if draft is None:
                 return None
             number = self._next_id()
-            one = _Pending(asyncio.get_running_loop().create_future())
+            one: _Decided = asyncio.get_running_loop().create_future()
             with contextlib.suppress(PeerError):
                 self._connection.send(
                     wire.AppendRequest(

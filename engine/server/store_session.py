@@ -46,6 +46,15 @@ class _Batch:
     records: tuple[WireRecord, ...]
     committed: asyncio.Future[int]
     voters: set[str] = field(default_factory=set)
+    _packed: bytes = b""
+
+    def packed_from(self, transaction_id: int) -> tuple[int, bytes]:
+        """The records from a transaction on: how many, and as they are sent.  All of them are packed once for all replicas."""
+        if transaction_id > self.first:
+            rest = self.records[transaction_id - self.first :]
+            return len(rest), pack_records(rest)
+        self._packed = self._packed or pack_records(self.records)
+        return len(self.records), self._packed
 
     @property
     def first(self) -> int:
@@ -263,12 +272,12 @@ class StoreSession:
         if self._undecided and len(live | self._undecided[0].voters) < self._quorum and self.is_open:
             self._end(f"{len(live)} of {len(self._replicas)} replicas take part, {self._quorum} are a quorum")
 
-    def kept_from(self, transaction_id: int) -> tuple[WireRecord, ...]:
-        """The records from a transaction to the end of its batch, if they are kept; else none."""
-        for batch in self._kept:
+    def kept_batch(self, transaction_id: int) -> _Batch | None:
+        """The batch that a transaction is in, if it is kept."""
+        for batch in reversed(self._kept):  # who is not behind wants the last one
             if batch.first <= transaction_id <= batch.last:
-                return batch.records[transaction_id - batch.first :]
-        return ()
+                return batch
+        return None
 
     def lost(self, node: str, error: BaseException) -> None:
         """A replica cannot be used any more."""
@@ -406,17 +415,16 @@ class _Replica:
             and self._in_flight < session.options.in_flight
             and self._sent + 1 < session.next_transaction_id
         ):
-            records = session.kept_from(self._sent + 1)
-            if not records:
+            batch = session.kept_batch(self._sent + 1)
+            if batch is None:
                 if not self._in_flight:
                     self._copying = True
                     session.spawn(self._copy(self._era))
                 return
             assert self._storage is not None, "it takes part"
-            written = self._storage.start_append_encoded(
-                session.session_id, session.partition, len(records), pack_records(records)
-            )
-            self._sent = records[-1].transaction_id
+            count, records = batch.packed_from(self._sent + 1)
+            written = self._storage.start_append_encoded(session.session_id, session.partition, count, records)
+            self._sent = batch.last
             self._in_flight += 1
             session.spawn(self._acknowledged(written, self._sent, self._era))
 

@@ -28,8 +28,9 @@ from construct import Adapter, If, Int8ub, Int32sb, Int32ub, Int64sb, Struct, th
 from waltzctl.formats.checksums import Buffer, crc32
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.schema import compile_schema
-from waltzctl.formats.wire.codec import MessageCodec
+from waltzctl.formats.wire.codec import FastForm, MessageCodec
 from waltzctl.formats.wire.frame import Magic
+from waltzctl.formats.wire.message_forms import BeyondBodyError, DerivedForm
 from waltzctl.formats.wire.primitives import (
     COUNT,
     DEFAULT_LIMITS,
@@ -122,6 +123,27 @@ class _OutcomeAdapter(Adapter):  # type: ignore[misc]
         if isinstance(obj, TransactionData):
             return {"success": True, "data": obj.data, "checksum": obj.checksum, "message": None}
         return {"success": False, "data": None, "checksum": None, "message": obj.message}
+
+
+_FOUND = compile_schema(Struct("transaction_id" / Int64sb, "success" / Boolean)).struct
+_DATA = DerivedForm(Struct("data" / ByteArray, "checksum" / Int32ub))
+_REFUSED = DerivedForm(Struct("message" / Text))
+
+
+def _pack_outcome(message: TransactionDataResponse) -> bytes:
+    outcome = message.outcome
+    found = isinstance(outcome, TransactionData)
+    return _FOUND.pack(message.transaction_id, found) + (_DATA if found else _REFUSED).pack(outcome)
+
+
+def _unpack_outcome(body: memoryview, position: int, limits: Limits) -> tuple[dict[str, Any], int]:
+    if position + _FOUND.size > len(body):
+        raise BeyondBodyError
+    transaction_id, found = _FOUND.unpack_from(body, position)
+    success = found == 1
+    values, end = (_DATA if success else _REFUSED).unpack(body, position + _FOUND.size, limits)
+    outcome = TransactionData(**values) if success else TransactionRefused(**values)
+    return {"transaction_id": transaction_id, "outcome": outcome}, end
 
 
 _LockList = ListOf("list of locks", Int32sb, Int32sb.sizeof())
@@ -424,6 +446,7 @@ def _codec(version: int) -> MessageCodec:
         version=version,
         prefix=PREFIX,
         messages=kinds,
+        fast={TransactionDataResponse: FastForm(_pack_outcome, _unpack_outcome)},
         fields={kind: _fields(kind, version) for kind in kinds},
     )
 

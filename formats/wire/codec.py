@@ -1,24 +1,26 @@
 """From the schemas of a protocol's messages to its encoder and decoder.
 
 A message is a frozen dataclass with its type's number (`TYPE`) and its fields as a schema (`FIELDS`); the protocol's prefix
-goes before them.  A message of fixed size goes through the ``struct.Struct`` that is derived from its schema, a message that
-has a fast form of its own through that, everything else through the schema itself.
+goes before them.  A message goes through the form that is derived from its schema (`formats.wire.message_forms`), or through a
+fast form of its own; what has neither through the schema itself.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 import construct
 
 from waltzctl.formats.checksums import Buffer
-from waltzctl.formats.schema import CompiledSchema, SchemaError, compile_schema
+from waltzctl.formats.schema import CompiledSchema, SchemaError
 from waltzctl.formats.wire.frame import frame_header
+from waltzctl.formats.wire.message_forms import BeyondBodyError, DerivedForm
 from waltzctl.formats.wire.primitives import DEFAULT_LIMITS, Limits, MessageError
 
 
@@ -40,60 +42,6 @@ class FastForm:
 
     pack: Callable[[Any], bytes]
     unpack: Callable[[memoryview, int, Limits], tuple[dict[str, Any], int]]
-
-
-def _flatten(con: Any) -> Callable[[Any, list[Any]], None]:
-    """A function that appends the leaves of a value, as a derived ``struct.Struct`` wants them."""
-    if isinstance(con, construct.Renamed):
-        return _flatten(con.subcon)
-    if isinstance(con, construct.Struct):
-        members = [(member.name, _flatten(member)) for member in con.subcons]
-
-        def structure(value: Any, leaves: list[Any]) -> None:
-            for name, member in members:
-                member(value[name], leaves)
-
-        return structure
-    if isinstance(con, construct.Adapter):
-        inner, adapt = _flatten(con.subcon), con._encode
-
-        def adapted(value: Any, leaves: list[Any]) -> None:
-            inner(adapt(value, None, ""), leaves)
-
-        return adapted
-    return lambda value, leaves: leaves.append(value)
-
-
-def _assemble(con: Any) -> Callable[[Iterator[Any]], Any]:
-    """The reverse: a function that takes a value's leaves from an iterator."""
-    if isinstance(con, construct.Renamed):
-        return _assemble(con.subcon)
-    if isinstance(con, construct.Struct):
-        members = [(member.name, _assemble(member)) for member in con.subcons]
-        return lambda leaves: {name: member(leaves) for name, member in members}
-    if isinstance(con, construct.Adapter):
-        inner, adapt = _assemble(con.subcon), con._decode
-        return lambda leaves: adapt(inner(leaves), None, "")
-    return next
-
-
-class _Fixed:
-    """The derived form of a message of fixed size."""
-
-    def __init__(self, schema: Any, compiled: CompiledSchema) -> None:
-        self.struct = compiled.struct
-        self._members = [(member.name, _flatten(member)) for member in schema.subcons]
-        self._assemble = _assemble(schema)
-
-    def pack(self, message: Any) -> bytes:
-        leaves: list[Any] = []
-        for name, member in self._members:
-            member(message.TYPE if name == "type" else getattr(message, name), leaves)
-        return self.struct.pack(*leaves)
-
-    def unpack(self, body: memoryview) -> dict[str, Any]:
-        found: dict[str, Any] = self._assemble(iter(self.struct.unpack(body)))
-        return found
 
 
 class MessageCodec:
@@ -123,32 +71,28 @@ class MessageCodec:
         self._unsaid = {
             message: unsaid for message in self.by_type.values() if (unsaid := _unsaid(message, self.schemas[message]))
         }
-        self._prefix = prefix
-        self._prefix_names = tuple(member.name for member in prefix.schema.subcons)[1:]
+        self._prefix = DerivedForm(prefix.schema)
         self._fast = dict(fast or {})
-        self._fixed: dict[type[Message], _Fixed] = {}
+        self._derived: dict[type[Message], DerivedForm] = {}
         for message, schema in self.schemas.items():
-            try:
-                self._fixed[message] = _Fixed(schema, compile_schema(schema))
-            except SchemaError:
-                continue
-        assert not any(map(self.has_fast_form, self._unsaid)), "only the schema's way asks for what a version lacks"
+            if message not in self._fast:
+                with contextlib.suppress(SchemaError):
+                    self._derived[message] = DerivedForm(schema)
 
     def has_fast_form(self, kind: type[Message]) -> bool:
         """Whether messages of this kind go round the schema."""
-        return kind in self._fixed or kind in self._fast
+        return kind in self._derived or kind in self._fast
 
     def encode(self, message: Any) -> bytes:
         """The whole frame.  Raises ValueError for a field that does not fit, and for a message that is not of this version."""
         kind = type(message)
         try:
-            if kind in self._fixed:
-                body: bytes = self._fixed[kind].pack(message)
+            if kind in self._unsaid:  # only the schema's way asks for what this version lacks
+                return self.encode_by_schema(message)
+            if kind in self._derived:
+                body = self._derived[kind].pack(message)
             elif kind in self._fast:
-                prefix = self._prefix.struct.pack(
-                    message.TYPE, *[getattr(message, name) for name in self._prefix_names]
-                )
-                body = prefix + self._fast[kind].pack(message)
+                body = self._prefix.pack(message) + self._fast[kind].pack(message)
             else:
                 return self.encode_by_schema(message)
         except struct.error as error:
@@ -173,28 +117,22 @@ class MessageCodec:
         """The message in the body of a frame.  Raises MessageError."""
         view = memoryview(body)
         kind = self._kind_of(view)
-        if kind in self._fixed:
-            fixed = self._fixed[kind]
-            if len(view) != fixed.struct.size:
-                raise _ends_wrong(kind, fixed.struct.size, len(view))
-            try:
-                values = fixed.unpack(view)
-            except MessageError as error:
-                raise MessageError(f"{kind.__name__}: {error}") from None
-            del values["type"]
-        elif kind in self._fast:
-            if len(view) < self._prefix.size:
-                raise MessageError(f"{kind.__name__}: a field goes beyond the body of {len(view)} bytes")
-            values = dict(zip(self._prefix_names, self._prefix.struct.unpack_from(view)[1:], strict=True))
-            try:
-                more, position = self._fast[kind].unpack(view, self._prefix.size, limits)
-            except MessageError as error:
-                raise MessageError(f"{kind.__name__}: {error}") from None
-            if position != len(view):
-                raise _ends_wrong(kind, position, len(view))
-            values |= more
-        else:
+        if not self.has_fast_form(kind):
             return self.decode_by_schema(view, limits)
+        try:
+            if kind in self._derived:
+                values, position = self._derived[kind].unpack(view, 0, limits)
+            else:
+                values, position = self._prefix.unpack(view, 0, limits)
+                more, position = self._fast[kind].unpack(view, position, limits)
+                values |= more
+        except BeyondBodyError:
+            raise MessageError(f"{kind.__name__}: a field goes beyond the body of {len(view)} bytes") from None
+        except MessageError as error:
+            raise MessageError(f"{kind.__name__}: {error}") from None
+        if position != len(view):
+            raise _ends_wrong(kind, position, len(view))
+        del values["type"]
         return kind(**values)
 
     def decode_by_schema(self, body: Buffer, limits: Limits = DEFAULT_LIMITS) -> Any:
@@ -240,6 +178,4 @@ def _unsaid(kind: type[Any], schema: Any) -> dict[str, Any]:
 
 
 def _ends_wrong(kind: type[Message], expected: int, found: int) -> MessageError:
-    if found < expected:
-        return MessageError(f"{kind.__name__}: a field goes beyond the body of {found} bytes")
     return MessageError(f"{kind.__name__}: {found - expected} bytes of the body are left over")

@@ -75,7 +75,7 @@ class _Boolean(Adapter):  # type: ignore[misc]  # construct carries no types
 Boolean = _Boolean(Int8ub)
 
 
-class _Bytes(Construct):  # type: ignore[misc]
+class ByteArrayOf(Construct):  # type: ignore[misc]
     """A count and that many bytes.  Where `nullable`, any negative count is None, which is written as -1."""
 
     def __init__(self, what: str, limit: Callable[[Limits], int], *, nullable: bool = False) -> None:
@@ -110,11 +110,11 @@ class _Text(Adapter):  # type: ignore[misc]
         return None if obj is None else obj.encode("utf-8", "replace")
 
 
-ByteArray = _Bytes("byte array", lambda limits: limits.max_data)
+ByteArray = ByteArrayOf("byte array", lambda limits: limits.max_data)
 """i32 length and the bytes; null, which the release can write, is an error (no message of a storage node may carry it)."""
-Text = _Text(_Bytes("string", lambda limits: limits.max_string))
+Text = _Text(ByteArrayOf("string", lambda limits: limits.max_string))
 """i32 length and UTF-8."""
-NullableText = _Text(_Bytes("string", lambda limits: limits.max_string, nullable=True))
+NullableText = _Text(ByteArrayOf("string", lambda limits: limits.max_string, nullable=True))
 """As `Text`; a negative length means that there is none."""
 
 
@@ -147,6 +147,7 @@ class ValueOf(Adapter):  # type: ignore[misc]
         if sorted(names) != sorted(field.name for field in fields(kind)):
             raise TypeError(f"{kind.__name__} has not the fields of its schema: {names}")
         self.kind, self.names = kind, names
+        self.in_order = names == tuple(field.name for field in fields(kind))
 
     def _decode(self, obj: Any, context: Any, path: Any) -> Any:
         return self.kind(**{name: obj[name] for name in self.names})

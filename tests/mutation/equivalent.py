@@ -465,7 +465,7 @@ _FORMATS = (
         "it lets a build of Python that knows approved algorithms only compute this one, too",
     ),
     Equivalent("formats/wire/primitives.py", "ListOf._build", "return obj", "return None", _HANDED_BACK),
-    Equivalent("formats/wire/primitives.py", "_Bytes._build", "return obj", "return None", _HANDED_BACK),
+    Equivalent("formats/wire/primitives.py", "ByteArrayOf._build", "return obj", "return None", _HANDED_BACK),
 )
 
 _PROBE = "engine/scan/probe.py"

@@ -318,8 +318,8 @@ SIXTH: tuple[Slip, ...] = (
     ),
     Slip(
         "formats/wire/codec.py",
-        "            if position != len(view):\n",
-        "            if position > len(view):\n",
+        "        if position != len(view):\n",
+        "        if position > len(view):\n",
         ("tests/formats/wire/test_hostile.py::test_left_over_bytes_are_an_error",),
         "a message with bytes left over, of another version or cut out of another, is taken for what it begins like",
     ),

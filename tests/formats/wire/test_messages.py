@@ -22,7 +22,7 @@ from tests.formats.wire.strategies import (
 )
 from waltzctl.formats.request_id import REQUEST_ID_SCHEMA, RequestId
 from waltzctl.formats.segment import RecordHeader
-from waltzctl.formats.wire import admin, storage
+from waltzctl.formats.wire import admin, client, storage
 from waltzctl.formats.wire.codec import MessageCodec
 from waltzctl.formats.wire.failure import Failure, StackElement
 from waltzctl.formats.wire.frame import Magic, decode_frame_header
@@ -89,15 +89,12 @@ def test_the_highest_common_version_is_chosen(
 
 
 def test_what_is_hot_has_a_fast_form() -> None:
-    """Only failures, lists of partitions and metrics go through the schema."""
+    """Only failures and lists of pairs go through the schema."""
     slow = {kind.__name__ for codec, kind in KINDS if not codec.has_fast_form(kind)}
-    assert slow == {
-        "FailureResponse",
-        "PartitionAvailableRequest",
-        "PartitionAssignmentRequest",
-        "MetricsResponse",
-        "AssignedPartitionStatusResponse",
-    }
+    assert slow == {"FailureResponse", "AssignedPartitionStatusResponse"}
+    codec = client.CODECS[-1]
+    slow = {kind.__name__ for kind in codec.schemas if not codec.has_fast_form(kind)}
+    assert slow == {"CheckStorageConnectivityResponse", "ServerPartitionsHealthResponse"}
 
 
 @pytest.mark.parametrize("byte", [0, 2, 255])
