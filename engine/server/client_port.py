@@ -19,7 +19,7 @@ from waltzctl.engine.errors import WaltzError
 from waltzctl.engine.net.connection import HEADER, Connection, Received
 from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.net.port import Port
-from waltzctl.engine.server.locks import Locks
+from waltzctl.engine.server.locks import NO_LOCKS, Locks
 from waltzctl.engine.server.served_partition import Append, Partition
 from waltzctl.engine.server.store_partition import PartitionClosedError
 from waltzctl.formats.request_id import RequestId
@@ -180,8 +180,8 @@ class ClientConnection(Connection):
 
     def feed(self, headers: Sequence[RecordHeader]) -> None:
         """Send transactions."""
-        for one in headers:
-            self._say(wire.FeedData(one.request_id, one.transaction_id, one.header))
+        assert self.version is not None
+        self.answer(wire.feed_frames(headers, self.version))
         self.send()
 
     def _go_on(self) -> None:
@@ -235,11 +235,12 @@ class ClientConnection(Connection):
                 self._say(wire.LockFailure(request.request_id, transaction_id))
                 self.send()
 
+        locks = request.write_locks, request.read_locks, request.append_locks
         partition.append(
             Append(
                 request.request_id,
                 request.client_high_water_mark,
-                Locks(request.write_locks, request.read_locks, request.append_locks),
+                Locks(*locks) if any(locks) else NO_LOCKS,
                 request.header,
                 request.data,
                 request.checksum,

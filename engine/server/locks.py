@@ -43,6 +43,9 @@ class Locks:
         return bool(self.write or self.read or self.append)
 
 
+NO_LOCKS = Locks()
+
+
 def slots_of(lock: int, size: int) -> tuple[int, ...]:
     """The three slots of a lock in a table of `size`; some may be one."""
     hashed, found = lock & _WORD, []

@@ -33,9 +33,9 @@ from waltzctl.formats.wire.client import UNKNOWN_HIGH_WATER_MARK
 from waltzctl.formats.wire.records import WireRecord
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Append:
-    """One append.
+    """One append; nobody changes it.
 
     `refused`: called with the conflicting transaction when a lock is in the way.  `arrived`: when it came, in the loop's time.
     """
@@ -262,7 +262,8 @@ class Partition:
 
     def _commit(self, transaction_id: int, item: Append) -> None:
         assert self._locks is not None
-        self._locks.commit(item.locks, transaction_id)
+        if item.locks:
+            self._locks.commit(item.locks, transaction_id)
         self.high_water_mark = transaction_id
         self._cache.put_header(self.number, RecordHeader(transaction_id, item.request_id, item.header))
         self._cache.put_data(self.number, transaction_id, item.data, item.checksum)

@@ -18,7 +18,7 @@ Source: release 0.13.2; the design documents do not describe this protocol.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, ClassVar, get_args
@@ -28,8 +28,9 @@ from construct import Adapter, If, Int8ub, Int32sb, Int32ub, Int64sb, Struct, th
 from waltzctl.formats.checksums import Buffer, crc32
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.schema import compile_schema
+from waltzctl.formats.segment import RecordHeader
 from waltzctl.formats.wire.codec import FastForm, MessageCodec
-from waltzctl.formats.wire.frame import Magic
+from waltzctl.formats.wire.frame import FRAME_HEADER, Magic
 from waltzctl.formats.wire.message_forms import BeyondBodyError, DerivedForm
 from waltzctl.formats.wire.primitives import (
     COUNT,
@@ -467,3 +468,17 @@ def decode(body: Buffer, version: int = CLIENT_VERSIONS[-1], *, limits: Limits =
     """
     message: ClientMessage = CODECS[version].decode(body, limits)
     return message
+
+
+_FEED = compile_schema(Struct(*FRAME_HEADER.schema.subcons, *PREFIX_SCHEMA.subcons, *FeedData.FIELDS.subcons)).struct
+
+
+def feed_frames(headers: Iterable[RecordHeader], version: int) -> bytes:
+    """`FeedData` back to back, whole frames, one for each committed transaction."""
+    length, pack = _FEED.size - FRAME_HEADER.size, _FEED.pack
+    frames = []
+    for one in headers:
+        i = one.request_id
+        ids = i.client, i.generation, i.partition, i.sequence
+        frames.append(pack(Magic.CLIENT, version, length, FeedData.TYPE, *ids, one.transaction_id, one.header))
+    return b"".join(frames)

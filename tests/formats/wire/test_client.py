@@ -13,6 +13,7 @@ from tests.formats.wire.recordings import client_fields_of, recorded_frames
 from tests.formats.wire.strategies import i32, i64, request_ids, text
 from tests.golden import GOLDEN, needs_golden
 from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.segment import RecordHeader
 from waltzctl.formats.wire import client
 from waltzctl.formats.wire.client import CLIENT_VERSIONS, CODECS, ClientMessage, MountState
 from waltzctl.formats.wire.frame import Magic, decode_frame_header
@@ -257,3 +258,13 @@ def test_data_agrees_with_its_checksum_or_not(data: bytes) -> None:
     for checksum, ok in ((right, True), (right ^ 1, False)):
         assert client.TransactionData(data, checksum).data_ok is ok
         assert client.AppendRequest(ID, 0, 0, data, checksum).data_ok is ok
+
+
+@pytest.mark.parametrize("version", CLIENT_VERSIONS)
+def test_many_transactions_of_a_feed_at_once_are_the_same_bytes(version: int) -> None:
+    headers = [RecordHeader(number, RequestId(number, 2, 3, -number), number % 5) for number in range(3)]
+    single = [
+        client.encode(client.FeedData(one.request_id, one.transaction_id, one.header), version) for one in headers
+    ]
+    assert client.feed_frames(headers, version) == b"".join(single)
+    assert client.feed_frames([], version) == b""

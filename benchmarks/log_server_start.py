@@ -1,0 +1,123 @@
+"""A log server that begins, or dies, with many partitions: ours beside that of release 0.13.2, same nodes and ZooKeeper, in turn.
+
+    WALTZ_CLASSPATH=... python benchmarks/log_server_start.py [--partitions 1000] [--rounds 3] [--only ours] [--json]
+
+Three storage nodes of ours hold every partition.  In each round each kind is measured twice.  Open: one server is started;
+the time from its start until it has told the high-water mark of every partition, and the most memory that it took until then.
+Fail-over: two servers share the partitions; one is killed (``kill -9``); the time until the other has told the marks of all.
+How long ZooKeeper believes in the dead one (its session's timeout, the same for both) is a part of that, and is shown.
+Medians over the rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from log_server import Bench, answers, started, yaml_at
+from measuring import environment
+from running_nodes import PATIENCE, free_port, java
+
+from waltzctl import open_log_client
+
+SESSION_SECONDS = 10.0
+
+
+class Starts(Bench):
+    """Servers that are started, and killed."""
+
+    @contextlib.contextmanager
+    def running(self, kind: str, number: int) -> Iterator[subprocess.Popen[bytes]]:
+        """One of the two kinds, as soon as it listens."""
+        port, http = free_port(), free_port()
+        name = f"{kind}-{number}"
+        config = yaml_at(self.place / f"{name}.yml", server__port=port, server__jetty__port=http, **self._config)
+        if kind == "ours":
+            options = ("--host", "localhost", "--config", config, "--log-level", "warning")
+            command: list[object] = [sys.executable, "-m", "waltzctl", "log-server", *options]
+        else:
+            command = [*java(self.place, "com.wepay.waltz.server.WaltzServer", config)]
+        with started(self.place, name, command, lambda: answers(port)) as process:
+            yield process
+
+    def all_open(self, partitions: int) -> None:
+        """Wait until every partition has told its high-water mark."""
+
+        async def work() -> None:
+            async with open_log_client(self.metadata) as client:
+                await asyncio.gather(*(client.high_water_mark(n, timeout=PATIENCE) for n in range(partitions)))
+
+        asyncio.run(work())
+
+    def opening(self, kind: str, partitions: int) -> tuple[float, float]:
+        """Seconds from the start until everything is open, and MiB that the server took at most."""
+        begun = time.monotonic()
+        with self.running(kind, 1) as process:
+            self.all_open(partitions)
+            seconds = time.monotonic() - begun
+            return seconds, _peak_mib(process.pid)
+
+    def fail_over(self, kind: str, partitions: int) -> float:
+        """Seconds from the death of one of two servers until the other has everything open."""
+        with self.running(kind, 1) as first, self.running(kind, 2):
+            self.all_open(partitions)
+            first.kill()
+            first.wait()
+            begun = time.monotonic()
+            self.all_open(partitions)
+            return time.monotonic() - begun
+
+
+def _peak_mib(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) / 1024
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--partitions", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", choices=("ours", "released"))
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    environment()
+    kinds = (options.only,) if options.only else ("released", "ours")
+    found: dict[str, list[tuple[float, float, float]]] = {kind: [] for kind in kinds}
+    with tempfile.TemporaryDirectory(prefix="waltzctl-bench-") as place, contextlib.ExitStack() as stack:
+        bench = Starts(Path(place), stack, options.partitions)
+        for _ in range(options.rounds):
+            for kind in kinds:
+                opening, memory = bench.opening(kind, options.partitions)
+                time.sleep(SESSION_SECONDS)  # so that no server before is believed in
+                found[kind].append((opening, memory, bench.fail_over(kind, options.partitions)))
+                time.sleep(SESSION_SECONDS)
+    rows = []
+    for place_, name in enumerate(("open, s", "memory, MiB", "fail-over, s")):
+        row: dict[str, object] = {"what": name}
+        for kind in kinds:
+            row[kind] = round(statistics.median(one[place_] for one in found[kind]), 2)
+        if len(kinds) == 2:
+            row["ratio"] = round(float(str(row["ours"])) / float(str(row["released"])), 2)
+        rows.append(row)
+    if options.json:
+        print(
+            json.dumps({"partitions": options.partitions, "session_seconds": SESSION_SECONDS, "rows": rows}, indent=1)
+        )
+        return
+    print(f"{options.partitions} partitions; a dead server is believed in for {SESSION_SECONDS:g} s")
+    for row in rows:
+        print("  ".join(f"{value!s:>14}" for value in row.values()))
+
+
+if __name__ == "__main__":
+    main()
