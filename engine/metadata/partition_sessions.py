@@ -46,14 +46,22 @@ async def read_payload(
 
     Raises NotWaltzError (there is none, or it holds nothing), MismatchError (a version that is not known), DamageError.
     """
-    where = f"{store.where}, node {path or 'of the root'}"
+    data, state = await _read(store, path, watch)
+    return decoded(_where(store, path), kind, data), state
+
+
+def _where(store: MetadataStore, path: str) -> str:
+    return f"{store.where}, node {path or 'of the root'}"
+
+
+async def _read(store: MetadataStore, path: str, watch: Watch | None = None) -> tuple[bytes, ZnodeState]:
     try:
         data, state = await store.get(path, watch)
     except NodeMissingError:
-        raise NotWaltzError(f"{where}: there is no such node", advice=_CREATE) from None
+        raise NotWaltzError(f"{_where(store, path)}: there is no such node", advice=_CREATE) from None
     if not data:
-        raise NotWaltzError(f"{where}: holds nothing", advice=_CREATE)
-    return decoded(where, kind, data), state
+        raise NotWaltzError(f"{_where(store, path)}: holds nothing", advice=_CREATE)
+    return data, state
 
 
 def decoded(where: str, kind: type[PayloadType], data: bytes) -> PayloadType:
@@ -98,14 +106,22 @@ class PartitionSessions:
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
+        self._assignment: tuple[bytes, Mapping[int, tuple[str, ...]]] = b"", {}
 
     async def assigned(self, partition: int) -> tuple[str, ...]:
         """The storage nodes of a partition, ``host:port``, sorted."""
         return (await self._assigned(partition))[0]
 
     async def _assigned(self, partition: int) -> tuple[tuple[str, ...], int]:
-        found, state = await read_payload(self._store, ASSIGNMENT_PATH, NodeAssignment)
-        return tuple(sorted(one.node for one in found.nodes if partition in one.partitions)), state.version
+        data, state = await _read(self._store, ASSIGNMENT_PATH)
+        if data != self._assignment[0]:  # one for all partitions: each of a thousand asks for it twice when it opens
+            found = decoded(_where(self._store, ASSIGNMENT_PATH), NodeAssignment, data)
+            held: dict[int, list[str]] = {}
+            for one in found.nodes:
+                for number in dict.fromkeys(one.partitions):
+                    held.setdefault(number, []).append(one.node)
+            self._assignment = data, {number: tuple(sorted(nodes)) for number, nodes in held.items()}
+        return self._assignment[1].get(partition, ()), state.version
 
     async def partition(self, partition: int) -> tuple[PartitionMetadata, int]:
         """A partition's metadata and the version of its node, -1 where there is none yet."""
