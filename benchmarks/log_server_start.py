@@ -31,7 +31,7 @@ from waltzctl import open_log_client
 from waltzctl.engine.client.partition_mount import ClientOptions
 
 SESSION_SECONDS = 10.0
-IMPATIENT = ClientOptions(longest_retry=0.1, not_ready=0.1)
+IMPATIENT = ClientOptions(longest_retry=0.5, not_ready=0.5)
 """A client that waits long between its tries would be measured itself."""
 
 
