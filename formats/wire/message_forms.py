@@ -5,7 +5,7 @@ A schema is cut into pieces, each of which is read and written with a ``struct.S
 ===============  ====================================================================================================
 piece            of
 ===============  ====================================================================================================
-run              neighbouring members of fixed size, at once
+fixed fields     neighbouring members of fixed size, at once
 byte array       a count, and as many bytes; text as well
 list             a count, and as many numbers
 ===============  ====================================================================================================
@@ -33,7 +33,7 @@ class BeyondBodyError(Exception):
     """A piece goes beyond the body."""
 
 
-class Piece(Protocol):
+class FieldGroup(Protocol):
     """Some members of a message."""
 
     def pack(self, message: Any) -> bytes:
@@ -107,7 +107,7 @@ def _maker(con: Any, leaves: int) -> Callable[[tuple[Any, ...]], Any] | None:
     return lambda part: assemble(iter(part))
 
 
-class Run:
+class FixedFields:
     """Neighbouring members of fixed size.  `size`: bytes."""
 
     def __init__(self, members: list[Any]) -> None:
@@ -140,11 +140,11 @@ class Run:
         return one_by_one
 
     def pack(self, message: Any) -> bytes:
-        """See `Piece`."""
+        """See `FieldGroup`."""
         return self.struct.pack(*self._leaves(message))
 
     def unpack(self, body: memoryview, position: int, limits: Limits, values: dict[str, Any]) -> int:
-        """See `Piece`."""
+        """See `FieldGroup`."""
         end = position + self.size
         if end > len(body):
             raise BeyondBodyError
@@ -215,12 +215,12 @@ class DerivedForm:
 
     def __init__(self, schema: Any) -> None:
         """Raises SchemaError where it cannot be cut into pieces."""
-        self._pieces: list[Piece] = []
+        self._pieces: list[FieldGroup] = []
         waiting: list[Any] = []
 
         def end_run() -> None:
             if waiting:
-                self._pieces.append(Run([*waiting]))
+                self._pieces.append(FixedFields([*waiting]))
                 waiting.clear()
 
         for member in schema.subcons:
@@ -244,7 +244,7 @@ class DerivedForm:
         return values, position
 
 
-def _piece(member: Any) -> Piece | None:
+def _piece(member: Any) -> FieldGroup | None:
     """The piece that a member is by itself; None for one of fixed size.  Raises SchemaError for what is neither."""
     con, adapter = member.subcon, None
     if isinstance(con, construct.Adapter) and isinstance(con.subcon, ByteArrayOf):
