@@ -137,6 +137,7 @@ def run_at(server: PipelineServer, project: Project, options: RunOptions, say: C
         _begin(project, full)
         for one in left:
             shutil.rmtree(project.directory / one)
+        _forget_half_plans(project)
         if "state" in full:
             _forget_state(project)
     _hand_over(project, replace(options, full_refresh=full), server.environment, say)
@@ -253,6 +254,23 @@ def _begin(project: Project, tables: tuple[str, ...]) -> None:
     partial = note.with_suffix(".tmp")
     partial.write_text("\n".join(tables), encoding="utf-8")
     os.replace(partial, note)
+
+
+def _forget_half_plans(project: Project) -> None:
+    """Remove what a run that was killed had half written of the first plan of a query.
+
+    Spark writes a plan beside its place and renames it; a query without any plan refuses to begin where such a file lies.
+    """
+    if project.storage_path is None:
+        return
+    for place, directories, _ in os.walk(project.storage_path / "_checkpoints"):
+        if "offsets" in directories:
+            directories.clear()  # what lies deeper is the query's
+            plans = Path(place, "offsets")
+            names = os.listdir(plans)
+            if not any(name.isdigit() for name in names):
+                for name in names:
+                    (plans / name).unlink()
 
 
 def _forget_state(project: Project) -> None:

@@ -208,6 +208,31 @@ def test_what_a_kill_left_of_a_table_is_removed_and_the_table_begins_anew(
     assert "records: not whole" in said[0]
 
 
+def test_half_a_first_plan_that_a_kill_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark refuses a query of which nothing but that is there; one that has a plan passes such a file over."""
+    create_project(tmp_path / "p", ["/n"])
+    project, _, server = open_project(tmp_path / "p"), _Program(monkeypatch), running.PipelineServer(None, {})  # type: ignore[arg-type]
+    half = [".0.dc834527-b523-41f2-b9d6-12ece7703094.tmp", "..0.dc834527-b523-41f2-b9d6-12ece7703094.tmp.crc"]
+    queries = tmp_path / "p" / "storage" / "_checkpoints" / "spark_catalog" / "default"
+    kept = {"records": set(), "transactions": {"0", ".0.crc", *half}, "quarantine": set()}
+    for name, plans in (("records", half), ("transactions", ["0", ".0.crc", *half]), ("quarantine", [])):
+        for folder in ("offsets", "commits", "state/0/offsets"):
+            (queries / name / name / "0" / folder).mkdir(parents=True)
+        (queries / name / name / "0" / "metadata").touch()
+        (queries / name / name / "0" / "state" / "0" / "offsets" / "x").touch()
+        for plan in plans:
+            (queries / name / name / "0" / "offsets" / plan).touch()
+    for options in (RunOptions(dry_run=True), RunOptions()):
+        running.run_at(server, project, options, print)
+        found = {name: set(os.listdir(queries / name / name / "0" / "offsets")) for name in kept}
+        assert found == (kept | {"records": set(half)} if options.dry_run else kept)
+    for name in kept:
+        assert (queries / name / name / "0" / "metadata").exists()
+        assert (queries / name / name / "0" / "state" / "0" / "offsets" / "x").exists(), (
+            "what lies deeper is the query's"
+        )
+
+
 def test_an_error_names_the_table_and_what_to_do(tmp_path: Path) -> None:
     create_project(tmp_path / "p", ["/n"])
     project = open_project(tmp_path / "p")
