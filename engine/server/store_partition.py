@@ -76,6 +76,7 @@ class StorePartition:
         self._metadata, self._nodes, self._log = metadata, nodes, log
         self._options = options or SessionOptions()
         self._session: StoreSession | None = None
+        self._told: frozenset[str] | None = None  # by `reassign`, since the last look at the assignment
         self._opening: asyncio.Task[StoreSession] | None = None
         self._closed = False
         self._last_error = ""
@@ -100,6 +101,7 @@ class StorePartition:
 
     async def reassign(self, nodes: Collection[str]) -> None:
         """The partition's storage nodes are these now: a session over others ends, and the next one is over them."""
+        self._told = frozenset(nodes)
         if self._session is not None and self._session.assigned != frozenset(nodes):
             await self._session.close("the partition's storage nodes changed")
 
@@ -149,12 +151,17 @@ class StorePartition:
     async def _try(self) -> StoreSession:
         if self._session is not None:
             await self._session.close("a new one is opened")
+        self._told = None
         assigned = await self._metadata.assigned(self.partition)
         if not assigned:
             raise PartitionClosedError(
                 f"partition {self.partition} is assigned to no storage node", advice="waltzctl cluster assign"
             )
         metadata = await self._metadata.begin_session(self.partition, self.generation)
+        if self._told not in (None, frozenset(assigned)):  # there was no session yet that could have been ended
+            raise StoreSessionClosedError(
+                f"partition {self.partition}: its storage nodes changed while session {metadata.session_id} began"
+            )
 
         async def write(replicas: tuple[ReplicaState, ...]) -> None:
             await self._metadata.write_replicas(self.partition, metadata.session_id, replicas)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tests.server.storing import LOG, until
-from waltzctl.engine.errors import ConcurrentUpdateError
+from waltzctl.engine.errors import ConcurrentUpdateError, PeerUnreachableError
 from waltzctl.engine.server.storage_nodes import Storage, StorageNodes
 from waltzctl.engine.server.store_partition import PartitionClosedError, StorePartition
 from waltzctl.formats.znodes import PartitionMetadata, ReplicaState
@@ -48,4 +48,43 @@ def test_an_assignment_that_is_heard_of_late_does_not_take_the_generation_back(h
             await waiting
         assert metadata.begun == [counts]
 
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize(("told", "sessions"), [((), 1), (("node-1:1", "node-0:1"), 1), (("node-1:1", "node-2:1"), 2)])
+def test_an_assignment_that_changes_while_a_session_begins_is_the_next_one_s(
+    told: tuple[str, ...], sessions: int
+) -> None:
+    """Over the old nodes it might wait for ever for those that are no longer assigned.  Told the same, it goes on."""
+
+    class Changing(Metadata):
+        nodes = ("node-0:1", "node-1:1")
+
+        async def assigned(self, partition: int) -> tuple[str, ...]:
+            return self.nodes
+
+        async def begin_session(self, partition: int, generation: int) -> PartitionMetadata:
+            self.begun.append(generation)
+            if told and len(self.begun) == 1:
+                self.nodes = told
+                await store.reassign(told)
+            return PartitionMetadata(generation, len(self.begun), ())
+
+    async def unreachable(node: str) -> Storage:
+        reached.add(node)
+        raise PeerUnreachableError(node, "made up")
+
+    async def work() -> None:
+        nonlocal store
+        store = StorePartition(0, 5, metadata, StorageNodes(unreachable), log=LOG)
+        waiting = asyncio.ensure_future(store.session())
+        await until(lambda: len(reached) == 2)
+        assert len(metadata.begun) == sessions
+        assert set(store.state.nodes) == reached == set(told or Changing.nodes)
+        await store.close()
+        with pytest.raises(PartitionClosedError):
+            await waiting
+
+    metadata, reached = Changing(), set[str]()
+    store: StorePartition
     asyncio.run(work())
