@@ -108,16 +108,22 @@ class Bench:
         waltzctl("cluster", "auto-assign", "--group", number, *where)
 
     @contextlib.contextmanager
-    def server(self, kind: str) -> Iterator[None]:
-        """Run one of the two, until the end of the block."""
+    def listening(self, kind: str, name: str) -> Iterator[subprocess.Popen[bytes]]:
+        """Run a server of one of the two kinds, from when it listens until the end of the block."""
         port, http = free_port(), free_port()
-        config = yaml_at(self.place / f"{kind}.yml", server__port=port, server__jetty__port=http, **self._config)
+        config = yaml_at(self.place / f"{name}.yml", server__port=port, server__jetty__port=http, **self._config)
         if kind == "ours":
             options = ("--host", "localhost", "--config", config, "--log-level", "warning")
             command: Sequence[object] = [sys.executable, "-m", "waltzctl", "log-server", *options]
         else:
             command = java(self.place, "com.wepay.waltz.server.WaltzServer", config)
-        with started(self.place, kind, command, lambda: answers(port)):
+        with started(self.place, name, command, lambda: answers(port)) as process:
+            yield process
+
+    @contextlib.contextmanager
+    def server(self, kind: str) -> Iterator[None]:
+        """Run one of the two, until the end of the block, from when a session is open."""
+        with self.listening(kind, kind):
             until = time.monotonic() + PATIENCE
             while (
                 waltzctl("log", "high-water-mark", "--metadata", self.metadata, "--timeout", "5s", check=False) is None

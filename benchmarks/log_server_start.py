@@ -16,16 +16,12 @@ import asyncio
 import contextlib
 import json
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-from log_server import Bench, answers, started, yaml_at
-from measuring import environment
-from running_nodes import PATIENCE, free_port, java
+from log_server import Bench
+from running_nodes import PATIENCE
 
 from waltzctl import open_log_client
 from waltzctl.engine.client.partition_mount import ClientOptions
@@ -37,20 +33,6 @@ IMPATIENT = ClientOptions(longest_retry=0.5, not_ready=0.5)
 
 class Starts(Bench):
     """Servers that are started, and killed."""
-
-    @contextlib.contextmanager
-    def running(self, kind: str, number: int) -> Iterator[subprocess.Popen[bytes]]:
-        """One of the two kinds, as soon as it listens."""
-        port, http = free_port(), free_port()
-        name = f"{kind}-{number}"
-        config = yaml_at(self.place / f"{name}.yml", server__port=port, server__jetty__port=http, **self._config)
-        if kind == "ours":
-            options = ("--host", "localhost", "--config", config, "--log-level", "warning")
-            command: list[object] = [sys.executable, "-m", "waltzctl", "log-server", *options]
-        else:
-            command = [*java(self.place, "com.wepay.waltz.server.WaltzServer", config)]
-        with started(self.place, name, command, lambda: answers(port)) as process:
-            yield process
 
     def all_open(self, partitions: int) -> None:
         """Wait until every partition has told its high-water mark."""
@@ -64,14 +46,14 @@ class Starts(Bench):
     def opening(self, kind: str, partitions: int) -> tuple[float, float]:
         """Seconds from the start until everything is open, and MiB that the server took at most."""
         begun = time.monotonic()
-        with self.running(kind, 1) as process:
+        with self.listening(kind, kind) as process:
             self.all_open(partitions)
             seconds = time.monotonic() - begun
             return seconds, _peak_mib(process.pid)
 
     def fail_over(self, kind: str, partitions: int) -> float:
         """Seconds from the death of one of two servers until the other has everything open."""
-        with self.running(kind, 1) as first, self.running(kind, 2):
+        with self.listening(kind, f"{kind}-1") as first, self.listening(kind, f"{kind}-2"):
             self.all_open(partitions)
             first.kill()
             first.wait()
@@ -93,7 +75,6 @@ def main() -> None:
     parser.add_argument("--only", choices=("ours", "released"))
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    environment()
     kinds = (options.only,) if options.only else ("released", "ours")
     found: dict[str, list[tuple[float, float, float]]] = {kind: [] for kind in kinds}
     with tempfile.TemporaryDirectory(prefix="waltzctl-bench-") as place, contextlib.ExitStack() as stack:

@@ -411,9 +411,7 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
                     advice="what was asked for may or may not have been done",
                 ),
             )
-        if (
-            silent
-        ):  # a peer that is there says something; the system would believe in a lost one for a quarter of an hour
+        if silent:  # the system would believe in a lost peer for a quarter of an hour
             self._break_off(DeadlineError(str(self.address), f"nothing was heard for {self.timeout:g} s"))
         elif len(self._forgotten) > _MAX_FORGOTTEN:
             self._break_off(DeadlineError(str(self.address), f"{len(self._forgotten)} requests without an answer"))
@@ -444,8 +442,7 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
         self._sweeper = self._keep_alive = None
         self._queued.clear()
         self._writable.set()
-        if not self._greeted.done():
-            fail(self._greeted, error)
+        fail(self._greeted, error)
         waiting, self._waiting = self._waiting, {}
         for one in waiting.values():
             fail(one.future, self._error_for(one.what))

@@ -230,7 +230,6 @@ class RealNodes:
         self.deadline = 2.0
         self.nodes: dict[str, RealNode] = {}
         self._tasks: dict[asyncio.Task[None], None] = {}
-        self._by_directory: dict[str, RealNode] = {}
         self._observing = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
