@@ -102,6 +102,8 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
         self.timeout = timeout
         self.version = 0
         self.peer_text = ""
+        self.ended: asyncio.Future[PeerError] = asyncio.get_running_loop().create_future()
+        """Done with the reason once nothing can be asked any more."""
         self._port = port
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -436,6 +438,7 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
         if self._error is not None:
             return
         self._error = error
+        self.ended.set_result(error)
         for timer in (self._sweeper, self._keep_alive):
             if timer is not None:
                 timer.cancel()

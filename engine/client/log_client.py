@@ -253,8 +253,11 @@ class LogClient:
         mount.end(PeerUnreachableError("the client", "the feed was ended"), told=False)
 
     async def _ask(self, partition: int, make: Callable[[RequestId], Any], expected: type[Any]) -> Any:
-        """Ask the partition's server, and the next one when that fails.  For ever: a deadline is the caller's."""
-        pause = self.options.first_retry
+        """Ask the partition's server, and the next one when that fails.  For ever: a deadline is the caller's.
+
+        A server that has not, or no longer, the partition leaves a question without an answer; so the first one is soon repeated.
+        """
+        pause, patience = self.options.first_retry, self.options.not_ready
         while True:
             self._news.clear()
             server = self._known.get(partition)
@@ -263,8 +266,8 @@ class LogClient:
                     connection = await self.endpoint(server, _NO_CLIENT).connection()
                     number = RequestId(_NO_CLIENT, server.generation, partition, connection.next_sequence())
                     frame = wire.encode(make(number), connection.version)
-                    patience = min(self.options.nudge, connection.timeout)
-                    return await connection.call(number.sequence, frame, expected, "a question", timeout=patience)
+                    seconds, patience = min(patience, connection.timeout), min(2 * patience, self.options.nudge)
+                    return await connection.call(number.sequence, frame, expected, "a question", timeout=seconds)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._news.wait(), pause)
             pause = min(2 * pause, self.options.longest_retry)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 import uuid
 from abc import abstractmethod
@@ -16,7 +17,7 @@ from waltzctl.engine.client.client_connection import (
     NodePort,
     NodePortConnection,
 )
-from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.errors import InvalidRequestError, PeerError
 
 
 class NodeClient(Generic[M]):
@@ -74,6 +75,11 @@ class NodeClient(Generic[M]):
     def closed(self) -> bool:
         """Whether nothing can be asked any more."""
         return self._connection.closed
+
+    @property
+    def ended(self) -> asyncio.Future[PeerError]:
+        """Done with the reason once nothing can be asked any more, also where nothing is asked."""
+        return self._connection.ended
 
     async def __aenter__(self) -> Self:
         return self

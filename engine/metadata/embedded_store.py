@@ -3,12 +3,18 @@
 Tables::
 
     znode     path (primary key), data, version, cversion, sequence (of the next sequential child), session (NULL: none)
-    session   id, boot (of the machine), deadline (seconds of the machine's monotonic clock), pid
+    session   id, boot (of the machine), deadline (seconds of the machine's monotonic clock),
+              pid (of the process, as "namespace:number", see pid_namespaces(7))
 
-Every process that made an ephemeral node says several times in each `SESSION_TIMEOUT` that it lives.  A session whose deadline
-has passed, or that began before the machine was last started, is over: nobody sees its nodes from then on, also where nobody
-writes, and the next change of anybody deletes them.  A process that was stopped for that long finds its session gone, and each of
-its changes is refused from then on (`SessionLostError`), because a change and the look at the session are one transaction.
+Every process that made an ephemeral node says several times in each `SESSION_TIMEOUT` that it lives.  A session is over
+
+- when its process has ended, for those who are in the same PID namespace and so can tell;
+- when its deadline has passed, which is a process that is stopped or hangs;
+- when it began before the machine was last started.
+
+Nobody sees the nodes of a session that is over, also where nobody writes, and the next change of anybody deletes them.  A process
+that was stopped for that long finds its session gone, and each of its changes is refused from then on (`SessionLostError`),
+because a change and the look at the session are one transaction.
 
 The file is written through SQLite's rollback journal, synced fully: a session id that was given away is never given again, also
 after a power failure.  There is one file and, while it is written, its journal; it must lie on a disk of this machine.
@@ -64,7 +70,7 @@ _TABLES = (
         sequence INTEGER NOT NULL DEFAULT 0, session INTEGER
     ) WITHOUT ROWID""",
     """CREATE TABLE session (
-        id INTEGER PRIMARY KEY AUTOINCREMENT, boot TEXT NOT NULL, deadline REAL NOT NULL, pid INTEGER NOT NULL
+        id INTEGER PRIMARY KEY AUTOINCREMENT, boot TEXT NOT NULL, deadline REAL NOT NULL, pid TEXT NOT NULL
     )""",
     f"PRAGMA application_id = {APPLICATION_ID}",
     f"PRAGMA user_version = {SCHEMA_VERSION}",
@@ -73,6 +79,28 @@ _TABLES = (
 
 def _boot() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def _pid_namespace() -> int:
+    return os.stat("/proc/self/ns/pid").st_ino
+
+
+def _has_ended(pid: str) -> bool:
+    """Whether the process of a session is known to have ended.
+
+    It is not known of one in another namespace, of one that nobody has waited for (a zombie), and of one whose number another
+    process has by now: there the deadline decides.
+    """
+    namespace, _, number = pid.partition(":")
+    if namespace != str(_pid_namespace()):
+        return False
+    try:
+        os.kill(int(number), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:  # it is there, and somebody else's
+        return False
+    return False
 
 
 class EmbeddedStore:
@@ -156,8 +184,10 @@ class EmbeddedStore:
     def _over(self) -> tuple[int, ...]:
         """The sessions that are over and whose nodes are still in the file."""
         now, boot = time.monotonic(), _boot()
-        sessions = self._database.execute("SELECT id, boot, deadline FROM session")
-        return tuple(number for number, begun, deadline in sessions if begun != boot or deadline < now)
+        sessions = self._database.execute("SELECT id, boot, deadline, pid FROM session")
+        return tuple(
+            number for number, begun, deadline, pid in sessions if begun != boot or deadline < now or _has_ended(pid)
+        )
 
     def _below(self, path: str, sessions: Sequence[int]) -> list[str]:
         """The children of a node that live as long as one of these sessions."""
@@ -316,7 +346,7 @@ class EmbeddedStore:
         def begin() -> int:
             made = self._database.execute(
                 "INSERT INTO session (boot, deadline, pid) VALUES (?, ?, ?)",
-                (_boot(), time.monotonic() + self._timeout, os.getpid()),
+                (_boot(), time.monotonic() + self._timeout, f"{_pid_namespace()}:{os.getpid()}"),
             )
             assert made.lastrowid is not None
             return made.lastrowid

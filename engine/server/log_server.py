@@ -82,7 +82,7 @@ class LogServer:
 
     async def check_connectivity(self) -> tuple[tuple[str, bool], ...]:
         """Whether each storage node of the partitions that are served here answers."""
-        names = {name for number in self.partitions for name in await self._metadata.assigned(number)}
+        names = {name for number in [*self.partitions] for name in await self._metadata.assigned(number)}
 
         async def answers(name: str) -> bool:
             try:

@@ -7,7 +7,8 @@ of the transactions.
 An append is answered by its own appearance in the feed, or by a lock failure; there is no other message.  A flush is answered
 when everything queued before it is decided, so that a client knows then that what it has not seen failed.  When a session ends
 with batches undecided, the next one tells by the request ids of the records which of them were written (release 0.13.2 goes by
-their number, weakness V14).
+their number, weakness V14).  Those that were not can never come to be in the log any more; they are sent again, under the locks
+as they are then, before anything that came behind them (the release forgets them, and their clients wait).
 
 Sources: design document *Waltz Server*; release 0.13.2.
 """
@@ -35,9 +36,10 @@ from waltzctl.formats.wire.records import WireRecord
 
 @dataclass(slots=True)
 class Append:
-    """One append; nobody changes it.
+    """One append.
 
     `refused`: called with the conflicting transaction when a lock is in the way.  `arrived`: when it came, in the loop's time.
+    `lost`: in how many sessions it was sent and is not in the log.
     """
 
     request_id: RequestId
@@ -48,6 +50,11 @@ class Append:
     checksum: int
     refused: Callable[[int], None]
     arrived: float = 0.0
+    lost: int = 0
+
+
+_SESSIONS = 3
+"""Sessions in which an append is sent before it is given up: it may be what they end by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +292,7 @@ class Partition:
                 for header in await self.store.headers(position, mark - position + 1):
                     written[header.transaction_id] = header.request_id
                     position = header.transaction_id + 1
-            others = False
+            others, again = False, list[Append]()
             while self._pending:
                 transaction_id, item = self._pending.popleft()
                 if not others and written.get(transaction_id) == item.request_id:
@@ -293,6 +300,10 @@ class Partition:
                 else:
                     others = others or transaction_id in written
                     self._locks.give_up(item.locks)
+                    item.lost += 1
+                    if item.lost < _SESSIONS:
+                        again.append(item)
+            self._queue.extendleft(reversed(again))
             if self.high_water_mark < mark:  # another server wrote meanwhile, under locks that nobody here knows
                 self._locks.reset(mark)
         self.high_water_mark = max(self.high_water_mark, mark)

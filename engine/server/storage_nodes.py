@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
+from waltzctl.engine.errors import PeerError
 from waltzctl.engine.net.futures import taken
 from waltzctl.formats.wire.records import SessionInfo, WireRecord
 
@@ -19,6 +20,10 @@ class Storage(Protocol):
     @property
     def closed(self) -> bool:
         """Whether nothing can be asked any more."""
+
+    @property
+    def ended(self) -> asyncio.Future[PeerError]:
+        """Done with the reason once nothing can be asked any more, also where nothing is asked."""
 
     async def close(self) -> None:
         """Close the connection."""

@@ -347,11 +347,19 @@ class _Replica:
             self._storage = storage
             session.tell(recovery_events.Connected(self.node, info.session_id, info.low_water_mark, last))
             begun = asyncio.get_running_loop().time()
-            await self._gone.wait()
+            storage.ended.add_done_callback(self._connection_ended)  # also of a session that asks for nothing just now
+            try:
+                await self._gone.wait()
+            finally:
+                storage.ended.remove_done_callback(self._connection_ended)
             if asyncio.get_running_loop().time() - begun > session.options.longest_retry:
                 pause = session.options.first_retry
             await asyncio.sleep(pause)
             pause = min(2 * pause, session.options.longest_retry)
+
+    def _connection_ended(self, ended: asyncio.Future[PeerError]) -> None:
+        if self._storage is not None and self._storage.ended is ended:
+            self.fail(ended.result())
 
     def fail(self, error: BaseException) -> None:
         """Whatever was under way is given up; `live` connects again."""

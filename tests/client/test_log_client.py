@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 
@@ -78,7 +78,7 @@ class Around:
 
 @contextlib.asynccontextmanager
 async def around(
-    path: Path, *, nodes: int = 1, servers: int = 1, options: ClientOptions = OPTIONS
+    path: Path, *, nodes: int = 1, servers: int = 1, options: ClientOptions = OPTIONS, deadline: float = 5.0
 ) -> AsyncIterator[Around]:
     async with serving(path, nodes) as made:
         for number in range(servers):
@@ -86,7 +86,7 @@ async def around(
         connections: list[LogConnection] = []
 
         async def connect(address: Address) -> LogConnection:
-            found = await LogConnection.connect(PORT, address, ssl_context=None, timeout=5.0)
+            found = await LogConnection.connect(PORT, address, ssl_context=None, timeout=deadline)
             connections.append(found)
             return found
 
@@ -540,3 +540,17 @@ def test_a_mount_that_the_server_knows_no_more_is_made_again(tmp_path: Path) -> 
         assert (await client.append(PARTITION, Draft(b"1"), timeout=20)).transaction_id == 1  # type: ignore[union-attr]
 
     run(tmp_path, test)
+
+
+def test_a_question_to_a_server_that_has_the_partition_a_little_later_is_soon_repeated(tmp_path: Path) -> None:
+    async def test(around: Around) -> None:
+        client, (later, _, _) = around.client, around.serving.servers[1]
+        await client.append(PARTITION, Draft(b"0"))
+        around.at(1, generation=2)
+        asked = asyncio.ensure_future(client.high_water_mark(PARTITION))
+        await asyncio.sleep(0.05)
+        assert not asked.done()
+        await later.assign({PARTITION: 2})
+        assert await asyncio.wait_for(asked, 60) == 0
+
+    run(tmp_path, test, servers=2, options=replace(OPTIONS, nudge=600.0), deadline=600.0)

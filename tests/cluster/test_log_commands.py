@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import signal
 import subprocess
 import zlib
 from typing import Any
@@ -161,7 +160,7 @@ def test_a_stream_through_the_death_of_a_server_is_whole(made: ClusterOfProcesse
         if 1 in [held["partition"] for held in server["partitions"]]
     )
     number = next(number for number in made.servers if made.ready(f"s{number}")["server_id"] == owner)
-    made.servers[number].process.send_signal(signal.SIGKILL)
+    made.servers[number].kill()
     told, _ = producer.communicate("\n".join(lines[200:]) + "\n", timeout=60)
     assert producer.returncode == 0
     assert int(told.split()[-1]) == before + 400
@@ -172,7 +171,6 @@ def test_a_stream_through_the_death_of_a_server_is_whole(made: ClusterOfProcesse
     assert sorted(data, key=int) == lines, (
         "each once, though what was under way may be sent again behind what follows it"
     )
-    made.servers[number].process.wait()
     wait_until(lambda: len(made.state()["servers"]) == 1, "the dead server is gone")
     made.start_servers(number)
     made.settle()

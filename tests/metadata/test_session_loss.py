@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ from pathlib import Path
 from waltzctl.engine.metadata.embedded_store import EmbeddedStore
 
 async def main():
-    store = await EmbeddedStore.open(Path(sys.argv[1]), session_timeout=0.4)
+    store = await EmbeddedStore.open(Path(sys.argv[1]), session_timeout=float(sys.argv[2]))
     await store.create("mine", ephemeral=True)
     print("there", flush=True)
     await asyncio.sleep(600)
@@ -44,21 +45,40 @@ async def gone(store: EmbeddedStore | ZooKeeperStore, path: str) -> None:
         await asyncio.wait_for(told.wait(), SOON)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_the_nodes_of_a_process_that_is_not_heard_of_go(tmp_path: Path, number: int) -> None:
+@pytest.mark.parametrize(
+    ("number", "timeout", "namespace"),
+    [
+        pytest.param(signal.SIGSTOP, 0.4, None, id="stopped"),
+        pytest.param(signal.SIGKILL, 600.0, None, id="ended"),
+        pytest.param(signal.SIGKILL, 0.4, 0, id="ended where nobody can tell"),
+    ],
+)
+def test_the_nodes_of_a_process_that_is_not_heard_of_go(
+    tmp_path: Path, number: int, timeout: float, namespace: int | None
+) -> None:
     async def test() -> None:
         store = await EmbeddedStore.open(tmp_path / "m", create=True, session_timeout=0.4)
         await store.create_root()
         with subprocess.Popen(
-            [sys.executable, "-c", DIES, tmp_path / "m"], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", DIES, tmp_path / "m", str(timeout)], stdout=subprocess.PIPE, text=True
         ) as process:
             try:
                 assert process.stdout is not None
                 assert await asyncio.to_thread(process.stdout.readline) == "there\n"
                 await store.create("ours", ephemeral=True)  # from here on somebody looks at the others
                 assert await store.exists("mine") is not None
+                if namespace is not None:
+                    with sqlite3.connect(tmp_path / "m") as database:
+                        database.execute(
+                            "UPDATE session SET pid = ? WHERE pid LIKE ?",
+                            (f"{namespace}:{process.pid}", f"%:{process.pid}"),
+                        )
                 os.kill(process.pid, number)
+                if number == signal.SIGKILL:
+                    process.wait()
+                begun = time.monotonic()
                 await gone(store, "mine")
+                assert (time.monotonic() - begun < timeout / 2) == (timeout == 600.0)
                 assert await store.exists("ours") is not None
             finally:
                 process.kill()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, TypeVar
 
-from waltzctl.engine.errors import DeadlineError, PeerUnreachableError, RemoteError
+from waltzctl.engine.errors import DeadlineError, PeerError, PeerUnreachableError, RemoteError
 from waltzctl.engine.net.futures import taken
 from waltzctl.formats.wire.failure import FailureCode
 from waltzctl.formats.wire.primitives import DEFAULT_LIMITS
@@ -40,6 +40,8 @@ class Node:
     up: bool = True
     life: int = 0
     slow: float = 1.0
+    links: dict[Link, None] = field(default_factory=dict)
+    """Connections to it that nobody has found closed, in their order."""
 
     def replica(self, partition: int) -> Replica:
         """A partition's, made where it is asked for: nodes here are assigned everything."""
@@ -79,6 +81,9 @@ class Network:
     def crash(self, node: Node, seconds: float | None = None) -> None:
         """A node goes down, and comes back after a while."""
         node.up, node.life = False, node.life + 1
+        if self.chance.random() < 0.5:  # its system is still there and says so; otherwise they find out who ask
+            for link in node.links:
+                asyncio.get_running_loop().call_later(self.chance.uniform(0.001, 0.02), link.end, "the node closed it")
         task = asyncio.ensure_future(
             self._come_back(node, self.chance.uniform(0.05, 3.0) if seconds is None else seconds)
         )
@@ -113,10 +118,21 @@ class Link:
     def __init__(self, network: Network, node: Node) -> None:
         self._network, self._node, self._life = network, node, node.life
         self._arrival = 0.0
-        self.closed = False
+        self.ended: asyncio.Future[PeerError] = asyncio.get_running_loop().create_future()
+        node.links[self] = None
+
+    @property
+    def closed(self) -> bool:
+        return self.ended.done()
 
     async def close(self) -> None:
-        self.closed = True
+        self.end("it was closed")
+
+    def end(self, why: str) -> None:
+        """Nothing can be asked any more."""
+        if not self.ended.done():
+            self.ended.set_result(PeerUnreachableError(self._node.name, why))
+            self._node.links.pop(self, None)
 
     async def _travel(self, answer: bool) -> None:
         network, node, loop = self._network, self._node, asyncio.get_running_loop()
@@ -124,12 +140,12 @@ class Link:
         arrival = self._arrival
         while loop.time() < arrival:
             await asyncio.sleep(arrival - loop.time())
+        where = f"the connection was lost {'on its way back' if answer else 'on its way'}"
         if network.loss and network.chance.random() < network.loss:
-            self.closed = True
+            self.end(where)
         if self.closed or not node.up or node.life != self._life:
-            self.closed = True
-            where = "on its way back" if answer else "on its way"
-            raise PeerUnreachableError(node.name, f"the connection was lost {where}")
+            self.end(where)
+            raise PeerUnreachableError(node.name, where)
 
     async def _ask(self, session_id: int, partition: int, do: Callable[[Replica], T]) -> T:
         stalls = bool(self._network.stall) and self._network.chance.random() < self._network.stall

@@ -20,6 +20,8 @@ def test_a_weakness_that_is_put_back_is_found(weakness: Weakness, monkeypatch: p
 def _fails(world: str, seed: int) -> bool:
     try:
         run(world, seed)
+    except (AttributeError, NameError, TypeError):  # the weakness does not fit the code any more
+        raise
     except Exception:
         return True
     return False

@@ -121,6 +121,18 @@ def v14_undecided_batches_by_number(patch: Patch) -> None:
     patch.setattr(served_partition.Partition, "_resolve", resolve)
 
 
+def all_that_was_undecided_is_sent_again(patch: Patch) -> None:
+    """Nobody looks whether it is in the log."""
+    real = served_partition.Partition._resolve
+
+    async def resolve(self: Any, session: Any) -> None:
+        undecided = [item for _, item in self._pending]
+        await real(self, session)
+        self._queue.extendleft(item for item in reversed(undecided) if item not in self._queue)
+
+    patch.setattr(served_partition.Partition, "_resolve", resolve)
+
+
 def v16_a_majority_is_taken_away(patch: Patch) -> None:
     """Replicas are taken away however many stay."""
     patch.setattr(world, "refuse_without_quorum", lambda *_: None)
@@ -275,8 +287,8 @@ def a_client_sends_again_too_soon(patch: Patch) -> None:
         pending = [*self._pending.values()]
         self._pending.clear()
         for one in pending:
-            if not one.decided.done():
-                one.decided.set_result(None)
+            if not one.done():
+                one.set_result(None)
 
     patch.setattr(partition_mount.Mount, "lost", lost)
 
@@ -357,21 +369,22 @@ class Weakness:
 
 
 WEAKNESSES = (
-    Weakness("V1", v1_no_deadline, 442),
+    Weakness("V1", v1_no_deadline, 238),
     Weakness("V3", v3_forgotten_when_the_session_closes, 3),
     Weakness("V5", v5_the_first_failure_is_the_last, 4),
     Weakness("V7", v7_copies_are_not_verified, 55),
     Weakness("V8", v8_a_flush_is_left_alone, 0),
     Weakness("V12", v12_a_stop_waits_for_a_recovery, 0),
     Weakness("V14", v14_undecided_batches_by_number, 9),
+    Weakness("undecided-twice", all_that_was_undecided_is_sent_again, 7),
     Weakness("V16", v16_a_majority_is_taken_away, 10),
     Weakness("V16-race", v16_an_assignment_changes_under_a_session, 17),
     Weakness("V17", v17_open_before_the_metadata, 36),
     Weakness("fence", fences_are_ignored, 0),
     Weakness("quorum", half_is_a_quorum, 1),
     Weakness("absent", the_highest_is_kept, 13),
-    Weakness("new-votes", a_new_replica_votes, 15),
-    Weakness("given-back", a_replica_that_was_away_is_new, 2075, most=2500),
+    Weakness("new-votes", a_new_replica_votes, 49),
+    Weakness("given-back", a_replica_that_was_away_is_new, 2300, most=2500),
     Weakness("lost-votes", a_lost_storage_votes, 35),
     Weakness("uncut", nothing_is_cut, 25),
     Weakness("locks", locks_are_forgotten, 0),

@@ -69,8 +69,8 @@ MANUAL = Manual(
                 ),
                 ZOOKEEPER_USER,
                 (
-                    "In an embedded store a process that died is no longer among the servers after 5 seconds. The file must lie"
-                    " on a disk of this machine, and is synced with every change."
+                    "In an embedded store a process that died is no longer among the servers after half a second, one that hangs"
+                    " after 5 seconds. The file must lie on a disk of this machine, and is synced with every change."
                 ),
             ),
         ),

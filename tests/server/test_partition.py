@@ -1,0 +1,93 @@
+"""A partition of a log server whose nodes go away: replicas return by themselves, and what a session left is sent again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.server.serving import serving
+from tests.server.storing import PARTITION, until
+from waltzctl.engine.net.futures import fail
+from waltzctl.engine.server.store_session import StoreSession
+from waltzctl.formats.wire import client as wire
+from waltzctl.formats.wire.records import WireRecord
+
+
+def test_replicas_whose_nodes_were_started_again_are_back_before_anybody_appends(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with serving(tmp_path, 3) as cluster:
+            server = await cluster.server()
+            client = await cluster.client()
+            await client.mount()
+            session = await server.partitions[PARTITION].store.session()
+
+            def taking_part() -> int:
+                return sum(one.takes_part for one in session._replicas.values())
+
+            await until(lambda: taking_part() == 3)
+            gone = cluster.cluster.names[1:]
+            for name in gone:
+                await cluster.cluster.stop(name)
+            await until(lambda: taking_part() == 1)
+            assert session.is_open, "nothing is undecided"
+            for name in gone:
+                await cluster.cluster.start(name)
+            await until(lambda: taking_part() == 3)
+            client.append(b"a")
+            assert (await client.flush())[0] == 0
+            assert session.is_open
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize(("ends", "arrive"), [(1, True), (2, True), (3, False)])
+def test_what_a_session_left_unwritten_is_sent_in_the_next_ones_until_it_may_be_the_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: int, arrive: bool
+) -> None:
+    real, ended = StoreSession.append, list[int]()
+
+    def append(session: StoreSession, records: Sequence[WireRecord]) -> asyncio.Future[int]:
+        if len(ended) == ends:
+            return real(session, records)
+        ended.append(session.session_id)
+        session._end("the test wants it")
+        lost: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        fail(lost, session._error())
+        return lost
+
+    async def work() -> None:
+        async with serving(tmp_path, 1) as cluster:
+            await cluster.server()
+            client = await cluster.client()
+            await client.mount()
+            monkeypatch.setattr(StoreSession, "append", append)
+            made = [client.append(b"%d" % number) for number in range(5)]
+            mark, _ = await client.flush()
+            late = client.append(b"late")
+            there = [*made, late] if arrive else [late]
+            assert mark == len(there) - 2
+            assert (await client.flush())[0] == len(there) - 1
+            client.ask_for_feed(-1)
+            assert [(await client.hear_one(wire.FeedData))[0].request_id for _ in there] == there
+            assert len({*ended}) == ends
+
+    asyncio.run(work())
+
+
+def test_partitions_that_come_while_connectivity_is_looked_at_disturb_nobody(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with serving(tmp_path, 1) as cluster:
+            server = await cluster.server()
+            real = server._metadata.assigned
+
+            async def assigned(partition: int) -> tuple[str, ...]:
+                await server.assign({0: 1, PARTITION: 1})
+                return await real(partition)
+
+            server._metadata.assigned = assigned  # type: ignore[method-assign]
+            assert await server.check_connectivity() == ((cluster.cluster.names[0], True),)
+
+    asyncio.run(work())
