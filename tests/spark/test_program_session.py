@@ -6,6 +6,7 @@ The same process then runs commands, as a program may: another start of Java wou
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql.types import StructType
 
-from tests.spark.class_archive import SHORT_LIVED
+from tests.spark.class_archive import java_options
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.spark.view_schemas import columns_of, pick
 
@@ -79,7 +80,10 @@ def program(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> subpro
     storages = [str(ROOT / "fixtures" / name / "storage") for name in ("clean-released", "flipped-bit")]
     return subprocess.run(
         [sys.executable, "program.py", str(installed), *storages],
-        cwd=here, env={"PATH": str(tools), "HOME": str(here), "SPARK_SUBMIT_OPTS": SHORT_LIVED},
+        cwd=here, env={
+            "PATH": str(tools), "HOME": str(here), "SPARK_SUBMIT_OPTS": java_options(),
+            "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache"),  # compiled code, made once
+        },
         capture_output=True, text=True, check=False,
     )  # fmt: skip
 
