@@ -79,7 +79,8 @@ class Bench:
     """ZooKeeper and nodes that run, and servers that are started over them."""
 
     def __init__(self, place: Path, stack: contextlib.ExitStack, partitions: int) -> None:
-        self.place = place
+        self.place, self.port = place, 0
+        """`port`: of the server that was started last."""
         port = free_port()
         config = place / "zoo.cfg"
         config.write_text(f"tickTime=1000\ndataDir={place / 'zk'}\nclientPort={port}\nclientPortAddress=127.0.0.1\n")
@@ -110,7 +111,8 @@ class Bench:
     @contextlib.contextmanager
     def listening(self, kind: str, name: str) -> Iterator[subprocess.Popen[bytes]]:
         """Run a server of one of the two kinds, from when it listens until the end of the block."""
-        port, http = free_port(), free_port()
+        self.port = port = free_port()
+        http = free_port()
         config = yaml_at(self.place / f"{name}.yml", server__port=port, server__jetty__port=http, **self._config)
         if kind == "ours":
             options = ("--host", "localhost", "--config", config, "--log-level", "warning")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -23,7 +23,6 @@ from waltzctl.engine.server.locks import NO_LOCKS, Locks
 from waltzctl.engine.server.served_partition import Append, Partition
 from waltzctl.engine.server.store_partition import PartitionClosedError
 from waltzctl.formats.request_id import RequestId
-from waltzctl.formats.segment import RecordHeader
 from waltzctl.formats.wire import client as wire
 from waltzctl.formats.wire.frame import FRAME_HEADER, FrameError, Magic, check_header, decode_frame_header
 from waltzctl.formats.wire.hello import WALTZ_SERVER, Hello
@@ -178,10 +177,10 @@ class ClientConnection(Connection):
             self._taken.clear()
             await self._taken.wait()
 
-    def feed(self, headers: Sequence[RecordHeader]) -> None:
-        """Send transactions."""
+    def feed(self, frames: bytes) -> None:
+        """Send transactions: `FeedData` of the latest version back to back."""
         assert self.version is not None
-        self.answer(wire.feed_frames(headers, self.version))
+        self.answer(wire.feed_frames_as(frames, self.version))
         self.send()
 
     def _go_on(self) -> None:
@@ -258,7 +257,13 @@ class ClientConnection(Connection):
         self._say(wire.FlushResponse(request.request_id, await partition.flush()))
 
     def _data(self, request: wire.TransactionDataRequest) -> None:
-        self._begin_task(self._found(self._partition(request.request_id), request))
+        partition = self._partition(request.request_id)
+        found = partition.cached_data(request.transaction_id) if partition is not None else None
+        if found is not None:
+            answer = wire.TransactionData(*found)
+            self._say(wire.TransactionDataResponse(request.request_id, request.transaction_id, answer))
+        else:
+            self._begin_task(self._found(partition, request))
 
     async def _found(self, partition: Partition | None, request: wire.TransactionDataRequest) -> None:
         number, transaction_id = request.request_id.partition, request.transaction_id

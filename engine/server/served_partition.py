@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -27,10 +27,9 @@ from waltzctl.engine.server.server_metrics import ServerPartitionMetrics, Server
 from waltzctl.engine.server.server_settings import CacheOptions, PartitionOptions
 from waltzctl.engine.server.store_partition import PartitionClosedError, StorePartition
 from waltzctl.engine.server.store_session import StoreSession, StoreSessionClosedError
-from waltzctl.engine.server.transaction_cache import TransactionCache
+from waltzctl.engine.server.transaction_cache import CHUNK, TransactionCache
 from waltzctl.formats.request_id import RequestId
-from waltzctl.formats.segment import RecordHeader
-from waltzctl.formats.wire.client import UNKNOWN_HIGH_WATER_MARK
+from waltzctl.formats.wire.client import FEED_FRAME, UNKNOWN_HIGH_WATER_MARK, feed_frames
 from waltzctl.formats.wire.records import WireRecord
 
 
@@ -72,8 +71,8 @@ class Reader(Protocol):
     async def writable(self) -> None:
         """Wait until it takes more."""
 
-    def feed(self, headers: Sequence[RecordHeader]) -> None:
-        """Send transactions."""
+    def feed(self, frames: bytes) -> None:
+        """Send transactions: `FeedData` of the latest version back to back."""
 
 
 class Partition:
@@ -272,7 +271,7 @@ class Partition:
         if item.locks:
             self._locks.commit(item.locks, transaction_id)
         self.high_water_mark = transaction_id
-        self._cache.put_header(self.number, RecordHeader(transaction_id, item.request_id, item.header))
+        self._cache.put_fed(self.number, transaction_id, item.request_id, item.header)
         self._cache.put_data(self.number, transaction_id, item.data, item.checksum)
 
     def _wake(self) -> None:
@@ -326,18 +325,28 @@ class Partition:
             if position >= self.high_water_mark:
                 await advanced.wait()
                 continue
-            headers = await self._headers_from(position + 1, min(count, self.high_water_mark - position))
-            reader.feed(headers)
-            position += len(headers)
-            count -= len(headers)
+            frames = await self._fed_from(position + 1, min(count, self.high_water_mark - position))
+            reader.feed(frames)
+            position += len(frames) // FEED_FRAME
+            count -= len(frames) // FEED_FRAME
 
-    async def _headers_from(self, first: int, count: int) -> Sequence[RecordHeader]:
-        return self._cache.headers(self.number, first, count) or await self.store.headers(first, min(count, 64))
+    async def _fed_from(self, first: int, count: int) -> bytes:
+        found = self._cache.fed(self.number, first, count)
+        if not found:
+            headers = await self.store.headers(first, min(count, CHUNK - first % CHUNK))
+            for one in headers:  # who follows reads the same
+                self._cache.put_fed(self.number, one.transaction_id, one.request_id, one.header)
+            found = feed_frames(headers)
+        return found
+
+    def cached_data(self, transaction_id: int) -> tuple[bytes, int] | None:
+        """A transaction's data and its checksum, where that takes no time."""
+        return self._cache.data(self.number, transaction_id)
 
     async def data(self, transaction_id: int) -> tuple[bytes, int] | None:
-        """A transaction's data and its checksum; None where there is no such transaction.  Raises PartitionClosedError."""
-        found = self._cache.data(self.number, transaction_id)
-        if found is None and transaction_id >= 0:
+        """A transaction's data and its checksum, from storage; None where there is no such one.  Raises PartitionClosedError."""
+        found = None
+        if transaction_id >= 0:
             for record in await self.store.records(transaction_id, 1):
                 self._cache.put_data(self.number, transaction_id, record.data, record.data_checksum)
                 found = record.data, record.data_checksum

@@ -1,4 +1,7 @@
-"""The latest transactions of all partitions of a server, in bounded memory: headers for feeds, data for who asks for it.
+"""The latest transactions of all partitions of a server, in bounded memory: what feeds tell of them, and their data.
+
+A feed gets bytes: frames are kept as they are sent (`formats.wire.client`), in chunks of `CHUNK` transactions whose ids begin at
+a multiple of it, so that to feed a hundred clients costs little more than to copy memory.
 
 What is committed never changes, so that nothing here is ever wrong; what was not used for longest goes first.
 """
@@ -6,20 +9,22 @@ What is committed never changes, so that nothing here is ever wrong; what was no
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from waltzctl.engine.net.metrics import Meter
 from waltzctl.engine.server.server_settings import CacheOptions
-from waltzctl.formats.segment import RecordHeader
+from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.wire.client import FEED_FRAME, put_feed_frame
 
 V = TypeVar("V")
-HEADER_BYTES = 400
-"""What a header takes in memory: its object, that of its request id, their numbers, and its place in a table."""
+CHUNK = 64
+CHUNK_BYTES = CHUNK * (FEED_FRAME + 1) + 400
+"""What a chunk takes in memory, its objects and its place in a table included."""
 DATA_BYTES = 200
 """What data takes beside its bytes."""
-_RUN = 64
-"""Headers that are given at a time."""
+_RUN = 16
+"""Chunks that are given at a time."""
 
 
 class _Bounded(Generic[V]):
@@ -50,38 +55,65 @@ class _Bounded(Generic[V]):
         return key in self._values
 
 
+class _Chunk:
+    """Frames of transactions that follow one another; `held` has a 1 for each that is there."""
+
+    __slots__ = ("frames", "held")
+
+    def __init__(self) -> None:
+        self.frames, self.held = bytearray(CHUNK * FEED_FRAME), bytearray(CHUNK)
+
+    def run(self, place: int, count: int) -> memoryview:
+        """The frames that are there from a place on, without a gap, `count` at most."""
+        end = min(place + count, CHUNK)
+        gap = self.held.find(0, place, end)
+        return memoryview(self.frames)[place * FEED_FRAME : (end if gap < 0 else gap) * FEED_FRAME]
+
+
 class TransactionCache:
     """One for a server."""
 
     def __init__(self, options: CacheOptions) -> None:
-        self._headers: _Bounded[RecordHeader] = _Bounded(options.headers, lambda _: HEADER_BYTES)
+        self._feed: _Bounded[_Chunk] = _Bounded(options.headers, lambda _: CHUNK_BYTES)
         self._data: _Bounded[tuple[bytes, int]] = _Bounded(options.data, lambda found: len(found[0]) + DATA_BYTES)
         self.feed_misses, self.data_misses = Meter(), Meter()
 
     @property
     def used(self) -> tuple[int, int]:
-        """Bytes of memory that headers, and data, take."""
-        return self._headers.used, self._data.used
+        """Bytes of memory that what is fed, and data, take."""
+        return self._feed.used, self._data.used
 
-    def put_header(self, partition: int, header: RecordHeader) -> None:
-        """Keep a committed transaction's header."""
-        self._headers.put((partition, header.transaction_id), header)
+    def put_fed(self, partition: int, transaction_id: int, request_id: RequestId, header: int) -> None:
+        """Keep what a feed tells of a committed transaction."""
+        number, place = divmod(transaction_id, CHUNK)
+        chunk = self._feed.get((partition, number))
+        if chunk is None:
+            chunk = _Chunk()
+            self._feed.put((partition, number), chunk)
+        put_feed_frame(chunk.frames, place * FEED_FRAME, transaction_id, request_id, header)
+        chunk.held[place] = 1
 
     def put_data(self, partition: int, transaction_id: int, data: bytes, checksum: int) -> None:
         """Keep a committed transaction's data, unless it is a large part of all there is room for."""
         self._data.put((partition, transaction_id), (data, checksum))
 
-    def headers(self, partition: int, first: int, count: int) -> Sequence[RecordHeader]:
-        """Headers from a transaction on, without a gap; none where the first is not kept."""
-        found = []
-        for number in range(first, first + min(count, _RUN)):
-            header = self._headers.get((partition, number))
-            if header is None:
+    def fed(self, partition: int, first: int, count: int) -> bytes:
+        """Frames of a feed from a transaction on, without a gap, `count` at most; none where the first is not kept."""
+        found: list[memoryview] = []
+        while count > 0 and len(found) < _RUN:
+            number, place = divmod(first, CHUNK)
+            chunk = self._feed.get((partition, number))
+            run = chunk.run(place, count) if chunk is not None else memoryview(b"")
+            if not run:
                 break
-            found.append(header)
+            found.append(run)
+            first += len(run) // FEED_FRAME
+            count -= len(run) // FEED_FRAME
+            if place + len(run) // FEED_FRAME < CHUNK:
+                break
         if not found:
             self.feed_misses.mark()
-        return found
+        return b"".join(found)
 
     def data(self, partition: int, transaction_id: int) -> tuple[bytes, int] | None:
         """A transaction's data and its checksum, where they are kept."""

@@ -18,7 +18,7 @@ Source: release 0.13.2; the design documents do not describe this protocol.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, ClassVar, get_args
@@ -471,14 +471,44 @@ def decode(body: Buffer, version: int = CLIENT_VERSIONS[-1], *, limits: Limits =
 
 
 _FEED = compile_schema(Struct(*FRAME_HEADER.schema.subcons, *PREFIX_SCHEMA.subcons, *FeedData.FIELDS.subcons)).struct
+FEED_FRAME = _FEED.size
+"""Bytes of a whole frame of `FeedData`, the same in every version."""
+_FEED_BODY = FEED_FRAME - FRAME_HEADER.size
+_VERSION_AT = compile_schema(Struct(FRAME_HEADER.schema.subcons[0])).struct.size
+"""Where in a frame the version stands, 16 bits: the only thing in which the versions of `FeedData` differ."""
 
 
-def feed_frames(headers: Iterable[RecordHeader], version: int) -> bytes:
-    """`FeedData` back to back, whole frames, one for each committed transaction."""
-    length, pack = _FEED.size - FRAME_HEADER.size, _FEED.pack
-    frames = []
-    for one in headers:
-        i = one.request_id
-        ids = i.client, i.generation, i.partition, i.sequence
-        frames.append(pack(Magic.CLIENT, version, length, FeedData.TYPE, *ids, one.transaction_id, one.header))
-    return b"".join(frames)
+def put_feed_frame(frames: bytearray, offset: int, transaction_id: int, request_id: RequestId, header: int) -> None:
+    """Write a whole frame of `FeedData` of the latest version into a buffer."""
+    i = request_id
+    ids = i.client, i.generation, i.partition, i.sequence
+    _FEED.pack_into(
+        frames, offset, Magic.CLIENT, CLIENT_VERSIONS[-1], _FEED_BODY, FeedData.TYPE, *ids, transaction_id, header
+    )
+
+
+def feed_frames(headers: Sequence[RecordHeader]) -> bytes:
+    """`FeedData` of the latest version back to back, whole frames, one for each committed transaction."""
+    frames = bytearray(len(headers) * FEED_FRAME)
+    for place, one in enumerate(headers):
+        put_feed_frame(frames, place * FEED_FRAME, one.transaction_id, one.request_id, one.header)
+    return bytes(frames)
+
+
+def feed_frames_as(frames: bytes, version: int) -> bytes:
+    """The same transactions in another version of the protocol."""
+    if version == CLIENT_VERSIONS[-1]:
+        return frames
+    changed, count = bytearray(frames), len(frames) // FEED_FRAME
+    for place, byte in enumerate(version.to_bytes(2, "big"), _VERSION_AT):
+        changed[place::FEED_FRAME] = bytes([byte]) * count
+    return bytes(changed)
+
+
+def fed(frames: bytes) -> tuple[RecordHeader, ...]:
+    """What whole frames of `FeedData` tell of."""
+    return tuple(
+        RecordHeader(transaction_id, RequestId(*ids), header)
+        for *_, a, b, c, d, transaction_id, header in _FEED.iter_unpack(frames)
+        for ids in ((a, b, c, d),)
+    )

@@ -33,6 +33,7 @@ from waltzctl.engine.server.store_partition import PartitionClosedError, StorePa
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import RecordHeader
+from waltzctl.formats.wire.client import fed
 from waltzctl.formats.znodes import PartitionMetadata, ReplicaState
 
 LOG = logging.getLogger("waltzctl.simulation")
@@ -99,8 +100,8 @@ class Server:
     async def writable(self) -> None:
         """It always takes more."""
 
-    def feed(self, headers: Sequence[RecordHeader]) -> None:
-        for one in headers:
+    def feed(self, frames: bytes) -> None:
+        for one in fed(frames):
             assert one.transaction_id == len(self.told), "a feed has a gap, or tells something twice"
             self.told.append(one)
 

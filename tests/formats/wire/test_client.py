@@ -266,5 +266,8 @@ def test_many_transactions_of_a_feed_at_once_are_the_same_bytes(version: int) ->
     single = [
         client.encode(client.FeedData(one.request_id, one.transaction_id, one.header), version) for one in headers
     ]
-    assert client.feed_frames(headers, version) == b"".join(single)
-    assert client.feed_frames([], version) == b""
+    frames = client.feed_frames(headers)
+    assert client.feed_frames_as(frames, version) == b"".join(single)
+    assert len(frames) == 3 * client.FEED_FRAME
+    assert client.fed(frames) == tuple(headers)
+    assert client.feed_frames_as(client.feed_frames([]), version) == b""
