@@ -81,6 +81,8 @@ class Bench:
     def __init__(self, place: Path, stack: contextlib.ExitStack, partitions: int) -> None:
         self.place, self.port = place, 0
         """`port`: of the server that was started last."""
+        self.nodes: list[tuple[subprocess.Popen[bytes], Sequence[object]]] = []
+        """Processes, and the commands by which they were started."""
         port = free_port()
         config = place / "zoo.cfg"
         config.write_text(f"tickTime=1000\ndataDir={place / 'zk'}\nclientPort={port}\nclientPortAddress=127.0.0.1\n")
@@ -102,7 +104,7 @@ class Bench:
         data, admin = free_port(), free_port()
         ports = ("--port", data, "--admin-port", admin, "--http-port", "off", "--log-level", "warning")
         command = [sys.executable, "-m", "waltzctl", "serve", directory, *ports, "--ready-file", ready]
-        stack.enter_context(started(self.place, f"n{number}", command, ready.exists))
+        self.nodes.append((stack.enter_context(started(self.place, f"n{number}", command, ready.exists)), command))
         where = ("--metadata", self.metadata, "--yes")
         name = f"127.0.0.1:{data}"
         waltzctl("cluster", "add-node", name, "--admin-port", admin, "--group", number, *where)

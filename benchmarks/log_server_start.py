@@ -6,6 +6,8 @@ Three storage nodes of ours hold every partition.  In each round each kind is me
 the time from its start until it has told the high-water mark of every partition, and the most memory that it took until then.
 Fail-over: two servers share the partitions; one is killed (``kill -9``); the time until the other has told the marks of all.
 How long ZooKeeper believes in the dead one (its session's timeout, the same for both) is a part of that, and is shown.
+Nodes: a client appends to one partition, one transaction after the other, through one server.  One of three nodes is killed: the
+longest time between two commits.  Two are killed, and started again 3 s later: the time from when they listen to the next commit.
 Medians over the rounds.
 """
 
@@ -14,16 +16,20 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import itertools
 import json
 import statistics
+import subprocess
 import tempfile
 import time
 from pathlib import Path
 
-from log_server import Bench
+from log_server import Bench, answers
+from measuring import environment
 from running_nodes import PATIENCE
 
 from waltzctl import open_log_client
+from waltzctl.engine.client.log_transaction import Draft
 from waltzctl.engine.client.partition_mount import ClientOptions
 
 SESSION_SECONDS = 10.0
@@ -33,6 +39,10 @@ IMPATIENT = ClientOptions(longest_retry=0.5, not_ready=0.5)
 
 class Starts(Bench):
     """Servers that are started, and killed."""
+
+    def __init__(self, place: Path, stack: contextlib.ExitStack, partitions: int) -> None:
+        super().__init__(place, stack, partitions)
+        self._stack = stack
 
     def all_open(self, partitions: int) -> None:
         """Wait until every partition has told its high-water mark."""
@@ -61,6 +71,58 @@ class Starts(Bench):
             self.all_open(partitions)
             return time.monotonic() - begun
 
+    def node_failures(self, kind: str) -> tuple[float, float]:
+        """Seconds: the longest pause when a node dies, and the one behind the return of two that died."""
+        with self.listening(kind, f"{kind}-nodes"):
+            return asyncio.run(self._node_failures())
+
+    async def _node_failures(self) -> tuple[float, float]:
+        committed: list[float] = []
+        async with open_log_client(self.metadata, options=IMPATIENT) as client:
+
+            async def append() -> None:
+                while True:
+                    await client.append(0, Draft(b"x"), timeout=PATIENCE)
+                    committed.append(time.monotonic())
+
+            appending = asyncio.create_task(append())
+            while len(committed) < 100:
+                await asyncio.sleep(0.05)
+            killed = time.monotonic()
+            self._kill(0)
+            await asyncio.sleep(3)
+            pause = max(b - a for a, b in itertools.pairwise(committed) if b > killed)
+            await self._again(0)
+            await asyncio.sleep(3)
+            self._kill(1)
+            self._kill(2)
+            await asyncio.sleep(3)
+            for number in (1, 2):
+                await self._again(number)
+            back = time.monotonic()
+            while committed[-1] < back and not appending.done():
+                await asyncio.sleep(0.01)
+            appending.cancel()
+            return pause, committed[-1] - back
+
+    def _kill(self, number: int) -> None:
+        process, _ = self.nodes[number]
+        process.kill()
+        process.wait()
+
+    async def _again(self, number: int) -> None:
+        """Start a node that was killed; it listens afterwards."""
+        command = self.nodes[number][1]
+        port = int(str(command[command.index("--port") + 1]))
+        process = subprocess.Popen(
+            [*map(str, command)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment()
+        )
+        self._stack.callback(process.wait)
+        self._stack.callback(process.terminate)
+        self.nodes[number] = process, command
+        while not answers(port):
+            await asyncio.sleep(0.02)
+
 
 def _peak_mib(pid: int) -> float:
     status = Path(f"/proc/{pid}/status").read_text()
@@ -76,17 +138,19 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     kinds = (options.only,) if options.only else ("released", "ours")
-    found: dict[str, list[tuple[float, float, float]]] = {kind: [] for kind in kinds}
+    found: dict[str, list[tuple[float, ...]]] = {kind: [] for kind in kinds}
     with tempfile.TemporaryDirectory(prefix="waltzctl-bench-") as place, contextlib.ExitStack() as stack:
         bench = Starts(Path(place), stack, options.partitions)
         for _ in range(options.rounds):
             for kind in kinds:
                 opening, memory = bench.opening(kind, options.partitions)
                 time.sleep(SESSION_SECONDS)  # so that no server before is believed in
-                found[kind].append((opening, memory, bench.fail_over(kind, options.partitions)))
+                over = bench.fail_over(kind, options.partitions)
+                time.sleep(SESSION_SECONDS)
+                found[kind].append((opening, memory, over, *bench.node_failures(kind)))
                 time.sleep(SESSION_SECONDS)
     rows = []
-    for place_, name in enumerate(("open, s", "memory, MiB", "fail-over, s")):
+    for place_, name in enumerate(("open, s", "memory, MiB", "fail-over, s", "node dies, s", "two back, s")):
         row: dict[str, object] = {"what": name}
         for kind in kinds:
             row[kind] = round(statistics.median(one[place_] for one in found[kind]), 2)

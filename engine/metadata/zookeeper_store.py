@@ -1,7 +1,7 @@
 """Metadata in ZooKeeper, through kazoo.
 
-The library's calls block and go to threads; every one has a deadline.  What it tells from its own threads is handed to the event
-loop.
+Its asynchronous calls are used, any number of them under way at a time, each with a deadline.  What the library tells from its
+own threads is handed to the event loop.
 
 A process that cannot reach ZooKeeper is not told by the library when its session is over; it learns that once it gets through
 again.  Release 0.13.2 serves on until then (weakness Z5).  Here the session counts as lost when its timeout has passed without
@@ -33,6 +33,7 @@ from waltzctl.engine.metadata.metadata_store import (
 )
 from waltzctl.engine.metadata.zookeeper_connection import AUTH_FILE_VARIABLE, AUTH_VARIABLE, connected
 from waltzctl.engine.metadata.zookeeper_options import ZooKeeperOptions
+from waltzctl.engine.net.futures import fail
 
 
 class NotPermittedError(RefusedError):
@@ -87,12 +88,21 @@ class ZooKeeperStore:
         """One of the library's asynchronous calls, about a node, within the deadline."""
         from kazoo import exceptions
 
-        def wait() -> Any:
-            return call(*arguments, **named).get(True, self._options.connect_timeout)
+        answered: asyncio.Future[Any] = self._loop.create_future()
 
+        def settle(result: Any) -> None:
+            if answered.done():
+                return  # it was given up
+            if result.exception is not None:
+                fail(answered, result.exception)
+            else:
+                answered.set_result(result.value)
+
+        call(*arguments, **named).rawlink(lambda result: self._in_loop(lambda: settle(result)))
         try:
-            return await asyncio.to_thread(wait)
-        except self._client.handler.timeout_exception:
+            async with asyncio.timeout(self._options.connect_timeout):
+                return await answered
+        except TimeoutError:
             what = f"no answer within {self._options.connect_timeout:g} s about node {self._at(path)}"
             raise DeadlineError(f"ZooKeeper at {self._options.connect_string}", what) from None
         except exceptions.KazooException as error:
