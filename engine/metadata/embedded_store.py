@@ -85,13 +85,13 @@ def _pid_namespace() -> int:
     return os.stat("/proc/self/ns/pid").st_ino
 
 
-def _has_ended(pid: str) -> bool:
+def _has_ended(pid: str | int) -> bool:
     """Whether the process of a session is known to have ended.
 
-    It is not known of one in another namespace, of one that nobody has waited for (a zombie), and of one whose number another
-    process has by now: there the deadline decides.
+    It is not known of one in another namespace, of one that nobody has waited for (a zombie), of one whose number another process
+    has by now, and where the number stands alone, as it did first: there the deadline decides.
     """
-    namespace, _, number = pid.partition(":")
+    namespace, _, number = str(pid).partition(":")
     if namespace != str(_pid_namespace()):
         return False
     try:
