@@ -384,7 +384,7 @@ WEAKNESSES = (
     Weakness("quorum", half_is_a_quorum, 1),
     Weakness("absent", the_highest_is_kept, 13),
     Weakness("new-votes", a_new_replica_votes, 49),
-    Weakness("given-back", a_replica_that_was_away_is_new, 2300, most=2500),
+    Weakness("given-back", a_replica_that_was_away_is_new, 5242, most=5300),
     Weakness("lost-votes", a_lost_storage_votes, 35),
     Weakness("uncut", nothing_is_cut, 25),
     Weakness("locks", locks_are_forgotten, 0),
