@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +30,16 @@ from running_nodes import PATIENCE, free_port, java
 NODES = 3
 
 
-def waltzctl(*words: object, check: bool = True) -> Any:
-    """A command; what it shows as JSON."""
+def compared(runs: Mapping[str, Sequence[float]], digits: int | None = None) -> dict[str, Any]:
+    """The median of each kind's runs, and the ratio of ours where there are both."""
+    row = {kind: round(statistics.median(found), digits) for kind, found in runs.items()}
+    return row | {"ratio": round(row["ours"] / row["released"], 2)} if len(row) == 2 else row
+
+
+def waltzctl(*words: object, check: bool = True, given: str | None = None) -> Any:
+    """A command, `given` on its standard input; what it shows as JSON."""
     command = [sys.executable, "-m", "waltzctl", *map(str, words), "--format", "json"]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment(), check=False)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(), check=False, input=given)
     if check and done.returncode != 0:
         raise SystemExit(f"waltzctl {' '.join(map(str, words))}: {done.stderr}")
     return json.loads(done.stdout) if done.stdout.strip() else None
@@ -79,7 +85,7 @@ class Bench:
     """ZooKeeper and nodes that run, and servers that are started over them."""
 
     def __init__(self, place: Path, stack: contextlib.ExitStack, partitions: int) -> None:
-        self.place, self.port = place, 0
+        self.place, self.port, self.stack = place, 0, stack
         """`port`: of the server that was started last."""
         self.nodes: list[tuple[subprocess.Popen[bytes], Sequence[object]]] = []
         """Processes, and the commands by which they were started."""

@@ -21,17 +21,12 @@ import functools
 import json
 import random
 import ssl
-import statistics
-import struct
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from log_server import Bench, waltzctl
-from measuring import environment
+from log_server import Bench, compared, waltzctl
 
 from waltzctl import open_log_client
 from waltzctl.engine.client.log_client import LogClient
@@ -65,9 +60,8 @@ class FeedCounter(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         data = self._left + data if self._left else data
         at, end, size = 0, len(data), FRAME_HEADER.size
-        header = struct.Struct(FRAME_HEADER.struct.format)
         while at + size <= end:
-            length = header.unpack_from(data, at)[2]
+            length = FRAME_HEADER.struct.unpack_from(data, at)[2]
             behind = at + size + length
             if behind > end:
                 break
@@ -171,30 +165,15 @@ def main() -> None:
         bench = Bench(Path(place), stack, 1)
         with bench.server("ours"):
             lines = "".join(f"{number:0100d}\n" for number in range(options.transactions))
-            command = [
-                sys.executable,
-                "-m",
-                "waltzctl",
-                "log",
-                "append",
-                "--metadata",
-                bench.metadata,
-                "--partition",
-                "0",
-            ]
-            subprocess.run([*command, "-q"], input=lines, text=True, env=environment(), check=True)
+            waltzctl("log", "append", "--metadata", bench.metadata, "--partition", 0, given=lines)
         for _ in range(options.rounds):
             for kind in kinds:
                 with bench.server(kind):
                     found[kind].append(asyncio.run(measured(bench, options.transactions - 1, counts)))
-    rows = []
-    for name in found[kinds[0]][0]:
-        row: dict[str, Any] = {"a second": name}
-        for kind in kinds:
-            row[kind] = round(statistics.median(one[name] for one in found[kind]))
-        if len(kinds) == 2:
-            row["ratio"] = round(row["ours"] / row["released"], 2)
-        rows.append(row)
+    names = found[kinds[0]][0]
+    rows = [
+        {"a second": name} | compared({kind: [one[name] for one in found[kind]] for kind in kinds}) for name in names
+    ]
     if options.json:
         print(json.dumps(rows, indent=1))
         return

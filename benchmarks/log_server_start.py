@@ -18,14 +18,11 @@ import asyncio
 import contextlib
 import itertools
 import json
-import statistics
-import subprocess
 import tempfile
 import time
 from pathlib import Path
 
-from log_server import Bench, answers
-from measuring import environment
+from log_server import Bench, answers, compared, started
 from running_nodes import PATIENCE
 
 from waltzctl import open_log_client
@@ -39,10 +36,6 @@ IMPATIENT = ClientOptions(longest_retry=0.5, not_ready=0.5)
 
 class Starts(Bench):
     """Servers that are started, and killed."""
-
-    def __init__(self, place: Path, stack: contextlib.ExitStack, partitions: int) -> None:
-        super().__init__(place, stack, partitions)
-        self._stack = stack
 
     def all_open(self, partitions: int) -> None:
         """Wait until every partition has told its high-water mark."""
@@ -114,14 +107,8 @@ class Starts(Bench):
         """Start a node that was killed; it listens afterwards."""
         command = self.nodes[number][1]
         port = int(str(command[command.index("--port") + 1]))
-        process = subprocess.Popen(
-            [*map(str, command)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment()
-        )
-        self._stack.callback(process.wait)
-        self._stack.callback(process.terminate)
-        self.nodes[number] = process, command
-        while not answers(port):
-            await asyncio.sleep(0.02)
+        again = started(self.place, f"n{number}", command, lambda: answers(port))
+        self.nodes[number] = await asyncio.to_thread(self.stack.enter_context, again), command
 
 
 def _peak_mib(pid: int) -> float:
@@ -149,14 +136,11 @@ def main() -> None:
                 time.sleep(SESSION_SECONDS)
                 found[kind].append((opening, memory, over, *bench.node_failures(kind)))
                 time.sleep(SESSION_SECONDS)
-    rows = []
-    for place_, name in enumerate(("open, s", "memory, MiB", "fail-over, s", "node dies, s", "two back, s")):
-        row: dict[str, object] = {"what": name}
-        for kind in kinds:
-            row[kind] = round(statistics.median(one[place_] for one in found[kind]), 2)
-        if len(kinds) == 2:
-            row["ratio"] = round(float(str(row["ours"])) / float(str(row["released"])), 2)
-        rows.append(row)
+    names = ("open, s", "memory, MiB", "fail-over, s", "node dies, s", "two back, s")
+    rows = [
+        {"what": name} | compared({kind: [one[at] for one in found[kind]] for kind in kinds}, 2)
+        for at, name in enumerate(names)
+    ]
     if options.json:
         print(
             json.dumps({"partitions": options.partitions, "session_seconds": SESSION_SECONDS, "rows": rows}, indent=1)

@@ -95,11 +95,10 @@ def _has_ended(pid: str | int) -> bool:
     if namespace != str(_pid_namespace()):
         return False
     try:
-        os.kill(int(number), 0)
+        with contextlib.suppress(PermissionError):  # it is there, and somebody else's
+            os.kill(int(number), 0)
     except ProcessLookupError:
         return True
-    except PermissionError:  # it is there, and somebody else's
-        return False
     return False
 
 

@@ -503,12 +503,3 @@ def feed_frames_as(frames: bytes, version: int) -> bytes:
     for place, byte in enumerate(version.to_bytes(2, "big"), _VERSION_AT):
         changed[place::FEED_FRAME] = bytes([byte]) * count
     return bytes(changed)
-
-
-def fed(frames: bytes) -> tuple[RecordHeader, ...]:
-    """What whole frames of `FeedData` tell of."""
-    return tuple(
-        RecordHeader(transaction_id, RequestId(*ids), header)
-        for *_, a, b, c, d, transaction_id, header in _FEED.iter_unpack(frames)
-        for ids in ((a, b, c, d),)
-    )

@@ -6,11 +6,11 @@ import random
 
 import pytest
 
+from tests.fed import fed
 from waltzctl.engine.server.server_settings import CacheOptions
 from waltzctl.engine.server.transaction_cache import CHUNK, CHUNK_BYTES, TransactionCache
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import RecordHeader
-from waltzctl.formats.wire.client import fed
 
 
 def header(partition: int, number: int) -> RecordHeader:

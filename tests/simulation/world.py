@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from tests.fed import fed
 from tests.simulation.nodes import Network
 from waltzctl.engine.errors import ConcurrentUpdateError, PeerUnreachableError, RefusedError
 from waltzctl.engine.metadata.cluster_changes import refuse_without_quorum
@@ -33,7 +34,6 @@ from waltzctl.engine.server.store_partition import PartitionClosedError, StorePa
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import RecordHeader
-from waltzctl.formats.wire.client import fed
 from waltzctl.formats.znodes import PartitionMetadata, ReplicaState
 
 LOG = logging.getLogger("waltzctl.simulation")

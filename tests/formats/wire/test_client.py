@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.fed import fed
 from tests.formats.settings import few
 from tests.formats.wire.recordings import client_fields_of, recorded_frames
 from tests.formats.wire.strategies import i32, i64, request_ids, text
@@ -269,5 +270,5 @@ def test_many_transactions_of_a_feed_at_once_are_the_same_bytes(version: int) ->
     frames = client.feed_frames(headers)
     assert client.feed_frames_as(frames, version) == b"".join(single)
     assert len(frames) == 3 * client.FEED_FRAME
-    assert client.fed(frames) == tuple(headers)
+    assert fed(frames) == tuple(headers)
     assert client.feed_frames_as(client.feed_frames([]), version) == b""
