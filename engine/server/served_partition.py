@@ -235,8 +235,7 @@ class Partition:
                 self._locks.reset(self.high_water_mark)
                 continue
             self._queue.popleft()
-            written = self._locks.last_written(item.locks) if item.locks else -1
-            if written > item.client_high_water_mark:
+            if item.locks and (written := self._locks.last_written(item.locks)) > item.client_high_water_mark:
                 self._locks.give_up(item.locks)
                 self.metrics.rejected.mark()
                 item.refused(written)

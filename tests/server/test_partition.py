@@ -11,7 +11,11 @@ import pytest
 from tests.server.serving import serving
 from tests.server.storing import PARTITION, until
 from waltzctl.engine.net.futures import fail
+from waltzctl.engine.server.locks import NO_LOCKS, Locks
+from waltzctl.engine.server.served_partition import Append
 from waltzctl.engine.server.store_session import StoreSession
+from waltzctl.formats.checksums import crc32
+from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.wire import client as wire
 from waltzctl.formats.wire.records import WireRecord
 
@@ -89,5 +93,24 @@ def test_partitions_that_come_while_connectivity_is_looked_at_disturb_nobody(tmp
 
             server._metadata.assigned = assigned  # type: ignore[method-assign]
             assert await server.check_connectivity() == ((cluster.cluster.names[0], True),)
+
+    asyncio.run(work())
+
+
+def test_a_client_that_knows_nothing_appends_without_locks_and_not_with_them(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with serving(tmp_path, 1) as cluster:
+            server = await cluster.server()
+            client = await cluster.client()
+            await client.mount()
+            session = await server.partitions[PARTITION].store.session()
+            await until(lambda: server.partitions[PARTITION].high_water_mark == session.high_water_mark == -1)
+            refused = list[int]()
+            for number, taken in ((0, NO_LOCKS), (1, Locks(write=(5,)))):
+                server.partitions[PARTITION].append(
+                    Append(RequestId(9, 0, PARTITION, number), -2, taken, 0, b"x", crc32(b"x"), refused.append)
+                )
+            assert await server.partitions[PARTITION].flush() == 0
+            assert refused == [-1]
 
     asyncio.run(work())
