@@ -4,8 +4,10 @@ Every server has an ephemeral descriptor.  The one with the smallest id that liv
 descriptors changed, and writes it if nobody was faster.  Every server reads it and serves what it names.
 
 A server whose session with the store is lost serves nothing from then on, and stands among the servers again under its id once
-the store answers (release 0.13.2 serves on until it reads that others were given its partitions, weakness Z5).  An assignment is
-always computed from what was just read, a bounded number of times (Z3), and a descriptor is never left twice (Z8).
+the store answers (release 0.13.2 serves on until it reads that others were given its partitions, weakness Z5). The same holds for
+one that finds its descriptor gone: another server took it for dead (`engine.metadata.failure_detector`). An assignment is always
+computed from what was just read, a bounded number of times (Z3), and a descriptor is never left twice (Z8); nor is that of a
+server that had the address of a new one, which cannot live any more.
 
 Source: release 0.13.2 (its cluster manager); what the znodes hold: `formats.znodes`.
 """
@@ -40,6 +42,8 @@ from waltzctl.formats.znodes import (
 
 Assigned = Callable[[Mapping[int, int]], None]
 """Called in the event loop with the partitions that a server is to serve, each with its generation."""
+Seen = Callable[[int, Sequence[tuple[str, ServerDescriptor]]], None]
+"""Called with a server's own id and the servers that live, with the paths of their descriptors, itself among them."""
 _DESCRIPTOR = "s_"
 _ATTEMPTS = 20
 """How often a change that others interfere with is tried."""
@@ -81,11 +85,15 @@ async def read_servers(
                 return assignment, state.version, state.cversion, tuple(servers)
 
 
+class _TakenAwayError(WaltzError):
+    """This server's descriptor is gone, its session is not."""
+
+
 class Membership:
     """One server's place.  `register` first, then `follow`."""
 
-    def __init__(self, store: MetadataStore, *, log: logging.Logger) -> None:
-        self._store, self._log = store, log
+    def __init__(self, store: MetadataStore, *, log: logging.Logger, seen: Seen | None = None) -> None:
+        self._store, self._log, self._seen = store, log, seen
         self._changed = asyncio.Event()
         self._descriptor: ServerDescriptor | None = None
         self._path = ""
@@ -99,15 +107,20 @@ class Membership:
     async def register(self, host: str, port: int, preferred: Sequence[int] = ()) -> int:
         """Take the next server id and stand among the servers, with what this one prefers; the id."""
         number = await next_id(self._store, SERVER_IDS_PATH)
-        await self._stand(ServerDescriptor(number, host, port, tuple(preferred)))
+        own = ServerDescriptor(number, host, port, tuple(preferred))
+        await self._stand(own, lambda one: (one.host, one.port) == (host, port))
         return number
 
-    async def _stand(self, descriptor: ServerDescriptor) -> None:
+    async def delete(self, path: str) -> None:
+        """Delete a descriptor of a server that has ended; one that is gone is no error."""
+        with contextlib.suppress(NodeMissingError):
+            await self._store.delete(path)
+
+    async def _stand(self, descriptor: ServerDescriptor, ended: Callable[[ServerDescriptor], bool]) -> None:
         _, _, _, servers = await read_servers(self._store)
         for path, one in servers:
-            if one.server == descriptor.server:
-                with contextlib.suppress(NodeMissingError):
-                    await self._store.delete(path)
+            if one.server == descriptor.server or ended(one):
+                await self.delete(path)
         self._lost = self._store.lost
         self._descriptor = descriptor
         self._path = await self._store.create(
@@ -127,6 +140,13 @@ class Membership:
             self._changed.clear()
             try:
                 now = await self._look()
+            except _TakenAwayError as error:
+                self._log.error("%s: every partition is closed until it stands there again", error)
+                assigned({})
+                told = {}
+                await self._return()
+                self._changed.set()
+                now = None
             except (PeerError, SessionLostError) as error:
                 self._log.warning("%s", error)
                 await self._wait(_PAUSE)
@@ -154,7 +174,7 @@ class Membership:
         assert self._descriptor is not None, "it registered"
         while True:
             try:
-                await self._stand(self._descriptor)
+                await self._stand(self._descriptor, lambda _: False)
             except (PeerError, MetadataConflictError, SessionLostError) as error:
                 self._log.warning("not among the servers: %s", error)
                 await asyncio.sleep(_PAUSE)
@@ -167,6 +187,10 @@ class Membership:
         assert self._descriptor is not None, "it registered"
         own = self._descriptor.server
         assignment, version, cversion, servers = await read_servers(self._store, self._changed.set)
+        if self._path not in (path for path, _ in servers):
+            raise _TakenAwayError(f"server {own} was taken from the servers of {self._store.where}")
+        if self._seen is not None:
+            self._seen(own, servers)
         if assignment.cversion != cversion:
             if not servers or min(one.server for _, one in servers) != own:
                 return None
@@ -217,5 +241,5 @@ class Membership:
         """Leave the servers: the partitions are given to others at once, and not when the session times out."""
         if self._path:
             with contextlib.suppress(WaltzError):
-                await self._store.delete(self._path)
+                await self.delete(self._path)
             self._path = ""

@@ -64,6 +64,7 @@ def zookeeper_auth(environment: Mapping[str, str] | None = None) -> str | None:
 def connected(options: ZooKeeperOptions) -> Iterator[Any]:
     """A connected client.  Raises PeerUnreachableError, InvalidRequestError for a connect string that is none."""
     from kazoo.client import KazooClient
+    from kazoo.handlers.threading import SequentialThreadingHandler
     from kazoo.security import CREATOR_ALL_ACL
 
     auth = zookeeper_auth()
@@ -71,11 +72,10 @@ def connected(options: ZooKeeperOptions) -> Iterator[Any]:
     last_words = _LastWords()
     library.addHandler(last_words)
     try:
-        # the library waits this long within one attempt, whatever it was told about all of them
-        patience = min(options.session_timeout, options.connect_timeout)
         client = KazooClient(
             hosts=options.connect_string,
-            timeout=patience,
+            timeout=options.session_timeout,
+            handler=SequentialThreadingHandler(),
             logger=library,
             auth_data=[("digest", auth)] if auth else None,
             default_acl=CREATOR_ALL_ACL if auth else None,
@@ -85,6 +85,7 @@ def connected(options: ZooKeeperOptions) -> Iterator[Any]:
             f"zookeeper.connectString {options.connect_string!r} is not understood: {error}",
             advice="write for instance zk1:2181,zk2:2181",
         ) from None
+    _bound_attempts(client, options.connect_timeout)
     try:
         client.start_async().wait(options.connect_timeout)
         if not client.connected:
@@ -97,6 +98,24 @@ def connected(options: ZooKeeperOptions) -> Iterator[Any]:
         yield client
     finally:
         _close(client)
+
+
+def _bound_attempts(client: Any, seconds: float) -> None:
+    """Let each host of an ensemble have its share of `seconds`.
+
+    The library would wait for a host that hangs as long as a session lasts, which would be over then.
+    """
+    share = seconds / len(client.hosts)
+    handler, connection = client.handler, client._connection
+    connect, invoke = handler.create_connection, connection._invoke
+
+    def bounded_connect(*given: Any, timeout: float, **more: Any) -> Any:
+        return connect(*given, timeout=min(timeout, share), **more)
+
+    def bounded_invoke(timeout: float, *given: Any, **more: Any) -> Any:
+        return invoke(min(timeout, share), *given, **more)
+
+    handler.create_connection, connection._invoke = bounded_connect, bounded_invoke
 
 
 def _close(client: Any) -> None:

@@ -24,8 +24,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from waltzctl.engine.client.addresses import Address, parse_address
+from waltzctl.engine.client.log_connection import PORT, LogConnection
 from waltzctl.engine.client.storage_client import StorageClient
 from waltzctl.engine.errors import InvalidRequestError, MismatchError, PeerUnreachableError, WaltzError
+from waltzctl.engine.metadata.failure_detector import FailureDetector
 from waltzctl.engine.metadata.membership import Membership
 from waltzctl.engine.metadata.metadata_location import MetadataLocation
 from waltzctl.engine.metadata.metadata_store import MetadataStore
@@ -132,7 +134,12 @@ class Server:
                 f"partition {beyond[0]} is to be preferred, and the cluster has 0 to {self._cluster.num_partitions - 1}"
             )
         context, trusting = await asyncio.to_thread(_contexts, options)
-        self._membership = Membership(self._store, log=self._log)
+        detector = FailureDetector(
+            lambda address: self._connect_server(address, trusting),
+            lambda path: self._membership.delete(path),
+            log=self._log,
+        )
+        self._membership = Membership(self._store, log=self._log, seen=detector.watch)
         self.log_server = LogServer(
             PartitionSessions(self._store),
             lambda node: self._connect(node, parameters, trusting),
@@ -147,6 +154,7 @@ class Server:
         self._endpoint = str(Address(advertised, port))
         number = await self._membership.register(advertised, port, options.preferred or ())
         self._open.push_async_callback(self._membership.unregister)
+        self._open.push_async_callback(detector.close)
         self.ready_info = ServerReadyInfo(
             number,
             parameters.cluster_key,
@@ -176,9 +184,17 @@ class Server:
         return await StorageClient.connect(
             address.host,
             address.port,
-            ssl_context=trusting,
+            ssl_context=None if self.options.storage_plaintext else trusting,
             cluster_key=parameters.cluster_key,
             num_partitions=parameters.num_partitions,
+            timeout=self.options.session.deadline,
+        )
+
+    async def _connect_server(self, address: Address, trusting: ssl.SSLContext | None) -> LogConnection:
+        return await LogConnection.connect(
+            PORT,
+            address,
+            ssl_context=None if self.options.plaintext else trusting,
             timeout=self.options.session.deadline,
         )
 
@@ -306,9 +322,8 @@ def _reachable(asked: str, bound: str) -> str:
 
 
 def _contexts(options: ServerOptions) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
-    """Of the client port, and of connections to storage nodes; None where there is no TLS."""
+    """Of the client port, and of connections to storage nodes and other servers; None where there is no TLS."""
     own = None if options.plaintext else server_context(options.tls)
-    trusting = (
-        None if options.storage_plaintext else client_context(replace(options.tls, verify_names=False), trust_all=True)
-    )
+    unused = options.storage_plaintext and options.plaintext
+    trusting = None if unused else client_context(replace(options.tls, verify_names=False), trust_all=True)
     return own, trusting

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,11 +90,11 @@ class ClusterOfProcesses:
         assert done.status == 0, done.err
         return names
 
-    def start_servers(self, *numbers: int) -> list[dict[str, Any]]:
-        """Start servers; what each said when it was ready."""
+    def start_servers(self, *numbers: int, more: Sequence[str] = ()) -> list[dict[str, Any]]:
+        """Start servers, with `more` options; what each said when it was ready."""
         for number in numbers:
             self.servers[number] = self._start(
-                f"s{number}", "log-server", "--metadata", self.metadata, "--port", 0, "--storage-plaintext"
+                f"s{number}", "log-server", "--metadata", self.metadata, "--port", 0, "--storage-plaintext", *more
             )
         for number in numbers:
             self._answers(f"s{number}", self.servers[number])

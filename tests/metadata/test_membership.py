@@ -76,14 +76,14 @@ def test_partitions_follow_the_servers(stores: Stores) -> None:
         first, second = Server(await stores.open()), Server(await stores.open())
         assert await first.start() == 1
         assert await first.until(lambda held: len(held) == 4) == {0: 1, 1: 1, 2: 1, 3: 1}
-        assert await second.start() == 2
+        assert await second.start(port=2) == 2
         held = await first.until(lambda held: len(held) == 2)
         others = await second.until(lambda held: len(held) == 2)
         assert {*held, *others} == {0, 1, 2, 3}
         assert {*held.values()} == {1}
         assert {*others.values()} == {2}
         state = await read_cluster_state(store)
-        assert [(one.server_id, one.endpoint) for one in state.servers] == [(1, "h:1"), (2, "h:1")]
+        assert [(one.server_id, one.endpoint) for one in state.servers] == [(1, "h:1"), (2, "h:2")]
         assert state.owner_of(min(others)) == state.servers[1]
         await first.stop()  # the coordinator goes: the other one is it from now on
         assert await second.until(lambda held: len(held) == 4) == {0: 2, 1: 2, 2: 2, 3: 2}
@@ -96,7 +96,7 @@ def test_a_preference_moves_a_partition_and_is_taken_back(stores: Stores) -> Non
     async def test(stores: Stores, store: MetadataStore) -> None:
         first, second = Server(await stores.open()), Server(await stores.open())
         await first.start()
-        await second.start()
+        await second.start(port=2)
         mine = await first.until(lambda held: len(held) == 2)
         await second.until(lambda held: len(held) == 2)
         wanted = min(mine)
@@ -191,6 +191,35 @@ def test_a_server_that_lost_its_session_serves_nothing_until_it_is_back(stores: 
         assert found.server_id == number
         await server.stop()
         assert await store.children(SERVERS_PATH) == ()
+
+    over(stores, test)
+
+
+def test_a_server_that_was_taken_for_dead_stands_there_again(stores: Stores) -> None:
+    async def test(stores: Stores, store: MetadataStore) -> None:
+        server = Server(await stores.open())
+        number = await server.start()
+        await server.until(lambda held: len(held) == 4)
+        (name,) = await store.children(SERVERS_PATH)
+        before = len(server.told)
+        await server.membership.delete(f"{SERVERS_PATH}/{name}")
+        await server.until(lambda held: len(server.told) > before + 1)
+        assert server.told[before:] == [{}, dict.fromkeys(range(4), 1)]
+        (found,) = (await read_cluster_state(store)).servers
+        assert found.server_id == number
+        await server.membership.delete(f"{SERVERS_PATH}/{name}")  # nobody's by now
+        await server.stop()
+
+    over(stores, test)
+
+
+def test_who_had_the_address_of_a_new_server_is_no_server_any_more(stores: Stores) -> None:
+    async def test(stores: Stores, store: MetadataStore) -> None:
+        for name, port in (("h", 1), ("h", 2), ("g", 1)):
+            await Server(await stores.open()).membership.register(name, port)
+        await Server(await stores.open()).membership.register("h", 1)
+        state = await read_cluster_state(store)
+        assert [(one.server_id, one.endpoint) for one in state.servers] == [(2, "h:2"), (3, "g:1"), (4, "h:1")]
 
     over(stores, test)
 

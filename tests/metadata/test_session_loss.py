@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -237,6 +239,34 @@ def test_a_call_to_a_zookeeper_that_is_silent_ends(tmp_path: Path) -> None:
 
     with running(tmp_path) as server:
         asyncio.run(test(server))
+
+
+def test_a_session_lasts_as_long_as_was_asked_for_however_long_connecting_may_take(zookeeper: ZooKeeperServer) -> None:
+    async def test() -> None:
+        for session, connect in ((2.0, 10.0), (20.0, 2.0)):
+            wanted = ZooKeeperOptions(
+                zookeeper.connect_string, new_root(), session_timeout=session, connect_timeout=connect
+            )
+            store = await ZooKeeperStore.open(wanted)
+            assert store.session_timeout == session
+            await store.close()
+
+    asyncio.run(test())
+
+
+def test_hosts_that_hang_leave_time_for_the_others(zookeeper: ZooKeeperServer) -> None:
+    """Whichever comes first: the library shuffles them."""
+
+    async def test() -> None:
+        with contextlib.ExitStack() as stack:
+            silent = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2)]
+            hosts = [zookeeper.connect_string, *(f"127.0.0.1:{one.getsockname()[1]}" for one in silent)]
+            wanted = ZooKeeperOptions(",".join(hosts), new_root(), session_timeout=30.0, connect_timeout=3.0)
+            store = await ZooKeeperStore.open(wanted)
+            assert await store.create_root()
+            await store.close()
+
+    asyncio.run(test())
 
 
 def test_an_ensemble_whose_leader_is_killed_keeps_metadata_and_session(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 =============  ========================================================================================================
 client         appends under locks, follows feeds; its connections are lost and made again
 log server     `LogServer` with `Membership`: killed without a word, stopped, started; its session with the metadata is lost
+failure        servers that died are found out by their connections; one that did not is taken for dead
 metadata       changes raced for, watches and answers that come late, connections that are lost
 storage node   as in `tests.simulation.real_nodes`: loses power, comes back with what its disk kept; connections fall silent
 replicas       changed by `engine.metadata.cluster_changes`, as an operator does it
@@ -33,6 +34,7 @@ from waltzctl.engine.client.log_transaction import Draft, Transaction
 from waltzctl.engine.client.partition_mount import ClientOptions
 from waltzctl.engine.errors import DeadlineError, PeerError, PeerUnreachableError, RefusedError
 from waltzctl.engine.metadata.cluster_changes import add_node, assign, create_cluster, unassign
+from waltzctl.engine.metadata.failure_detector import FailureDetector
 from waltzctl.engine.metadata.membership import Membership
 from waltzctl.engine.metadata.partition_sessions import PartitionSessions, follow_replicas
 from waltzctl.engine.metadata.server_directory import ServerDirectory
@@ -50,7 +52,10 @@ class SimulatedServer:
     def __init__(self, cluster: Cluster, port: int) -> None:
         self.cluster, self.port = cluster, port
         self.store = TreeStore(cluster.tree)
-        self.membership = Membership(self.store, log=LOG)
+        self.detector = FailureDetector(
+            cluster.reach_server, lambda path: self.membership.delete(path), log=LOG, refused=cluster.refused_at
+        )
+        self.membership = Membership(self.store, log=LOG, seen=self.detector.watch)
         chance = cluster.chance
         options = ServerOptions(
             metadata="simulated",
@@ -95,6 +100,7 @@ class SimulatedServer:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
         async with asyncio.timeout(60):
+            await self.detector.close()
             for one in self.log_server.partitions.values():
                 await one.close()
         self.cluster.spawn(self.store.die())
@@ -109,6 +115,7 @@ class Cluster:
         self.way = Way(chance.choice((0.0, 0.001, 0.01)))
         self.nodes: RealNodes
         self.tree = Tree(chance, chance.choice((0.0, 0.0, 0.01)), chance.random() < 0.5)
+        self.firewall = chance.choice((0.0, 0.9))
         self.errors = Errors()
         self.servers: list[SimulatedServer] = []
         self.numbers = 0
@@ -155,6 +162,17 @@ class Cluster:
         server.pipes.append(connect(made, server.log_server.port._connection("a client"), self.chance, self.way))
         await greeted(made, str(address))
         return made
+
+    async def reach_server(self, address: Address) -> LogConnection:
+        """A server's connection to another one: see `failure_detector.Connect`."""
+        if self.chance.random() < self.firewall:
+            raise PeerUnreachableError(str(address), "somebody else refused")
+        return await self.reach(address)
+
+    async def refused_at(self, address: Address) -> bool:
+        """See `failure_detector.Refused`."""
+        await asyncio.sleep(self.chance.uniform(0.001, 0.01))
+        return self.servers[address.port - 1000].gone or self.chance.random() < self.firewall
 
     async def client(self) -> LogClient:
         """One more client, entered."""
@@ -263,7 +281,7 @@ class Cluster:
     async def peace(self, clients: list[LogClient], operator: TreeStore) -> None:
         """Soon everybody gets through."""
         self.way.loss = self.tree.loss = 0.0
-        self.tree.late = False
+        self.tree.late, self.firewall = False, 0.0
         self.nodes.calm()
         await asyncio.sleep(10.0)
         ends = []

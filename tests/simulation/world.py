@@ -128,14 +128,14 @@ class Asked:
 
 
 class Errors(logging.Handler):
-    """What is logged as an error is a mistake of the program; but for a lost session, nothing that happens here is worth one."""
+    """What is logged as an error is a mistake of the program; but for a lost place among the servers, nothing is worth one."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
         self.lines: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.name == LOG.name and "every partition is closed until the metadata answers" not in record.msg:
+        if record.name == LOG.name and "every partition is closed until" not in record.msg:
             self.lines.append(record.getMessage())
 
 
