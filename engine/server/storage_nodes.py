@@ -1,15 +1,18 @@
 """Connections to storage nodes: one for each node, shared by all partitions of the server, made when somebody wants it.
 
-Who wants a node that is just being connected waits for the same attempt; a connection that ended is forgotten.
+Who wants a node that is just being connected waits for the same attempt; a connection that ended is forgotten.  Who waits for a
+node to return waits for one probe of it, however many partitions have a replica there: so it is asked often enough to be back
+soon (in the release each partition asks by itself, after pauses that double up to 20 s).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
-from waltzctl.engine.errors import PeerError
+from waltzctl.engine.errors import PeerError, RemoteError
 from waltzctl.engine.net.futures import taken
 from waltzctl.formats.wire.records import SessionInfo, WireRecord
 
@@ -62,12 +65,24 @@ Connect = Callable[[str], Awaitable[Storage]]
 """Connects to a node by its name, ``host:port``.  Raises PeerError or RemoteError."""
 
 
+_PROBE_SECONDS = 0.5
+"""Between two attempts to reach a node that somebody waits for."""
+
+
+class _Probe:
+    """Tries to reach a node until it is there, or nobody waits any more."""
+
+    def __init__(self, attempts: asyncio.Task[None]) -> None:
+        self.attempts, self.waiting = attempts, 0
+
+
 class StorageNodes:
     """The connections of one server."""
 
     def __init__(self, connect: Connect) -> None:
         self._connect = connect
         self._connections: dict[str, asyncio.Task[Storage]] = {}
+        self._probes: dict[str, _Probe] = {}
 
     async def get(self, node: str) -> Storage:
         """The connection to a node.  Raises what connecting raises."""
@@ -78,8 +93,32 @@ class StorageNodes:
             self._connections[node] = found
         return await asyncio.shield(found)
 
+    async def returned(self, node: str, seconds: float) -> None:
+        """Wait for a node that could not be reached: until it can, at most `seconds`."""
+        probe = self._probes.get(node)
+        if probe is None or probe.attempts.done():
+            probe = self._probes[node] = _Probe(asyncio.ensure_future(self._probe(node)))
+        probe.waiting += 1
+        try:
+            await asyncio.wait({probe.attempts}, timeout=seconds)
+        finally:
+            probe.waiting -= 1
+            if not probe.waiting:
+                probe.attempts.cancel()
+                if self._probes.get(node) is probe:
+                    del self._probes[node]
+
+    async def _probe(self, node: str) -> None:
+        while True:
+            await asyncio.sleep(_PROBE_SECONDS)
+            with contextlib.suppress(PeerError, RemoteError):
+                await self.get(node)
+                return
+
     async def close(self) -> None:
         """Close them all."""
+        for probe in self._probes.values():
+            probe.attempts.cancel()
         connections, self._connections = self._connections, {}
         for task in connections.values():
             task.cancel()

@@ -334,13 +334,17 @@ class _Replica:
         """Connect, for ever again, and tell what the replica holds."""
         session, pause = self.session, self.session.options.first_retry
         while True:
+            storage: Storage | None = None
             try:
                 storage = await session._nodes.get(self.node)
                 info = await storage.last_session_info(session.session_id, session.partition)
                 last = await storage.max_transaction_id(session.session_id, session.partition)
             except (PeerError, RemoteError) as error:
                 session.lost(self.node, error)
-                await asyncio.sleep(pause)
+                if storage is None:
+                    await session._nodes.returned(self.node, pause)
+                else:
+                    await asyncio.sleep(pause)
                 pause = min(2 * pause, session.options.longest_retry)
                 continue
             self._gone.clear()  # what failed meanwhile, a read that began before, is not about this connection

@@ -109,8 +109,6 @@ class TransactionCache:
             found.append(run)
             first += len(run) // FEED_FRAME
             count -= len(run) // FEED_FRAME
-            if place + len(run) // FEED_FRAME < CHUNK:
-                break
         if not found:
             self.feed_misses.mark()
         return b"".join(found)

@@ -88,6 +88,7 @@ def found(answers: str, *, failing: int = 0) -> list[str]:
         ("srrs", False),
         ("srrts", False),
         ("srrtr", True),
+        ("srrtrt", False),
         ("st", False),
         ("sttrrr", True),
         ("r", False),

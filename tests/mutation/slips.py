@@ -10,6 +10,7 @@ from tests.mutation.slips_fifth import FIFTH
 from tests.mutation.slips_fourth import FOURTH
 from tests.mutation.slips_of_backups import BACKUPS
 from tests.mutation.slips_of_clients import CLIENTS
+from tests.mutation.slips_of_clusters import CLUSTERS
 from tests.mutation.slips_of_comparisons import COMPARISONS
 from tests.mutation.slips_of_directories import DIRECTORIES
 from tests.mutation.slips_of_findings import FINDINGS
@@ -209,6 +210,7 @@ SLIPS: tuple[Slip, ...] = (
     *PAGES,
     *BACKUPS,
     *CLIENTS,
+    *CLUSTERS,
     *THIRD,
     *FOURTH,
     *FIFTH,

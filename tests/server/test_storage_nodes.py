@@ -1,0 +1,77 @@
+"""Connections to storage nodes that go away and return: one probe for all who wait."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from tests.simulation.virtual_time import simulate
+from waltzctl.engine.errors import PeerUnreachableError
+from waltzctl.engine.server.storage_nodes import Storage, StorageNodes
+
+
+class Nodes:
+    """A node that is down until a moment, and how often it was tried to be reached."""
+
+    def __init__(self, up_at: float) -> None:
+        self.up_at, self.attempts = up_at, list[float]()
+        self.nodes = StorageNodes(self.connect)
+
+    @property
+    def now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    async def connect(self, name: str) -> Storage:
+        self.attempts.append(self.now)
+        if self.now < self.up_at:
+            raise PeerUnreachableError(name, "nobody listens")
+        return cast("Storage", _Standing())
+
+
+class _Standing:
+    closed = False
+
+    async def close(self) -> None:
+        pass
+
+
+def run(test: Any, up_at: float) -> None:
+    async def work() -> None:
+        nodes = Nodes(up_at)
+        await test(nodes)
+        await nodes.nodes.close()
+
+    simulate(work())
+
+
+def test_all_who_wait_for_a_node_share_one_probe_and_hear_of_it_soon() -> None:
+    async def test(made: Nodes) -> None:
+        await asyncio.gather(*(made.nodes.returned("n", 20.0) for _ in range(1000)))
+        assert 10.0 <= made.now <= 10.6
+        assert len(made.attempts) <= 21
+        assert (await made.nodes.get("n")) is await made.nodes.get("n")
+        assert len(made.attempts) <= 21, "the probe's connection is used"
+
+    run(test, 10.0)
+
+
+def test_a_wait_ends_when_its_time_is_over_and_the_probe_with_the_last_one() -> None:
+    async def test(made: Nodes) -> None:
+        async def patient() -> float:
+            await made.nodes.returned("n", 3.0)
+            return made.now
+
+        begun = asyncio.ensure_future(patient())
+        await made.nodes.returned("n", 1.2)
+        assert made.now == pytest.approx(1.2)
+        assert await begun == pytest.approx(3.0)
+        tried = len(made.attempts)
+        assert tried == 5
+        await asyncio.sleep(100.0)
+        assert len(made.attempts) == tried, "nobody waits, and it is probed"
+        await made.nodes.returned("n", 1.2)
+        assert len(made.attempts) > tried, "a later wait begins anew"
+
+    run(test, 1000.0)
