@@ -308,18 +308,25 @@ class PageStorage:
         """Pages with data, as of one moment.  Raises NoSuchPageError."""
         with self.directory_lock:
             located = [self.directory.locate(page, sequence) for page in pages]
-        found = []
-        for page, one in zip(pages, located, strict=True):
-            if one is None:
-                raise NoSuchPageError(f"{self.path}: there is no page {page}")
-            if one.entry is None:
-                raise NoSuchPageError(f"{self.path}: page {page} is external, its data is kept elsewhere")
-            found.append((one, one.entry))
-        return found
+        return list(map(self._with_data, pages, located))
+
+    def _with_data(self, page: PageId, found: Located | None) -> tuple[Located, PageEntry]:
+        """Raises NoSuchPageError for a page without data here."""
+        if found is None:
+            raise NoSuchPageError(f"{self.path}: there is no page {page}")
+        if found.entry is None:
+            raise NoSuchPageError(f"{self.path}: page {page} is external, its data is kept elsewhere")
+        return found, found.entry
 
     def read(self, page: int, *, namespace: int = 0, snapshot: Snapshot | None = None) -> Page:
         """A page.  Raises NoSuchPageError, DamageError where its checksum is wrong, DiskReadError."""
-        return self.read_many([page], namespace=namespace, snapshot=snapshot)[0]
+        self.check_open()
+        sequence = self._snapshots.sequence_of(snapshot)
+        wanted = PageId(namespace, page)
+        with self.reclamation.reading():
+            with self.directory_lock:
+                located = self.directory.locate(wanted, sequence)
+            return self._page(*self._with_data(wanted, located))
 
     def read_many(self, pages: Sequence[int], *, namespace: int = 0, snapshot: Snapshot | None = None) -> list[Page]:
         """Pages as of one moment, in the order of `pages`.  Raises as `read`."""
@@ -331,6 +338,8 @@ class PageStorage:
 
     def _page(self, found: Located, entry: PageEntry) -> Page:
         data = memoryview(self.read_entry(found.page, entry))
+        if not entry.fields:
+            return Page(found.page.id, found.page.namespace, entry.tag, data)
         ends = [*(one.offset for one in entry.fields[1:]), entry.size]
         fields = tuple(data[one.offset : end] for one, end in zip(entry.fields, ends, strict=False))
         return Page(found.page.id, found.page.namespace, entry.tag, data, fields)

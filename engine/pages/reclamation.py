@@ -8,11 +8,25 @@ one is left.  Readers are short: a snapshot is none.
 from __future__ import annotations
 
 import threading
-from collections import Counter, deque
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Iterable
 
 from waltzctl.engine.pages.blob_stats import BlobSpan
+
+
+class _Reading:
+    """One reader, from when it is entered to when it is left.  A generator would take a quarter of a small read."""
+
+    __slots__ = ("_generation", "_of")
+
+    def __init__(self, of: Reclamation) -> None:
+        self._of = of
+
+    def __enter__(self) -> None:
+        self._generation = self._of.begin()
+
+    def __exit__(self, *_: object) -> None:
+        self._of.end(self._generation)
 
 
 class Reclamation:
@@ -21,22 +35,28 @@ class Reclamation:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._generation = 0
-        self._readers: Counter[int] = Counter()
+        self._readers: dict[int, int] = {}
         self._retired: deque[tuple[int, tuple[BlobSpan, ...]]] = deque()
 
-    @contextmanager
-    def reading(self) -> Iterator[None]:
-        """Whatever is looked up in here can be read to the end."""
+    def reading(self) -> _Reading:
+        """A context: whatever is looked up in it can be read to the end."""
+        return _Reading(self)
+
+    def begin(self) -> int:
+        """A reader begins; the generation that it is of."""
         with self._lock:
             mine = self._generation
-            self._readers[mine] += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._readers[mine] -= 1
-                if not self._readers[mine]:
-                    del self._readers[mine]
+            self._readers[mine] = self._readers.get(mine, 0) + 1
+        return mine
+
+    def end(self, generation: int) -> None:
+        """A reader of a generation has ended."""
+        with self._lock:
+            left = self._readers[generation] - 1
+            if left:
+                self._readers[generation] = left
+            else:
+                del self._readers[generation]
 
     def retire(self, spans: Iterable[BlobSpan]) -> None:
         """Nobody will look these up any more."""

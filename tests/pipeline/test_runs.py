@@ -20,6 +20,8 @@ pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
 
 from tests.builders import build_directory
 from tests.spark import class_archive
+from tests.spark.nodes import served
+from tests.spark.object_store import running_store
 from tests.spark.streaming import damage
 from waltzctl.engine.pipeline.project_creation import create_project
 from waltzctl.formats.request_id import RequestId
@@ -167,9 +169,12 @@ def found(runner: Runner) -> Row:
     return runner.run(complete=True)
 
 
-def check(tables: Tables, cluster: Cluster, *, replicas_at: int) -> None:
-    """Every table against what was written; `replicas_at`: the mark of the run before, up to which replicas are not compared."""
-    names = [str(one) for one in cluster.nodes]
+def check(tables: Tables, cluster: Cluster, *, replicas_at: int, names: list[str] | None = None) -> None:
+    """Every table against what was written; `names`: of the sources, where they are not the directories.
+
+    `replicas_at`: the mark of the run before, up to which replicas are not compared.
+    """
+    names = names or [str(one) for one in cluster.nodes]
     records = [
         (r["node"], r["partition"], r["transaction_id"], r["data"]) for r in tables["records"] if r["finding"] is None
     ]
@@ -249,6 +254,32 @@ def test_a_log_that_was_cut_ends_the_run_with_table_and_remedy(runner: Runner, c
     assert "table " in found["error"]
     assert "it was truncated" in found["error"]
     assert f"waltzctl pipeline run {project} --full-refresh" in found["error"]
+
+
+@pytest.mark.long
+def test_a_directory_an_object_store_and_a_live_node_are_read_side_by_side(tmp_path: Path) -> None:
+    """Twice: what came meanwhile, in the store by objects that are replaced by longer ones, comes once."""
+    pytest.importorskip("moto.server", reason="no S3-compatible server is installed")
+    pytest.importorskip("s3fs", reason="s3fs is not installed")
+    cluster = Cluster(tmp_path)
+    with running_store() as store:
+        cluster.write([(80, 60), (80, 60), (80, 50)], 55)
+        sources = [str(cluster.nodes[0]), store.upload(cluster.nodes[1], "s3://lake/node-2")]
+        with served(cluster.nodes[2]) as node:
+            admin_port = node.node.addresses.admin_port
+            sources.append(node.url)
+            create_project(tmp_path / "lake", sources)
+            options = store.options | {"plaintext": "true"}
+            spec = tmp_path / "lake" / "spark-pipeline.yml"
+            lines = "".join(f"\n    {name}={value}" for name, value in options.items())
+            spec.write_text(spec.read_text().replace('waltz.options: ""', f"waltz.options: |{lines}"))
+            found, _ = run_to_its_end(tmp_path / "lake")
+            check(found["tables"], cluster, replicas_at=-1, names=sources)
+        cluster.write([(120, 90), (120, 90), (120, 80)], 75)
+        store.upload(cluster.nodes[1], sources[1])
+        with served(cluster.nodes[2], admin_port=admin_port):
+            found, _ = run_to_its_end(tmp_path / "lake")
+        check(found["tables"], cluster, replicas_at=55, names=sources)
 
 
 def run_to_its_end(project: Path) -> tuple[Row, float]:
