@@ -3,18 +3,12 @@
 Tables::
 
     znode     path (primary key), data, version, cversion, sequence (of the next sequential child), session (NULL: none)
-    session   id, boot (of the machine), deadline (seconds of the machine's monotonic clock),
-              pid (of the process, as "namespace:number", see pid_namespaces(7))
+    session   see `engine.metadata.embedded_sessions`
 
-Every process that made an ephemeral node says several times in each `SESSION_TIMEOUT` that it lives.  A session is over
-
-- when its process has ended, for those who are in the same PID namespace and so can tell;
-- when its deadline has passed, which is a process that is stopped or hangs;
-- when it began before the machine was last started.
-
-Nobody sees the nodes of a session that is over, also where nobody writes, and the next change of anybody deletes them.  A process
-that was stopped for that long finds its session gone, and each of its changes is refused from then on (`SessionLostError`),
-because a change and the look at the session are one transaction.
+Every process that made an ephemeral node says several times in each `SESSION_TIMEOUT` that it lives.  Nobody sees the nodes of a
+session that is over, also where nobody writes, and the next change of anybody deletes them.  A process that was stopped for that
+long finds its session gone, and each of its changes is refused from then on (`SessionLostError`), because a change and the look
+at the session are one transaction.
 
 The file is written through SQLite's rollback journal, synced fully: a session id that was given away is never given again, also
 after a power failure.  There is one file and, while it is written, its journal; it must lie on a disk of this machine.
@@ -26,15 +20,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import sqlite3
-import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
 from waltzctl.engine.errors import DeadlineError, NotWaltzError, PeerUnreachableError
+from waltzctl.engine.metadata import embedded_sessions
 from waltzctl.engine.metadata.metadata_store import (
     ANY_VERSION,
     Change,
@@ -69,37 +62,10 @@ _TABLES = (
         path TEXT PRIMARY KEY, data BLOB NOT NULL, version INTEGER NOT NULL DEFAULT 0, cversion INTEGER NOT NULL DEFAULT 0,
         sequence INTEGER NOT NULL DEFAULT 0, session INTEGER
     ) WITHOUT ROWID""",
-    """CREATE TABLE session (
-        id INTEGER PRIMARY KEY AUTOINCREMENT, boot TEXT NOT NULL, deadline REAL NOT NULL, pid TEXT NOT NULL
-    )""",
+    embedded_sessions.TABLE,
     f"PRAGMA application_id = {APPLICATION_ID}",
     f"PRAGMA user_version = {SCHEMA_VERSION}",
 )
-
-
-def _boot() -> str:
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-
-
-def _pid_namespace() -> int:
-    return os.stat("/proc/self/ns/pid").st_ino
-
-
-def _has_ended(pid: str | int) -> bool:
-    """Whether the process of a session is known to have ended.
-
-    It is not known of one in another namespace, of one that nobody has waited for (a zombie), of one whose number another process
-    has by now, and where the number stands alone, as it did first: there the deadline decides.
-    """
-    namespace, _, number = str(pid).partition(":")
-    if namespace != str(_pid_namespace()):
-        return False
-    try:
-        with contextlib.suppress(PermissionError):  # it is there, and somebody else's
-            os.kill(int(number), 0)
-    except ProcessLookupError:
-        return True
-    return False
 
 
 class EmbeddedStore:
@@ -174,19 +140,11 @@ class EmbeddedStore:
         row = self._database.execute(
             "SELECT data, version, cversion, session FROM znode WHERE path = ?", (path,)
         ).fetchone()
-        over = self._over()
+        over = embedded_sessions.over(self._database)
         if row is None or row[3] in over:
             raise NodeMissingError(self.where, path)
         gone = len(self._below(path, over)) if over else 0  # which their deletion will count as well
         return bytes(row[0]), ZnodeState(row[1], row[2] + gone, row[3] is not None)
-
-    def _over(self) -> tuple[int, ...]:
-        """The sessions that are over and whose nodes are still in the file."""
-        now, boot = time.monotonic(), _boot()
-        sessions = self._database.execute("SELECT id, boot, deadline, pid FROM session")
-        return tuple(
-            number for number, begun, deadline, pid in sessions if begun != boot or deadline < now or _has_ended(pid)
-        )
 
     def _below(self, path: str, sessions: Sequence[int]) -> list[str]:
         """The children of a node that live as long as one of these sessions."""
@@ -204,7 +162,7 @@ class EmbeddedStore:
         rows = self._database.execute(
             "SELECT path FROM znode WHERE path > ? AND path < ? AND path != ''", (below, _after(below))
         )
-        gone = {*self._below(path, over)} if (over := self._over()) else ()
+        gone = {*self._below(path, over)} if (over := embedded_sessions.over(self._database)) else ()
         return tuple(sorted(name for (one,) in rows if one not in gone and "/" not in (name := one[len(below) :])))
 
     # ---- writing -------------------------------------------------------------------------------------------------------
@@ -310,8 +268,10 @@ class EmbeddedStore:
         def run() -> T:
             self._database.execute("BEGIN IMMEDIATE")
             try:
-                if fenced and self._session is not None:
-                    self._look_at_session(self._session)
+                if fenced and self._session is not None and embedded_sessions.is_over(self._database, self._session):
+                    raise SessionLostError(
+                        f"{self.where}: session {self._session} is over: this process was not heard of for {self._timeout:g} s"
+                    )
                 self._end_sessions()
                 result = work()
             except BaseException:
@@ -329,50 +289,29 @@ class EmbeddedStore:
             await self._fire()
         return result
 
-    def _look_at_session(self, session: int) -> None:
-        row = self._database.execute("SELECT deadline FROM session WHERE id = ?", (session,)).fetchone()
-        if row is None or row[0] < time.monotonic():
-            raise SessionLostError(
-                f"{self.where}: session {session} is over: this process was not heard of for {self._timeout:g} s"
-            )
-
     # ---- the session ---------------------------------------------------------------------------------------------------
 
     async def _begin_session(self) -> None:
         if self._session is not None:
             return
 
-        def begin() -> int:
-            made = self._database.execute(
-                "INSERT INTO session (boot, deadline, pid) VALUES (?, ?, ?)",
-                (_boot(), time.monotonic() + self._timeout, f"{_pid_namespace()}:{os.getpid()}"),
-            )
-            assert made.lastrowid is not None
-            return made.lastrowid
-
-        self._session = await self._change(begin, fenced=False)
+        self._session = await self._change(lambda: embedded_sessions.begin(self._database, self._timeout), fenced=False)
         self._begin_task(self._live(self._session))
 
     def _end_sessions(self, also: int | None = None) -> None:
         """Delete the sessions that are over, with their nodes."""
-        for number in {*self._over(), *(() if also is None else (also,))}:
+        for number in {*embedded_sessions.over(self._database), *(() if also is None else (also,))}:
             for (path,) in self._database.execute("SELECT path FROM znode WHERE session = ?", (number,)).fetchall():
                 self._remove(path)
-            self._database.execute("DELETE FROM session WHERE id = ?", (number,))
+            embedded_sessions.forget(self._database, number)
 
     async def _live(self, session: int) -> None:
         """Say several times in each timeout that this process lives; end the sessions of those that do not say so."""
-
-        def extend() -> None:
-            self._database.execute(
-                "UPDATE session SET deadline = ? WHERE id = ?", (time.monotonic() + self._timeout, session)
-            )
-
         until = self._loop.time() + self._timeout
         while self._session == session:
             await asyncio.sleep(self._timeout / _HEARTBEATS)
             try:
-                await self._change(extend)
+                await self._change(lambda: embedded_sessions.extend(self._database, session, self._timeout))
                 until = self._loop.time() + self._timeout
             except SessionLostError:
                 return

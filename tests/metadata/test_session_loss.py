@@ -17,7 +17,8 @@ import pytest
 
 from tests.zookeeper import ZooKeeperServer, ensemble, new_root, running
 from waltzctl.engine.errors import DeadlineError, NotWaltzError, PeerUnreachableError
-from waltzctl.engine.metadata.embedded_store import EmbeddedStore, _has_ended
+from waltzctl.engine.metadata.embedded_sessions import has_ended
+from waltzctl.engine.metadata.embedded_store import EmbeddedStore
 from waltzctl.engine.metadata.metadata_store import SessionLostError
 from waltzctl.engine.metadata.zookeeper_options import ZooKeeperOptions
 from waltzctl.engine.metadata.zookeeper_store import ZooKeeperStore
@@ -93,9 +94,9 @@ def test_of_which_processes_it_is_known_that_they_have_ended() -> None:
     namespace = os.stat("/proc/self/ns/pid").st_ino
     with subprocess.Popen(["true"]) as process:
         process.wait()
-    assert _has_ended(f"{namespace}:{process.pid}")
+    assert has_ended(f"{namespace}:{process.pid}")
     for one in (f"{namespace}:{os.getpid()}", f"{namespace}:1", f"{namespace + 1}:{process.pid}", process.pid):
-        assert not _has_ended(one), one
+        assert not has_ended(one), one
 
 
 def test_a_session_that_another_ended_changes_nothing_any_more(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ CLUSTERS: tuple[Slip, ...] = (
         "one host of an ensemble that hangs keeps everybody out",
     ),
     Slip(
-        "engine/metadata/embedded_store.py",
+        "engine/metadata/embedded_sessions.py",
         "if namespace != str(_pid_namespace()):",
         "if False:",
         _SESSIONS,
