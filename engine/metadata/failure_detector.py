@@ -107,7 +107,7 @@ class FailureDetector:
                 connection = await self._connect(address)
             except PeerError:
                 refusals = refusals + 1 if stood and await self._refused(address) else 0
-                pause = _RETRY if refusals else min(2 * pause, _LONGEST_RETRY)
+                pause = _RETRY if 0 < refusals <= _REFUSALS else min(2 * pause, _LONGEST_RETRY)
             else:
                 stood, refusals, pause = True, 0, _RETRY
                 try:

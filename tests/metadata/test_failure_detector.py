@@ -102,8 +102,11 @@ def test_dead_is_whose_connection_ended_and_who_refused_three_times_in_a_row(ans
     assert found(answers) == ["two"] * dead
 
 
-def test_what_cannot_be_deleted_now_is_deleted_later() -> None:
+def test_what_cannot_be_deleted_now_is_deleted_later(caplog: pytest.LogCaptureFixture) -> None:
     assert found("srrr", failing=3) == ["two"]
+    caplog.clear()
+    assert found("srrr", failing=100_000) == []
+    assert len(caplog.records) < LONG, "a line every two seconds at most, while the metadata is away"
 
 
 def test_whoever_is_no_successor_any_more_is_not_watched() -> None:
