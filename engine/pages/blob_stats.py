@@ -10,12 +10,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from waltzctl.engine.pages.space_map import SpaceMap
 
 
-@dataclass(frozen=True, slots=True)
-class BlobSpan:
+class BlobSpan(NamedTuple):
     """Bytes `offset` to `offset + size` of a blob file."""
 
     file_id: int

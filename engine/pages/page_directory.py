@@ -16,7 +16,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,8 +38,7 @@ LAST_FILE_ID = 2**32 - 16
 LARGEST_PAGE = 2**32 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Located:
+class Located(NamedTuple):
     """What a page is in a snapshot.
 
     `page`: as it was asked for; `origin`: the page that the data belongs to, another one where `page` is a reference.  `entry` is

@@ -19,7 +19,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from waltzctl.engine.errors import DamageError, DiskWriteError, SyncFailedError, WaltzError
 from waltzctl.engine.findings import Finding
@@ -254,7 +254,7 @@ def _relocate(store: PageStorage, candidates: list[_Candidate], data: list[bytes
                 EditType.UPSERT,
                 one.page,
                 Version(one.version.sequence, one.version.epoch + 1),
-                replace(one.entry, file_id=span.file_id, offset=span.offset),
+                one.entry._replace(file_id=span.file_id, offset=span.offset),
             )
             for one, span in valid
         ]

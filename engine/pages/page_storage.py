@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
+from typing import NamedTuple
 
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.directory_lock import DirectoryLock
@@ -48,8 +49,7 @@ from waltzctl.formats.pages.names import BLOB_DIRECTORY, WAL_DIRECTORY
 from waltzctl.formats.pages.write_batch import Edit, PageEntry, PageId, Version, encode_batch
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(NamedTuple):
     """A page that was read.  `id` is the one that was asked for; `fields` the places of its fields in `data`."""
 
     id: int

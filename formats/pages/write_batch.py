@@ -137,8 +137,7 @@ class FieldEntry(NamedTuple):
     checksum: int
 
 
-@dataclass(frozen=True, slots=True)
-class PageEntry:
+class PageEntry(NamedTuple):
     """Where a page's data lies: bytes `offset` to `offset + size` of a blob file.  An empty page lies in no file."""
 
     file_id: int

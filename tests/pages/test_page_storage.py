@@ -235,7 +235,7 @@ def test_pages_that_overlap_are_refused(store: PageStorage, tmp_path: Path) -> N
     assert found is not None
     edit = WriteBatch().put_page(2, b"bc").edits[0]
     assert edit.entry is not None
-    entry = replace(edit.entry, file_id=1, offset=1)
+    entry = edit.entry._replace(file_id=1, offset=1)
     store.wal.append(encode_batch([replace(edit, version=Version(2), entry=entry)]))
     crash(store)
     with pytest.raises(DamageError, match="bytes 1 to 3 belong to a page") as caught:
