@@ -37,6 +37,8 @@ _REFUSALS = 3
 _RETRY = 0.1
 """Seconds between attempts to reach a server whose connection ended."""
 _LONGEST_RETRY = 2.0
+_UNKNOWN_RETRY = 60.0
+"""The longest pause between attempts to reach one to which no connection ever stood: of its death nothing would be known."""
 
 
 class PeerConnection(Protocol):
@@ -107,7 +109,8 @@ class FailureDetector:
                 connection = await self._connect(address)
             except PeerError:
                 refusals = refusals + 1 if stood and await self._refused(address) else 0
-                pause = _RETRY if 0 < refusals <= _REFUSALS else min(2 * pause, _LONGEST_RETRY)
+                longest = _LONGEST_RETRY if stood else _UNKNOWN_RETRY
+                pause = _RETRY if 0 < refusals <= _REFUSALS else min(2 * pause, longest)
             else:
                 stood, refusals, pause = True, 0, _RETRY
                 try:

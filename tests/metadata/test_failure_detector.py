@@ -109,6 +109,20 @@ def test_what_cannot_be_deleted_now_is_deleted_later(caplog: pytest.LogCaptureFi
     assert len(caplog.records) < LONG, "a line every two seconds at most, while the metadata is away"
 
 
+def test_who_was_never_reached_is_hardly_tried_any_more() -> None:
+    async def work() -> None:
+        network = Network("t")
+        detector = FailureDetector(network.connect, network.delete, log=LOG, refused=network.refused)
+        detector.watch(1, [("two", ServerDescriptor(2, "h", 2, ()))])
+        await asyncio.sleep(10.0)
+        assert 5 <= network.at <= 10, "a server that is just starting is reached soon"
+        await asyncio.sleep(LONG)
+        assert network.at <= 10 + LONG / 30
+        await detector.close()
+
+    simulate(work())
+
+
 def test_whoever_is_no_successor_any_more_is_not_watched() -> None:
     async def work() -> None:
         network = Network("srrr")
