@@ -52,6 +52,7 @@ class Cluster:
 
     def write(self, ends: list[tuple[int, int]], mark: int) -> None:
         """Write every replica anew, with the same records as before in front.  None knows a higher mark than it has records."""
+        assert ends[1][0] > BAD, "the damaged one is there"
         self.ends, self.mark = ends, mark
         for node, counts in zip(self.nodes, ends, strict=True):
             if node.exists():
@@ -308,14 +309,14 @@ def test_twenty_kills_leave_the_tables_of_an_undisturbed_run(tmp_path: Path) -> 
     """A kill comes in each twentieth of the time that a run takes, from Java's start to the last table."""
     cluster = Cluster(tmp_path)
     chance = random.Random(5)
-    cluster.write([(60, 60), (60, 60), (60, 60)], 40)
+    cluster.write([(80, 80), (80, 80), (80, 80)], 40)
     create_project(tmp_path / "lake", [str(one) for one in cluster.nodes])
     _, span = run_to_its_end(tmp_path / "lake")
     moments = [span * (number + chance.random()) / 20 for number in range(20)]
     chance.shuffle(moments)
     ended = 0
     for kill, moment in enumerate(moments):
-        end = 80 + 20 * kill
+        end = 100 + 20 * kill
         cluster.write([(end, end), (end, end), (end, end - 10)], end - 20)
         runner = Runner(tmp_path / "lake")
         answer = runner.ask()

@@ -114,7 +114,9 @@ def damage(path: Path, first: int, number: int, partition: int = 0) -> Record:
     """Flip a byte in a record of a directory of `build_directory`; returns the record."""
     with_index = path / str(partition) / index_name(first)
     entries = with_index.read_bytes()[128:]
-    offset = int.from_bytes(entries[8 * (number - first) :][:8], "big")
+    entry = entries[8 * (number - first) :][:8]
+    assert len(entry) == 8, f"segment {first} has no transaction {number}"
+    offset = int.from_bytes(entry, "big")
     data = bytearray(segment_path(path, first, partition).read_bytes())
     data[offset + 20] ^= 0x40
     segment_path(path, first, partition).write_bytes(data)
