@@ -180,23 +180,24 @@ def test_passwords(tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
     assert digest(tmp_path / "back") == digest(source)
 
 
-@pytest.mark.parametrize("what", ["create", "prune", "restore"])
+@pytest.mark.parametrize("what", ["create", "prune", "restore", pytest.param("gc", marks=pytest.mark.long)])
 def test_killed_at_any_moment(tmp_path: Path, place: Path, what: str, request: pytest.FixtureRequest) -> None:
     """Nothing that was there is lost, nothing half-done is seen, and the next one succeeds."""
     source = build_directory(tmp_path / "source", {0: 3000, 1: 500}, size=700, per_segment=500)
     other = build_directory(tmp_path / "other", {0: 2500, 1: 700}, size=699, per_segment=500)
     kept = created(place, source)["id"]
     words = {
-        "create": ("create", place, other),
-        "prune": ("prune", place),
-        "restore": ("restore", place, kept, "--to", tmp_path / "back"),
+        "create": ("backup", "create", place, other),
+        "prune": ("backup", "prune", place),
+        "restore": ("backup", "restore", place, kept, "--to", tmp_path / "back"),
+        "gc": ("pages", "gc", place),
     }[what]
     rounds = 100 if request.config.getoption("--long") else 4
     for number in range(rounds):
-        if what == "prune":
+        if what in ("prune", "gc"):
             gone = created(place, other)["id"]
             assert invoke("backup", "forget", place, gone, "--yes").status == 0
-        with warm_start.Popen(command_line("backup", *words), env=environment(), stdout=-3, stderr=-3) as process:
+        with warm_start.Popen(command_line(*words), env=environment(), stdout=-3, stderr=-3) as process:
             time.sleep(0.25 + 0.35 * number / rounds)
             os.kill(process.pid, signal.SIGKILL)
         assert invoke("backup", "verify", place).status in (0, 3), "at most room that nobody uses yet"
@@ -204,8 +205,8 @@ def test_killed_at_any_moment(tmp_path: Path, place: Path, what: str, request: p
         if what == "restore" and (tmp_path / "back").exists():
             assert digest(tmp_path / "back") == digest(source)
             (tmp_path / "back").rename(tmp_path / f"done-{number}")
-    if what == "restore":
-        assert invoke("backup", *words).status == 0
+    if what in ("restore", "gc"):
+        assert invoke(*words).status == 0
     created(place, other)
     assert invoke("backup", "prune", place).status == 0
     assert invoke("backup", "verify", place).status == 0
