@@ -20,7 +20,7 @@ import construct
 from waltzctl.formats.checksums import Buffer
 from waltzctl.formats.schema import CompiledSchema, SchemaError
 from waltzctl.formats.wire.frame import frame_header
-from waltzctl.formats.wire.message_forms import BeyondBodyError, DerivedForm
+from waltzctl.formats.wire.message_forms import BeyondBodyError, DerivedForm, TrailingBytesError
 from waltzctl.formats.wire.primitives import DEFAULT_LIMITS, Limits, MessageError
 
 
@@ -78,6 +78,7 @@ class MessageCodec:
             if message not in self._fast:
                 with contextlib.suppress(SchemaError):
                     self._derived[message] = DerivedForm(schema)
+        self._readers = {message: form.reader(message) for message, form in self._derived.items()}
 
     def has_fast_form(self, kind: type[Message]) -> bool:
         """Whether messages of this kind go round the schema."""
@@ -120,18 +121,19 @@ class MessageCodec:
         if not self.has_fast_form(kind):
             return self.decode_by_schema(view, limits)
         try:
-            if kind in self._derived:
-                values, position = self._derived[kind].unpack(view, 0, limits)
-            else:
-                values, position = self._prefix.unpack(view, 0, limits)
-                more, position = self._fast[kind].unpack(view, position, limits)
-                values |= more
+            if kind in self._readers:
+                return self._readers[kind](view, limits)
+            values, position = self._prefix.unpack(view, 0, limits)
+            more, position = self._fast[kind].unpack(view, position, limits)
         except BeyondBodyError:
             raise MessageError(f"{kind.__name__}: a field goes beyond the body of {len(view)} bytes") from None
+        except TrailingBytesError as error:
+            raise _ends_wrong(kind, error.args[0], len(view)) from None
         except MessageError as error:
             raise MessageError(f"{kind.__name__}: {error}") from None
         if position != len(view):
             raise _ends_wrong(kind, position, len(view))
+        values |= more
         del values["type"]
         return kind(**values)
 
