@@ -4,10 +4,11 @@ Every server has an ephemeral descriptor.  The one with the smallest id that liv
 descriptors changed, and writes it if nobody was faster.  Every server reads it and serves what it names.
 
 A server whose session with the store is lost serves nothing from then on, and stands among the servers again under its id once
-the store answers (release 0.13.2 serves on until it reads that others were given its partitions, weakness Z5). The same holds for
-one that finds its descriptor gone: another server took it for dead (`engine.metadata.failure_detector`). An assignment is always
-computed from what was just read, a bounded number of times (Z3), and a descriptor is never left twice (Z8); nor is that of a
-server that had the address of a new one, which cannot live any more.
+the store answers (release 0.13.2 serves on until it reads that others were given its partitions, weakness Z5).  The same holds
+for one that finds its descriptor gone: another server took it for dead (`engine.metadata.failure_detector`).
+
+An assignment is always computed from what was just read, a bounded number of times (Z3).  A descriptor is never left twice (Z8);
+nor is that of a server which had the address of a new one, as it cannot live any more.
 
 Source: release 0.13.2 (its cluster manager); what the znodes hold: `formats.znodes`.
 """
