@@ -30,6 +30,17 @@ any voter holds finds its quorum.  New replicas copy; before the mark is resolve
 W: a session may set its low-water mark on a replica and end before it wrote the metadata.  What the replica holds up to there was
 resolved by a quorum, and the node lets nobody cut it; R asks for that at every attempt and never gets the replica back.
 
+W: for that the quorum has to last.  What the next session would cut again (a copy behind a replica's own mark) does not: a
+session that ends could leave its mark on one replica, and another session resolve less without that one.  A replica *keeps* the
+resolved mark if it holds it and
+
+- is never cut (it votes, or was far behind), or has to be cut behind that mark only, or
+- the mark is set on it.
+
+The mark is set on any replica once a quorum of the last replicas keeps it, or once every assigned one that may vote by the
+metadata has told, and holds it or lost what it had.  Until then it is set on none but one that makes the quorum by it; where one
+is not enough, recovery waits.
+
 W: a replica that was taken away, and is given back while it cannot be asked, comes with an end of its own.  R takes it for one
 that begins empty, writes (-1, resolved mark), and keeps what it holds up to that mark, which no other replica may hold.
 
@@ -128,7 +139,8 @@ class Recovery:
     """The recovery of one partition for one session.
 
     `last_replicas`: how many replicas the last session had.  `resolved`: the high-water mark at which the session opens, None
-    before the vote.  `written`, `writing`: replica states in the metadata, and on their way there.  `ended`: it gave up.
+    before the vote.  `keepers`: last replicas that keep it (see above).  `written`, `writing`: replica states in the metadata,
+    and on their way there.  `ended`: it gave up.
     """
 
     partition: int
@@ -137,6 +149,7 @@ class Recovery:
     latest_session: int
     replicas: Mapping[str, Replica] = field(default_factory=dict)
     resolved: int | None = None
+    keepers: frozenset[str] = frozenset()
     written: tuple[ReplicaState, ...] | None = None
     writing: tuple[ReplicaState, ...] | None = None
     is_open: bool = False
@@ -161,6 +174,20 @@ class Recovery:
     def absent(self) -> int:
         """How many last replicas have not told, those that are no longer assigned included."""
         return self.last_replicas - len(self.counted)
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether no later session can resolve less than what this one resolved."""
+        mark = self.resolved
+        if mark is None or len(self.keepers) >= self.last_quorum:
+            return mark is not None
+        return all(
+            one.is_published and (one.cut_to is not None or _held(one) >= mark)
+            for one in self.replicas.values()
+            if one.last is not None
+            and one.last.session_id == self.latest_session
+            and one.last.closing_high_water_mark == UNRESOLVED
+        )
 
     @property
     def recovered(self) -> tuple[str, ...]:
@@ -213,7 +240,7 @@ def step(state: Recovery, event: Event) -> tuple[Recovery, tuple[Action, ...]]:
             state = _with(state, Replica(node, one.last, in_session=one.in_session, reason=reason))
         case _:
             state = _done(state, event)
-    return _advance(_vote(state))
+    return _advance(_keep(_vote(state)))
 
 
 def _of(state: Recovery, node: str) -> Replica:
@@ -305,6 +332,27 @@ def _vote(state: Recovery) -> Recovery:
     return state if mark is None else replace(state, resolved=mark)
 
 
+def _keep(state: Recovery) -> Recovery:
+    """Who keeps the resolved mark from now on, whether or not it can be asked."""
+    mark = state.resolved
+    if mark is None:
+        return state
+    found = {
+        one.node
+        for one in state.counted
+        if _held(one) >= mark and (one.marked or one.cut_to is None or one.cut_to >= mark)
+    }
+    return replace(state, keepers=state.keepers | found) if found - state.keepers else state
+
+
+def _may_be_marked(state: Recovery, one: Replica) -> bool:
+    """Whether the mark that is set on a replica now will hold whatever ends this session."""
+    if state.is_kept:
+        return True
+    makes_quorum = len(state.keepers | {one.node}) >= state.last_quorum
+    return makes_quorum and one.last is not None and _held(one) >= _held_at_least(state)
+
+
 def _advance(state: Recovery) -> tuple[Recovery, tuple[Action, ...]]:
     """Whatever can be begun is begun."""
     actions: list[Action] = []
@@ -340,7 +388,8 @@ def _next(state: Recovery, one: Replica) -> Action | None:
     if mark is not None and not one.marked:
         if _held(one) > mark:
             return Truncate(one.node, mark)
-        return SetLowWaterMark(one.node, mark)
+        if _may_be_marked(state, one):
+            return SetLowWaterMark(one.node, mark)
     source = _source(state, one)
     if source is None:
         return None
@@ -415,6 +464,11 @@ def waits_for(state: Recovery) -> str:
     if gone:
         who.append(f"{gone} that {'is' if gone == 1 else 'are'} no longer assigned")
     whom = ", ".join(who) or "nobody"
+    if state.resolved is not None and not state.is_kept:
+        return (
+            f"transaction {state.resolved} is resolved, but {len(state.keepers)} of {state.last_replicas} replicas would keep it"
+            f" if this session ended, {state.last_quorum} are a quorum; missing: {whom}"
+        )
     if state.resolved is None:
         held = sorted((_held(one) for one in state.counted), reverse=True)
         if not any(one.votes for one in state.counted):

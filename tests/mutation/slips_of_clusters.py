@@ -14,7 +14,31 @@ _MEMBERSHIP = "engine/metadata/membership.py"
 _PARTITION = "engine/server/served_partition.py"
 _CACHE = "engine/server/transaction_cache.py"
 
+_RECOVERY = "engine/quorum/recovery.py"
+_LASTING = ("tests/quorum/test_lasting_marks.py",)
+
 CLUSTERS: tuple[Slip, ...] = (
+    Slip(
+        _RECOVERY,
+        "        if _may_be_marked(state, one):",
+        "        if True:",
+        _LASTING,
+        "a session that ends leaves a mark above what the next one resolves: two histories of one partition",
+    ),
+    Slip(
+        _RECOVERY,
+        "len(state.keepers | {one.node}) >= state.last_quorum",
+        "len(state.keepers | {one.node}) >= state.last_quorum - 1",
+        _LASTING,
+        "the same, where two copies are needed",
+    ),
+    Slip(
+        _RECOVERY,
+        "one.marked or one.cut_to is None or one.cut_to >= mark",
+        "one.marked or one.cut_to is not None or one.cut_to is None",
+        _LASTING,
+        "copies that will be cut count as kept",
+    ),
     Slip(
         _DETECTOR,
         "if stood and await self._refused(address) else 0",

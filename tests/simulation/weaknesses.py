@@ -184,6 +184,11 @@ def half_is_a_quorum(patch: Patch) -> None:
     patch.setattr(store_session, "quorum_of", lambda count: max(1, count // 2))
 
 
+def marks_are_set_before_a_quorum_keeps_them(patch: Patch) -> None:
+    """What was resolved with copies that the next session cuts counts as resolved for good."""
+    patch.setattr(recovery.Recovery, "is_kept", True)
+
+
 def the_highest_is_kept(patch: Patch) -> None:
     """The vote does not wait for who may hold more."""
     real = recovery.resolve
@@ -383,6 +388,7 @@ WEAKNESSES = (
     Weakness("fence", fences_are_ignored, 0),
     Weakness("quorum", half_is_a_quorum, 1),
     Weakness("absent", the_highest_is_kept, 13),
+    Weakness("lasting", marks_are_set_before_a_quorum_keeps_them, 455, "storage"),
     Weakness("new-votes", a_new_replica_votes, 49),
     Weakness("given-back", a_replica_that_was_away_is_new, 5242, most=5300),
     Weakness("lost-votes", a_lost_storage_votes, 35),

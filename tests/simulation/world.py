@@ -34,7 +34,7 @@ from waltzctl.engine.server.store_partition import PartitionClosedError, StorePa
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import RecordHeader
-from waltzctl.formats.znodes import PartitionMetadata, ReplicaState
+from waltzctl.formats.znodes import UNRESOLVED, PartitionMetadata, ReplicaState
 
 LOG = logging.getLogger("waltzctl.simulation")
 NODE_LOG = LOG.getChild("node")
@@ -197,9 +197,14 @@ class World:
     def replace_disk(self) -> None:
         """A node begins with an empty disk, if all others hold everything that may have been acknowledged."""
         name = self.chance.choice(self.assigned)
-        last = {one.node for one in self.metadata.stored.replicas}
-        if last - {*self.assigned}:
-            return  # who was taken away may be whom the empty disk would have to be filled from
+        stored = self.metadata.stored.replicas
+        last = {one.node for one in stored}
+        latest = max((one.session_id for one in stored), default=-1)
+        voters = {one.node for one in stored if (one.session_id, one.closing_high_water_mark) == (latest, UNRESOLVED)}
+        if stored and not voters - {name}:
+            return  # nobody else may vote
+        if last - {*self.assigned} or self._is_filling(sorted(last)):
+            return  # who was taken away, or is empty itself, may be whom the empty disk would have to be filled from
         others = [self.network.nodes[one].replica(PARTITION) for one in {*self.assigned} - {name}]
         own = self.network.nodes[name].replica(PARTITION)
         if others and own and all(one is not None and one.log[: len(own.log)] == own.log for one in others):
