@@ -294,7 +294,6 @@ class EmbeddedStore:
     async def _begin_session(self) -> None:
         if self._session is not None:
             return
-
         self._session = await self._change(lambda: embedded_sessions.begin(self._database, self._timeout), fenced=False)
         self._begin_task(self._live(self._session))
 

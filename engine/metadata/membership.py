@@ -134,20 +134,15 @@ class Membership:
         while True:
             assert self._lost is not None, "it registered"
             if self._lost.done():
-                self._log.error("%s: every partition is closed until the metadata answers again", self._lost.result())
-                assigned({})
+                await self._close_and_return(assigned, self._lost.result(), "the metadata answers again")
                 told = {}
-                await self._return()
             self._changed.clear()
             try:
                 now = await self._look()
             except _TakenAwayError as error:
-                self._log.error("%s: every partition is closed until it stands there again", error)
-                assigned({})
-                told = {}
-                await self._return()
+                await self._close_and_return(assigned, str(error), "it stands there again")
+                told, now = {}, None
                 self._changed.set()
-                now = None
             except (PeerError, SessionLostError) as error:
                 self._log.warning("%s", error)
                 await self._wait(_PAUSE)
@@ -170,9 +165,11 @@ class Membership:
         finally:
             changed.cancel()
 
-    async def _return(self) -> None:
-        """Stand among the servers again, under the same id."""
+    async def _close_and_return(self, assigned: Assigned, why: str, until: str) -> None:
+        """Serve nothing, and stand among the servers again, under the same id."""
         assert self._descriptor is not None, "it registered"
+        self._log.error("%s: every partition is closed until %s", why, until)
+        assigned({})
         while True:
             try:
                 await self._stand(self._descriptor, lambda _: False)

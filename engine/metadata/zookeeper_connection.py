@@ -64,7 +64,6 @@ def zookeeper_auth(environment: Mapping[str, str] | None = None) -> str | None:
 def connected(options: ZooKeeperOptions) -> Iterator[Any]:
     """A connected client.  Raises PeerUnreachableError, InvalidRequestError for a connect string that is none."""
     from kazoo.client import KazooClient
-    from kazoo.handlers.threading import SequentialThreadingHandler
     from kazoo.security import CREATOR_ALL_ACL
 
     auth = zookeeper_auth()
@@ -75,7 +74,6 @@ def connected(options: ZooKeeperOptions) -> Iterator[Any]:
         client = KazooClient(
             hosts=options.connect_string,
             timeout=options.session_timeout,
-            handler=SequentialThreadingHandler(),
             logger=library,
             auth_data=[("digest", auth)] if auth else None,
             default_acl=CREATOR_ALL_ACL if auth else None,

@@ -179,9 +179,9 @@ class Recovery:
     def is_kept(self) -> bool:
         """Whether no later session can resolve less than what this one resolved."""
         mark = self.resolved
-        if mark is None or len(self.keepers) >= self.last_quorum:
-            return mark is not None
-        return all(
+        if mark is None:
+            return False
+        return len(self.keepers) >= self.last_quorum or all(
             one.is_published and (one.cut_to is not None or _held(one) >= mark)
             for one in self.replicas.values()
             if one.last is not None

@@ -78,7 +78,7 @@ class MessageCodec:
             if message not in self._fast:
                 with contextlib.suppress(SchemaError):
                     self._derived[message] = DerivedForm(schema)
-        self._readers = {message: form.reader(message) for message, form in self._derived.items()}
+        self._readers: dict[type[Message], Callable[[memoryview, Limits], Any]] = {}
 
     def has_fast_form(self, kind: type[Message]) -> bool:
         """Whether messages of this kind go round the schema."""
@@ -120,9 +120,12 @@ class MessageCodec:
         kind = self._kind_of(view)
         if not self.has_fast_form(kind):
             return self.decode_by_schema(view, limits)
+        reader = self._readers.get(kind)
+        if reader is None and kind in self._derived:
+            reader = self._readers[kind] = self._derived[kind].reader(kind)
         try:
-            if kind in self._readers:
-                return self._readers[kind](view, limits)
+            if reader is not None:
+                return reader(view, limits)
             values, position = self._prefix.unpack(view, 0, limits)
             more, position = self._fast[kind].unpack(view, position, limits)
         except BeyondBodyError:

@@ -14,13 +14,15 @@ What is none of these (a structure whose members depend on others, a list of str
 against the body and the limits as by the schema, in the same order, so that both refuse the same bodies for the same reason.
 
 Reading is one function for each form, whose source is made of its pieces, as that of a dataclass's constructor is made of its
-fields: a server reads a message in a third of the time that calls from piece to piece take.
+fields: a server reads a message in two thirds of the time that calls from piece to piece take.  It is made when it is first
+wanted: a command meets few of the messages, and 0.1 ms for each of all versions would delay its start by 20 ms.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from operator import attrgetter
 from typing import Any, Protocol
 
@@ -264,7 +266,6 @@ class DerivedForm:
                 end_run()
                 self._pieces.append(piece)
         end_run()
-        self._unpack = self._compiled("body, position, limits", [], None)
 
     def pack(self, message: Any) -> bytes:
         """The body.  Raises struct.error, ValueError for a value that does not fit."""
@@ -274,6 +275,10 @@ class DerivedForm:
         """The members that begin at `position`, by name, and the position behind them.  Raises BeyondBodyError, MessageError."""
         values: tuple[dict[str, Any], int] = self._unpack(body, position, limits)
         return values
+
+    @cached_property
+    def _unpack(self) -> Callable[..., Any]:
+        return self._compiled("body, position, limits", [], None)
 
     def reader(self, kind: type[Any]) -> Callable[[memoryview, Limits], Any]:
         """A function that reads a whole body as a message of a class, whose fields are the members but `type`.

@@ -26,7 +26,7 @@ from tests.simulation.nodes import Network
 from waltzctl.engine.errors import ConcurrentUpdateError, PeerUnreachableError, RefusedError
 from waltzctl.engine.metadata.cluster_changes import refuse_without_quorum
 from waltzctl.engine.quorum.vote import quorum_of
-from waltzctl.engine.server.locks import Locks
+from waltzctl.engine.server.locks import NO_LOCKS, Locks
 from waltzctl.engine.server.served_partition import Append, Partition
 from waltzctl.engine.server.server_settings import PartitionOptions, SessionOptions
 from waltzctl.engine.server.storage_nodes import StorageNodes
@@ -231,8 +231,8 @@ class World:
             write=(self.chance.choice(pool),) if self.chance.random() < 0.3 else (),
             append=(self.chance.choice(pool),) if self.chance.random() < 0.1 else (),
         )
-        locks = Locks() if freely else locks
-        asked = Asked(made, server, len(server.told) - 1 - self.chance.choice((0, 0, 1)), locks)
+        mark = len(server.told) - 1 - self.chance.choice((0, 0, 1))
+        asked = Asked(made, server, mark, NO_LOCKS if freely else locks)
         self.asked.append(asked)
 
         def refused(transaction_id: int) -> None:
@@ -240,7 +240,7 @@ class World:
             asked.refused = True
 
         server.partition.append(
-            Append(made, asked.client_high_water_mark, locks, number % 5, data, crc32(data), refused)
+            Append(made, asked.client_high_water_mark, asked.locks, number % 5, data, crc32(data), refused)
         )
 
     def flush(self, server: Server) -> None:
@@ -323,9 +323,8 @@ class World:
             last.partition.store.raise_generation(self.generation)
         async with asyncio.timeout(120):
             for _ in range(2):
-                self.append(
-                    last, freely=True
-                )  # a server that does not know of a later session yet may refuse by its table
+                # a server that does not know of a later session yet may refuse by its table
+                self.append(last, freely=True)
                 mark = await last.partition.flush()
                 while len(last.told) <= mark:
                     await asyncio.sleep(0.01)
