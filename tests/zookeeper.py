@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import signal
 import socket
 import subprocess
@@ -87,9 +88,10 @@ class ZooKeeperServer:
             time.sleep(0.02)
 
     def pause(self) -> None:
-        """SIGSTOP."""
+        """SIGSTOP; behind it none of its threads answers any more."""
         assert self.process is not None
         self.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
 
     def resume(self) -> None:
         """SIGCONT."""

@@ -390,7 +390,7 @@ WEAKNESSES = (
     Weakness("absent", the_highest_is_kept, 13),
     Weakness("lasting", marks_are_set_before_a_quorum_keeps_them, 455, "storage"),
     Weakness("new-votes", a_new_replica_votes, 49),
-    Weakness("given-back", a_replica_that_was_away_is_new, 5242, most=5300),
+    Weakness("given-back", a_replica_that_was_away_is_new, 23_427, most=23_500),
     Weakness("lost-votes", a_lost_storage_votes, 35),
     Weakness("uncut", nothing_is_cut, 25),
     Weakness("locks", locks_are_forgotten, 0),
@@ -400,5 +400,5 @@ WEAKNESSES = (
     Weakness("old-session", an_old_session_writes, 2, "storage"),
     Weakness("marks", marks_are_not_durable, 7, "storage"),
     Weakness("failed-sync", a_failed_sync_is_believed, 46, "storage"),
-    Weakness("silence", silence_is_waited_for, 55, "cluster"),
+    Weakness("silence", silence_is_waited_for, 242, "cluster"),
 )
