@@ -281,6 +281,20 @@ class ProtocolError(PeerError):
     """The peer sent what is no message of the protocol, or no answer to what was asked; the connection is closed."""
 
 
+class DivergedReplicaError(PeerError):
+    """A replica holds another transaction than one that was in a later session; it cannot be cut, and takes no part."""
+
+    status = "damaged"
+
+    def __init__(self, peer: str, partition: int, transaction_id: int, other: str) -> None:
+        what = (
+            f"partition {partition}: transaction {transaction_id} is another one than that of {other}, although the node's"
+            f" low-water mark says that it was resolved; this replica takes no part"
+        )
+        advice = "compare the two (waltzctl compare); then empty the partition there, so that it is copied anew"
+        super().__init__(peer, what, advice=advice)
+
+
 class DiskError(WaltzError):
     """The system refused a read or a write."""
 

@@ -110,6 +110,10 @@ def forecast(
                         steps.append(RecoveryStep("truncate", node, partition, why, kept + 1, last[node]))
                     last[node] = min(last[node], kept)
                     events.append(recovery_events.Truncated(node, last[node]))
+                case recovery_actions.Compare(node, _, _, end):
+                    events.append(recovery_events.Compared(node, end))  # whether they are equal shows when it is done
+                case recovery_actions.Exclude(node, other, number):
+                    events.append(recovery_events.Failed(node, f"transaction {number} there is not that of {other}"))
                 case recovery_actions.CatchUp(node) if (
                     untold > 0
                 ):  # whoever tells next may decide that it is for nothing

@@ -1,7 +1,8 @@
 """Recovery at the start of a store session: a function of a state and an event to a state and actions.
 
-No socket, clock or thread: whoever runs it performs the actions (`Truncate`, `CatchUp`, `SetLowWaterMark`, `WriteMetadata`,
-`Open`, `Join`) and reports each outcome as an event.  Every replica has at most one action under way.
+No socket, clock or thread: whoever runs it performs the actions (`Truncate`, `Compare`, `Exclude`, `CatchUp`,
+`SetLowWaterMark`, `WriteMetadata`, `Open`, `Join`) and reports each outcome as an event.  Every replica has at most one action
+under way.
 
 What a replica is, when it connects (design document *Recovery*; release 0.13.2 where marked R; ours where marked W)
 
@@ -29,6 +30,12 @@ any voter holds finds its quorum.  New replicas copy; before the mark is resolve
 
 W: a session may set its low-water mark on a replica and end before it wrote the metadata.  What the replica holds up to there was
 resolved by a quorum, and the node lets nobody cut it; R asks for that at every attempt and never gets the replica back.
+
+W: not every such mark deserves that.  R may set one that does not last (see below), and another session may then write other
+transactions under the same ids.  Where a later session than the replica's own is in the metadata, what it holds above its
+closing mark (all of it, if it was never part of a session) is therefore compared with a voter before it counts.  A voter was in
+that later session, which had to begin no lower than a mark that lasts: a replica that holds another transaction, or more than
+the voter, is excluded.  Where there was no later session nobody can have written anything else.
 
 W: for that the quorum has to last.  What the next session would cut again (a copy behind a replica's own mark) does not: a
 session that ends could leave its mark on one replica, and another session resolve less without that one.  A replica *keeps* the
@@ -62,14 +69,15 @@ resolved stays resolved: a quorum held it.
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 from waltzctl.engine.quorum.recovery_actions import (
     Action,
     CatchUp,
+    Compare,
+    Exclude,
     GiveUp,
     Join,
     Open,
@@ -79,6 +87,7 @@ from waltzctl.engine.quorum.recovery_actions import (
 )
 from waltzctl.engine.quorum.recovery_events import (
     CaughtUp,
+    Compared,
     Connected,
     Event,
     Failed,
@@ -87,112 +96,8 @@ from waltzctl.engine.quorum.recovery_events import (
     MetadataWritten,
     Truncated,
 )
-from waltzctl.engine.quorum.vote import quorum_of
+from waltzctl.engine.quorum.recovery_state import Phase, Recovery, Replica
 from waltzctl.formats.znodes import UNRESOLVED, PartitionMetadata, ReplicaState
-
-
-class Phase(enum.Enum):
-    """Where a replica stands."""
-
-    ABSENT = "cannot be asked"
-    CUTTING = "is cut to what is known to be clean"
-    PUBLISHED = "has told what it holds"
-    RECOVERED = "holds everything up to the mark"
-
-
-@dataclass(frozen=True, slots=True)
-class Replica:
-    """One assigned replica.
-
-    Attributes:
-        last: its state in the metadata when the session began; None for a new one.
-        high_water_mark: its last transaction; None while it cannot be asked.
-        cut_to: where it has to be cut before it counts.
-        marked: the session's low-water mark is set on it.
-        in_session: it was so once.  Its storage is of this session from then on, and the metadata says so whatever becomes of it:
-            what it alone holds beside a replica that is lost later may have been acknowledged.
-        acting: the action under way.
-        joined: it takes part in the open session.
-        reason: why it cannot be asked.
-    """
-
-    node: str
-    last: ReplicaState | None
-    phase: Phase = Phase.ABSENT
-    votes: bool = False
-    high_water_mark: int | None = None
-    cut_to: int | None = None
-    marked: bool = False
-    in_session: bool = False
-    acting: Action | None = None
-    joined: bool = False
-    reason: str = "not connected yet"
-
-    @property
-    def is_published(self) -> bool:
-        """Whether it counts in the vote, or at least copies."""
-        return self.phase in (Phase.PUBLISHED, Phase.RECOVERED)
-
-
-@dataclass(frozen=True, slots=True)
-class Recovery:
-    """The recovery of one partition for one session.
-
-    `last_replicas`: how many replicas the last session had.  `resolved`: the high-water mark at which the session opens, None
-    before the vote.  `keepers`: last replicas that keep it (see above).  `written`, `writing`: replica states in the metadata,
-    and on their way there.  `ended`: it gave up.
-    """
-
-    partition: int
-    session_id: int
-    last_replicas: int
-    latest_session: int
-    replicas: Mapping[str, Replica] = field(default_factory=dict)
-    resolved: int | None = None
-    keepers: frozenset[str] = frozenset()
-    written: tuple[ReplicaState, ...] | None = None
-    writing: tuple[ReplicaState, ...] | None = None
-    is_open: bool = False
-    ended: bool = False
-
-    @property
-    def quorum(self) -> int:
-        """How many of the replicas assigned now have to be recovered."""
-        return quorum_of(len(self.replicas))
-
-    @property
-    def last_quorum(self) -> int:
-        """How many of the last replicas have to hold a transaction."""
-        return quorum_of(self.last_replicas)
-
-    @property
-    def counted(self) -> tuple[Replica, ...]:
-        """The last replicas that have told what they hold."""
-        return tuple(one for one in self.replicas.values() if one.last is not None and one.is_published)
-
-    @property
-    def absent(self) -> int:
-        """How many last replicas have not told, those that are no longer assigned included."""
-        return self.last_replicas - len(self.counted)
-
-    @property
-    def is_kept(self) -> bool:
-        """Whether no later session can resolve less than what this one resolved."""
-        mark = self.resolved
-        if mark is None:
-            return False
-        return len(self.keepers) >= self.last_quorum or all(
-            one.is_published and (one.cut_to is not None or _held(one) >= mark)
-            for one in self.replicas.values()
-            if one.last is not None
-            and one.last.session_id == self.latest_session
-            and one.last.closing_high_water_mark == UNRESOLVED
-        )
-
-    @property
-    def recovered(self) -> tuple[str, ...]:
-        """The replicas that hold everything up to the mark."""
-        return tuple(node for node, one in self.replicas.items() if one.phase is Phase.RECOVERED)
 
 
 def begin(partition: int, session_id: int, metadata: PartitionMetadata, nodes: Sequence[str]) -> Recovery:
@@ -206,11 +111,12 @@ def begin(partition: int, session_id: int, metadata: PartitionMetadata, nodes: S
     last = {one.node: one for one in metadata.replicas} or {
         node: ReplicaState(partition, node, -1, UNRESOLVED) for node in nodes
     }
+    latest_session = max(one.session_id for one in last.values())
     return Recovery(
         partition=partition,
         session_id=session_id,
         last_replicas=len(last),
-        latest_session=max(one.session_id for one in last.values()),
+        latest_session=latest_session,
         replicas=MappingProxyType({node: Replica(node, last.get(node)) for node in nodes}),
     )
 
@@ -259,23 +165,22 @@ def _connected(state: Recovery, event: Connected) -> Recovery:
     if one.phase is not Phase.ABSENT:
         raise ValueError(f"partition {state.partition}: {event.node} is connected already")
     last, held = one.last, event.max_transaction_id
-    cut_to, votes, marked = None, False, event.session_id == state.session_id
+    cut_to, proven_to, votes, marked = None, None, False, event.session_id == state.session_id
     if marked:
         pass
-    elif (
-        last is None
-        or event.session_id < last.session_id
-        or one.in_session
-        or (last.session_id < 0 and last.closing_high_water_mark != UNRESOLVED)
-    ):
+    elif last is None or event.session_id < last.session_id or one.in_session:
         cut_to = event.low_water_mark
     elif last.closing_high_water_mark != UNRESOLVED:
-        cut_to = max(last.closing_high_water_mark, event.low_water_mark)
+        known = last.closing_high_water_mark if last.session_id >= 0 else -1
+        cut_to = max(known, event.low_water_mark)
+        if event.session_id < state.latest_session and held > known < cut_to:
+            proven_to = known
     elif last.session_id < state.latest_session:
         cut_to = event.low_water_mark
     else:
         votes = held >= event.low_water_mark
-    phase = Phase.PUBLISHED if cut_to is None or held <= cut_to else Phase.CUTTING
+    clean = Phase.PUBLISHED if proven_to is None else Phase.UNPROVEN
+    phase = clean if cut_to is None or held <= cut_to else Phase.CUTTING
     return _with(
         state,
         replace(
@@ -284,6 +189,7 @@ def _connected(state: Recovery, event: Connected) -> Recovery:
             votes=votes,
             high_water_mark=held,
             cut_to=cut_to,
+            proven_to=proven_to,
             marked=marked,
             in_session=one.in_session or marked,
             reason="",
@@ -291,13 +197,19 @@ def _connected(state: Recovery, event: Connected) -> Recovery:
     )
 
 
-def _done(state: Recovery, event: Truncated | CaughtUp | MarkSet) -> Recovery:
+def _done(state: Recovery, event: Truncated | Compared | CaughtUp | MarkSet) -> Recovery:
     one = _of(state, event.node)
     match event, one.acting:
         case Truncated(max_transaction_id=last), Truncate(transaction_id=cut_to):
             if last > cut_to:
                 raise ValueError(f"{one.node}: {last} is the last transaction behind a cut to {cut_to}")
-            one = replace(one, phase=Phase.PUBLISHED, high_water_mark=last)
+            clean = Phase.PUBLISHED if one.proven_to is None else Phase.UNPROVEN
+            one = replace(one, phase=clean, high_water_mark=last)
+        case Compared(last_equal=last), Compare(first=first, last=to):
+            if not first - 1 <= last <= to:
+                raise ValueError(f"{one.node}: {last} is the last transaction behind a comparison of {first} to {to}")
+            proven = last >= one.held
+            one = replace(one, proven_to=last, phase=Phase.PUBLISHED if proven else Phase.UNPROVEN)
         case CaughtUp(max_transaction_id=last), CatchUp(first=first, last=to):
             if not first - 1 <= last <= to:
                 raise ValueError(f"{one.node}: {last} is the last transaction behind a copy of {first} to {to}")
@@ -323,6 +235,17 @@ def resolve(held: Sequence[int], *, absent: int, quorum: int, lowest: int) -> in
     return None
 
 
+def _prove(state: Recovery, one: Replica) -> Action | None:
+    """What shows whether the replica holds what a later session had; None to wait for a voter."""
+    voter = max((other for other in state.voters if other.is_witness), key=lambda other: other.held, default=None)
+    if voter is None:
+        return None
+    if voter.held < one.held:
+        return Exclude(one.node, voter.node, voter.held + 1)
+    assert one.proven_to is not None, "that is why it is unproven"
+    return Compare(one.node, voter.node, one.proven_to + 1, one.held)
+
+
 def _vote(state: Recovery) -> Recovery:
     voters = [one.high_water_mark for one in state.counted if one.votes and one.high_water_mark is not None]
     if state.resolved is not None or not voters:
@@ -340,7 +263,7 @@ def _keep(state: Recovery) -> Recovery:
     found = {
         one.node
         for one in state.counted
-        if _held(one) >= mark and (one.marked or one.cut_to is None or one.cut_to >= mark)
+        if one.held >= mark and (one.marked or one.cut_to is None or one.cut_to >= mark)
     }
     return replace(state, keepers=state.keepers | found) if found - state.keepers else state
 
@@ -350,7 +273,7 @@ def _may_be_marked(state: Recovery, one: Replica) -> bool:
     if state.is_kept:
         return True
     makes_quorum = len(state.keepers | {one.node}) >= state.last_quorum
-    return makes_quorum and one.last is not None and _held(one) >= _held_at_least(state)
+    return makes_quorum and one.last is not None and one.held >= _held_at_least(state)
 
 
 def _advance(state: Recovery) -> tuple[Recovery, tuple[Action, ...]]:
@@ -364,14 +287,9 @@ def _advance(state: Recovery) -> tuple[Recovery, tuple[Action, ...]]:
         if action is not None:
             actions.append(action)
             state = _with(state, replace(one, acting=action))
-        elif one.marked and _held(one) >= _held_at_least(state):
+        elif one.marked and one.held >= _held_at_least(state):
             state = _with(state, replace(one, phase=Phase.RECOVERED))
     return _conclude(state, actions)
-
-
-def _held(one: Replica) -> int:
-    assert one.high_water_mark is not None, "it can be asked"
-    return one.high_water_mark
 
 
 def _held_at_least(state: Recovery) -> int:
@@ -384,35 +302,37 @@ def _next(state: Recovery, one: Replica) -> Action | None:
     if one.phase is Phase.CUTTING:
         assert one.cut_to is not None
         return Truncate(one.node, one.cut_to)
+    if one.phase is Phase.UNPROVEN:
+        return _prove(state, one)
     mark = state.resolved
     if mark is not None and not one.marked:
-        if _held(one) > mark:
+        if one.held > mark:
             return Truncate(one.node, mark)
         if _may_be_marked(state, one):
             return SetLowWaterMark(one.node, mark)
     source = _source(state, one)
     if source is None:
         return None
-    last = _held(source) if mark is None else min(_held(source), mark)
-    return CatchUp(one.node, source.node, _held(one) + 1, last)
+    last = source.held if mark is None else min(source.held, mark)
+    return CatchUp(one.node, source.node, one.held + 1, last)
 
 
 def _source(state: Recovery, one: Replica) -> Replica | None:
     """Whom a replica copies from: before the vote the nearest one ahead, afterwards one that has it all, else the nearest."""
     mark = state.resolved
-    if mark is not None and _held(one) >= mark:
+    if mark is not None and one.held >= mark:
         return None
     ahead = [
         other
         for other in state.replicas.values()
-        if other.is_published and _held(other) > _held(one) and (mark is not None or other.last is not None)
+        if other.is_published and other.held > one.held and (mark is not None or other.last is not None)
     ]
     if not ahead:
         return None
     if mark is None:
-        return min(ahead, key=_held)
+        return min(ahead, key=lambda one: one.held)
     copying = {other.acting.source for other in state.replicas.values() if isinstance(other.acting, CatchUp)}
-    return min(ahead, key=lambda other: (_held(other) < mark, other.node in copying, _held(other)))
+    return min(ahead, key=lambda other: (other.held < mark, other.node in copying, other.held))
 
 
 def replica_states(state: Recovery) -> tuple[ReplicaState, ...]:
@@ -470,7 +390,7 @@ def waits_for(state: Recovery) -> str:
             f" if this session ended, {state.last_quorum} are a quorum; missing: {whom}"
         )
     if state.resolved is None:
-        held = sorted((_held(one) for one in state.counted), reverse=True)
+        held = sorted((one.held for one in state.counted), reverse=True)
         if not any(one.votes for one in state.counted):
             return f"no replica that may vote has told what it holds; missing: {whom}"
         top = held[0]

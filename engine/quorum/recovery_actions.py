@@ -26,6 +26,25 @@ class CatchUp:
 
 
 @dataclass(frozen=True, slots=True)
+class Compare:
+    """Compare transactions `first` to `last` of two replicas; any beginning of it will do.  A difference is a `Failed`."""
+
+    node: str
+    other: str
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Exclude:
+    """End the connection of a replica: from `transaction_id` on it holds what `other` does not.  It is a `Failed`."""
+
+    node: str
+    other: str
+    transaction_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class SetLowWaterMark:
     """Begin the session on a replica with this low-water mark."""
 
@@ -62,4 +81,4 @@ class GiveUp:
     reason: str
 
 
-Action = Truncate | CatchUp | SetLowWaterMark | WriteMetadata | Open | Join | GiveUp
+Action = Truncate | Compare | Exclude | CatchUp | SetLowWaterMark | WriteMetadata | Open | Join | GiveUp

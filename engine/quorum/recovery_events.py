@@ -40,6 +40,14 @@ class CaughtUp:
 
 
 @dataclass(frozen=True, slots=True)
+class Compared:
+    """A `Compare` was done, all of it or the beginning, and up to here nothing differs."""
+
+    node: str
+    last_equal: int
+
+
+@dataclass(frozen=True, slots=True)
 class MarkSet:
     """A `SetLowWaterMark` was done."""
 
@@ -58,4 +66,4 @@ class MetadataLost:
     reason: str
 
 
-Event = Connected | Failed | Truncated | CaughtUp | MarkSet | MetadataWritten | MetadataLost
+Event = Connected | Failed | Truncated | Compared | CaughtUp | MarkSet | MetadataWritten | MetadataLost

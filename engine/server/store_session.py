@@ -21,9 +21,10 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from waltzctl.engine.errors import PeerError, ProtocolError, RemoteError, WaltzError
+from waltzctl.engine.errors import DivergedReplicaError, PeerError, ProtocolError, RemoteError, WaltzError
 from waltzctl.engine.net.futures import fail
 from waltzctl.engine.quorum import recovery, recovery_actions, recovery_events
+from waltzctl.engine.quorum.recovery_state import Phase
 from waltzctl.engine.quorum.vote import quorum_of
 from waltzctl.engine.server.server_settings import SessionOptions
 from waltzctl.engine.server.storage_nodes import Storage, StorageNodes
@@ -208,7 +209,10 @@ class StoreSession:
 
         Raises PeerError, RemoteError.
         """
-        storage = await self._nodes.get(source)
+        return await self.verified(await self._nodes.get(source), source, first, count)
+
+    async def verified(self, storage: Storage, source: str, first: int, count: int) -> tuple[WireRecord, ...]:
+        """See `copied`."""
         records = await storage.records(self.session_id, self.partition, first, min(count, self.options.copied))
         if not records:
             raise ProtocolError(source, f"partition {self.partition}: no record from transaction {first} on")
@@ -284,7 +288,7 @@ class StoreSession:
         if isinstance(error, RemoteError) and error.code == FailureCode.SESSION_CHANGED:
             self._end(f"{node} let a later session in: {error}")
             return
-        if self._state.replicas[node].phase is not recovery.Phase.ABSENT:
+        if self._state.replicas[node].phase is not Phase.ABSENT:
             self._log.warning("partition %d: replica %s: %s", self.partition, node, error)
             self.tell(recovery_events.Failed(node, str(error)))
         self._decide()
@@ -387,6 +391,10 @@ class _Replica:
                 case recovery_actions.SetLowWaterMark(_, mark):
                     await storage.set_low_water_mark(session.session_id, session.partition, mark)
                     event = recovery_events.MarkSet(self.node)
+                case recovery_actions.Compare():
+                    event = await self._compare(storage, action)
+                case recovery_actions.Exclude(_, other, transaction_id):
+                    raise DivergedReplicaError(self.node, session.partition, transaction_id, other)
                 case recovery_actions.CatchUp():
                     event = await self._catch_up(storage, action)
                 case _:
@@ -408,6 +416,22 @@ class _Replica:
         records = records[: action.last - action.first + 1]
         await storage.append(session.session_id, session.partition, records)
         return recovery_events.CaughtUp(self.node, records[-1].transaction_id)
+
+    async def _compare(self, storage: Storage, action: recovery_actions.Compare) -> recovery_events.Compared:
+        """Raises DivergedReplicaError where a transaction is another one than that of the other replica."""
+        session, count = self.session, action.last - action.first + 1
+        mine = await session.verified(storage, self.node, action.first, count)
+        try:
+            theirs = await session.copied(action.other, action.first, count)
+        except (PeerError, RemoteError) as error:
+            session._replicas[action.other].fail(error)
+            return recovery_events.Compared(self.node, action.first - 1)
+        last = action.first - 1
+        for one, other in zip(mine[:count], theirs, strict=False):
+            if one != other:
+                raise DivergedReplicaError(self.node, session.partition, one.transaction_id, action.other)
+            last = one.transaction_id
+        return recovery_events.Compared(self.node, last)
 
     # ---- in the open session -------------------------------------------------------------------------------------------
 

@@ -292,7 +292,7 @@ FOURTH: tuple[Slip, ...] = (
         "a section that was tampered with has a restore make directories outside of its target",
     ),
     Slip(
-        "engine/quorum/recovery.py",
+        "engine/quorum/recovery_state.py",
         "if one.last is not None and one.is_published)",
         "if one.is_published)",
         ("tests/quorum/test_recovery.py::test_before_the_vote_nobody_copies_from_a_new_replica",),

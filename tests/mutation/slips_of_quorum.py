@@ -41,7 +41,7 @@ QUORUM: tuple[Slip, ...] = (
     ),
     Slip(
         _FILE,
-        "        if _held(one) > mark:\n            return Truncate(one.node, mark)\n",
+        "        if one.held > mark:\n            return Truncate(one.node, mark)\n",
         "",
         _RECOVERY,
         "what lies behind the mark stays, and is taken for the session's own",
@@ -97,8 +97,8 @@ QUORUM: tuple[Slip, ...] = (
     ),
     Slip(
         _FILE,
-        "last = _held(source) if mark is None else min(_held(source), mark)",
-        "last = _held(source)",
+        "last = source.held if mark is None else min(source.held, mark)",
+        "last = source.held",
         _RECOVERY,
         "a replica copies what lies behind the mark",
     ),

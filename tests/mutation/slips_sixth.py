@@ -283,7 +283,7 @@ SIXTH: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/quorum/recovery.py",
-        "elif one.marked and _held(one) >= _held_at_least(state):",
+        "elif one.marked and one.held >= _held_at_least(state):",
         "elif one.marked:",
         ("tests/quorum/test_one_step.py::test_one_that_lacks_what_is_kept_is_not_recovered_while_nobody_has_it",),
         "a session opens on a replica that has not copied yet, and its quorum is none",

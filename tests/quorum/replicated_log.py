@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from waltzctl.engine.quorum import recovery, recovery_actions, recovery_events
-from waltzctl.engine.quorum.recovery import Recovery
+from waltzctl.engine.quorum.recovery_state import Recovery
 from waltzctl.engine.quorum.vote import quorum_of
 from waltzctl.formats.znodes import PartitionMetadata
 
@@ -47,6 +47,7 @@ class Session:
     opened_at: int | None = None
     appended: list[int] = field(default_factory=list)
     gave_up: str = ""
+    refused: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.metadata = PartitionMetadata(self.metadata.generation, self.session_id, self.metadata.replicas)
@@ -94,6 +95,16 @@ class Session:
                 last = min(last, first + self.batch - 1, ahead.last)
                 node.log += ahead.log[first : last + 1]
                 return recovery_events.CaughtUp(name, node.last)
+            case recovery_actions.Compare(name, other, first, last):
+                last = min(last, first + self.batch - 1)
+                node, ahead = self.nodes[name], self.nodes[other]
+                if node.log[first : last + 1] != ahead.log[first : last + 1]:
+                    self.refused[name] = f"differs from {other}"
+                    return recovery_events.Failed(name, self.refused[name])
+                return recovery_events.Compared(name, last)
+            case recovery_actions.Exclude(name, other):
+                self.refused[name] = f"differs from {other}"
+                return recovery_events.Failed(name, self.refused[name])
             case recovery_actions.SetLowWaterMark(name, mark):
                 node = self.nodes[name]
                 assert node.last <= mark

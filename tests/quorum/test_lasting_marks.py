@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 from waltzctl.engine.quorum import recovery
-from waltzctl.engine.quorum.recovery_actions import Action, CatchUp, SetLowWaterMark, Truncate
-from waltzctl.engine.quorum.recovery_events import CaughtUp, Connected, Event, Failed, MarkSet, Truncated
+from waltzctl.engine.quorum.recovery_actions import Action, CatchUp, Compare, Exclude, SetLowWaterMark, Truncate
+from waltzctl.engine.quorum.recovery_events import CaughtUp, Compared, Connected, Event, Failed, MarkSet, Truncated
 from waltzctl.formats.znodes import UNRESOLVED, PartitionMetadata, ReplicaState
 
 VOTER = (0, UNRESOLVED)
@@ -104,3 +106,122 @@ def test_who_was_never_in_a_session_need_not_be_heard() -> None:
         session.connects(name, -1, -1, -1)
         session.tell(CaughtUp(f"{name}:1", 3))
     assert session.state.is_kept
+
+
+# ---- marks that a server of the release set too soon -------------------------------------------------------------------
+
+CLOSED = (2, 11)
+"""A replica that was in no session behind 2, and of which 11 was resolved then."""
+LATER = (7, UNRESOLVED)
+
+
+def of_the_release(**more: tuple[int, int]) -> Session:
+    """Session 7 was had by a and b; c has a mark of session 5, which is not in the metadata."""
+    return Session(**({"a": LATER, "b": LATER, "c": CLOSED} | more))
+
+
+def test_what_stands_above_a_closing_mark_is_compared_before_it_counts() -> None:
+    session = of_the_release()
+    assert session.connects("c", 5, 15, 17) == (Truncate("c:1", 15),)
+    assert session.tell(Truncated("c:1", 15)) == (), "nobody is there who knows better"
+    assert session.connects("a", 7, 15, 20) == (Compare("c:1", "a:1", 12, 15),)
+    assert session.state.resolved is None, "a and one that holds it perhaps are no quorum"
+    assert session.tell(Compared("c:1", 13)) == (Compare("c:1", "a:1", 14, 15),)
+    assert session.tell(Compared("c:1", 15)) == (CatchUp("c:1", "a:1", 16, 20),)
+    session.tell(CaughtUp("c:1", 20))
+    assert session.state.resolved == 20
+
+
+@pytest.mark.parametrize(
+    ("session_id", "mark", "last", "asked"),
+    [
+        (6, 12, 12, (12, 12)),
+        (6, 11, 11, None),
+        (6, 11, 12, None),  # it is cut to 11
+        (6, 12, 11, None),
+        (6, 12, 13, None),  # it is cut to 12 first
+        (7, 12, 12, None),  # the mark of that session itself
+        (8, 12, 12, None),  # of one behind it, which nobody followed
+        (1, 12, 12, None),  # it lost what it had
+    ],
+)
+def test_only_what_another_session_may_have_written_is_asked_for(
+    session_id: int, mark: int, last: int, asked: tuple[int, int] | None
+) -> None:
+    session = of_the_release()
+    session.connects("a", 7, 12, 20)
+    actions = session.connects("c", session_id, mark, last)
+    assert [one for one in actions if isinstance(one, Compare)] == ([Compare("c:1", "a:1", *asked)] if asked else [])
+    if (Truncate("c:1", 12),) == actions:
+        assert session.tell(Truncated("c:1", 12)) == (Compare("c:1", "a:1", 12, 12),)
+
+
+@pytest.mark.parametrize("state", [NEVER_IN_A_SESSION, (-1, 14)])
+def test_of_one_that_was_in_no_session_everything_is_asked_for(state: tuple[int, int]) -> None:
+    """A server of the release writes (-1, mark), whatever it holds."""
+    session = of_the_release(c=state)
+    session.connects("a", 7, 15, 20)
+    assert session.connects("c", 5, 15, 15) == (Compare("c:1", "a:1", 0, 15),)
+
+
+def test_a_replica_that_differs_is_neither_counted_nor_copied_from() -> None:
+    session = of_the_release()
+    session.connects("a", 7, 11, 15)
+    assert session.connects("c", 5, 15, 15) == (Compare("c:1", "a:1", 12, 15),)
+    assert session.tell(Failed("c:1", "12 is another one")) == ()
+    assert session.state.resolved is None
+    session.connects("b", 7, 11, 15)
+    assert session.state.resolved == 15
+    assert session.connects("c", 5, 15, 15) == (Compare("c:1", "a:1", 12, 15),), "it is asked again when it comes again"
+
+
+@pytest.mark.parametrize(("last", "excluded"), [(14, True), (15, False)])
+def test_a_mark_above_what_a_voter_holds_was_never_resolved(last: int, excluded: bool) -> None:
+    session = of_the_release()
+    session.connects("a", 7, 11, last)
+    wanted = Exclude("c:1", "a:1", 15) if excluded else Compare("c:1", "a:1", 12, 15)
+    assert session.connects("c", 5, 15, 15) == (wanted,)
+    assert session.tell(Failed("c:1", "excluded")) == ()
+
+
+def test_the_voter_that_holds_most_is_the_witness() -> None:
+    session = of_the_release()
+    session.connects("b", 7, 11, 14)
+    session.connects("a", 7, 11, 15)
+    assert Compare("c:1", "a:1", 12, 15) in session.connects("c", 5, 15, 15)
+
+
+@pytest.mark.parametrize(("held", "witness"), [(15, True), (14, False)])
+def test_who_was_far_behind_is_no_witness(held: int, witness: bool) -> None:
+    """Its own mark is 15, so that what it lacks says nothing."""
+    session = of_the_release()
+    session.connects("c", 5, 15, 15)
+    actions = session.connects("a", 7, 15, held)
+    assert (Compare("c:1", "a:1", 12, 15) in actions) == witness
+    assert not any(isinstance(one, Exclude) for one in actions)
+
+
+def test_who_lost_what_it_held_is_no_witness() -> None:
+    session = of_the_release()
+    session.connects("c", 5, 15, 15)
+    assert session.connects("a", 6, 15, 15) == ()
+
+
+def test_one_that_comes_back_into_this_session_is_a_witness() -> None:
+    session = of_the_release()
+    session.connects("a", 7, 11, 15)
+    session.connects("b", 7, 11, 15)
+    session.tell(MarkSet("a:1"))
+    for name in "ab":
+        session.tell(Failed(f"{name}:1", "gone"))
+    session.connects("a", 9, 15, 15)
+    assert session.connects("c", 5, 15, 15) == (Compare("c:1", "a:1", 12, 15),)
+
+
+@pytest.mark.parametrize(("last", "refused"), [(11, False), (10, True), (15, False), (16, True)])
+def test_a_comparison_answers_what_was_asked(last: int, refused: bool) -> None:
+    session = of_the_release()
+    session.connects("a", 7, 15, 20)
+    session.connects("c", 5, 15, 15)
+    with pytest.raises(ValueError, match="behind a comparison of 12 to 15") if refused else contextlib.nullcontext():
+        session.tell(Compared("c:1", last))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from waltzctl.engine.quorum import recovery, recovery_actions, recovery_events
-from waltzctl.engine.quorum.recovery import Phase
 from waltzctl.engine.quorum.recovery_actions import CatchUp, SetLowWaterMark
 from waltzctl.engine.quorum.recovery_events import CaughtUp, Connected, Failed, MarkSet
+from waltzctl.engine.quorum.recovery_state import Phase, Recovery
 from waltzctl.engine.quorum.vote import (
     ABSENT,
     DAMAGED,
@@ -243,15 +243,13 @@ def test_the_reason_as_it_is_said(column: tuple[int, ...], ballots: list[Ballot]
 # --- recovery --------------------------------------------------------------------------------------------------------
 
 
-def begun(*nodes: str, new: tuple[str, ...] = (), last: tuple[str, ...] = ()) -> recovery.Recovery:
+def begun(*nodes: str, new: tuple[str, ...] = (), last: tuple[str, ...] = ()) -> Recovery:
     """Session 2 over replicas of session 1 (`nodes`, and `last` that are no longer assigned) and `new` ones."""
     states = tuple(ReplicaState(0, name, 1, U) for name in (*nodes, *last))
     return recovery.begin(0, 2, PartitionMetadata(1, 2, states), (*nodes, *new))
 
 
-def told(
-    state: recovery.Recovery, *events: recovery_events.Event
-) -> tuple[recovery.Recovery, tuple[recovery_actions.Action, ...]]:
+def told(state: Recovery, *events: recovery_events.Event) -> tuple[Recovery, tuple[recovery_actions.Action, ...]]:
     """The state behind all the events, and what the last of them leads to."""
     actions: tuple[recovery_actions.Action, ...] = ()
     for event in events:
@@ -457,7 +455,7 @@ def test_what_is_written_of_every_kind_of_replica() -> None:
     assert recovery.replica_states(state)[-1] == ReplicaState(0, "n:1", 1, 9)
 
 
-def opened() -> recovery.Recovery:
+def opened() -> Recovery:
     """Open with a and b at transaction 9; c has not come."""
     state, actions = told(
         begun("a:1", "b:1", "c:1"),

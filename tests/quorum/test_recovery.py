@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -10,7 +11,8 @@ from hypothesis import strategies as st
 
 from tests.quorum.replicated_log import Node, Session
 from waltzctl.engine.quorum import recovery, recovery_actions, recovery_events
-from waltzctl.engine.quorum.recovery import Phase, resolve
+from waltzctl.engine.quorum.recovery import resolve
+from waltzctl.engine.quorum.recovery_state import Phase, Recovery, Replica
 from waltzctl.engine.quorum.vote import ABSENT, Ballot, Run, Verdict, decide, quorum_of
 from waltzctl.formats.znodes import UNRESOLVED, PartitionMetadata, ReplicaState
 
@@ -189,7 +191,7 @@ def test_the_vote(held: list[int], absent: int, quorum: int, lowest: int, mark: 
     assert resolve(held, absent=absent, quorum=quorum, lowest=lowest) == mark
 
 
-def one_of(session: Session, name: str) -> recovery.Replica:
+def one_of(session: Session, name: str) -> Replica:
     return session.state.replicas[name]
 
 
@@ -350,7 +352,7 @@ class History:
             self.nodes, self.metadata, self.assigned, self.session_id, self.chance, batch=self.chance.choice((1, 2, 5))
         )
         self.session_id += 1
-        waiting = [one for one in self.assigned if self.chance.random() < 0.8]
+        waiting = self.comers()
         for _ in range(self.chance.choice((5, 30, 120))):
             choice = self.chance.random()
             up = [one for one in self.assigned if session.state.replicas[one].phase is not Phase.ABSENT]
@@ -365,7 +367,17 @@ class History:
             elif not session.advance() and not waiting:
                 break
             self.check(session)
+            if self.ends(session):
+                break
         self.metadata = session.metadata
+
+    def comers(self) -> list[str]:
+        """The replicas that a session hears of."""
+        return [one for one in self.assigned if self.chance.random() < 0.8]
+
+    def ends(self, session: Session) -> bool:
+        """Whether the server dies now."""
+        return False
 
     def append(self, session: Session) -> None:
         assert session.opened_at is not None
@@ -393,6 +405,7 @@ class History:
         session = Session(self.nodes, self.metadata, self.assigned, self.session_id, self.chance)
         self.session_id += 1
         session.run(self.assigned)
+        session.run(self.emptied(session))
         assert session.opened_at is not None, recovery.waits_for(session.state)
         assert session.opened_at + 1 >= len(self.acknowledged), "acknowledged transactions are lost"
         for name in self.assigned:
@@ -400,6 +413,11 @@ class History:
             assert self.nodes[name].last == session.opened_at
         self.acknowledged = list(self.nodes[self.assigned[0]].log)
         self.metadata = session.metadata
+
+    def emptied(self, session: Session) -> list[str]:
+        """The replicas that take no part before their nodes are emptied."""
+        assert not session.refused
+        return []
 
     def reassign(self) -> None:
         """Add or remove one, from a session to which all of them were recovered."""
@@ -411,6 +429,54 @@ class History:
             self.assigned = tuple(one for one in self.assigned if one != gone)
 
 
+class MixedHistory(History):
+    """Now and then a server of the release has the session: it sets marks before a quorum would keep what was resolved.
+
+    A replica on which such a mark stands may hold what a later session did not resolve.  It is emptied by hand.
+
+    It begins where such marks come from: some replicas were in a session, each has what it has of its last transactions, and
+    the others have never been in one.
+    """
+
+    def __init__(self, chance: Random, patch: pytest.MonkeyPatch) -> None:
+        super().__init__(chance)
+        self._patch = patch
+        self.differed = 0
+        self.assigned = tuple(sorted(self.nodes)[: chance.choice((3, 3, 5))])
+        quorum = quorum_of(len(self.assigned))
+        voters = chance.sample(self.assigned, quorum)
+        states = {name: ReplicaState(0, name, -1, -1) for name in self.assigned}
+        for name in voters:
+            self.nodes[name] = Node(list(range(chance.randrange(4, 8))), 0, 1)
+            states[name] = ReplicaState(0, name, 0, U)
+        self.metadata = PartitionMetadata(1, 0, tuple(states.values()))
+        self.session_id = 1
+        self.values = 8
+        self.acknowledged = list(range(min(self.nodes[name].last for name in voters) + 1))
+
+    def session(self) -> None:
+        self._released = self.chance.random() < 0.5
+        with self._patch.context() as patch:
+            if self._released:
+                patch.setattr(Recovery, "is_kept", True)
+            super().session()
+
+    def comers(self) -> list[str]:
+        return self.chance.sample(self.assigned, quorum_of(len(self.assigned)))
+
+    def ends(self, session: Session) -> bool:
+        """A server of the release dies when it has set its first mark."""
+        return self._released and any(one.marked for one in session.state.replicas.values())
+
+    def emptied(self, session: Session) -> list[str]:
+        """The replicas that a session left out because they differ."""
+        found = [one for one, why in session.refused.items() if "differs" in why]
+        for name in found:
+            self.nodes[name] = Node([])
+        self.differed += len(found)
+        return found
+
+
 HISTORIES = [pytest.param(first, marks=[pytest.mark.long] if first >= 400 else []) for first in range(0, 20_000, 200)]
 
 
@@ -419,14 +485,54 @@ def test_no_history_loses_what_was_acknowledged(first: int) -> None:
     for seed in range(first, first + 200):
         chance = Random(seed)
         try:
-            live(chance)
+            live(History(chance))
         except AssertionError as error:
-            error.add_note(f"live(Random({seed}))")
+            error.add_note(f"live(History(Random({seed})))")
             raise
 
 
-def live(chance: Random) -> None:
-    history = History(chance)
+DIFFER = (2682, 3844, 4109, 5736, 7004, 7563, 13_823, 14_386, 15_632, 17_901, 18_985, 39_207)
+"""Histories of the 40,000 in which such a mark stands on something else than what was resolved later; about one of 600."""
+
+
+@pytest.mark.parametrize("seed", DIFFER)
+def test_marks_that_a_released_server_set_too_soon_let_nothing_in(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    history = MixedHistory(Random(seed), monkeypatch)
+    live(history)
+    assert history.differed
+
+
+def test_without_the_comparison_something_else_would_be_let_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    connected = recovery._connected
+
+    def believed(state: Recovery, event: recovery_events.Connected) -> Recovery:
+        one = connected(state, event).replicas[event.node]
+        phase = Phase.PUBLISHED if one.phase is Phase.UNPROVEN else one.phase
+        return recovery._with(state, replace(one, proven_to=None, phase=phase))
+
+    monkeypatch.setattr(recovery, "_connected", believed)
+    found = 0
+    for seed in DIFFER:
+        try:
+            live(MixedHistory(Random(seed), monkeypatch))
+        except AssertionError:
+            found += 1
+    assert found > len(DIFFER) / 2
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("first", range(0, 40_000, 200))
+def test_no_mark_that_was_set_too_soon_lets_anything_in(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for seed in range(first, first + 200):
+        try:
+            live(MixedHistory(Random(seed), monkeypatch))
+        except AssertionError as error:
+            error.add_note(f"live(MixedHistory(Random({seed}), monkeypatch))")
+            raise
+
+
+def live(history: History) -> None:
+    chance = history.chance
     for _ in range(chance.choice((2, 4, 8))):
         for _ in range(chance.randrange(4)):
             history.session()

@@ -247,6 +247,52 @@ def test_of_a_replica_that_answers_wrongly_nothing_is_copied(wrong: str) -> None
     run(work())
 
 
+@pytest.mark.parametrize(
+    ("client", "last", "said"),
+    [
+        pytest.param(1, 12, None, id="the same"),
+        pytest.param(2, 12, "transaction 10 is another one than that of node-", id="another"),
+        pytest.param(1, 40, "transaction 30 is another one than that of node-", id="beyond"),
+    ],
+)
+def test_a_mark_that_a_released_server_set_too_soon_lets_nothing_in(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, client: int, last: int, said: str | None
+) -> None:
+    """It began a session on one replica, with what it held, and ended; the next one wrote on without that replica."""
+
+    async def work() -> None:
+        async with running_cluster(tmp_path) as cluster:
+            marked = cluster.names[2]
+            async with cluster.session() as session:
+                await session.open()
+                await session.append(records(0, 10))
+                await until(lambda: all(one.acknowledged == 9 for one in session._replicas.values()))
+            cluster.session_id += 1
+            released = await cluster.connect(marked)
+            await released.last_session_info(cluster.session_id, PARTITION)
+            await released.append(cluster.session_id, PARTITION, records(10, last - 9, client=client))
+            await released.set_low_water_mark(cluster.session_id, PARTITION, last)
+            await released.close()
+            await cluster.stop(marked)
+            async with cluster.session() as session:
+                assert await session.open() == 9
+                await session.append(records(10, 20))
+            await cluster.start(marked)
+            async with cluster.session(SessionOptions(first_retry=0.01, longest_retry=0.05, copied=2)) as session:
+                assert await session.open() == 29
+                await session.append(records(30, 1))
+                if said is None:
+                    await until(lambda: session._replicas[marked].acknowledged == 30)
+                else:
+                    await until(lambda: said in caplog.text)
+                assert session._replicas[marked].takes_part == (said is None)
+                for name in cluster.names:
+                    if said is None or name != marked:
+                        assert await _read(cluster, name, session) == records(0, 31)
+
+    run(work())
+
+
 async def _never(_replicas: object) -> None:
     raise AssertionError("nothing is written here")
 

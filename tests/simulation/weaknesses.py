@@ -21,7 +21,7 @@ from waltzctl.engine.durable.disk import WritableFile
 from waltzctl.engine.errors import SyncFailedError, WaltzError
 from waltzctl.engine.metadata import cluster_changes
 from waltzctl.engine.node import permissions
-from waltzctl.engine.quorum import recovery, recovery_actions
+from waltzctl.engine.quorum import recovery, recovery_actions, recovery_state
 from waltzctl.engine.server import locks, served_partition, store_partition, store_session
 from waltzctl.formats.control import CONTROL_FILE_NAME
 from waltzctl.formats.znodes import UNRESOLVED
@@ -186,7 +186,7 @@ def half_is_a_quorum(patch: Patch) -> None:
 
 def marks_are_set_before_a_quorum_keeps_them(patch: Patch) -> None:
     """What was resolved with copies that the next session cuts counts as resolved for good."""
-    patch.setattr(recovery.Recovery, "is_kept", True)
+    patch.setattr(recovery_state.Recovery, "is_kept", True)
 
 
 def the_highest_is_kept(patch: Patch) -> None:
@@ -225,7 +225,9 @@ def a_replica_that_was_away_is_new(patch: Patch) -> None:
             state = replace(state, replicas=MappingProxyType({**state.replicas, event.node: known}), latest_session=-1)
             known_too = real_connected(state, event).replicas[event.node]
             cut_to = one.last.closing_high_water_mark
-            phase = recovery.Phase.PUBLISHED if event.max_transaction_id <= cut_to else recovery.Phase.CUTTING
+            phase = (
+                recovery_state.Phase.PUBLISHED if event.max_transaction_id <= cut_to else recovery_state.Phase.CUTTING
+            )
             found = replace(known_too, last=one.last, cut_to=cut_to, phase=phase, votes=False)
             return replace(state, replicas=MappingProxyType({**state.replicas, event.node: found}))
         return real_connected(state, event)
@@ -257,7 +259,7 @@ def nothing_is_cut(patch: Patch) -> None:
 
     def following(state: Any, one: Any) -> Any:
         made = real(state, one)
-        if isinstance(made, recovery_actions.Truncate) and one.phase is not recovery.Phase.CUTTING:
+        if isinstance(made, recovery_actions.Truncate) and one.phase is not recovery_state.Phase.CUTTING:
             return recovery_actions.SetLowWaterMark(one.node, made.transaction_id)
         return made
 
