@@ -215,7 +215,7 @@ async def recover(
             parse_address(node), cluster_key=state.cluster_key, num_partitions=state.num_partitions
         )
 
-    nodes = StorageNodes(connect)
+    nodes = StorageNodes(connect, log=log)
     marks = {}
     try:
         for one in agreed.forecasts:

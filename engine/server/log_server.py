@@ -36,7 +36,7 @@ class LogServer:
         self.options = options or ServerOptions()
         self.partitions: dict[int, Partition] = {}
         self._metadata, self._log = metadata, log
-        self._nodes = StorageNodes(connect)
+        self._nodes = StorageNodes(connect, log=log)
         self.cache = TransactionCache(self.options.cache)
         self._port = ClientPort(
             self.partitions,

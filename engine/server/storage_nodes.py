@@ -2,13 +2,15 @@
 
 Who wants a node that is just being connected waits for the same attempt; a connection that ended is forgotten.  Who waits for a
 node to return waits for one probe of it, however many partitions have a replica there: so it is asked often enough to be back
-soon (in the release each partition asks by itself, after pauses that double up to 20 s).
+soon (in the release each partition asks by itself, after pauses that double up to 20 s).  That a node is gone, and that it
+is there again, is logged here, once, whatever the number of partitions.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
@@ -79,8 +81,10 @@ class _Probe:
 class StorageNodes:
     """The connections of one server."""
 
-    def __init__(self, connect: Connect) -> None:
-        self._connect = connect
+    def __init__(self, connect: Connect, *, log: logging.Logger) -> None:
+        self._connect, self._log = connect, log
+        self._lost: set[str] = set()
+        self._closed = False
         self._connections: dict[str, asyncio.Task[Storage]] = {}
         self._probes: dict[str, _Probe] = {}
 
@@ -88,10 +92,23 @@ class StorageNodes:
         """The connection to a node.  Raises what connecting raises."""
         found = self._connections.get(node)
         if found is None or (found.done() and (found.cancelled() or found.exception() or found.result().closed)):
-            found = asyncio.ensure_future(self._connect(node))
+            found = asyncio.ensure_future(self._connected(node))
             found.add_done_callback(taken)
             self._connections[node] = found
         return await asyncio.shield(found)
+
+    async def _connected(self, node: str) -> Storage:
+        storage = await self._connect(node)
+        if node in self._lost:
+            self._lost.discard(node)
+            self._log.info("storage node %s: connected again", node)
+        storage.ended.add_done_callback(lambda ended: self._ended(node, ended.result()))
+        return storage
+
+    def _ended(self, node: str, why: PeerError) -> None:
+        if not self._closed:
+            self._lost.add(node)
+            self._log.warning("storage node %s is left out until it can be reached again: %s", node, why)
 
     async def returned(self, node: str, seconds: float) -> None:
         """Wait for a node that could not be reached: until it can, at most `seconds`."""
@@ -117,6 +134,7 @@ class StorageNodes:
 
     async def close(self) -> None:
         """Close them all."""
+        self._closed = True
         for probe in self._probes.values():
             probe.attempts.cancel()
         connections, self._connections = self._connections, {}

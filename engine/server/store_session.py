@@ -283,13 +283,14 @@ class StoreSession:
                 return batch
         return None
 
-    def lost(self, node: str, error: BaseException) -> None:
-        """A replica cannot be used any more."""
+    def lost(self, node: str, error: BaseException, *, with_its_node: bool = False) -> None:
+        """A replica cannot be used any more; `with_its_node`: as no other there, which `StorageNodes` has told."""
         if isinstance(error, RemoteError) and error.code == FailureCode.SESSION_CHANGED:
             self._end(f"{node} let a later session in: {error}")
             return
         if self._state.replicas[node].phase is not Phase.ABSENT:
-            self._log.warning("partition %d: replica %s: %s", self.partition, node, error)
+            level = logging.DEBUG if with_its_node else logging.WARNING
+            self._log.log(level, "partition %d: replica %s: %s", self.partition, node, error)
             self.tell(recovery_events.Failed(node, str(error)))
         self._decide()
 
@@ -371,10 +372,11 @@ class _Replica:
 
     def fail(self, error: BaseException) -> None:
         """Whatever was under way is given up; `live` connects again."""
+        with_its_node = self._storage is not None and self._storage.closed
         self.takes_part, self._storage = False, None
         self._in_flight, self._copying = 0, False
         self._era += 1
-        self.session.lost(self.node, error)
+        self.session.lost(self.node, error, with_its_node=with_its_node)
         self._gone.set()
 
     async def perform(self, action: recovery_actions.Action) -> None:

@@ -66,7 +66,7 @@ class Cluster:
                 raise ConcurrentUpdateError(f"session {self.metadata.session_id} is later")
             self.metadata = PartitionMetadata(1, mine, replicas)
 
-        connections = StorageNodes(self.connect)
+        connections = StorageNodes(self.connect, log=LOG)
         quick = options or SessionOptions(first_retry=0.01, longest_retry=0.05)
         session = StoreSession(
             mine, self.metadata, PARTITION, tuple(names) or self.names, connections, write, log=LOG, options=quick

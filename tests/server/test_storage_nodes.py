@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any, cast
 
 import pytest
 
 from tests.simulation.virtual_time import simulate
-from waltzctl.engine.errors import PeerUnreachableError
+from waltzctl.engine.errors import PeerError, PeerUnreachableError
 from waltzctl.engine.server.storage_nodes import Storage, StorageNodes
+
+LOG = logging.getLogger("waltzctl.test")
 
 
 class Nodes:
@@ -17,7 +20,7 @@ class Nodes:
 
     def __init__(self, up_at: float) -> None:
         self.up_at, self.attempts = up_at, list[float]()
-        self.nodes = StorageNodes(self.connect)
+        self.nodes = StorageNodes(self.connect, log=LOG)
 
     @property
     def now(self) -> float:
@@ -27,11 +30,17 @@ class Nodes:
         self.attempts.append(self.now)
         if self.now < self.up_at:
             raise PeerUnreachableError(name, "nobody listens")
-        return cast("Storage", _Standing())
+        self.made = _Standing()
+        return cast("Storage", self.made)
 
 
 class _Standing:
-    closed = False
+    def __init__(self) -> None:
+        self.ended: asyncio.Future[PeerError] = asyncio.get_running_loop().create_future()
+
+    @property
+    def closed(self) -> bool:
+        return self.ended.done()
 
     async def close(self) -> None:
         pass
@@ -75,3 +84,21 @@ def test_a_wait_ends_when_its_time_is_over_and_the_probe_with_the_last_one() -> 
         assert len(made.attempts) > tried, "a later wait begins anew"
 
     run(test, 1000.0)
+
+
+def test_that_a_node_is_gone_and_there_again_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(made: Nodes) -> None:
+        await asyncio.gather(*(made.nodes.get("n") for _ in range(100)))
+        assert caplog.messages == []
+        made.made.ended.set_result(PeerUnreachableError("n", "the connection ended"))
+        await asyncio.sleep(0)
+        assert caplog.messages == ["storage node n is left out until it can be reached again: n: the connection ended"]
+        await asyncio.gather(*(made.nodes.get("n") for _ in range(100)))
+        assert caplog.messages[1:] == ["storage node n: connected again"]
+        await made.nodes.close()
+        made.made.ended.set_result(PeerUnreachableError("n", "closed"))
+        await asyncio.sleep(0)
+        assert len(caplog.messages) == 2, "it was closed here"
+
+    caplog.set_level(logging.INFO)
+    run(test, 0.0)

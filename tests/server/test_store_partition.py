@@ -38,7 +38,7 @@ async def nowhere(node: str) -> Storage:
 def test_an_assignment_that_is_heard_of_late_does_not_take_the_generation_back(heard: int, counts: int) -> None:
     async def work() -> None:
         metadata = Metadata()
-        store = StorePartition(0, 5, metadata, StorageNodes(nowhere), log=LOG)
+        store = StorePartition(0, 5, metadata, StorageNodes(nowhere, log=LOG), log=LOG)
         store.raise_generation(heard)
         assert store.state.generation == counts
         waiting = asyncio.ensure_future(store.session())
@@ -76,7 +76,7 @@ def test_an_assignment_that_changes_while_a_session_begins_is_the_next_one_s(
 
     async def work() -> None:
         nonlocal store
-        store = StorePartition(0, 5, metadata, StorageNodes(unreachable), log=LOG)
+        store = StorePartition(0, 5, metadata, StorageNodes(unreachable, log=LOG), log=LOG)
         waiting = asyncio.ensure_future(store.session())
         await until(lambda: len(reached) == 2)
         assert len(metadata.begun) == sessions

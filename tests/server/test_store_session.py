@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
 from pathlib import Path
 from typing import cast
 
@@ -12,7 +13,7 @@ import pytest
 from tests.node.running import LOOPS, run
 from tests.server.storing import LOG, PARTITION, Cluster, committed, held, records, running_cluster, until
 from waltzctl.engine.client.storage_client import StorageClient
-from waltzctl.engine.errors import ProtocolError
+from waltzctl.engine.errors import PeerError, ProtocolError
 from waltzctl.engine.server import store_session
 from waltzctl.engine.server.server_settings import SessionOptions
 from waltzctl.engine.server.storage_nodes import StorageNodes
@@ -82,6 +83,26 @@ def test_a_replica_that_fails_under_load_returns_into_the_open_session(tmp_path:
             assert await held(cluster, session.session_id) == dict.fromkeys(cluster.names, records(0, 300))
 
     run(work())
+
+
+@LOOPS
+def test_that_a_node_is_gone_is_said_of_the_node_and_not_by_each_partition(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, loop: str
+) -> None:
+    async def work() -> None:
+        async with running_cluster(tmp_path) as cluster, cluster.session() as session:
+            await session.open()
+            await session.append(records(0, 5))
+            gone = cluster.names[0]
+            await until(lambda: session._replicas[gone].takes_part)
+            caplog.clear()
+            await cluster.stop(gone)
+            await until(lambda: not session._replicas[gone].takes_part)
+            await asyncio.sleep(0)
+            said = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
+            assert [one.partition(" until")[0] for one in said] == [f"storage node {gone} is left out"]
+
+    run(work(), loop)
 
 
 def test_a_batch_is_committed_once_a_quorum_has_written_it_and_not_before(
@@ -222,6 +243,10 @@ def test_of_a_replica_that_answers_wrongly_nothing_is_copied(wrong: str) -> None
             assert first == 20
             return [] if wrong == "empty" else given
 
+        @property
+        def ended(self) -> asyncio.Future[PeerError]:
+            return asyncio.get_running_loop().create_future()
+
         async def close(self) -> None:
             pass
 
@@ -229,7 +254,7 @@ def test_of_a_replica_that_answers_wrongly_nothing_is_copied(wrong: str) -> None
         return cast("StorageClient", Peer())
 
     async def work() -> None:
-        nodes = StorageNodes(connect)
+        nodes = StorageNodes(connect, log=LOG)
         metadata = PartitionMetadata(1, 5, ())
         session = StoreSession(
             5, metadata, PARTITION, ("a", "b", "c"), nodes, _never, log=LOG, options=SessionOptions()

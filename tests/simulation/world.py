@@ -81,7 +81,7 @@ class Server:
     """A server's partition, and what its feed told."""
 
     def __init__(self, world: World, generation: int) -> None:
-        self.nodes = StorageNodes(world.network.connect)
+        self.nodes = StorageNodes(world.network.connect, log=LOG)
         options = SessionOptions(
             in_flight=world.chance.choice((1, 3)),
             copied=world.chance.choice((1, 7)),
