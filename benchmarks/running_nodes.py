@@ -21,7 +21,7 @@ from pathlib import Path
 from measuring import environment
 
 KEY = uuid.UUID("b3c4b3c4-0000-4000-8000-000000000001")
-PARTITIONS = 16
+PARTITIONS = 64
 SEGMENT_SIZE = 1_000_000_000
 PATIENCE = 60.0
 _JAVA_TLS = "--add-exports=java.base/sun.security.x509=ALL-UNNAMED"
