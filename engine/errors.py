@@ -282,7 +282,7 @@ class ProtocolError(PeerError):
 
 
 class DivergedReplicaError(PeerError):
-    """A replica holds another transaction than one that was in a later session; it cannot be cut, and takes no part."""
+    """A replica holds another transaction than a replica of a later session; it cannot be cut, and takes no part."""
 
     status = "damaged"
 
@@ -291,7 +291,11 @@ class DivergedReplicaError(PeerError):
             f"partition {partition}: transaction {transaction_id} is another one than that of {other}, although the node's"
             f" low-water mark says that it was resolved; this replica takes no part"
         )
-        advice = "compare the two (waltzctl compare); then empty the partition there, so that it is copied anew"
+        where = f"--partition {partition}"
+        advice = (
+            "to have it copied anew: waltzctl node, with the admin port of that node,"
+            f" remove-partition {where} --delete-storage-files, then add-partition {where}"
+        )
         super().__init__(peer, what, advice=advice)
 
 

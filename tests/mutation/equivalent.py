@@ -101,7 +101,7 @@ _COMPARE = (
         "no segment begins in front of 0, which is expected then as well",
     ),
     Equivalent(
-        "engine/quorum/recovery.py",
+        "engine/quorum/recovery_state.py",
         "Replica",
         "marked: bool = False",
         "marked: bool = True",
