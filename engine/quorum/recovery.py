@@ -111,12 +111,11 @@ def begin(partition: int, session_id: int, metadata: PartitionMetadata, nodes: S
     last = {one.node: one for one in metadata.replicas} or {
         node: ReplicaState(partition, node, -1, UNRESOLVED) for node in nodes
     }
-    latest_session = max(one.session_id for one in last.values())
     return Recovery(
         partition=partition,
         session_id=session_id,
         last_replicas=len(last),
-        latest_session=latest_session,
+        latest_session=max(one.session_id for one in last.values()),
         replicas=MappingProxyType({node: Replica(node, last.get(node)) for node in nodes}),
     )
 
@@ -179,8 +178,7 @@ def _connected(state: Recovery, event: Connected) -> Recovery:
         cut_to = event.low_water_mark
     else:
         votes = held >= event.low_water_mark
-    clean = Phase.PUBLISHED if proven_to is None else Phase.UNPROVEN
-    phase = clean if cut_to is None or held <= cut_to else Phase.CUTTING
+    phase = _clean(proven_to) if cut_to is None or held <= cut_to else Phase.CUTTING
     return _with(
         state,
         replace(
@@ -197,19 +195,23 @@ def _connected(state: Recovery, event: Connected) -> Recovery:
     )
 
 
+def _clean(proven_to: int | None) -> Phase:
+    """Where a replica stands that holds nothing, any more, that has to be cut before it counts."""
+    return Phase.PUBLISHED if proven_to is None else Phase.UNPROVEN
+
+
 def _done(state: Recovery, event: Truncated | Compared | CaughtUp | MarkSet) -> Recovery:
     one = _of(state, event.node)
     match event, one.acting:
         case Truncated(max_transaction_id=last), Truncate(transaction_id=cut_to):
             if last > cut_to:
                 raise ValueError(f"{one.node}: {last} is the last transaction behind a cut to {cut_to}")
-            clean = Phase.PUBLISHED if one.proven_to is None else Phase.UNPROVEN
-            one = replace(one, phase=clean, high_water_mark=last)
+            one = replace(one, phase=_clean(one.proven_to), high_water_mark=last)
         case Compared(last_equal=last), Compare(first=first, last=to):
             if not first - 1 <= last <= to:
                 raise ValueError(f"{one.node}: {last} is the last transaction behind a comparison of {first} to {to}")
-            proven = last >= one.held
-            one = replace(one, proven_to=last, phase=Phase.PUBLISHED if proven else Phase.UNPROVEN)
+            proven_to = last if last < one.held else None
+            one = replace(one, phase=_clean(proven_to), proven_to=proven_to)
         case CaughtUp(max_transaction_id=last), CatchUp(first=first, last=to):
             if not first - 1 <= last <= to:
                 raise ValueError(f"{one.node}: {last} is the last transaction behind a copy of {first} to {to}")

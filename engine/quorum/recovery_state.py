@@ -29,7 +29,7 @@ class Replica:
         last: its state in the metadata when the session began; None for a new one.
         high_water_mark: its last transaction; None while it cannot be asked.
         cut_to: where it has to be cut before it counts.
-        proven_to: the last transaction of those above its closing mark that a voter holds, too; None where nobody asks.
+        proven_to: the last transaction of those above its closing mark that a voter holds, too; None: nothing is left to ask.
         marked: the session's low-water mark is set on it.
         in_session: it was so once.  Its storage is of this session from then on, and the metadata says so whatever becomes of it:
             what it alone holds beside a replica that is lost later may have been acknowledged.
@@ -123,15 +123,14 @@ class Recovery:
     def voters(self) -> tuple[Replica, ...]:
         """The assigned replicas that may vote, by the metadata."""
         return tuple(
-            one for one in self.replicas.values() if one.last is not None and may_vote(one.last, self.latest_session)
+            one
+            for one in self.replicas.values()
+            if one.last is not None
+            and one.last.session_id == self.latest_session
+            and one.last.closing_high_water_mark == UNRESOLVED
         )
 
     @property
     def recovered(self) -> tuple[str, ...]:
         """The replicas that hold everything up to the mark."""
         return tuple(node for node, one in self.replicas.items() if one.phase is Phase.RECOVERED)
-
-
-def may_vote(last: ReplicaState, latest_session: int) -> bool:
-    """Whether a replica may vote, as far as the metadata tells."""
-    return last.session_id == latest_session and last.closing_high_water_mark == UNRESOLVED

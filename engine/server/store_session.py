@@ -409,31 +409,30 @@ class _Replica:
             session.tell(event)
 
     async def _catch_up(self, storage: Storage, action: recovery_actions.CatchUp) -> recovery_events.CaughtUp:
-        session = self.session
-        try:
-            records = await session.copied(action.source, action.first, action.last - action.first + 1)
-        except (PeerError, RemoteError) as error:
-            session._replicas[action.source].fail(error)
+        records = await self._of_other(action.source, action.first, action.last)
+        if not records:
             return recovery_events.CaughtUp(self.node, action.first - 1)
-        records = records[: action.last - action.first + 1]
-        await storage.append(session.session_id, session.partition, records)
+        await storage.append(self.session.session_id, self.session.partition, records)
         return recovery_events.CaughtUp(self.node, records[-1].transaction_id)
 
     async def _compare(self, storage: Storage, action: recovery_actions.Compare) -> recovery_events.Compared:
         """Raises DivergedReplicaError where a transaction is another one than that of the other replica."""
-        session, count = self.session, action.last - action.first + 1
-        mine = await session.verified(storage, self.node, action.first, count)
-        try:
-            theirs = await session.copied(action.other, action.first, count)
-        except (PeerError, RemoteError) as error:
-            session._replicas[action.other].fail(error)
-            return recovery_events.Compared(self.node, action.first - 1)
+        mine = await self.session.verified(storage, self.node, action.first, action.last - action.first + 1)
         last = action.first - 1
-        for one, other in zip(mine[:count], theirs, strict=False):
+        for one, other in zip(mine, await self._of_other(action.other, action.first, action.last), strict=False):
             if one != other:
-                raise DivergedReplicaError(self.node, session.partition, one.transaction_id, action.other)
+                raise DivergedReplicaError(self.node, self.session.partition, one.transaction_id, action.other)
             last = one.transaction_id
         return recovery_events.Compared(self.node, last)
+
+    async def _of_other(self, node: str, first: int, last: int) -> tuple[WireRecord, ...]:
+        """Records of another replica, `last` at most the last one; none where that one fails, which it is told."""
+        count = last - first + 1
+        try:
+            return (await self.session.copied(node, first, count))[:count]
+        except (PeerError, RemoteError) as error:
+            self.session._replicas[node].fail(error)
+            return ()
 
     # ---- in the open session -------------------------------------------------------------------------------------------
 

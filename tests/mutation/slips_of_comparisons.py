@@ -91,8 +91,8 @@ COMPARISONS: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/quorum/recovery.py",
-        "    latest_session = max(one.session_id for one in last.values())",
-        "    latest_session = max(last[n].session_id for n in nodes if n in last)",
+        "        latest_session=max(one.session_id for one in last.values()),",
+        "        latest_session=max(last[n].session_id for n in nodes if n in last),",
         ("tests/quorum/test_one_step.py",),
         "a replica that took no part in the latest session votes",
     ),
@@ -105,7 +105,7 @@ COMPARISONS: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/quorum/recovery.py",
-        "            one = replace(one, phase=clean, high_water_mark=last)",
+        "            one = replace(one, phase=_clean(one.proven_to), high_water_mark=last)",
         "            one = replace(one, phase=Phase.PUBLISHED, high_water_mark=cut_to)",
         ("tests/quorum/test_one_step.py",),
         "behind a deep cut a copy begins where records are missing",
