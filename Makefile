@@ -50,6 +50,7 @@ bench: $(STAMP)       ## speed, memory and start-up, as ratios measured in one r
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/open.py
+	$(BIN)/python benchmarks/flush.py
 	$(BIN)/python benchmarks/pages.py --quick
 	$(BIN)/python benchmarks/spark.py --quick
 	$(BIN)/python benchmarks/node.py --quick $(if $(strip $(WALTZ_CLASSPATH)),,--only ours --client ours)

@@ -2,12 +2,15 @@
 
     python benchmarks/node.py [--quick] [--cells PATTERN,...] [--rounds 3] [--seconds 1.5] [--tls on|off|both]
                               [--client released|ours|both] [--json FILE] [--directory DIR] [--profile] [--only ours]
+                              [--flush-delay-ms MS]
 
 A cell is ``append PxRxDxF`` or ``read PxRxDxF``: partitions, records in a request (or asked for), bytes of data in a record,
 requests in flight for each partition; ``--cells 'append 1x1x*'`` chooses by pattern.  Both nodes run all the time; each
 cell is measured in turn on one and on the other, in every round in another order, after a warm-up that does not count.  Rates
 are medians of the rounds, and so are both latencies, in milliseconds.  The released client needs WALTZ_CLASSPATH, and so does
 the released node.
+
+``--flush-delay-ms 1`` makes every flush of both nodes take a millisecond longer (``slow_flush.c``), as on a slower disk.
 
 ``--profile`` measures our node alone, with a sampling thread in it (it costs some of the speed), and prints for each cell
 where its threads are and how much processor time each has taken.
@@ -140,13 +143,16 @@ def flush_milliseconds(place: Path) -> tuple[float, float]:
 
 
 @contextlib.contextmanager
-def running(place: Path, *, tls: bool, only_ours: bool, profile: Path | None = None) -> Iterator[list[RunningNode]]:
+def running(
+    place: Path, arguments: argparse.Namespace, *, tls: bool, only_ours: bool, profile: Path | None = None
+) -> Iterator[list[RunningNode]]:
     """Both nodes, or ours alone, with all partitions."""
     nodes: list[RunningNode] = []
     try:
-        nodes.append(start_ours(place, tls=tls, profile=profile))
+        delay = arguments.flush_delay_ms
+        nodes.append(start_ours(place, tls=tls, profile=profile, flush_delay_ms=delay))
         if not only_ours:
-            nodes.append(start_released(place, tls=tls))
+            nodes.append(start_released(place, tls=tls, flush_delay_ms=delay))
         for node in nodes:
             loads.assign(node)
         yield nodes
@@ -199,7 +205,7 @@ def measure_all(cells: Sequence[Cell], arguments: argparse.Namespace, place: Pat
     for tls in {"on": [True], "off": [False], "both": [True, False]}[arguments.tls]:
         here = place / ("tls" if tls else "plain")
         here.mkdir()
-        with running(here, tls=tls, only_ours=arguments.only == "ours") as nodes:
+        with running(here, arguments, tls=tls, only_ours=arguments.only == "ours") as nodes:
             warm(nodes)
             appends = [cell for cell in cells if cell.operation == "append"]
             if appends:
@@ -245,7 +251,7 @@ def print_profile(cells: Sequence[Cell], arguments: argparse.Namespace, place: P
             here = place / f"profile-{number}-{tls}"
             here.mkdir()
             output = here / "stacks"
-            with running(here, tls=tls, only_ours=True, profile=output) as (node,):
+            with running(here, arguments, tls=tls, only_ours=True, profile=output) as (node,):
                 if cell.operation == "read":
                     loads.fill(node, partitions=cell.partitions, data=cell.data, megabytes=FILL_MEGABYTES)
                 before = node.threads()
@@ -285,6 +291,7 @@ def main() -> None:
     parser.add_argument("--tls", choices=("on", "off", "both"), default="both")
     parser.add_argument("--client", choices=("released", "ours", "both"), default="both")
     parser.add_argument("--only", choices=("ours",))
+    parser.add_argument("--flush-delay-ms", type=float, default=0.0, metavar="MS")
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--directory", type=Path)

@@ -111,7 +111,19 @@ class RunningNode:
         return 0
 
 
-def start_ours(place: Path, *, tls: bool, profile: Path | None = None) -> RunningNode:
+def slower_flushes(place: Path, milliseconds: float) -> dict[str, str]:
+    """Environment of a process whose flushes take so much longer; the library that does it is compiled in `place`."""
+    if not milliseconds:
+        return {}
+    library, source = place / "slow_flush.so", Path(__file__).with_name("slow_flush.c")
+    compiler = shutil.which("cc")
+    if compiler is None:
+        raise SystemExit("a disk with slower flushes needs a C compiler (cc)")
+    subprocess.run([compiler, "-O2", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    return {"LD_PRELOAD": str(library), "FLUSH_DELAY_US": str(round(milliseconds * 1000))}
+
+
+def start_ours(place: Path, *, tls: bool, profile: Path | None = None, flush_delay_ms: float = 0.0) -> RunningNode:
     """Our node on a new directory; with `profile` a sampling thread beside it writes what it saw there at the end."""
     directory = place / "ours"
     _run("create-cluster", directory, "--partitions", PARTITIONS, "--layout", "released", "--key", KEY)
@@ -124,14 +136,17 @@ def start_ours(place: Path, *, tls: bool, profile: Path | None = None) -> Runnin
     command += ["--http-port", "off", "--segment-size", SEGMENT_SIZE, "--ready-file", ready, "--log-level", "warning"]
     command += [] if tls else ["--plaintext"]
     with log.open("wb") as output:
-        process = subprocess.Popen([*map(str, command)], stdout=output, stderr=output, env=environment())
+        process = subprocess.Popen(
+            [*map(str, command)],
+            stdout=output, stderr=output, env=environment() | slower_flushes(place, flush_delay_ms),
+        )  # fmt: skip
     node = RunningNode("ours", directory, port, admin_port, tls, process, log)
     _wait(node, ready.exists)
     assert json.loads(ready.read_text())["port"] == port
     return node
 
 
-def start_released(place: Path, *, tls: bool) -> RunningNode:
+def start_released(place: Path, *, tls: bool, flush_delay_ms: float = 0.0) -> RunningNode:
     """The released node on a new directory."""
     directory, log = place / "released", place / "released.log"
     port, admin_port = free_port(), free_port()
@@ -139,7 +154,9 @@ def start_released(place: Path, *, tls: bool) -> RunningNode:
         place, "PlainStorage", port, admin_port, directory, KEY, PARTITIONS, SEGMENT_SIZE, "tls" if tls else "plain"
     )
     with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output)
+        process = subprocess.Popen(
+            command, stdout=output, stderr=output, env=os.environ | slower_flushes(place, flush_delay_ms)
+        )
     node = RunningNode("released", directory, port, admin_port, tls, process, log)
     _wait(node, lambda: b"ready" in log.read_bytes() and _accepts(port) and _accepts(admin_port))
     return node

@@ -16,6 +16,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path, PurePath
 from types import TracebackType
 
@@ -65,6 +66,11 @@ def _changed(change: Change) -> None:
         observer(change)
 
 
+def synced(path: PurePath) -> None:
+    """Tell the observer of a file that was made durable with its file system (`engine.durable.file_system`)."""
+    _changed(Change("sync", path))
+
+
 def open_for_reading(path: PurePath | str, *, devices: bool = False) -> int:
     """A descriptor for reading that leaves no access time where the system allows it.
 
@@ -93,6 +99,11 @@ class WritableFile:
     def __init__(self, path: PurePath, descriptor: int) -> None:
         self.path = path
         self._descriptor: int | None = descriptor
+
+    @cached_property
+    def device(self) -> int:
+        """Number of the device that it lies on."""
+        return os.fstat(self.fileno()).st_dev
 
     @classmethod
     def open(cls, path: PurePath) -> WritableFile:

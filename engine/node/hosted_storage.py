@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Iterable, Sequence
 
+from waltzctl.engine.durable.file_system import FileSystem
 from waltzctl.engine.durable.flusher import MOST_THREADS, Flusher
 from waltzctl.engine.net.executor import Executor, JobExecutor
 from waltzctl.engine.node.commit_passes import CommitPasses
@@ -75,7 +76,11 @@ class HostedStorage:
         self._fences = SessionFences.open(storage.path, storage.num_partitions)
         workers = options.workers or min(MOST_WORKERS, storage.num_partitions + 2)
         self._pool = executor or Executor(workers, log=log)
-        self._flusher = flusher or Flusher(log=log, threads=min(MOST_THREADS, storage.num_partitions - 1))
+        self._flusher = flusher or Flusher(
+            log=log,
+            threads=min(MOST_THREADS, storage.num_partitions - 1),
+            file_system=FileSystem.of(storage.path) if options.flush_file_system else None,
+        )
         self._passes = CommitPasses(self._pool, self._flusher)
         probe = DiskProbe(storage.path, min_free_bytes=health.min_free_bytes, name=_ROOM_PROBE)
         self._room = Room(probe, max_age=health.max_age)
@@ -87,6 +92,7 @@ class HostedStorage:
                 self._serve(number)
         except BaseException:
             self._fences.close()
+            self._flusher.close()
             raise
 
     # --- for the data port -------------------------------------------------------------------------------------------

@@ -53,6 +53,12 @@ class ServiceOptions:
         default=None,
         unless="one a partition and two more, 32 at most",
     )
+    flush_file_system: bool = setting(
+        "where several partitions were written, one flush of their file system instead of one for each (ext4 and xfs, Linux"
+        " from 5.17 on)",
+        SWITCH,
+        default=True,
+    )
 
     def check(self) -> None:
         """Raise InvalidRequestError for a value that cannot be meant."""

@@ -85,9 +85,11 @@ class Peer:
             return list(self.answers)
 
 
-def record(transaction_id: int, data: bytes = b"data", *, checksum: int | None = None) -> WireRecord:
+def record(
+    transaction_id: int, data: bytes = b"data", *, checksum: int | None = None, partition: int = 3
+) -> WireRecord:
     """A record whose other fields follow from its id."""
-    request_id = RequestId(1, 2, 3, transaction_id & 0x7FFFFFFF)
+    request_id = RequestId(1, 2, partition, transaction_id & 0x7FFFFFFF)
     return WireRecord(
         transaction_id, request_id, transaction_id % 7, data, crc32(data) if checksum is None else checksum
     )

@@ -471,8 +471,9 @@ def test_every_bound_has_a_setting_that_reaches_it() -> None:
     for group, holder in (("limits", PortLimits()), ("service", ServiceOptions())):
         for each in fields(holder):
             name = f"{group}-{each.name.replace('_', '-')}"
-            options = load_configuration(SERVE, given=[Given(name, "12345")]).options.node
-            assert getattr(getattr(options, group), each.name) == 12345
+            switch = getattr(holder, each.name) is True
+            options = load_configuration(SERVE, given=[Given(name, "false" if switch else "12345")]).options.node
+            assert getattr(getattr(options, group), each.name) == (False if switch else 12345)
 
 
 def test_the_environment_can_name_the_file(file: Path) -> None:

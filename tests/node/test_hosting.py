@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
+import errno
 import logging
 import threading
 import uuid
@@ -19,8 +21,11 @@ from kazoo.exceptions import KazooException, NoAuthError, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
 from tests.node.running import Peer, append, node_options, run, running
-from tests.node.service_support import LOG, appended, created, request_of, serving
+from tests.node.service_support import LOG, appended, created, record, request_of, run_of, serving
 from tests.node.service_support import Peer as Witness
+from waltzctl.engine.durable import file_system
+from waltzctl.engine.durable.file_system import FileSystem
+from waltzctl.engine.durable.flusher import FEWEST_AT_ONCE
 from waltzctl.engine.errors import (
     DamageError,
     DiskWriteError,
@@ -46,6 +51,7 @@ from waltzctl.engine.storage.assignment import put_aside_path
 from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
 from waltzctl.formats.control import CONTROL_FILE_NAME, MAX_PARTITIONS, Layout, decode_control
 from waltzctl.formats.wire.storage import (
+    AppendRequest,
     FailureResponse,
     MaxTransactionIdRequest,
     MaxTransactionIdResponse,
@@ -74,9 +80,9 @@ def test_there_are_as_many_workers_as_partitions_and_two_up_to_a_bound(
     flushing: list[int] = []
 
     class Flushing(hosted_storage.Flusher):  # type: ignore[name-defined,misc]
-        def __init__(self, *, log: logging.Logger, threads: int) -> None:
+        def __init__(self, *, log: logging.Logger, threads: int, file_system: FileSystem | None) -> None:
             flushing.append(threads)
-            super().__init__(log=log, threads=threads)
+            super().__init__(log=log, threads=threads, file_system=file_system)
 
     real = hosted_storage.Executor
 
@@ -91,6 +97,96 @@ def test_there_are_as_many_workers_as_partitions_and_two_up_to_a_bound(
     with serving(tmp_path, options=ServiceOptions(workers=workers)) as served:
         admin_port.AdminPort(served.hosted, metrics=str, limits=NodeOptions().limits, log=LOG).pool.close()
     assert (made, flushing) == ([threads, 4], [syncing])
+
+
+class Waiting:
+    """An executor whose jobs are executed when the test says so; it is never at rest, so that appends stand in line."""
+
+    at_rest, others_wait = False, False
+
+    def __init__(self) -> None:
+        self.jobs: list[Any] = []
+
+    def schedule(self, job: Any) -> None:
+        self.jobs.append(job)
+
+    def close(self) -> None:
+        """It has no thread."""
+
+
+@pytest.mark.parametrize("setting", [True, False])
+@pytest.mark.parametrize("promise", [True, False])
+@pytest.mark.parametrize("number", [0, errno.EIO])
+def test_what_a_pass_wrote_is_flushed_with_its_file_system_where_that_is_a_promise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: bool, promise: bool, number: int
+) -> None:
+    """One flush, whose failure is the failure of every partition in the pass; they refuse to write from then on."""
+    created(tmp_path, FEWEST_AT_ONCE)
+    monkeypatch.setattr(file_system, "keeps_its_promise", lambda *_: promise)
+    monkeypatch.setattr(file_system, "dirty_bytes", lambda: 0)
+    calls: list[int] = []
+
+    def flushed(descriptor: int) -> int:
+        calls.append(descriptor)
+        ctypes.set_errno(number)
+        return -1 if number else 0
+
+    waiting, witness = Waiting(), Witness()
+    hosted = HostedStorage(
+        StorageDirectory.open(tmp_path, options=StorageOptions()),
+        options=ServiceOptions(flush_file_system=setting),
+        metrics=NodeMetrics(),
+        log=LOG,
+        executor=waiting,  # type: ignore[arg-type]
+    )
+    whole = hosted._flusher._file_system
+    assert (whole is not None) is (setting and promise)
+    if whole is not None:
+        monkeypatch.setattr(whole, "_sync_file_system", flushed)
+    for partition in range(FEWEST_AT_ONCE):
+        service = hosted.service(partition)
+        assert service is not None
+        service.submit(run_of(witness, [appended(0, partition=partition, sequence=partition)]))
+    waiting.jobs[0].run()  # a pass, which takes all that stands in line
+    failed = whole is not None and number != 0
+    assert len(calls) == (whole is not None)
+    answers = witness.wait(FEWEST_AT_ONCE)
+    assert [isinstance(answer, SuccessResponse) for answer in answers] == [not failed] * FEWEST_AT_ONCE
+    if failed:
+        assert [answer.failure.code for answer in answers if isinstance(answer, FailureResponse)] == [
+            "sync-failed"
+        ] * FEWEST_AT_ONCE
+    assert [one.outage is not None for one in hosted.services] == [failed] * FEWEST_AT_ONCE
+    hosted.close()
+
+
+def test_what_many_partitions_append_on_a_real_disk_is_there_when_it_is_opened_again(
+    disk_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through threads and passes as they come, with the file system's own flush where it is a promise."""
+    partitions, appends = 2 * FEWEST_AT_ONCE, 40
+    flushes: list[int] = []
+    real = FileSystem.sync
+    monkeypatch.setattr(FileSystem, "sync", lambda self, files: (flushes.append(len(files)), real(self, files))[1])
+    monkeypatch.setattr(file_system, "dirty_bytes", lambda: 0)
+    place = disk_path / "storage"
+    created(place, partitions)
+    with serving(place) as served:
+        for number in range(appends):
+            witnesses = [Witness() for _ in range(partitions)]
+            for partition, witness in enumerate(witnesses):
+                records = (record(number, partition=partition),)
+                served.submit(witness, AppendRequest(1, number, partition, records, False), partition=partition)
+            for witness in witnesses:
+                (answer,) = witness.wait(1)
+                assert isinstance(answer, SuccessResponse)
+    with StorageDirectory.open(place, options=StorageOptions()) as opened:
+        for one in opened.partitions.values():
+            assert [record.transaction_id for record in one.read_range(0, appends + 1)] == list(range(appends))
+    if FileSystem.of(place) is None:
+        pytest.skip("a flush of this file system as a whole is no promise: every file was synced by itself")
+    assert flushes
+    assert min(flushes) >= FEWEST_AT_ONCE
 
 
 def test_files_that_a_partition_left_behind_are_deleted_and_nothing_else_is_given_up(tmp_path: Path) -> None:

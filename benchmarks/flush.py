@@ -1,0 +1,120 @@
+"""Making several files durable: each by itself, in threads, beside one flush of their file system; in turn, over one disk.
+
+    python benchmarks/flush.py [--files 2,4,16,64] [--rounds 6] [--directory DIR] [--noise MEGABYTES_A_SECOND]
+
+A round writes a record of 140 bytes behind each data file and an entry of 8 bytes into each index, as a pass of a node does, and
+makes the data files durable.  Printed for each number of files: the mean and the 99th percentile of the flush, and the processor
+time that the process spends on it, medians over the rounds; the ratio is that of the means.  ``--noise``: somebody else
+writes as much to the same file system meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from generated import workplace
+
+from waltzctl.engine.durable.disk import WritableFile
+from waltzctl.engine.durable.file_system import FileSystem
+from waltzctl.engine.durable.flusher import Flusher
+
+FLUSHES = 60
+"""Of each way in a round."""
+RECORD, ENTRY = bytes(140), bytes(8)
+NOISE = """
+import os, sys, time
+file = os.open(sys.argv[1], os.O_CREAT | os.O_RDWR)
+data, number = os.urandom(1 << 20), 0
+while True:
+    os.pwrite(file, data, number % 512 << 20)
+    number += 1
+    time.sleep(1 / float(sys.argv[2]))
+"""
+
+
+@contextlib.contextmanager
+def noise(place: Path, megabytes: float) -> Iterator[None]:
+    """Somebody else who writes."""
+    if not megabytes:
+        yield
+        return
+    other = subprocess.Popen([sys.executable, "-c", NOISE, str(place / "noise"), str(megabytes)])
+    try:
+        yield
+    finally:
+        other.kill()
+        other.wait()
+
+
+class Files:
+    """Data files and indexes that grow."""
+
+    def __init__(self, place: Path, count: int) -> None:
+        self.data = [WritableFile.create(place / f"{count}-{number}.seg") for number in range(count)]
+        self.index = [WritableFile.create(place / f"{count}-{number}.idx") for number in range(count)]
+        self._written = 0
+
+    def write(self) -> None:
+        for file in self.data:
+            file.write_at(self._written * len(RECORD), RECORD)
+        for file in self.index:
+            file.write_at(self._written * len(ENTRY), ENTRY)
+        self._written += 1
+
+    def close(self) -> None:
+        for file in (*self.data, *self.index):
+            file.close()
+
+
+def measured(files: Files, flush: Callable[[], object]) -> tuple[float, float, float]:
+    """Mean, 99th percentile and processor time of a flush, in milliseconds."""
+    times, spent = [], 0.0
+    for _ in range(FLUSHES):
+        files.write()
+        begun, used = time.perf_counter(), time.process_time()
+        flush()
+        times.append((time.perf_counter() - begun) * 1e3)
+        spent += (time.process_time() - used) * 1e3
+    return statistics.mean(times), sorted(times)[int(len(times) * 0.99)], spent / FLUSHES
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--files", default="2,4,16,64", metavar="N,...")
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--directory", type=Path)
+    parser.add_argument("--noise", type=float, default=0.0, metavar="MEGABYTES_A_SECOND")
+    options = parser.parse_args()
+    with workplace(options.directory, 1 << 30) as place, noise(place, options.noise):
+        whole, flusher = FileSystem.of(place), Flusher(log=logging.getLogger("flush"))
+        if whole is None:
+            raise SystemExit(
+                f"{place}: a flush of this file system as a whole is no promise (ext4, xfs, Linux 5.17); name another"
+            )
+        print(f"{'files':>5}  {'way':8} {'mean ms':>8} {'p99 ms':>8} {'processor ms':>13} {'times':>6}")
+        for count in map(int, options.files.split(",")):
+            files = Files(place, count)
+            found: dict[str, list[tuple[float, float, float]]] = {"each": [], "whole": []}
+            for _ in range(options.rounds):
+                found["each"].append(measured(files, lambda files=files: flusher.flush(files.data)))  # type: ignore[misc]
+                found["whole"].append(measured(files, lambda files=files: whole.sync(files.data)))  # type: ignore[misc]
+            files.close()
+            rows = {way: [statistics.median(column) for column in zip(*one, strict=True)] for way, one in found.items()}
+            for way, (mean, late, spent) in rows.items():
+                times = f"{rows['each'][0] / mean:6.2f}" if way == "whole" else ""
+                print(f"{count:5}  {way:8} {mean:8.3f} {late:8.3f} {spent:13.3f} {times}", flush=True)
+        flusher.close()
+        whole.close()
+
+
+if __name__ == "__main__":
+    main()

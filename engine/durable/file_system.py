@@ -1,0 +1,149 @@
+"""Making durable whatever was written on a file system, by one call: syncfs(2).
+
+Who has written many small files waits once, and the system writes them together, where fdatasync(2) on each of them takes a
+call, a flush of the disk and a thread that waits for it.
+
+It takes everything that anybody has written there, so it is worth it only while that is little (`FileSystem.busy`).  And it is
+a promise only where the kernel and the file system keep it:
+
+| | why |
+|---|---|
+| Linux from 5.17 on | before, syncfs(2) did not tell when the file system failed; before 5.8, not when a write of data did |
+| ext4, xfs | they end it with a flush of the disk's own cache; of others it is not known here |
+| each file asked afterwards (sync_file_range) | of a write that failed one call only is told, and that may have been another's |
+
+What failed is believed of no file that shared the call: nobody can say whose data the disk did not take.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import re
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path, PurePath
+
+from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.disk import WritableFile
+from waltzctl.engine.errors import SyncFailedError
+
+KINDS = ("ext4", "xfs")
+"""File systems whose syncfs(2) ends with a flush of the disk."""
+KERNEL = (5, 17)
+"""The first Linux in which syncfs(2) tells of every failure."""
+MOST_DIRTY = 8 << 20
+"""Bytes that programs may have written on this machine, and no disk has: beyond it somebody else's would be waited for."""
+LOOK_EVERY = 0.005
+"""Seconds for which a look at those is believed."""
+_MOUNTS = Path("/proc/self/mountinfo")
+_MEMORY = Path("/proc/meminfo")
+_DIRTY = re.compile(rb"^(?:Dirty|Writeback): +(\d+) kB$", re.MULTILINE)
+_WAIT_BEFORE = 1
+"""SYNC_FILE_RANGE_WAIT_BEFORE: wait for what is being written, and say whether it could be."""
+
+
+class FileSystem:
+    """The file system of a directory, where one call makes it durable.  Thread-safe."""
+
+    def __init__(self, directory: PurePath, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """`directory`: any on the file system; `of` says whether this one keeps the promise.  Raises OSError."""
+        library = ctypes.CDLL(None, use_errno=True)
+        self._sync_file_system = library.syncfs
+        self._sync_range = library.sync_file_range
+        self._sync_range.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
+        self._path, self._clock = directory, clock
+        self._descriptor: int | None = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self.device = os.fstat(self._descriptor).st_dev
+        self._looked, self._busy = -LOOK_EVERY, False
+
+    @classmethod
+    def of(cls, directory: PurePath) -> FileSystem | None:
+        """That of a directory; None where one call is no promise, or cannot be made."""
+        try:
+            if not keeps_its_promise(platform.system(), platform.release(), kind_of(os.stat(directory).st_dev)):
+                return None
+            return cls(directory)
+        except (OSError, AttributeError):  # no such table, no such call in the C library
+            return None
+
+    def holds(self, files: Sequence[WritableFile]) -> bool:
+        """Whether all files lie on it: a partition's directory may be a mount of its own, or a link to another disk."""
+        try:
+            return all(file.device == self.device for file in files)
+        except (OSError, ValueError):  # of one that was closed its own sync tells
+            return False
+
+    @property
+    def busy(self) -> bool:
+        """Whether more has been written on this machine, by whomever, than one wants to wait for."""
+        now = self._clock()
+        if now - self._looked >= LOOK_EVERY:
+            self._looked, self._busy = now, dirty_bytes() > MOST_DIRTY
+        return self._busy
+
+    def sync(self, files: Sequence[WritableFile]) -> list[SyncFailedError | None]:
+        """Make data and length of all files durable; for each what it failed with, or None.
+
+        Like `WritableFile.sync`: what failed must not be tried again and believed.
+        """
+        failed = self._failed(files)
+        for file, error in zip(files, failed, strict=True):
+            if error is None:
+                disk.synced(file.path)
+        return [
+            None if error is None else SyncFailedError(file.path, None, error, doing="sync, with its file system,")
+            for file, error in zip(files, failed, strict=True)
+        ]
+
+    def _failed(self, files: Sequence[WritableFile]) -> list[OSError | None]:
+        """For each file what it cannot be believed for.  Whatever ends a call early, nothing counts as synced."""
+        try:
+            if self._descriptor is None:
+                raise OSError(f"{self._path}: closed")
+            whole = _called(self._sync_file_system, self._descriptor)
+            return [_called(self._sync_range, file.fileno(), 0, 0, _WAIT_BEFORE) or whole for file in files]
+        except BaseException as error:
+            cause = OSError(f"the sync was not carried out: {type(error).__name__}: {error}")
+            return [cause] * len(files)
+
+    def close(self) -> None:
+        """Let go of the directory; a second call does nothing."""
+        if self._descriptor is not None:
+            descriptor, self._descriptor = self._descriptor, None
+            os.close(descriptor)
+
+
+def _called(function: Callable[..., int], *arguments: object) -> OSError | None:
+    """What a call of the system failed with; the interpreter goes on meanwhile."""
+    if function(*arguments) == 0:
+        return None
+    number = ctypes.get_errno()
+    return OSError(number, os.strerror(number))
+
+
+def keeps_its_promise(system: str, release: str, kind: str | None) -> bool:
+    """Whether syncfs(2) of a file system is a promise; `release` as uname(2) gives it, `kind` as the table of mounts does."""
+    version = re.match(r"(\d+)\.(\d+)", release)
+    return system == "Linux" and version is not None and tuple(map(int, version.groups())) >= KERNEL and kind in KINDS
+
+
+def kind_of(device: int, mounts: Path = _MOUNTS) -> str | None:
+    """The kind of the file system of a device, from the table of mounts (proc(5)); None where it does not stand there."""
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    for line in mounts.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
+        of_mount, _, of_file_system = line.partition(" - ")
+        fields = of_mount.split()
+        if len(fields) > 2 and fields[2] == wanted and of_file_system:
+            return of_file_system.split()[0]
+    return None
+
+
+def dirty_bytes(memory: Path = _MEMORY) -> int:
+    """Bytes that were written on this machine and are not on a disk yet; 0 where the system does not tell."""
+    try:
+        with open(memory, "rb") as file:
+            return sum(int(kilobytes) << 10 for kilobytes in _DIRTY.findall(file.read()))
+    except OSError:
+        return 0
