@@ -281,6 +281,12 @@ class ProtocolError(PeerError):
     """The peer sent what is no message of the protocol, or no answer to what was asked; the connection is closed."""
 
 
+class StoreSessionClosedError(WaltzError):
+    """A store session is closed; what was not committed in it may or may not have been written."""
+
+    status = "io-error"
+
+
 class DivergedReplicaError(PeerError):
     """A replica holds another transaction than a replica of a later session; it cannot be cut, and takes no part."""
 

@@ -21,13 +21,13 @@ from waltzctl.engine.client.connection_factory import ConnectionFactory
 from waltzctl.engine.client.partition_readings import read_partitions
 from waltzctl.engine.client.storage_client import StorageClient
 from waltzctl.engine.cluster.synchronisation import admin_address
-from waltzctl.engine.errors import RefusedError, StalePlanError, WaltzError
+from waltzctl.engine.errors import RefusedError, StalePlanError, StoreSessionClosedError, WaltzError
 from waltzctl.engine.metadata.cluster_state import ClusterState, NodeState, read_cluster_state
 from waltzctl.engine.metadata.metadata_store import MetadataStore
 from waltzctl.engine.metadata.partition_sessions import PartitionSessions
 from waltzctl.engine.quorum import recovery, recovery_actions, recovery_events
 from waltzctl.engine.server.storage_nodes import StorageNodes
-from waltzctl.engine.server.store_session import StoreSession, StoreSessionClosedError
+from waltzctl.engine.server.store_session import StoreSession
 from waltzctl.formats.znodes import PartitionMetadata, ReplicaState
 
 

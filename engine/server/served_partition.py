@@ -22,11 +22,12 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from waltzctl.engine.errors import StoreSessionClosedError
 from waltzctl.engine.server.locks import Locks, LockTable
 from waltzctl.engine.server.server_metrics import ServerPartitionMetrics, ServerPartitionReading
 from waltzctl.engine.server.server_settings import CacheOptions, PartitionOptions
 from waltzctl.engine.server.store_partition import PartitionClosedError, StorePartition
-from waltzctl.engine.server.store_session import StoreSession, StoreSessionClosedError
+from waltzctl.engine.server.store_session import StoreSession
 from waltzctl.engine.server.transaction_cache import CHUNK, TransactionCache
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.wire.client import FEED_FRAME, UNKNOWN_HIGH_WATER_MARK, feed_frames

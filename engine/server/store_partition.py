@@ -14,10 +14,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Protocol
 
-from waltzctl.engine.errors import PeerError, RefusedError, RemoteError, WaltzError
+from waltzctl.engine.errors import PeerError, RefusedError, RemoteError, StoreSessionClosedError, WaltzError
 from waltzctl.engine.server.server_settings import SessionOptions
 from waltzctl.engine.server.storage_nodes import StorageNodes
-from waltzctl.engine.server.store_session import StoreSession, StoreSessionClosedError
+from waltzctl.engine.server.store_session import StoreSession
 from waltzctl.formats.segment import RecordHeader
 from waltzctl.formats.wire.records import WireRecord
 from waltzctl.formats.znodes import PartitionMetadata, ReplicaState

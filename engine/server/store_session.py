@@ -1,15 +1,14 @@
 """A store session: the time in which one server, and no other, appends to a partition.
 
 It opens by recovery (`engine.quorum.recovery` decides, this performs), and takes batches of records behind the high-water mark.
-A batch goes to every replica that takes part, several in flight to each; it is committed when a quorum of the assigned replicas
-has written it and every batch before it is committed.  A replica that fails or is slow is left behind: it connects again, copies
-what it lacks from the others, every checksum verified, and takes part again.  When the replicas that are left cannot make a
-quorum the session closes, and whether its last batches are committed is for the recovery of the next one to say.
+A batch goes to every replica that takes part (`engine.server.replica_session`); it is committed when a quorum of the assigned
+replicas has written it and every batch before it is committed.  When the replicas that are left cannot make a quorum the session
+closes, and whether its last batches are committed is for the recovery of the next one to say.
 
 Everything belongs to one event loop.  Time is the loop's.
 
-Sources: design document *Waltz Server* (store session, replica session); release 0.13.2.  Ours: several batches in flight, a
-replica that returns into the open session, deadlines (weaknesses V1, V7, V13).
+Sources: design document *Waltz Server* (store session); release 0.13.2.  Ours: several batches in flight, a replica that returns
+into the open session, deadlines (weaknesses V1, V7, V13).
 """
 
 from __future__ import annotations
@@ -18,52 +17,22 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-from waltzctl.engine.errors import DivergedReplicaError, PeerError, ProtocolError, RemoteError, WaltzError
+from waltzctl.engine.errors import PeerError, ProtocolError, RemoteError, StoreSessionClosedError, WaltzError
 from waltzctl.engine.net.futures import fail
 from waltzctl.engine.quorum import recovery, recovery_actions, recovery_events
 from waltzctl.engine.quorum.recovery_state import Phase
 from waltzctl.engine.quorum.vote import quorum_of
+from waltzctl.engine.server.replica_session import ReplicaSession, SentBatch
 from waltzctl.engine.server.server_settings import SessionOptions
 from waltzctl.engine.server.storage_nodes import Storage, StorageNodes
 from waltzctl.formats.wire.failure import FailureCode
-from waltzctl.formats.wire.records import WireRecord, pack_records
+from waltzctl.formats.wire.records import WireRecord
 from waltzctl.formats.znodes import PartitionMetadata, ReplicaState
 
 WriteReplicas = Callable[[tuple[ReplicaState, ...]], Awaitable[None]]
 """Writes replica states into the partition's metadata.  Raises ConcurrentUpdateError when the partition has a later session."""
-
-
-class StoreSessionClosedError(WaltzError):
-    """The session is closed; what was not committed in it may or may not have been written."""
-
-    status = "io-error"
-
-
-@dataclass(slots=True)
-class _Batch:
-    records: tuple[WireRecord, ...]
-    committed: asyncio.Future[int]
-    voters: set[str] = field(default_factory=set)
-    _packed: bytes = b""
-
-    def packed_from(self, transaction_id: int) -> tuple[int, bytes]:
-        """The records from a transaction on: how many, and as they are sent.  All of them are packed once for all replicas."""
-        if transaction_id > self.first:
-            rest = self.records[transaction_id - self.first :]
-            return len(rest), pack_records(rest)
-        self._packed = self._packed or pack_records(self.records)
-        return len(self.records), self._packed
-
-    @property
-    def first(self) -> int:
-        return self.records[0].transaction_id
-
-    @property
-    def last(self) -> int:
-        return self.records[-1].transaction_id
 
 
 class StoreSession:
@@ -91,11 +60,11 @@ class StoreSession:
         self.high_water_mark = -1
         self.low_water_mark = -1
         self._state = recovery.begin(partition, session_id, metadata, assigned)
-        self._nodes, self._write_replicas, self._log = nodes, write_replicas, log
+        self.nodes, self._write_replicas, self._log = nodes, write_replicas, log
         self._next = 0
-        self._undecided: deque[_Batch] = deque()
-        self._kept: deque[_Batch] = deque()
-        self._replicas = {node: _Replica(self, node) for node in assigned}
+        self._undecided: deque[SentBatch] = deque()
+        self._kept: deque[SentBatch] = deque()
+        self._replicas = {node: ReplicaSession(self, node) for node in assigned}
         self._quorum = quorum_of(len(assigned))
         self._tasks: dict[asyncio.Task[None], None] = {}  # in their order
         loop = asyncio.get_running_loop()
@@ -209,7 +178,7 @@ class StoreSession:
 
         Raises PeerError, RemoteError.
         """
-        return await self.verified(await self._nodes.get(source), source, first, count)
+        return await self.verified(await self.nodes.get(source), source, first, count)
 
     async def verified(self, storage: Storage, source: str, first: int, count: int) -> tuple[WireRecord, ...]:
         """See `copied`."""
@@ -244,7 +213,7 @@ class StoreSession:
             raise self._error()
         if not records or any(one.transaction_id != n for n, one in enumerate(records, self._next)):
             raise ValueError(f"partition {self.partition}: a batch has to begin at {self._next} and to go on by one")
-        batch = _Batch(tuple(records), asyncio.get_running_loop().create_future())
+        batch = SentBatch(tuple(records), asyncio.get_running_loop().create_future())
         self._next = batch.last + 1
         self._undecided.append(batch)
         self._kept.append(batch)
@@ -276,7 +245,7 @@ class StoreSession:
         if self._undecided and len(live | self._undecided[0].voters) < self._quorum and self.is_open:
             self._end(f"{len(live)} of {len(self._replicas)} replicas take part, {self._quorum} are a quorum")
 
-    def kept_batch(self, transaction_id: int) -> _Batch | None:
+    def kept_batch(self, transaction_id: int) -> SentBatch | None:
         """The batch that a transaction is in, if it is kept."""
         for batch in reversed(self._kept):  # who is not behind wants the last one
             if batch.first <= transaction_id <= batch.last:
@@ -293,6 +262,10 @@ class StoreSession:
             self._log.log(level, "partition %d: replica %s: %s", self.partition, node, error)
             self.tell(recovery_events.Failed(node, str(error)))
         self._decide()
+
+    def replica_failed(self, node: str, error: BaseException) -> None:
+        """Another replica, which wanted records of this one, was not given them."""
+        self._replicas[node].fail(error)
 
     # ---- reading -------------------------------------------------------------------------------------------------------
 
@@ -315,200 +288,3 @@ class StoreSession:
                 replica.fail(error)
         why = "; ".join(errors) or "no replica that takes part has it"
         raise StoreSessionClosedError(f"partition {self.partition}: nobody gives out transaction {first}: {why}")
-
-
-class _Replica:
-    """A replica session: one node in one store session."""
-
-    _SLOWEST = 3.0
-
-    def __init__(self, session: StoreSession, node: str) -> None:
-        self.session, self.node = session, node
-        self.takes_part = False
-        self.acknowledged = -1
-        self.weight = 0.0
-        self._expected = 0.01
-        self._storage: Storage | None = None
-        self._sent = -1
-        self._in_flight = 0
-        self._copying = False
-        self._gone = asyncio.Event()
-        self._era = 0
-
-    async def live(self) -> None:
-        """Connect, for ever again, and tell what the replica holds."""
-        session, pause = self.session, self.session.options.first_retry
-        while True:
-            storage: Storage | None = None
-            try:
-                storage = await session._nodes.get(self.node)
-                info = await storage.last_session_info(session.session_id, session.partition)
-                last = await storage.max_transaction_id(session.session_id, session.partition)
-            except (PeerError, RemoteError) as error:
-                session.lost(self.node, error)
-                if storage is None:
-                    await session._nodes.returned(self.node, pause)
-                else:
-                    await asyncio.sleep(pause)
-                pause = min(2 * pause, session.options.longest_retry)
-                continue
-            self._gone.clear()  # what failed meanwhile, a read that began before, is not about this connection
-            self._storage = storage
-            session.tell(recovery_events.Connected(self.node, info.session_id, info.low_water_mark, last))
-            begun = asyncio.get_running_loop().time()
-            storage.ended.add_done_callback(self._connection_ended)  # also of a session that asks for nothing just now
-            try:
-                await self._gone.wait()
-            finally:
-                storage.ended.remove_done_callback(self._connection_ended)
-            if asyncio.get_running_loop().time() - begun > session.options.longest_retry:
-                pause = session.options.first_retry
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, session.options.longest_retry)
-
-    def _connection_ended(self, ended: asyncio.Future[PeerError]) -> None:
-        if self._storage is not None and self._storage.ended is ended:
-            self.fail(ended.result())
-
-    def fail(self, error: BaseException) -> None:
-        """Whatever was under way is given up; `live` connects again."""
-        with_its_node = self._storage is not None and self._storage.closed
-        self.takes_part, self._storage = False, None
-        self._in_flight, self._copying = 0, False
-        self._era += 1
-        self.session.lost(self.node, error, with_its_node=with_its_node)
-        self._gone.set()
-
-    async def perform(self, action: recovery_actions.Action) -> None:
-        """An action of the recovery."""
-        session, storage = self.session, self._storage
-        if storage is None:
-            return  # it failed meanwhile, and the recovery knows
-        era = self._era
-        try:
-            match action:
-                case recovery_actions.Truncate(_, to):
-                    last = await storage.truncate(session.session_id, session.partition, to)
-                    event: recovery_events.Event = recovery_events.Truncated(self.node, last)
-                case recovery_actions.SetLowWaterMark(_, mark):
-                    await storage.set_low_water_mark(session.session_id, session.partition, mark)
-                    event = recovery_events.MarkSet(self.node)
-                case recovery_actions.Compare():
-                    event = await self._compare(storage, action)
-                case recovery_actions.Exclude(_, other, transaction_id):
-                    raise DivergedReplicaError(self.node, session.partition, transaction_id, other)
-                case recovery_actions.CatchUp():
-                    event = await self._catch_up(storage, action)
-                case _:
-                    raise AssertionError(action)
-        except (PeerError, RemoteError) as error:
-            if era == self._era:
-                self.fail(error)
-            return
-        if era == self._era:
-            session.tell(event)
-
-    async def _catch_up(self, storage: Storage, action: recovery_actions.CatchUp) -> recovery_events.CaughtUp:
-        records = await self._of_other(action.source, action.first, action.last)
-        if not records:
-            return recovery_events.CaughtUp(self.node, action.first - 1)
-        await storage.append(self.session.session_id, self.session.partition, records)
-        return recovery_events.CaughtUp(self.node, records[-1].transaction_id)
-
-    async def _compare(self, storage: Storage, action: recovery_actions.Compare) -> recovery_events.Compared:
-        """Raises DivergedReplicaError where a transaction is another one than that of the other replica."""
-        mine = await self.session.verified(storage, self.node, action.first, action.last - action.first + 1)
-        last = action.first - 1
-        for one, other in zip(mine, await self._of_other(action.other, action.first, action.last), strict=False):
-            if one != other:
-                raise DivergedReplicaError(self.node, self.session.partition, one.transaction_id, action.other)
-            last = one.transaction_id
-        return recovery_events.Compared(self.node, last)
-
-    async def _of_other(self, node: str, first: int, last: int) -> tuple[WireRecord, ...]:
-        """Records of another replica, `last` at most the last one; none where that one fails, which it is told."""
-        count = last - first + 1
-        try:
-            return (await self.session.copied(node, first, count))[:count]
-        except (PeerError, RemoteError) as error:
-            self.session._replicas[node].fail(error)
-            return ()
-
-    # ---- in the open session -------------------------------------------------------------------------------------------
-
-    def take_part(self, held: int) -> None:
-        """The replica holds everything up to `held`, and is sent what follows."""
-        self.takes_part = True
-        self._sent = self.acknowledged = held
-        self.session.written(self.node, held)
-        self.pump()
-
-    def pump(self) -> None:
-        """Send what is there to be sent, as much as may be in flight."""
-        session = self.session
-        while (
-            self.takes_part
-            and not self._copying
-            and self._in_flight < session.options.in_flight
-            and self._sent + 1 < session.next_transaction_id
-        ):
-            batch = session.kept_batch(self._sent + 1)
-            if batch is None:
-                if not self._in_flight:
-                    self._copying = True
-                    session.spawn(self._copy(self._era))
-                return
-            assert self._storage is not None, "it takes part"
-            count, records = batch.packed_from(self._sent + 1)
-            written = self._storage.start_append_encoded(session.session_id, session.partition, count, records)
-            self._sent = batch.last
-            self._in_flight += 1
-            session.spawn(self._acknowledged(written, self._sent, self._era))
-
-    async def _acknowledged(self, written: asyncio.Future[Any], last: int, era: int) -> None:
-        try:
-            await written
-        except (PeerError, RemoteError) as error:
-            if era == self._era:
-                self.fail(error)
-            return
-        if era == self._era:
-            self._in_flight -= 1
-            self._acknowledge(last)
-
-    async def _copy(self, era: int) -> None:
-        """What is kept no more comes from another replica."""
-        session, first = self.session, self._sent + 1
-        try:
-            records = await session.read(first, session.options.copied)
-            storage = self._storage
-            if era != self._era or storage is None:
-                return
-            await storage.append(session.session_id, session.partition, records)
-        except StoreSessionClosedError as error:
-            if era == self._era:
-                self.fail(error)
-            return
-        except (PeerError, RemoteError) as error:
-            if era == self._era:
-                self.fail(error)
-            return
-        if era == self._era:
-            self._copying = False
-            self._sent = records[-1].transaction_id
-            self._acknowledge(self._sent)
-
-    def _acknowledge(self, last: int) -> None:
-        self.acknowledged = max(self.acknowledged, last)
-        self.session.written(self.node, self.acknowledged)
-        self.pump()
-
-    async def read(self, first: int, count: int) -> tuple[WireRecord, ...]:
-        """Verified records of this replica, whose share of reads falls with the time that it takes.  Raises as `copied`."""
-        loop = asyncio.get_running_loop()
-        begun = loop.time()
-        self.weight += self._expected
-        records = await self.session.copied(self.node, first, count)
-        took = min(max(loop.time() - begun, 0.001), self._SLOWEST)
-        self._expected = (self._expected + took) / 2
-        return records

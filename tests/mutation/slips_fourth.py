@@ -323,7 +323,7 @@ FOURTH: tuple[Slip, ...] = (
         "an earlier assignment that is heard of late takes the generation back, and no session opens any more",
     ),
     Slip(
-        "engine/server/store_session.py",
+        "engine/server/replica_session.py",
         "        self._in_flight, self._copying = 0, False\n        self._era += 1\n",
         "        self._in_flight, self._copying = 0, False\n",
         ("tests/simulation/test_histories.py::test_a_history",),

@@ -75,7 +75,7 @@ CLUSTERS: tuple[Slip, ...] = (
         "one that is far behind excludes replicas that hold more than it",
     ),
     Slip(
-        "engine/server/store_session.py",
+        "engine/server/replica_session.py",
         "            if one != other:",
         "            if False:",
         ("tests/server/test_store_session.py",),

@@ -14,11 +14,11 @@ from tests.node.running import LOOPS, run
 from tests.server.storing import LOG, PARTITION, Cluster, committed, held, records, running_cluster, until
 from waltzctl.engine.client.admin_client import AdminClient
 from waltzctl.engine.client.storage_client import StorageClient
-from waltzctl.engine.errors import PeerError, ProtocolError
-from waltzctl.engine.server import store_session
+from waltzctl.engine.errors import PeerError, ProtocolError, StoreSessionClosedError
+from waltzctl.engine.server import replica_session
 from waltzctl.engine.server.server_settings import SessionOptions
 from waltzctl.engine.server.storage_nodes import StorageNodes
-from waltzctl.engine.server.store_session import StoreSession, StoreSessionClosedError
+from waltzctl.engine.server.store_session import StoreSession
 from waltzctl.formats.wire.records import WireRecord
 from waltzctl.formats.znodes import UNRESOLVED, PartitionMetadata
 
@@ -112,7 +112,7 @@ def test_a_batch_is_committed_once_a_quorum_has_written_it_and_not_before(
     async def work() -> None:
         async with running_cluster(tmp_path) as cluster, cluster.session() as session:
             await session.open()
-            monkeypatch.setattr(store_session._Replica, "pump", lambda _: None)  # nothing is sent
+            monkeypatch.setattr(replica_session.ReplicaSession, "pump", lambda _: None)  # nothing is sent
             one, other = session.append(records(0, 2)), session.append(records(2, 3))
             first, second, third = cluster.names
             for node, last, done in (

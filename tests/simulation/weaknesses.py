@@ -74,7 +74,7 @@ def v7_copies_are_not_verified(patch: Patch) -> None:
     """Records are copied whatever their checksum says."""
 
     async def copied(self: Any, source: str, first: int, count: int) -> Any:
-        storage = await self._nodes.get(source)
+        storage = await self.nodes.get(source)
         found = await storage.records(self.session_id, self.partition, first, min(count, self.options.copied))
         if not found:
             raise store_session.ProtocolError(source, "no record")
