@@ -18,6 +18,7 @@ What failed is believed of no file that shared the call: nobody can say whose da
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import platform
 import re
@@ -40,6 +41,8 @@ LOOK_EVERY = 0.005
 _MOUNTS = Path("/proc/self/mountinfo")
 _MEMORY = Path("/proc/meminfo")
 _DIRTY = re.compile(rb"^(?:Dirty|Writeback): +(\d+) kB$", re.MULTILINE)
+_NOT_ALLOWED = (errno.EPERM, errno.ENOSYS)
+"""What a system answers that does not let a process make a call, and then has not made it."""
 _WAIT_BEFORE = 1
 """SYNC_FILE_RANGE_WAIT_BEFORE: wait for what is being written, and say whether it could be."""
 
@@ -83,12 +86,15 @@ class FileSystem:
             self._looked, self._busy = now, dirty_bytes() > MOST_DIRTY
         return self._busy
 
-    def sync(self, files: Sequence[WritableFile]) -> list[SyncFailedError | None]:
+    def sync(self, files: Sequence[WritableFile]) -> list[SyncFailedError | None] | None:
         """Make data and length of all files durable; for each what it failed with, or None.
 
-        Like `WritableFile.sync`: what failed must not be tried again and believed.
+        Like `WritableFile.sync`: what failed must not be tried again and believed.  None instead of the list: this process may
+        not make these calls, and each file has to be synced by itself.
         """
         failed = self._failed(files)
+        if failed is None:
+            return None
         for file, error in zip(files, failed, strict=True):
             if error is None:
                 disk.synced(file.path)
@@ -97,13 +103,18 @@ class FileSystem:
             for file, error in zip(files, failed, strict=True)
         ]
 
-    def _failed(self, files: Sequence[WritableFile]) -> list[OSError | None]:
+    def _failed(self, files: Sequence[WritableFile]) -> list[OSError | None] | None:
         """For each file what it cannot be believed for.  Whatever ends a call early, nothing counts as synced."""
         try:
             if self._descriptor is None:
                 raise OSError(f"{self._path}: closed")
             whole = _called(self._sync_file_system, self._descriptor)
-            return [_called(self._sync_range, file.fileno(), 0, 0, _WAIT_BEFORE) or whole for file in files]
+            if whole is not None and whole.errno in _NOT_ALLOWED:
+                return None
+            own = [_called(self._sync_range, file.fileno(), 0, 0, _WAIT_BEFORE) for file in files]
+            if whole is None and any(error is not None and error.errno in _NOT_ALLOWED for error in own):
+                return None
+            return [error or whole for error in own]
         except BaseException as error:
             cause = OSError(f"the sync was not carried out: {type(error).__name__}: {error}")
             return [cause] * len(files)

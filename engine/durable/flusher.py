@@ -86,7 +86,9 @@ class Flusher:
 
         `file_system`: what may be flushed as a whole; it is closed with the flusher.
         """
-        self._log, self._most, self._file_system = log, threads, file_system
+        self._log, self._most = log, threads
+        self._file_system = file_system
+        self._allowed = True
         self._lock = threading.Lock()
         self._idle: list[_Thread] = []
         self._threads: list[threading.Thread] = []
@@ -100,7 +102,9 @@ class Flusher:
         if len(files) <= 1:
             return [_synced(file) for file in files]
         if (whole := self._at_once(files)) is not None:
-            return whole.sync(files)
+            if (errors := whole.sync(files)) is not None:
+                return errors
+            self._note_not_allowed()
         helpers = self._helpers(len(files) - 1)
         flush = _Round(files, len(helpers) + 1)
         for share, helper in enumerate(helpers, start=1):
@@ -113,9 +117,18 @@ class Flusher:
     def _at_once(self, files: Sequence[WritableFile]) -> FileSystem | None:
         """What to flush as a whole; None where each file is to be synced by itself."""
         whole = self._file_system
-        if whole is None or self._closed or len(files) < FEWEST_AT_ONCE:
+        if whole is None or not self._allowed or self._closed or len(files) < FEWEST_AT_ONCE:
             return None
         return whole if whole.holds(files) and not whole.busy else None
+
+    def _note_not_allowed(self) -> None:
+        """This process may not flush a file system: never try it again, and say so once."""
+        with self._lock:
+            first, self._allowed = self._allowed, False
+        if first:
+            self._log.warning(
+                "the system lets nobody flush a file system here (syncfs): each file is flushed by itself"
+            )
 
     def _helpers(self, wanted: int) -> list[_Thread]:
         """Threads that have nothing to do, up to `wanted`; new ones are started up to the bound."""

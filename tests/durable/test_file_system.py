@@ -139,6 +139,39 @@ def test_a_file_system_that_failed_is_believed_for_no_file(
     assert whole.sync(files[:1]) == [None]
 
 
+@pytest.mark.parametrize("number", [errno.EPERM, errno.ENOSYS])
+@pytest.mark.parametrize("which", ["whole", "file"])
+def test_where_a_call_is_not_allowed_each_file_is_synced_by_itself_from_then_on(
+    whole: FileSystem,
+    files: list[WritableFile],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    number: int,
+    which: str,
+) -> None:
+    """A sandbox's answer is no failure of the disk; and what the disk failed with is believed, whatever else is answered."""
+    calls, synced = Calls(whole, monkeypatch), []
+    real = os.fdatasync
+    monkeypatch.setattr(os, "fdatasync", lambda descriptor: (synced.append(descriptor), real(descriptor))[1])
+    monkeypatch.setattr(file_system, "dirty_bytes", lambda: 0)
+    if which == "whole":
+        calls.whole_fails = number
+    else:
+        calls.file_fails = {files[-1].fileno(): number}
+        calls.whole_fails = errno.EIO
+        assert None not in (whole.sync(files) or [None])
+        calls.whole_fails = 0
+    calls.made.clear()
+    flusher = Flusher(log=LOG, threads=1, file_system=whole)
+    for turn in (1, 2):
+        assert flusher.flush(files) == [None] * len(files)
+        assert len(synced) == turn * len(files)
+    assert calls.made.count("whole") == 1
+    assert caplog.text.count("syncfs") == 1
+    flusher.close()
+    assert whole._descriptor is None
+
+
 def test_whatever_ends_it_early_nothing_counts_as_synced(whole: FileSystem, files: list[WritableFile]) -> None:
     files[3].close()
     assert "file is closed" in str(whole.sync(files)[0])
