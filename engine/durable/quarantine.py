@@ -27,7 +27,7 @@ import itertools
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -98,7 +98,10 @@ def _entry_directories(storage: Path) -> list[Path]:
 
 
 def _all_entries(storage: Path, store: Store) -> list[QuarantineEntry]:
-    entries = [read_entry(path, store.state_files) for path in _entry_directories(storage)]
+    return _in_order(read_entry(path, store.state_files) for path in _entry_directories(storage))
+
+
+def _in_order(entries: Iterable[QuarantineEntry | None]) -> list[QuarantineEntry]:
     return sorted((entry for entry in entries if entry is not None), key=lambda entry: entry.number)
 
 
@@ -276,12 +279,12 @@ def roll_back_interrupted(storage: Path, store: Store) -> tuple[QuarantineEntry,
     A move in whose midst a process died is made durable first.  Raises DamageError when a file was changed by somebody else since
     (nothing of that repair is changed then), DiskError.
     """
-    left = interrupted(storage, store)
+    entries = {path: read_entry(path, store.state_files) for path in _entry_directories(storage)}
+    left = [entry for entry in _in_order(entries.values()) if entry.state in INTERRUPTED]
     settle_interrupted(left)
     if not left:
         settle_relocations(storage)
-    for path in _entry_directories(storage):
-        found = read_entry(path, store.state_files)
+    for path, found in entries.items():
         if found is None or found.state is RepairState.PREPARING:
             _discard(path)
         elif found.state not in INTERRUPTED:

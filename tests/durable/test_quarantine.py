@@ -31,7 +31,7 @@ from tests.repair.trees import (
 from waltzctl.engine.durable import disk, execution, journal, quarantine
 from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.durable.edits import Cut, Edit, Overwrite, Remove, Replace
-from waltzctl.engine.durable.manifest import KeptMove, QuarantineEntry, RepairState
+from waltzctl.engine.durable.manifest import KeptMove, QuarantineEntry, RepairState, write_entry
 from waltzctl.engine.durable.undoable import check_as_left
 from waltzctl.engine.errors import (
     DamageError,
@@ -535,7 +535,8 @@ def test_what_was_interrupted_is_settled_first_and_taken_back_latest_first(
     entries = [run(tree, [Cut(tree / "0/a.seg", size)]) for size in (90, 80)]
     left = (replace(entries[0], state=RepairState.PREPARED), replace(entries[1], state=RepairState.UNDOING))
     done: list[tuple[object, ...]] = []
-    monkeypatch.setattr(quarantine, "interrupted", lambda *_: left)
+    for entry in left:
+        write_entry(entry)
     monkeypatch.setattr(quarantine, "settle_interrupted", lambda given: done.append(("settle", *given)))
     monkeypatch.setattr(quarantine, "ways_back", lambda _: [])
     monkeypatch.setattr(quarantine, "_take_back", lambda entry, state, _: done.append((entry, state)) or entry)
