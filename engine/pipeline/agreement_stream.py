@@ -7,9 +7,9 @@ would have to keep every transaction above the mark with its data; here the stat
 - up to which id transactions were decided, and
 - of each replica up to which record its copies were looked at, by the anchor that tells whether it is still the same record.
 
-So a batch is a function of two offsets, Spark may ask for it again, and a killed run goes on where it was.  A task has one
-partition and `CHUNK` ids at most; replicas that were behind are compared again from where they were, with the others beside
-them.
+So a batch is a function of two offsets, Spark may ask for it again, and a killed run goes on where it was.  A task has chunks
+of one partition, of `CHUNK` ids at most, which it compares one after another: a chunk of every replica is in memory at a time.
+Replicas that were behind are compared again from where they were, with the others beside them.
 
 As JSON: ``{"version": 1, "partitions": {"0": {"decided": 41, "seen": {"/data/node-1": ANCHOR}}}, "keys": {...}}``.
 """
@@ -40,6 +40,7 @@ from waltzctl.engine.pipeline.replica_stream import (
     replica_readers,
 )
 from waltzctl.engine.pipeline.schemas import AGREED, COPY, DIFFERENCES
+from waltzctl.engine.scan import kernels
 from waltzctl.engine.spark.data_loss import Losses
 from waltzctl.engine.spark.offsets import BEGINNING, Anchor, StreamOffset, history_changed, share
 from waltzctl.engine.spark.plain_errors import plain_errors
@@ -47,11 +48,13 @@ from waltzctl.engine.spark.stream_reader import (
     ADMISSION,
     INTACT,
     LOW_WATER_MARK,
+    TASK_WEIGHT,
     History,
     StreamPart,
     SupportsTriggerAvailableNow,
     limit_of,
 )
+from waltzctl.engine.spark.worker_memory import keep_freed_memory
 
 if ADMISSION:
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
@@ -61,7 +64,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 CHUNK = 1 << 16
-"""Transactions of one partition that a task compares at most."""
+"""Transactions that are compared at a time, at most."""
 _SAME = ("request_id", "header", "data_length", "data_checksum", "data")
 """Columns by which two intact copies are the same bytes."""
 
@@ -120,13 +123,26 @@ class ChunkOfReplica:
     seen: Seen
 
 
-class AgreementTask(InputPartition):
-    """Ids `first` to `stop` - 1 of a partition; `decided`: up to which id earlier batches decided."""
+@dataclass(frozen=True, slots=True)
+class ChunkOfIds:
+    """Ids `first` to `stop` - 1, and what is read of each replica for them."""
 
-    def __init__(self, partition: int, first: int, stop: int, decided: int, copies: Sequence[ChunkOfReplica]) -> None:
+    first: int
+    stop: int
+    copies: tuple[ChunkOfReplica, ...]
+
+    @property
+    def bytes(self) -> int:
+        """About as many as are read of the replica that has most of them."""
+        return max((sum(part.bytes for part in one.parts) for one in self.copies), default=0)
+
+
+class AgreementTask(InputPartition):
+    """Chunks of a partition, in order; `decided`: up to which id earlier batches decided."""
+
+    def __init__(self, partition: int, decided: int, chunks: Sequence[ChunkOfIds]) -> None:
         super().__init__(None)
-        self.partition, self.first, self.stop, self.decided = partition, first, stop, decided
-        self.copies = tuple(copies)
+        self.partition, self.decided, self.chunks = partition, decided, tuple(chunks)
 
 
 @plain_errors
@@ -229,7 +245,7 @@ class AgreementReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         tasks: list[InputPartition] = []
         for number, goal in sorted(ended.items()):
             tasks += self._tasks(number, begun.get(number, NOTHING), goal)
-        return tasks or [AgreementTask(-1, 0, 0, -1, ())]
+        return tasks or [AgreementTask(-1, -1, ())]
 
     def _tasks(self, number: int, before: Reached, after: Reached) -> Iterator[AgreementTask]:
         places = [place for place in self._histories if place in after.seen]
@@ -242,10 +258,19 @@ class AgreementReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if after.of(place).transaction_id > before.of(place).transaction_id
         ]
         low = min([*behind, before.decided]) if behind or after.decided > before.decided else after.decided
+        packed: list[ChunkOfIds] = []
+        weight = 0
         for first in range(low + 1, after.decided + 1, CHUNK):
             last = min(first + CHUNK - 1, after.decided)
-            copies = [self._chunk(place, number, first, last, before, after) for place in places]
-            yield AgreementTask(number, first, last + 1, before.decided, copies)
+            copies = tuple(self._chunk(place, number, first, last, before, after) for place in places)
+            chunk = ChunkOfIds(first, last + 1, copies)
+            if packed and weight + chunk.bytes > TASK_WEIGHT:
+                yield AgreementTask(number, before.decided, packed)
+                packed, weight = [], 0
+            packed.append(chunk)
+            weight += chunk.bytes
+        if packed:
+            yield AgreementTask(number, before.decided, packed)
 
     def _confirm(self, place: str, number: int, anchor: Anchor) -> None:
         if not anchor.identified:
@@ -266,26 +291,29 @@ class AgreementReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The rows of one task."""
+        assert isinstance(partition, AgreementTask)
+        kernels.choose(sum(part.bytes for chunk in partition.chunks for one in chunk.copies for part in one.parts))
+        keep_freed_memory()
+        for chunk in partition.chunks:
+            yield from self._rows(partition, chunk)
+
+    def _rows(self, task: AgreementTask, chunk: ChunkOfIds) -> Iterator[pa.RecordBatch]:
+        """What comes of one chunk."""
         import pyarrow as pa
 
-        assert isinstance(partition, AgreementTask)
-        if partition.stop <= partition.first:
+        tables = [self._copies(one) for one in chunk.copies]
+        found = _compared(chunk, tables, task.decided)
+        if not self._differences:
+            for one in found:
+                if isinstance(one, AgreedTransactions):
+                    yield from _transactions(one, tables[one.version])
             return
-        tables = [self._copies(one) for one in partition.copies]
-        found = list(_compared(partition, tables))
-        places = [one.place for one in partition.copies]
-        if self._differences:
-            rows = [
-                _as_row(one, partition.partition, places, tables)
-                for one in found
-                if not isinstance(one, AgreedTransactions)
-            ]
-            if rows:
-                yield from pa.Table.from_pylist(rows, schema=DIFFERENCES).to_batches()
-            return
-        for one in found:
-            if isinstance(one, AgreedTransactions):
-                yield from _transactions(one, tables[one.version])
+        places = [one.place for one in chunk.copies]
+        rows = [
+            _as_row(one, task.partition, places, tables) for one in found if not isinstance(one, AgreedTransactions)
+        ]
+        if rows:
+            yield from pa.Table.from_pylist(rows, schema=DIFFERENCES).to_batches()
 
     def _copies(self, chunk: ChunkOfReplica) -> _Copies:
         import pyarrow as pa
@@ -341,10 +369,10 @@ class _Copies:
         return equal
 
 
-def _compared(task: AgreementTask, copies: Sequence[_Copies]) -> Iterator[Outcome]:
+def _compared(chunk: ChunkOfIds, copies: Sequence[_Copies], decided: int) -> Iterator[Outcome]:
     same = [[one.same_as(other) for other in copies[:row]] for row, one in enumerate(copies)]
-    found = versions_of(task.first, task.stop, [one.ids for one in copies], same, [one.damaged for one in copies])
-    yield from outcomes(task.first, found, [one.seen for one in task.copies], task.decided)
+    found = versions_of(chunk.first, chunk.stop, [one.ids for one in copies], same, [one.damaged for one in copies])
+    yield from outcomes(chunk.first, found, [one.seen for one in chunk.copies], decided)
 
 
 def _transactions(agreed: AgreedTransactions, copies: _Copies) -> Iterator[pa.RecordBatch]:

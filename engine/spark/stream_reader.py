@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.scan import kernels
 from waltzctl.engine.spark.data_loss import OPTION, Losses, fails_on_loss
 from waltzctl.engine.spark.offsets import (
     BEGINNING,
@@ -391,6 +392,7 @@ class WaltzStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The rows of one task.  Raises DamageError in the end where transactions are lost and the query is to fail for that."""
         assert isinstance(partition, TaskParts)
+        kernels.choose(sum(part.bytes for part in partition.parts))  # many small parts, too, are worth compiled code
         losses = Losses(wanted=self._options.fail_on_loss)
         for part in partition.parts:
             yield from self._history.read(part, losses)
