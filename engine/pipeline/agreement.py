@@ -19,7 +19,7 @@ an intact copy was seen in an earlier batch  nothing; a copy with other bytes is
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -80,14 +80,14 @@ def versions_of(
     first: int,
     stop: int,
     ids: Sequence[NDArray[np.int64]],
-    same: Sequence[Sequence[NDArray[np.bool_]]],
+    same: Callable[[int, int], NDArray[np.bool_]],
     damaged: Sequence[Sequence[tuple[int, int]]],
 ) -> NDArray[np.int64]:
     """For each replica (rows) and id from `first` on (columns) the version, as `Run.versions` has it.
 
-    `ids`: what each replica has intact, rising.  ``same[i][j]``, for j < i: whether replica i holds the same bytes as j, for
-    each of the ids that both have, in order.  `damaged`: ids (first, behind the last) that a replica held and that are not to
-    be believed.
+    `ids`: what each replica has intact, rising.  ``same(i, j)``, for j < i: whether replica i holds the same bytes as j, for each
+    of the ids that both have, in order; it is asked only where i is not known to hold what an earlier one does.  `damaged`: ids
+    (first, behind the last) that a replica held and that are not to be believed.
     """
     found = np.full((len(ids), stop - first), ABSENT, dtype=np.int64)
     for row, spans in enumerate(damaged):
@@ -96,10 +96,19 @@ def versions_of(
     for row, have in enumerate(ids):
         found[row, have - first] = row
         for other in range(row):
-            common = np.intersect1d(have, ids[other], assume_unique=True)[same[row][other]] - first
-            still = common[found[row, common] == row]
-            found[row, still] = found[other, still]
+            common = common_ids(have, ids[other]) - first
+            still = found[row, common] == row
+            if still.any():
+                alike = common[still & same(row, other)]
+                found[row, alike] = found[other, alike]
     return found
+
+
+def common_ids(one: NDArray[np.int64], other: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The ids that stand in both, each of which rises."""
+    if np.array_equal(one, other):  # as nearly always
+        return one
+    return np.intersect1d(one, other, assume_unique=True)
 
 
 def outcomes(first: int, versions: NDArray[np.int64], seen: Sequence[Seen], decided: int) -> Iterator[Outcome]:

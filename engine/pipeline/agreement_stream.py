@@ -29,6 +29,7 @@ from waltzctl.engine.pipeline.agreement import (
     Nowhere,
     Outcome,
     Seen,
+    common_ids,
     outcomes,
     versions_of,
 )
@@ -338,7 +339,8 @@ class _Copies:
         import pyarrow.compute as pc
 
         intact = pc.and_(pc.is_null(rows["finding"]), pc.is_valid(rows["data_length"]))
-        kept = rows.filter(intact)
+        whole = not rows.num_rows or pc.all(intact).as_py()
+        kept = rows if whole else rows.filter(intact)
         ids = kept["transaction_id"].to_numpy()
         if len(ids) and (ids[1:] <= ids[:-1]).any():  # segments that overlap tell some ids twice: the first one counts
             import numpy as np
@@ -346,7 +348,7 @@ class _Copies:
             kept = kept.take(np.unique(ids, return_index=True)[1])
         self.table = kept
         self.ids = kept["transaction_id"].to_numpy()
-        bad = rows.filter(pc.invert(intact)).select(["transaction_id", "missing"]).to_pylist()
+        bad = [] if whole else rows.filter(pc.invert(intact)).select(["transaction_id", "missing"]).to_pylist()
         self.damaged = [
             (one["transaction_id"], one["transaction_id"] + max(1, one["missing"] or 1))
             for one in bad
@@ -358,9 +360,15 @@ class _Copies:
         import numpy as np
         import pyarrow.compute as pc
 
-        _, mine, theirs = np.intersect1d(self.ids, other.ids, assume_unique=True, return_indices=True)
-        left, right = self.table.select(_SAME).take(mine), other.table.select(_SAME).take(theirs)
-        equal = np.ones(len(mine), dtype=bool)
+        left, right = self.table.select(_SAME), other.table.select(_SAME)
+        common = common_ids(self.ids, other.ids)
+        if len(common) != len(self.ids):
+            left = left.take(self.ids.searchsorted(common))
+        if len(common) != len(other.ids):
+            right = right.take(other.ids.searchsorted(common))
+        equal = np.ones(len(common), dtype=bool)
+        if left.equals(right):  # as nearly always; where it is not, by itself for each id
+            return equal
         for name in _SAME:
             one, two = left[name].combine_chunks(), right[name].combine_chunks()
             pairs = zip(one.flatten(), two.flatten(), strict=True) if name == "request_id" else ((one, two),)
@@ -370,8 +378,13 @@ class _Copies:
 
 
 def _compared(chunk: ChunkOfIds, copies: Sequence[_Copies], decided: int) -> Iterator[Outcome]:
-    same = [[one.same_as(other) for other in copies[:row]] for row, one in enumerate(copies)]
-    found = versions_of(chunk.first, chunk.stop, [one.ids for one in copies], same, [one.damaged for one in copies])
+    found = versions_of(
+        chunk.first,
+        chunk.stop,
+        [one.ids for one in copies],
+        lambda row, other: copies[row].same_as(copies[other]),
+        [one.damaged for one in copies],
+    )
     yield from outcomes(chunk.first, found, [one.seen for one in chunk.copies], decided)
 
 
@@ -380,7 +393,7 @@ def _transactions(agreed: AgreedTransactions, copies: _Copies) -> Iterator[pa.Re
 
     begin, end = copies.ids.searchsorted([agreed.first, agreed.stop])
     rows = copies.table.slice(begin, end - begin).select(AGREED.names[:-1])
-    held = pa.array([agreed.replicas] * rows.num_rows, pa.int32())
+    held = pa.repeat(pa.scalar(agreed.replicas, pa.int32()), rows.num_rows)
     yield from rows.append_column(AGREED.field("replicas"), held).cast(AGREED).to_batches()
 
 

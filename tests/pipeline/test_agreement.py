@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from waltzctl.engine.pipeline.agreement import (
     Nowhere,
     Outcome,
     Seen,
+    common_ids,
     outcomes,
     versions_of,
 )
@@ -94,7 +96,28 @@ def test_however_copies_are_cut_into_batches_an_id_is_agreed_once_at_most(signs:
 
 def test_versions_are_numbered_by_the_first_replica_that_holds_the_same_bytes() -> None:
     ids = np.arange(5, 8)
-    yes = np.ones(3, dtype=bool)
-    same = [[], [yes], [np.array([True, False, True]), np.array([True, False, True])]]
-    found = versions_of(4, 10, [ids, ids, ids], same, [[(4, 5)], [], [(8, 20)]])
+    yes, partly = np.ones(3, dtype=bool), np.array([True, False, True])
+    same = {(1, 0): yes, (2, 0): partly, (2, 1): partly}
+    found = versions_of(4, 10, [ids, ids, ids], lambda *pair: same[pair], [[(4, 5)], [], [(8, 20)]])
     assert found.tolist() == [[-2, 0, 0, 0, -1, -1], [-1, 0, 0, 0, -1, -1], [-1, 0, 2, 0, -2, -2]]
+
+
+def test_copies_are_compared_only_where_they_are_not_known_to_be_an_earlier_one_s() -> None:
+    asked: list[tuple[int, int]] = []
+
+    def same(row: int, other: int) -> Any:
+        asked.append((row, other))
+        return np.array([True, True, False])[: len(common_ids(ids[row], ids[other]))]
+
+    ids = [np.arange(0, 2), np.arange(0, 2), np.arange(0, 3), np.arange(0, 3), np.arange(7, 9)]
+    found = versions_of(0, 9, ids, same, [[]] * 5)
+    assert asked == [(1, 0), (2, 0), (3, 0), (3, 2)], "what 3 lacks of 0 it may have of 2; of 1 nothing is open"
+    assert found[:4, :3].tolist() == [[0, 0, -1], [0, 0, -1], [0, 0, 2], [0, 0, 3]]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "common"),
+    [([1, 2, 5], [1, 2, 5], [1, 2, 5]), ([1, 2, 5], [2, 5, 9], [2, 5]), ([1], [2], []), ([], [], []), ([], [3], [])],
+)
+def test_the_ids_that_both_have(one: list[int], other: list[int], common: list[int]) -> None:
+    assert common_ids(np.array(one, np.int64), np.array(other, np.int64)).tolist() == common

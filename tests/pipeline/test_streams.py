@@ -22,10 +22,12 @@ from tests.spark.nodes import served
 from tests.spark.object_store import running_store
 from tests.spark.streaming import SCHEMA, damage
 from waltzctl.engine.errors import InvalidRequestError, MismatchError, StalePlanError
+from waltzctl.engine.pipeline import agreement_stream as agreement_module
 from waltzctl.engine.pipeline.agreement_stream import agreement_stream
 from waltzctl.engine.pipeline.pipeline_data_source import ReplicasReader
 from waltzctl.engine.pipeline.replica_stream import replica_set_stream
 from waltzctl.engine.pipeline.schemas import COPY
+from waltzctl.engine.scan import kernels
 
 Row = dict[str, Any]
 
@@ -109,6 +111,47 @@ def test_all_replicas_records_once_whatever_the_batches(tmp_path: Path, limit: i
     assert query.run() == []
     query.sources = (one, two)
     assert query.run() == []
+
+
+@pytest.mark.parametrize(
+    ("chunk", "weight", "tasks"), [(1 << 16, 64 << 20, 1), (10, 64 << 20, 1), (10, 0, 10), (7, 1, 15)]
+)
+def test_chunks_are_compared_one_after_another_and_packed_into_tasks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int, weight: int, tasks: int
+) -> None:
+    """A copy that is damaged, one that is behind and one with other bytes come out the same, however it is cut."""
+    one, two = replica(tmp_path / "1", 120, mark=99), replica(tmp_path / "2", 60, mark=59)
+    three = replica(tmp_path / "3", 120, mark=0, seed=5)
+    damage(one, 0, 20)
+
+    def told(kind: str) -> list[Row]:
+        return sorted(Query(kind, one, two, three).run(), key=lambda row: (row["transaction_id"], row.get("node")))
+
+    shown = [told(kind) for kind in ("transactions", "differences")]
+    monkeypatch.setattr(agreement_module, "CHUNK", chunk)
+    monkeypatch.setattr(agreement_module, "TASK_WEIGHT", weight)
+    assert [told(kind) for kind in ("transactions", "differences")] == shown
+    query = Query("transactions", one, two, three)
+    with contextlib.closing(Stopping(query.reader())) as made:
+        end = made.reader.latestOffset(query.offset, made.reader.getDefaultReadLimit())
+        planned = made.reader.partitions(query.offset, end)
+    assert len(planned) == tasks
+    covered = [number for task in planned for part in task.chunks for number in range(part.first, part.stop)]
+    assert covered == list(range(100))
+
+
+def test_a_task_with_much_to_read_is_read_by_compiled_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However small its parts are: they count together."""
+    chosen: list[int] = []
+    real = kernels.choose
+    monkeypatch.setattr(kernels, "choose", lambda size, compiled=None: (chosen.append(size), real(size, compiled))[1])
+    one = replica(tmp_path / "1", 120, mark=119)
+    size = sum(path.stat().st_size for path in (one / "0").glob("*.seg"))
+    Query("records", one).run()
+    assert max(chosen) >= size - 3 * 128
+    chosen.clear()
+    Query("transactions", one).run()
+    assert max(chosen) >= size - 3 * 128
 
 
 @pytest.mark.parametrize("limit", [None, 9])
