@@ -7,9 +7,9 @@ given apart. Sections: `engines` (verify of 4 GiB by the local engine and by Spa
 4 GiB instead of 64 small ones), `sizes` (verify of 256 MiB to 8 GiB: a straight line?), `memory` (with `sizes`: resident
 memory of Spark's Python workers), `segments` (10 to 10,000: planning), `queries` (records a second of the data source; bytes
 that a filter leaves unread), `tables` (from the log to the tables records and transactions, beside a source that has its batches
-ready: 4 GiB of 100 B and of 1 KiB, one replica and three, one core and two; a second run with 1 % more; `--size` for other
-sizes). Kafka's source is not among them: it needs a broker, which this program does not start. --quick divides every size by
-eight.
+ready: 4 GiB of 100 B and of 1 KiB, one replica and three, one core and two; a second run with 1 % more; `--size`,
+`--record-size`, `--replicas` for others). Kafka's source is not among them: it needs a broker, which this program does not
+start. --quick divides every size by eight.
 """
 
 from __future__ import annotations
@@ -217,11 +217,13 @@ def queries(figures: Figures, place: Path, scale: int, repeat: int) -> None:
         )
 
 
-def log_to_tables(figures: Figures, place: Path, size: int, repeat: int) -> None:
+def log_to_tables(
+    figures: Figures, place: Path, size: int, repeat: int, records: tuple[int, ...], copies: tuple[int, ...]
+) -> None:
     from tables import make_log, measure, register
 
     print(f"from the log to tables: {size / GIB:.2g} GiB for each replica; medians of {repeat}")
-    cases = itertools.product((100, 1024), (1, 3), ("local[1]", "local[2]"))
+    cases = itertools.product(records, copies, ("local[1]", "local[2]"))
     for number, (record_size, replicas, master) in enumerate(cases):
         log = make_log(place / f"log-{number}", size, record_size, replicas)
         with session(master, figures) as opened:
@@ -248,6 +250,10 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--only", choices=SECTIONS)
     parser.add_argument("--size", type=float, default=4.0, help="of a replica in the section tables, GiB")
+    parser.add_argument(
+        "--record-size", type=int, action="append", help="in the section tables: 100, 1024 unless given"
+    )
+    parser.add_argument("--replicas", type=int, action="append", help="in the section tables: 1, 3 unless given")
     parser.add_argument("--directory", type=Path)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
@@ -261,7 +267,8 @@ def main() -> None:
     if arguments.only in (None, "tables"):
         size = int(arguments.size * GIB) // scale
         with workplace(arguments.directory, 7 * size) as place:
-            log_to_tables(figures, place, size, arguments.repeat)
+            records, copies = tuple(arguments.record_size or (100, 1024)), tuple(arguments.replicas or (1, 3))
+            log_to_tables(figures, place, size, arguments.repeat, records, copies)
     if arguments.json:
         print(json.dumps(figures.values, indent=1))
 
