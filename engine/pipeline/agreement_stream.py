@@ -66,6 +66,8 @@ if TYPE_CHECKING:
 
 CHUNK = 1 << 16
 """Transactions that are compared at a time, at most."""
+CHUNK_BYTES = 16 << 20
+"""Bytes of a replica's log that are compared at a time, about, where they are more than one record."""
 _SAME = ("request_id", "header", "data_length", "data_checksum", "data")
 """Columns by which two intact copies are the same bytes."""
 
@@ -261,10 +263,7 @@ class AgreementReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         low = min([*behind, before.decided]) if behind or after.decided > before.decided else after.decided
         packed: list[ChunkOfIds] = []
         weight = 0
-        for first in range(low + 1, after.decided + 1, CHUNK):
-            last = min(first + CHUNK - 1, after.decided)
-            copies = tuple(self._chunk(place, number, first, last, before, after) for place in places)
-            chunk = ChunkOfIds(first, last + 1, copies)
+        for chunk in self._chunks(places, number, low + 1, before, after):
             if packed and weight + chunk.bytes > TASK_WEIGHT:
                 yield AgreementTask(number, before.decided, packed)
                 packed, weight = [], 0
@@ -272,6 +271,22 @@ class AgreementReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             weight += chunk.bytes
         if packed:
             yield AgreementTask(number, before.decided, packed)
+
+    def _chunks(
+        self, places: Sequence[str], number: int, first: int, before: Reached, after: Reached
+    ) -> Iterator[ChunkOfIds]:
+        """Ids from `first` to what is decided, as many at a time as have about `CHUNK_BYTES`."""
+        count = CHUNK
+        while first <= after.decided:
+            last = min(first + count - 1, after.decided)
+            copies = tuple(self._chunk(place, number, first, last, before, after) for place in places)
+            chunk = ChunkOfIds(first, last + 1, copies)
+            wanted = max(1, (last + 1 - first) * CHUNK_BYTES // max(1, chunk.bytes))
+            if chunk.bytes > 2 * CHUNK_BYTES and wanted < last + 1 - first:  # cut it by what its records take
+                count = wanted
+                continue
+            yield chunk
+            first, count = last + 1, min(CHUNK, wanted)
 
     def _confirm(self, place: str, number: int, anchor: Anchor) -> None:
         if not anchor.identified:

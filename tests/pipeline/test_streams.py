@@ -140,6 +140,24 @@ def test_chunks_are_compared_one_after_another_and_packed_into_tasks(
     assert covered == list(range(100))
 
 
+@pytest.mark.parametrize("limit", [1, 400, 3000])
+def test_a_chunk_has_a_bounded_number_of_bytes_or_one_transaction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    one, two = replica(tmp_path / "1", 120, mark=99), replica(tmp_path / "2", 60, mark=59)
+    shown = Query("transactions", one, two).run()
+    monkeypatch.setattr(agreement_module, "CHUNK_BYTES", limit)
+    query = Query("transactions", one, two)
+    assert query.run() == shown
+    query = Query("transactions", one, two)
+    with contextlib.closing(Stopping(query.reader())) as made:
+        end = made.reader.latestOffset(query.offset, made.reader.getDefaultReadLimit())
+        chunks = [chunk for task in made.reader.partitions(query.offset, end) for chunk in task.chunks]
+    assert [number for chunk in chunks for number in range(chunk.first, chunk.stop)] == list(range(100))
+    assert all(chunk.bytes <= 2 * limit or chunk.stop - chunk.first == 1 for chunk in chunks)
+    assert len(chunks) > 2
+
+
 def test_a_task_with_much_to_read_is_read_by_compiled_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However small its parts are: they count together."""
     chosen: list[int] = []
