@@ -95,13 +95,14 @@ class FileSystem:
         failed = self._failed(files)
         if failed is None:
             return None
-        for file, error in zip(files, failed, strict=True):
-            if error is None:
+        errors: list[SyncFailedError | None] = []
+        for file, cause in zip(files, failed, strict=True):
+            if cause is None:
                 disk.synced(file.path)
-        return [
-            None if error is None else SyncFailedError(file.path, None, error, doing="sync, with its file system,")
-            for file, error in zip(files, failed, strict=True)
-        ]
+                errors.append(None)
+            else:
+                errors.append(SyncFailedError(file.path, None, cause, doing="sync, with its file system,"))
+        return errors
 
     def _failed(self, files: Sequence[WritableFile]) -> list[OSError | None] | None:
         """For each file what it cannot be believed for.  Whatever ends a call early, nothing counts as synced."""
@@ -116,14 +117,18 @@ class FileSystem:
                 return None
             return [error or whole for error in own]
         except BaseException as error:
-            cause = OSError(f"the sync was not carried out: {type(error).__name__}: {error}")
-            return [cause] * len(files)
+            return [cut_short(error)] * len(files)
 
     def close(self) -> None:
         """Let go of the directory; a second call does nothing."""
         if self._descriptor is not None:
             descriptor, self._descriptor = self._descriptor, None
             os.close(descriptor)
+
+
+def cut_short(error: BaseException) -> OSError:
+    """The cause to tell where something else than the disk ended a sync."""
+    return OSError(f"the sync was not carried out: {type(error).__name__}: {error}")
 
 
 def _called(function: Callable[..., int], *arguments: object) -> OSError | None:

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Sequence
 
 from waltzctl.engine.durable.disk import WritableFile
-from waltzctl.engine.durable.file_system import FileSystem
+from waltzctl.engine.durable.file_system import FileSystem, cut_short
 from waltzctl.engine.errors import SyncFailedError
 
 MOST_THREADS = 15
@@ -60,8 +60,7 @@ def _synced(file: WritableFile) -> SyncFailedError | None:
     except SyncFailedError as error:
         return error
     except BaseException as error:
-        cause = OSError(f"the sync was not carried out: {type(error).__name__}: {error}")
-        return SyncFailedError(file.path, None, cause, doing="sync")
+        return SyncFailedError(file.path, None, cut_short(error), doing="sync")
     return None
 
 

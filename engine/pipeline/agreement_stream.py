@@ -54,6 +54,7 @@ from waltzctl.engine.spark.stream_reader import (
     StreamPart,
     SupportsTriggerAvailableNow,
     limit_of,
+    pack_parts,
 )
 from waltzctl.engine.spark.worker_memory import keep_freed_memory
 
@@ -125,6 +126,11 @@ class ChunkOfReplica:
     parts: tuple[StreamPart, ...]
     seen: Seen
 
+    @property
+    def bytes(self) -> int:
+        """About as many as are read."""
+        return sum(part.bytes for part in self.parts)
+
 
 @dataclass(frozen=True, slots=True)
 class ChunkOfIds:
@@ -137,7 +143,7 @@ class ChunkOfIds:
     @property
     def bytes(self) -> int:
         """About as many as are read of the replica that has most of them."""
-        return max((sum(part.bytes for part in one.parts) for one in self.copies), default=0)
+        return max((one.bytes for one in self.copies), default=0)
 
 
 class AgreementTask(InputPartition):
@@ -261,16 +267,9 @@ class AgreementReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if after.of(place).transaction_id > before.of(place).transaction_id
         ]
         low = min([*behind, before.decided]) if behind or after.decided > before.decided else after.decided
-        packed: list[ChunkOfIds] = []
-        weight = 0
-        for chunk in self._chunks(places, number, low + 1, before, after):
-            if packed and weight + chunk.bytes > TASK_WEIGHT:
-                yield AgreementTask(number, before.decided, packed)
-                packed, weight = [], 0
-            packed.append(chunk)
-            weight += chunk.bytes
-        if packed:
-            yield AgreementTask(number, before.decided, packed)
+        chunks = self._chunks(places, number, low + 1, before, after)
+        for packet in pack_parts(chunks, TASK_WEIGHT):
+            yield AgreementTask(number, before.decided, packet)
 
     def _chunks(
         self, places: Sequence[str], number: int, first: int, before: Reached, after: Reached
@@ -308,7 +307,7 @@ class AgreementReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The rows of one task."""
         assert isinstance(partition, AgreementTask)
-        kernels.choose(sum(part.bytes for chunk in partition.chunks for one in chunk.copies for part in one.parts))
+        kernels.choose(sum(one.bytes for chunk in partition.chunks for one in chunk.copies))
         keep_freed_memory()
         for chunk in partition.chunks:
             yield from self._rows(partition, chunk)

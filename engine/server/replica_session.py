@@ -273,11 +273,7 @@ class ReplicaSession:
             if era != self._era or storage is None:
                 return
             await storage.append(session.session_id, session.partition, records)
-        except StoreSessionClosedError as error:
-            if era == self._era:
-                self.fail(error)
-            return
-        except (PeerError, RemoteError) as error:
+        except (StoreSessionClosedError, PeerError, RemoteError) as error:
             if era == self._era:
                 self.fail(error)
             return

@@ -8,9 +8,9 @@ batch, and the last record of each of its parts while it is read.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
@@ -49,7 +49,7 @@ except ImportError:  # Spark 4.1 takes what `latestOffset` says
 
 __all__ = [
     "ADMISSION", "INTACT", "KNOWN", "LIMIT", "LOW_WATER_MARK", "TASK_WEIGHT", "UP_TO", "History", "StreamOptions", "StreamPart",
-    "SupportsTriggerAvailableNow", "TaskParts", "WaltzStreamReader", "limit_of", "path_of", "stream_options",
+    "SupportsTriggerAvailableNow", "TaskParts", "WaltzStreamReader", "limit_of", "pack_parts", "path_of", "stream_options",
 ]  # fmt: skip
 TASK_WEIGHT = 64 << 20
 """Bytes, about, that ranges are packed together to, for one task."""
@@ -139,6 +139,9 @@ class StreamPart(Protocol):
         """About as many as are read."""
 
 
+Weighed = TypeVar("Weighed", bound=StreamPart)
+
+
 class History(Protocol):
     """The transactions of a storage's partitions, as they are now.  Can be pickled before it was used."""
 
@@ -178,8 +181,27 @@ class TaskParts(InputPartition):
         super().__init__(None)
         self.parts = tuple(parts)
 
+    @property
+    def bytes(self) -> int:
+        """About as many as are read."""
+        return sum(part.bytes for part in self.parts)
+
     def __repr__(self) -> str:
-        return f"{len(self.parts)} parts, {sum(part.bytes for part in self.parts)} bytes"
+        return f"{len(self.parts)} parts, {self.bytes} bytes"
+
+
+def pack_parts(parts: Iterable[Weighed], most: int) -> Iterator[list[Weighed]]:
+    """Neighbours together, of about `most` bytes at most, or one."""
+    packet: list[Weighed] = []
+    weight = 0
+    for part in parts:
+        if packet and weight + part.bytes > most:
+            yield packet
+            packet, weight = [], 0
+        packet.append(part)
+        weight += part.bytes
+    if packet:
+        yield packet
 
 
 @plain_errors
@@ -356,9 +378,11 @@ class WaltzStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for one in (begin, finish):
             check_same_cluster(one, key, self._history.place)
         self._check_kept(begin, finish)
-        tasks: list[InputPartition] = []
-        packed: list[StreamPart] = []
-        weight = 0
+        parts = self._parts(begin, finish)
+        return [TaskParts(packet) for packet in pack_parts(parts, TASK_WEIGHT)] or [TaskParts(())]
+
+    def _parts(self, begin: StreamOffset, finish: StreamOffset) -> Iterator[StreamPart]:
+        """What lies between two offsets, partition by partition.  Raises StalePlanError where it is not there any more."""
         for number in sorted(finish.partitions):
             low, high = begin.at(number), finish.partitions[number]
             if high.transaction_id <= low.transaction_id:
@@ -366,14 +390,7 @@ class WaltzStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     found = high if high.transaction_id == low.transaction_id else None
                     raise history_changed(self._history.place, number, low, found, high.transaction_id)
                 continue
-            low, high = self._confirm(number, low), self._confirm(number, high)
-            for part in self._history.parts(number, low, high):
-                if packed and weight + part.bytes > TASK_WEIGHT:
-                    tasks.append(TaskParts(packed))
-                    packed, weight = [], 0
-                packed.append(part)
-                weight += part.bytes
-        return [*tasks, TaskParts(packed)]
+            yield from self._history.parts(number, self._confirm(number, low), self._confirm(number, high))
 
     def _check_kept(self, begin: StreamOffset, finish: StreamOffset) -> None:
         """No partition is forgotten, as where `latestOffset` did not know where the batch begins."""
@@ -392,7 +409,7 @@ class WaltzStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The rows of one task.  Raises DamageError in the end where transactions are lost and the query is to fail for that."""
         assert isinstance(partition, TaskParts)
-        kernels.choose(sum(part.bytes for part in partition.parts))  # many small parts, too, are worth compiled code
+        kernels.choose(partition.bytes)  # many small parts, too, are worth compiled code
         losses = Losses(wanted=self._options.fail_on_loss)
         for part in partition.parts:
             yield from self._history.read(part, losses)

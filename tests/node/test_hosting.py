@@ -23,6 +23,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from tests.node.running import Peer, append, node_options, run, running
 from tests.node.service_support import LOG, appended, created, record, request_of, run_of, serving
 from tests.node.service_support import Peer as Witness
+from tests.node.test_partition_service import Pool
 from waltzctl.engine.durable import file_system
 from waltzctl.engine.durable.file_system import FileSystem
 from waltzctl.engine.durable.flusher import FEWEST_AT_ONCE
@@ -99,16 +100,8 @@ def test_there_are_as_many_workers_as_partitions_and_two_up_to_a_bound(
     assert (made, flushing) == ([threads, 4], [syncing])
 
 
-class Waiting:
-    """An executor whose jobs are executed when the test says so; it is never at rest, so that appends stand in line."""
-
-    at_rest, others_wait = False, False
-
-    def __init__(self) -> None:
-        self.jobs: list[Any] = []
-
-    def schedule(self, job: Any) -> None:
-        self.jobs.append(job)
+class Waiting(Pool):
+    """Whose jobs are executed when the test says so."""
 
     def close(self) -> None:
         """It has no thread."""
@@ -147,7 +140,7 @@ def test_what_a_pass_wrote_is_flushed_with_its_file_system_where_that_is_a_promi
         service = hosted.service(partition)
         assert service is not None
         service.submit(run_of(witness, [appended(0, partition=partition, sequence=partition)]))
-    waiting.jobs[0].run()  # a pass, which takes all that stands in line
+    waiting.line[0].run()  # a pass, which takes all that stands in line
     failed = whole is not None and number != 0
     assert len(calls) == (whole is not None)
     answers = witness.wait(FEWEST_AT_ONCE)
