@@ -539,8 +539,10 @@ def _kinds() -> Iterable[FindingKind]:
         "If it is dead, its place goes with its session. If it runs, check --advertised-host, its port and its certificate.",
     )  # fmt: skip
     yield FindingKind(
-        Code.SERVER_DIFFERS, repairable, "A log server serves other partitions than the assignment gives it.",
-        "Just after a change this passes by itself. One that stays so does not follow the metadata: restart it.",
+        Code.SERVER_DIFFERS, repairable,
+        "A log server serves other partitions than the assignment gives it, or the assignment was made for other servers than"
+        " those that live.",
+        "Just after a change this passes by itself. One that stays so does not follow the metadata: restart the server.",
     )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ asked                                    what must hold
 =======================================  ================================================================================
 the metadata                             every node is in all three maps; every partition has replicas, and one live server
 every storage node, at its admin port    it answers, has the cluster's key, and holds what the metadata gives it
+the assignment                           it was made for the log servers that live
 every log server                         it answers, serves what the assignment gives it, reaches the nodes, has sessions
 every partition                          a quorum of its replicas is at work, and all are in its last session
 =======================================  ================================================================================
@@ -107,6 +108,7 @@ class ClusterVerification:
         answers = await nodes
         found = (
             *self._maps(),
+            *self._assignment(),
             *(finding for answer in answers for finding in self._node(answer)),
             *(finding for answer in await servers for finding in self._server(answer)),
             *self._partitions(answers),
@@ -143,6 +145,16 @@ class ClusterVerification:
             if beyond:
                 text = f"storage node {node.node} is given partition {beyond[0]} of {self._state.num_partitions}"
                 yield self._finding(Code.CLUSTER_MAPS, node.node, text)
+
+    def _assignment(self) -> Iterator[Finding]:
+        servers = self._state.servers
+        if servers and not self._state.assignment_is_current:
+            numbers = ", ".join(str(one.server_id) for one in servers)
+            text = (
+                f"servers {numbers} live, and the assignment was made for others: server {servers[0].server_id}, which has the"
+                " smallest id, is to write a new one"
+            )
+            yield self._finding(Code.SERVER_DIFFERS, servers[0].endpoint, text)
 
     def _node(self, answer: NodeAnswer) -> Iterator[Finding]:
         name = answer.node.node

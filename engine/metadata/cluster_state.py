@@ -71,13 +71,14 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """The whole."""
+    """The whole.  `assignment_is_current`: it was made for the servers that live, and not for those before."""
 
     name: str
     cluster_key: uuid.UUID
     num_partitions: int
     nodes: tuple[NodeState, ...]
     servers: tuple[ServerState, ...]
+    assignment_is_current: bool
     partitions: tuple[PartitionState, ...]
 
     def nodes_of(self, partition: int) -> tuple[NodeState, ...]:
@@ -107,7 +108,7 @@ async def read_cluster_state(store: MetadataStore) -> ClusterState:
         key,
         parameters.num_partitions,
         await _nodes(store),
-        await _servers(store),
+        *await _servers(store),
         tuple(partitions),
     )
 
@@ -133,10 +134,10 @@ async def _nodes(store: MetadataStore) -> tuple[NodeState, ...]:
     )
 
 
-async def _servers(store: MetadataStore) -> tuple[ServerState, ...]:
-    assignment, _, _, servers = await read_servers(store)
+async def _servers(store: MetadataStore) -> tuple[tuple[ServerState, ...], bool]:
+    assignment, _, cversion, servers = await read_servers(store)
     owned = {one.server: one.partitions for one in assignment.servers}
-    return tuple(
+    states = tuple(
         ServerState(
             one.server,
             f"{one.host}:{one.port}",
@@ -145,3 +146,4 @@ async def _servers(store: MetadataStore) -> tuple[ServerState, ...]:
         )
         for _, one in sorted(servers, key=lambda each: each[1].server)
     )
+    return states, assignment.cversion == cversion

@@ -112,5 +112,10 @@ class ClusterOfProcesses:
         return [one["code"] for one in self.cluster("verify", "--format", "ndjson", *arguments).only("finding")]
 
     def settle(self) -> None:
-        """Wait until nothing is wrong."""
-        wait_until(lambda: not self.codes(), "the cluster is as the metadata says")
+        """Wait until nothing is wrong, and nothing changed while that was asked: the next one who asks hears the same."""
+
+        def at_rest() -> bool:
+            before = self.state()
+            return not self.codes() and self.state() == before
+
+        wait_until(at_rest, "the cluster is as the metadata says")

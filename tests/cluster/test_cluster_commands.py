@@ -162,6 +162,7 @@ def test_a_node_and_a_server_that_die_are_named_and_come_back(made: ClusterOfPro
     wait_until(lambda: len(made.state()["servers"][0]["partitions"]) == 4, "its partitions are the other server's")
     made.start_servers(2)
     wait_until(lambda: len(made.state()["servers"]) == 2, "it is back")
+    made.settle()
 
 
 def test_a_server_that_is_stopped_leaves_at_once(made: ClusterOfProcesses) -> None:
@@ -170,6 +171,29 @@ def test_a_server_that_is_stopped_leaves_at_once(made: ClusterOfProcesses) -> No
     assert len(made.state()["servers"]) == 1
     assert not (made.stage.directory / "s2.ready").exists()
     made.start_servers(2)
+    made.settle()
+
+
+def test_an_assignment_that_nobody_makes_anew_is_told(made: ClusterOfProcesses) -> None:
+    first, second = made.state()["servers"]
+    by_id = {made.ready(f"s{number}")["server_id"]: made.servers[number] for number in (1, 2)}
+    hung = by_id[first["server_id"]]
+    hung.process.send_signal(signal.SIGSTOP)
+    try:
+        made.start_servers(3)
+        found = made.cluster("verify", "--timeout", "1s", "--format", "ndjson")
+        assert found.status == 3
+        said = {(one["code"], one["path"]): one["message"] for one in found.only("finding")}
+        text = said["server-differs", first["endpoint"]]
+        third = made.ready("s3")["server_id"]
+        assert f"servers {first['server_id']}, {second['server_id']}, {third} live" in text
+        assert f"server {first['server_id']}, which has the smallest id" in text
+    finally:
+        hung.process.send_signal(signal.SIGCONT)
+    made.settle()
+    made.servers[3].process.terminate()
+    assert made.servers[3].process.wait(20) == 0
+    made.settle()
 
 
 def test_how_the_cluster_does_is_shown(made: ClusterOfProcesses) -> None:
