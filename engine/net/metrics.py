@@ -6,20 +6,23 @@ reservoir of 1028 values that forgets exponentially (alpha 0.015 a second, the l
 timer keeps fixed buckets for Prometheus, which can be added up over nodes where quantiles cannot.
 
 Only the monotonic clock is asked, so the time of day may jump.  Everything is thread-safe, and cheap enough to be called
-once for a run of many requests: `update(seconds, count=n)` costs about the same for any n.
+once for a run of many requests: `update(seconds, count=n)` costs about the same for any n.  What is sampled is noted with its
+time, and taken in when there is enough of it or somebody looks: many values cost hardly more than one then.
 """
 
 from __future__ import annotations
 
-import bisect
-import heapq
 import math
-import random
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
 Clock = Callable[[], float]
 """Seconds from any origin, never going back."""
 
@@ -29,6 +32,8 @@ RESERVOIR_SIZE = 1028
 """Values that a reservoir keeps (release 0.13.2)."""
 RESERVOIR_ALPHA = 0.015
 """How fast a reservoir forgets, per second (release 0.13.2)."""
+NOTED = 128
+"""Values that are noted before they are taken in; a run of so many equal ones is taken in at once."""
 BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Upper bounds, seconds, of a timer's buckets; one more has no bound."""
 
@@ -157,6 +162,21 @@ class Sample:
         return found
 
 
+class Draws(Protocol):
+    """What a reservoir needs of NumPy's generators."""
+
+    def binomial(self, n: Any, p: Any) -> Any:
+        """How many of `n` draws succeed, each with the chance `p`."""
+        ...
+
+    def random(self, size: int) -> Any:
+        """Uniform draws from [0, 1)."""
+        ...
+
+
+_DRAWS = np.random.default_rng()  # a sample, not a secret; thread-safe
+
+
 class Reservoir:
     """A sample of a stream in which recent values are more likely: forward decay with priority sampling.
 
@@ -164,83 +184,115 @@ class Reservoir:
     thread-safe; its owner locks.
     """
 
-    __slots__ = ("_entries", "_random", "_size")
+    __slots__ = ("_draws", "_entries", "_size")
 
-    def __init__(self, size: int = RESERVOIR_SIZE) -> None:
-        self._size = size
-        self._entries: list[tuple[float, float, float]] = []  # a heap of (priority, logarithm of the weight, value)
-        self._random = random.Random()  # a sample, not a secret
+    def __init__(self, size: int = RESERVOIR_SIZE, draws: Draws = _DRAWS) -> None:
+        self._size, self._draws = size, draws
+        self._entries: Floats = np.empty((0, 3))  # rows of priority, logarithm of the weight, value
 
-    def update(self, value: float, count: int, now: float) -> None:
-        """Take in `count` equal values that came at `now`.
+    def update(self, values: Floats, counts: Floats, times: Floats) -> None:
+        """Take in `counts` times each of `values`, which came at `times` (seconds).
 
-        A value's priority is its weight by a uniform draw.  Of `count` draws only the smallest matter; they are drawn in
-        ascending order, each from what the one before left, until one would not get in.
+        A value's priority is its weight by a uniform draw; those of the highest priorities stay.  Only draws that reach the
+        lowest priority which is here are made: how many of `counts` do is one draw, and each of them is uniform below the bound.
         """
-        entries = self._entries
-        weight = RESERVOIR_ALPHA * now
-        above = 1.0  # chance that a draw is larger than all that were drawn
-        while count > 0:
-            above *= (1.0 - self._random.random()) ** (1.0 / count)
-            priority = weight - math.log(max(1.0 - above, 1e-300))
-            entry = (priority, weight, value)
-            if len(entries) < self._size:
-                heapq.heappush(entries, entry)
-            elif priority > entries[0][0]:
-                heapq.heapreplace(entries, entry)
-            else:
-                return
-            count -= 1
+        weights = RESERVOIR_ALPHA * times
+        chances = np.ones(len(values))
+        if len(self._entries) == self._size:
+            chances = np.exp(np.minimum(weights - self._entries[:, 0].min(), 0.0))
+        drawn = self._draws.binomial(counts.astype(np.int64), chances)
+        weights, chances = np.repeat(weights, drawn), np.repeat(chances, drawn)
+        priorities = weights - np.log(chances * (1.0 - self._draws.random(len(weights))))
+        new = np.stack([priorities, weights, np.repeat(values, drawn)], axis=1)
+        entries = np.concatenate([self._entries, new])
+        beyond = len(entries) - self._size
+        if beyond > 0:
+            entries = entries[np.argpartition(entries[:, 0], beyond)[beyond:]]
+        self._entries = entries
 
-    def entries(self) -> list[tuple[float, float, float]]:
-        """What the sample is made of: a copy, so that the making of it needs no lock."""
-        return self._entries.copy()
+    def entries(self) -> Floats:
+        """What the sample is made of: rows of priority, logarithm of the weight, value.  They are not changed later."""
+        return self._entries
 
 
-def make_sample(entries: list[tuple[float, float, float]]) -> Sample:
+def make_sample(entries: Floats) -> Sample:
     """The sample of a reservoir's entries."""
-    if not entries:
+    if not len(entries):
         return Sample((), ())
-    newest = max(weight for _, weight, _ in entries)
-    ordered = sorted((value, math.exp(weight - newest)) for _, weight, value in entries)
-    total = math.fsum(weight for _, weight in ordered)
-    return Sample(tuple(value for value, _ in ordered), tuple(weight / total for _, weight in ordered))
+    ordered = entries[np.argsort(entries[:, 2], kind="stable")]
+    weights = np.exp(ordered[:, 1] - ordered[:, 1].max())
+    return Sample(tuple(ordered[:, 2].tolist()), tuple((weights / weights.sum()).tolist()))
 
 
-class Histogram:
-    """How large something is."""
+class _Sampled:
+    """Values that are noted as they come, and taken in many at a time."""
 
-    __slots__ = ("_clock", "_count", "_lock", "_reservoir", "_sum")
+    __slots__ = ("_clock", "_lock", "_noted", "_reservoir", "_sum")
 
-    def __init__(self, clock: Clock = time.monotonic) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._lock = threading.Lock()
         self._clock = clock
+        self._noted: list[tuple[float, int, float]] = []  # value, count, time; appended to without the lock
         self._reservoir = Reservoir()
-        self._count, self._sum = 0, 0.0
+        self._sum = 0.0
 
-    def update(self, value: float, count: int = 1) -> None:
-        """`count` times `value`."""
-        now = self._clock()
-        with self._lock:
-            self._count += count
-            self._sum += value * count
-            self._reservoir.update(value, count, now)
+    def _note(self, value: float, count: int) -> None:
+        self._noted.append((value, count, self._clock()))
+        if len(self._noted) >= NOTED or count >= NOTED:
+            with self._lock:
+                self._take_in()
 
-    @property
-    def count(self) -> int:
-        """Values so far."""
-        return self._count
+    def _take_in(self) -> None:
+        """Take in what is noted; the lock is held."""
+        noted = self._noted.copy()
+        if noted:
+            del self._noted[: len(noted)]
+            values, counts, times = np.array(noted, np.float64).T
+            self._reservoir.update(values, counts, times)
+            self._sum += float(values @ counts)
+            self._count(values, counts)
 
-    @property
-    def sum(self) -> float:
-        """All values added up."""
-        return self._sum
+    def _count(self, values: Floats, counts: Floats) -> None:
+        """Count what is taken in; the lock is held."""
+        raise NotImplementedError
 
     def sample(self) -> Sample:
         """The present sample."""
         with self._lock:
+            self._take_in()
             entries = self._reservoir.entries()
         return make_sample(entries)
+
+
+class Histogram(_Sampled):
+    """How large something is."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, clock: Clock = time.monotonic) -> None:
+        super().__init__(clock)
+        self._values = 0
+
+    def update(self, value: float, count: int = 1) -> None:
+        """`count` times `value`."""
+        self._note(value, count)
+
+    def _count(self, values: Floats, counts: Floats) -> None:
+        self._values += int(counts.sum())
+
+    @property
+    def count(self) -> int:
+        """Values so far."""
+        with self._lock:
+            self._take_in()
+            return self._values
+
+    @property
+    def sum(self) -> float:
+        """All values added up."""
+        with self._lock:
+            self._take_in()
+            return self._sum
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,29 +308,26 @@ class BucketCounts:
         return self.cumulative[-1]
 
 
-class Timer:
-    """How long something takes, and how often it happens."""
+class Timer(_Sampled):
+    """How long something takes, in seconds, and how often it happens."""
 
-    __slots__ = ("_buckets", "_clock", "_lock", "_meter", "_reservoir", "_sum")
+    __slots__ = ("_buckets", "_meter")
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
-        self._lock = threading.Lock()
-        self._clock = clock
+        super().__init__(clock)
         self._meter = Meter(clock)
-        self._reservoir = Reservoir()
-        self._buckets = [0] * (len(BUCKETS) + 1)
-        self._sum = 0.0
+        self._buckets = np.zeros(len(BUCKETS) + 1, np.int64)
 
     def update(self, seconds: float, count: int = 1) -> None:
         """`count` events took `seconds` each.  What is negative or zero events long is not counted, as in the release."""
         if seconds < 0 or count <= 0:
             return
-        now = self._clock()
-        with self._lock:
-            self._buckets[bisect.bisect_left(BUCKETS, seconds)] += count
-            self._sum += seconds * count
-            self._reservoir.update(seconds, count, now)
+        self._note(seconds, count)
         self._meter.mark(count)
+
+    def _count(self, values: Floats, counts: Floats) -> None:
+        places = np.searchsorted(BUCKETS, values, side="left")
+        self._buckets += np.bincount(places, counts, len(self._buckets)).astype(np.int64)
 
     @property
     def count(self) -> int:
@@ -289,21 +338,11 @@ class Timer:
         """How often, as of now."""
         return self._meter.rates()
 
-    def sample(self) -> Sample:
-        """How long, in seconds."""
-        with self._lock:
-            entries = self._reservoir.entries()
-        return make_sample(entries)
-
     def buckets(self) -> BucketCounts:
         """How many took how long, since the beginning."""
         with self._lock:
-            counts, total = self._buckets.copy(), self._sum
-        cumulative, running = [], 0
-        for count in counts:
-            running += count
-            cumulative.append(running)
-        return BucketCounts(tuple(cumulative), total)
+            self._take_in()
+            return BucketCounts(tuple(np.cumsum(self._buckets).tolist()), self._sum)
 
 
 @dataclass(frozen=True, slots=True)

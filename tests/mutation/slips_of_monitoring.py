@@ -193,8 +193,8 @@ MONITORING: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/net/metrics.py",
-        "bisect.bisect_left(BUCKETS, seconds)",
-        "bisect.bisect_right(BUCKETS, seconds)",
+        'np.searchsorted(BUCKETS, values, side="left")',
+        'np.searchsorted(BUCKETS, values, side="right")',
         _OF_VALUES,
         "what takes as long as allowed counts as late",
     ),

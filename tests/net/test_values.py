@@ -8,14 +8,13 @@ import math
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from waltzctl.engine.errors import InvalidOptionsError
 from waltzctl.engine.net import logs
-from waltzctl.engine.net import metrics as metrics_module
 from waltzctl.engine.net.graphite import report_lines
 from waltzctl.engine.net.logs import Line, NodeLog, Throttle, human_line, journal_line, json_line
 from waltzctl.engine.net.metrics import (
@@ -74,34 +73,87 @@ def test_a_sample_is_weighted() -> None:
 
 def test_older_entries_weigh_less() -> None:
     newest = 0.015 * 1000
-    found = make_sample([(1.0, newest, 7.0), (2.0, newest - math.log(3), 5.0)])
+    found = make_sample(np.array([(1.0, newest, 7.0), (2.0, newest - math.log(3), 5.0)]))
     assert found.values == (5.0, 7.0)
     assert found.weights == pytest.approx((0.25, 0.75))
 
 
-def test_a_reservoir_keeps_those_of_the_highest_priority(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A priority is the weight's logarithm and that of a draw; of many equal values only the best draws are made."""
-    draws = iter([0.5, 0.9, 0.1, 0.2, 0.0])
-    monkeypatch.setattr(metrics_module.random, "Random", lambda: SimpleNamespace(random=lambda: next(draws)))
-    reservoir = Reservoir(2)
-    reservoir.update(1.0, 1, 0.0)  # 1 - 0.5 = 0.5 is above: -log(1 - 0.5)
-    reservoir.update(2.0, 1, 0.0)  # 0.1: -log(0.9)
-    assert sorted(reservoir.entries()) == [(-math.log(0.9), 0.0, 2.0), (-math.log(0.5), 0.0, 1.0)]
-    reservoir.update(3.0, 4, 10.0)
-    above = 0.9 ** (1 / 4)
-    second = above * 0.8 ** (1 / 3)
-    expected = [(0.15 - math.log(1 - above), 0.15, 3.0), (0.15 - math.log(1 - second), 0.15, 3.0)]
-    found = sorted(reservoir.entries(), reverse=True)
-    assert [entry for entry in found if entry[2] == 3.0] == pytest.approx(expected[: sum(e[2] == 3.0 for e in found)])
-    assert len(found) == 2
-    assert reservoir.entries() is not reservoir._entries
+class Drawn:
+    """Draws that are said in advance; `asked`: how many were to be made, with which chance."""
+
+    def __init__(self, binomial: list[list[int]], uniform: list[list[float]]) -> None:
+        self.asked: list[tuple[list[int], list[float]]] = []
+        self._binomial, self._uniform = iter(binomial), iter(uniform)
+
+    def binomial(self, n: Any, p: Any) -> Any:
+        self.asked.append((n.tolist(), p.tolist()))
+        return np.array(next(self._binomial))
+
+    def random(self, size: int) -> Any:
+        drawn = next(self._uniform)
+        assert len(drawn) == size
+        return np.array(drawn)
+
+
+def arrays(*updates: tuple[float, float, float]) -> Any:
+    return np.array(updates).T
+
+
+def test_a_reservoir_keeps_those_of_the_highest_priority() -> None:
+    """A priority is the weight's logarithm less that of a draw; once it is full, only draws that get in are made."""
+    draws = Drawn([[1, 1], [0, 3]], [[0.5, 0.9], [0.0, 0.75, 0.5]])
+    reservoir = Reservoir(2, draws)
+    reservoir.update(*arrays((1.0, 1, 0.0), (2.0, 1, 0.0)))
+    assert sorted(map(tuple, reservoir.entries().tolist())) == pytest.approx(
+        [(-math.log(0.5), 0.0, 1.0), (-math.log(1 - 0.9), 0.0, 2.0)]
+    )
+    before = reservoir.entries()
+    reservoir.update(*arrays((3.0, 1, -20.0), (4.0, 9, 20.0)))
+    lowest = -math.log(
+        0.5
+    )  # a draw of weight w gets in below exp(w - lowest): all of those that weigh more do not need it
+    assert draws.asked == [
+        ([1, 1], [1.0, 1.0]),
+        ([1, 9], pytest.approx([math.exp(-0.3 - lowest), math.exp(0.3 - lowest)])),
+    ]
+    chance = math.exp(0.3 - lowest)
+    made = [0.3 - math.log(chance * left) for left in (1.0, 0.25, 0.5)]
+    assert made[0] == pytest.approx(lowest), "the largest draw that is made just reaches what was there"
+    kept = sorted([*made, -math.log(1 - 0.9)], reverse=True)[:2]
+    assert sorted(reservoir.entries()[:, 0].tolist(), reverse=True) == pytest.approx(kept)
+    assert len(before) == 2, "what was given out stays as it was"
+    assert before[:, 2].tolist() == [1.0, 2.0]
+
+
+def test_what_weighs_more_than_all_that_is_there_always_gets_in() -> None:
+    draws = Drawn([[1], [1]], [[0.5], [0.5]])
+    reservoir = Reservoir(1, draws)
+    reservoir.update(*arrays((1.0, 1, 0.0)))
+    reservoir.update(*arrays((2.0, 1, 1e9)))
+    assert draws.asked[1] == ([1], [1.0])
+    assert reservoir.entries()[:, 2].tolist() == [2.0]
 
 
 def test_a_reservoir_keeps_as_many_as_that_of_the_release() -> None:
     reservoir = Reservoir()
     for value in range(1100):
-        reservoir.update(value, 1, 0.0)
+        reservoir.update(*arrays((value, 1, 0.0)))
         assert len(reservoir.entries()) == min(value + 1, 1028)
+    reservoir.update(*arrays(*[(5.0, 700, 1.0)] * 3))
+    assert len(reservoir.entries()) == 1028
+
+
+@pytest.mark.parametrize(("updates", "waiting"), [((1,) * 127, 127), ((1,) * 128, 0), ((1, 127), 2), ((1, 128), 0)])
+def test_values_are_taken_in_many_at_a_time_or_when_somebody_looks(updates: tuple[int, ...], waiting: int) -> None:
+    timer, histogram = Timer(Clock()), Histogram(Clock())
+    for count in updates:
+        timer.update(0.5, count)
+        histogram.update(0.5, count)
+    assert (len(timer._noted), len(histogram._noted)) == (waiting, waiting)
+    total = sum(updates)
+    assert (timer.count, timer.buckets().count, timer.buckets().sum) == (total, total, total / 2)
+    assert (histogram.count, histogram.sum, len(histogram.sample().values)) == (total, total / 2, total)
+    assert (timer._noted, histogram._noted) == ([], [])
 
 
 # ---- documents ----------------------------------------------------------------------------------------------------------

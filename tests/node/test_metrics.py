@@ -10,6 +10,7 @@ import threading
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -182,7 +183,7 @@ def test_nothing_was_seen() -> None:
     empty = Timer(Clock()).sample()
     assert empty == Sample((), ())
     assert (empty.min, empty.max, empty.mean, empty.stddev, empty.quantile(0.5)) == (0, 0, 0, 0, 0)
-    assert make_sample([]) == empty
+    assert make_sample(np.empty((0, 3))) == empty
 
 
 @properties
