@@ -18,6 +18,7 @@ an intact copy was seen in an earlier batch  nothing; a copy with other bytes is
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -94,14 +95,21 @@ def versions_of(
         for begin, end in spans:
             found[row, max(begin - first, 0) : max(min(end, stop) - first, 0)] = DAMAGED
     for row, have in enumerate(ids):
-        found[row, have - first] = row
+        found[row, _columns(have, first)] = row
         for other in range(row):
-            common = common_ids(have, ids[other]) - first
-            still = found[row, common] == row
+            common = _columns(common_ids(have, ids[other]), first)
+            mine = found[row, common]
+            still = mine == row
             if still.any():
-                alike = common[still & same(row, other)]
-                found[row, alike] = found[other, alike]
+                found[row, common] = np.where(still & same(row, other), found[other, common], mine)
     return found
+
+
+def _columns(ids: NDArray[np.int64], first: int) -> slice | NDArray[np.int64]:
+    """Where rising ids stand; a slice, which costs a tenth, where they go on by one."""
+    if len(ids) and ids[-1] - ids[0] + 1 == len(ids):
+        return slice(int(ids[0]) - first, int(ids[-1]) + 1 - first)
+    return ids - first
 
 
 def common_ids(one: NDArray[np.int64], other: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -115,7 +123,11 @@ def outcomes(first: int, versions: NDArray[np.int64], seen: Sequence[Seen], deci
     """What comes of the ids from `first` on; `decided`: up to which id earlier batches agreed."""
     stop = first + versions.shape[1]
     borders = {first, stop, decided + 1, *(one.before + 1 for one in seen), *(one.now + 1 for one in seen)}
-    changes = np.flatnonzero((versions[:, 1:] != versions[:, :-1]).any(axis=0)) + 1 + first
+    steps = (row[1:] != row[:-1] for row in versions)
+    changed = functools.reduce(
+        np.logical_or, steps, np.zeros(stop - first - 1, bool)
+    )  # any(axis=0) takes ten times as long
+    changes = np.flatnonzero(changed) + 1 + first
     cuts = sorted({*borders, *changes.tolist()} & set(range(first, stop + 1)))
     for begin, end in itertools.pairwise(cuts):
         column = versions[:, begin - first].tolist()

@@ -8,8 +8,8 @@ would have to keep every transaction above the mark with its data; here the stat
 - of each replica up to which record its copies were looked at, by the anchor that tells whether it is still the same record.
 
 So a batch is a function of two offsets, Spark may ask for it again, and a killed run goes on where it was.  A task has chunks
-of one partition, of `CHUNK` ids at most, which it compares one after another: a chunk of every replica is in memory at a time.
-Replicas that were behind are compared again from where they were, with the others beside them.
+of one partition, of `CHUNK` ids at most, which it compares one after another: a chunk of every replica is in memory at a time,
+and what came of the one before.  Replicas that were behind are compared again from where they were, with the others beside them.
 
 As JSON: ``{"version": 1, "partitions": {"0": {"decided": 41, "seen": {"/data/node-1": ANCHOR}}}, "keys": {...}}``.
 """
@@ -45,6 +45,7 @@ from waltzctl.engine.scan import kernels
 from waltzctl.engine.spark.data_loss import Losses
 from waltzctl.engine.spark.offsets import BEGINNING, Anchor, StreamOffset, history_changed, share
 from waltzctl.engine.spark.plain_errors import plain_errors
+from waltzctl.engine.spark.reading_ahead import made_ahead
 from waltzctl.engine.spark.stream_reader import (
     ADMISSION,
     INTACT,
@@ -309,8 +310,7 @@ class AgreementReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, AgreementTask)
         kernels.choose(sum(one.bytes for chunk in partition.chunks for one in chunk.copies))
         keep_freed_memory()
-        for chunk in partition.chunks:
-            yield from self._rows(partition, chunk)
+        yield from made_ahead(partition.chunks, lambda chunk: list(self._rows(partition, chunk)))
 
     def _rows(self, task: AgreementTask, chunk: ChunkOfIds) -> Iterator[pa.RecordBatch]:
         """What comes of one chunk."""
