@@ -128,7 +128,7 @@ def outcomes(first: int, versions: NDArray[np.int64], seen: Sequence[Seen], deci
         np.logical_or, steps, np.zeros(stop - first - 1, bool)
     )  # any(axis=0) takes ten times as long
     changes = np.flatnonzero(changed) + 1 + first
-    cuts = sorted({*borders, *changes.tolist()} & set(range(first, stop + 1)))
+    cuts = sorted(one for one in {*borders, *changes.tolist()} if first <= one <= stop)
     for begin, end in itertools.pairwise(cuts):
         column = versions[:, begin - first].tolist()
         run = Run(begin, end, tuple(v if one.now >= begin else ABSENT for v, one in zip(column, seen, strict=True)))

@@ -29,18 +29,18 @@ from waltzctl.engine.pipeline.agreement import (
     Nowhere,
     Outcome,
     Seen,
-    common_ids,
     outcomes,
     versions_of,
 )
 from waltzctl.engine.pipeline.quarantine_rows import differing_row, nowhere_row
+from waltzctl.engine.pipeline.replica_copies import ReplicaCopies
 from waltzctl.engine.pipeline.replica_stream import (
     VERSION,
     check_one_cluster,
     of_checkpoint,
     replica_readers,
 )
-from waltzctl.engine.pipeline.schemas import AGREED, COPY, DIFFERENCES
+from waltzctl.engine.pipeline.schemas import AGREED, DIFFERENCES
 from waltzctl.engine.scan import kernels
 from waltzctl.engine.spark.data_loss import Losses
 from waltzctl.engine.spark.offsets import BEGINNING, Anchor, StreamOffset, history_changed, share
@@ -70,8 +70,6 @@ CHUNK = 1 << 16
 """Transactions that are compared at a time, at most."""
 CHUNK_BYTES = 16 << 20
 """Bytes of a replica's log that are compared at a time, about, where they are more than one record."""
-_SAME = ("request_id", "header", "data_length", "data_checksum", "data")
-"""Columns by which two intact copies are the same bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,12 +328,9 @@ class AgreementReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if rows:
             yield from pa.Table.from_pylist(rows, schema=DIFFERENCES).to_batches()
 
-    def _copies(self, chunk: ChunkOfReplica) -> _Copies:
-        import pyarrow as pa
-
+    def _copies(self, chunk: ChunkOfReplica) -> ReplicaCopies:
         history = self._histories[chunk.place]
-        batches = [batch for part in chunk.parts for batch in history.read(part, Losses())]
-        return _Copies(pa.Table.from_batches(batches, schema=COPY))
+        return ReplicaCopies([piece for part in chunk.parts for piece in history.scan(part, Losses())])
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing is kept, and so nothing is let go of."""
@@ -346,52 +341,7 @@ class AgreementReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             history.close()
 
 
-class _Copies:
-    """The rows of one replica in a chunk: `table` the intact records, in order; `damaged` ids that are not to be believed."""
-
-    def __init__(self, rows: pa.Table) -> None:
-        import pyarrow.compute as pc
-
-        intact = pc.and_(pc.is_null(rows["finding"]), pc.is_valid(rows["data_length"]))
-        whole = not rows.num_rows or pc.all(intact).as_py()
-        kept = rows if whole else rows.filter(intact)
-        ids = kept["transaction_id"].to_numpy()
-        if len(ids) and (ids[1:] <= ids[:-1]).any():  # segments that overlap tell some ids twice: the first one counts
-            import numpy as np
-
-            kept = kept.take(np.unique(ids, return_index=True)[1])
-        self.table = kept
-        self.ids = kept["transaction_id"].to_numpy()
-        bad = [] if whole else rows.filter(pc.invert(intact)).select(["transaction_id", "missing"]).to_pylist()
-        self.damaged = [
-            (one["transaction_id"], one["transaction_id"] + max(1, one["missing"] or 1))
-            for one in bad
-            if one["transaction_id"] is not None
-        ]
-
-    def same_as(self, other: _Copies) -> Any:
-        """Whether both hold the same bytes, for each id that both have, in order."""
-        import numpy as np
-        import pyarrow.compute as pc
-
-        left, right = self.table.select(_SAME), other.table.select(_SAME)
-        common = common_ids(self.ids, other.ids)
-        if len(common) != len(self.ids):
-            left = left.take(self.ids.searchsorted(common))
-        if len(common) != len(other.ids):
-            right = right.take(other.ids.searchsorted(common))
-        equal = np.ones(len(common), dtype=bool)
-        if left.equals(right):  # as nearly always; where it is not, by itself for each id
-            return equal
-        for name in _SAME:
-            one, two = left[name].combine_chunks(), right[name].combine_chunks()
-            pairs = zip(one.flatten(), two.flatten(), strict=True) if name == "request_id" else ((one, two),)
-            for a, b in pairs:
-                equal &= pc.equal(a, b).to_numpy(zero_copy_only=False).astype(bool)
-        return equal
-
-
-def _compared(chunk: ChunkOfIds, copies: Sequence[_Copies], decided: int) -> Iterator[Outcome]:
+def _compared(chunk: ChunkOfIds, copies: Sequence[ReplicaCopies], decided: int) -> Iterator[Outcome]:
     found = versions_of(
         chunk.first,
         chunk.stop,
@@ -402,7 +352,7 @@ def _compared(chunk: ChunkOfIds, copies: Sequence[_Copies], decided: int) -> Ite
     yield from outcomes(chunk.first, found, [one.seen for one in chunk.copies], decided)
 
 
-def _transactions(agreed: AgreedTransactions, copies: _Copies) -> Iterator[pa.RecordBatch]:
+def _transactions(agreed: AgreedTransactions, copies: ReplicaCopies) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
     begin, end = copies.ids.searchsorted([agreed.first, agreed.stop])
@@ -412,7 +362,7 @@ def _transactions(agreed: AgreedTransactions, copies: _Copies) -> Iterator[pa.Re
 
 
 def _as_row(
-    outcome: Differs | Nowhere, partition: int, places: Sequence[str], copies: Sequence[_Copies]
+    outcome: Differs | Nowhere, partition: int, places: Sequence[str], copies: Sequence[ReplicaCopies]
 ) -> dict[str, Any]:
     if isinstance(outcome, Nowhere):
         return nowhere_row(outcome, partition, places)

@@ -30,7 +30,7 @@ from waltzctl.engine.spark.record_arrays import Constants, rows_of
 from waltzctl.engine.spark.stream_losses import LostRange, Promised
 from waltzctl.engine.spark.stream_places import PartitionPlaces, SegmentRange, anchor_of_row, open_segment
 from waltzctl.engine.spark.stream_reader import LOW_WATER_MARK, WaltzStreamReader, path_of, stream_options
-from waltzctl.engine.spark.stream_rows import RowMaker
+from waltzctl.engine.spark.stream_rows import RowMaker, ScannedRows
 from waltzctl.engine.storage.assignment import assigned_here
 from waltzctl.formats.control import CONTROL_FILE_NAME, ControlFile
 from waltzctl.formats.segment import HEADER_SIZE
@@ -239,6 +239,11 @@ class DirectoryHistory:
 
     def read(self, part: SegmentRange | LostRange, losses: Losses) -> Iterator[pa.RecordBatch]:
         """See `History.read`.  Raises StalePlanError when the part is not what was planned any more."""
+        for piece in self.scan(part, losses):
+            yield piece.made() if isinstance(piece, ScannedRows) else piece
+
+    def scan(self, part: SegmentRange | LostRange, losses: Losses) -> Iterator[pa.RecordBatch | ScannedRows]:
+        """See `History.scan`.  Raises StalePlanError when the part is not what was planned any more."""
         if isinstance(part, LostRange):
             losses.see([part.finding])
             yield self._rows.finding(part.finding, str(self._path))
@@ -249,7 +254,7 @@ class DirectoryHistory:
                 losses.see([item])
                 yield self._rows.finding(item, part.node)
             else:
-                yield self._rows.records(item, constants)
+                yield ScannedRows(item, constants, self._rows)
 
     def close(self) -> None:
         """See `History.close`."""

@@ -271,6 +271,10 @@ class NodeHistory:
             first = max(there, start.transaction_id) + 1
             yield LostRange(below_mark(self.place, partition, first, end.transaction_id))
 
+    def scan(self, part: NodeRange | LostRange, losses: Losses) -> Iterator[pa.RecordBatch]:
+        """See `History.scan`: what a peer sends is no file's bytes."""
+        return self.read(part, losses)
+
     def read(self, part: NodeRange | LostRange, losses: Losses) -> Iterator[pa.RecordBatch]:
         """See `History.read`.  Raises what the calls raise, StalePlanError when records are not there any more."""
         if isinstance(part, LostRange):

@@ -36,6 +36,8 @@ from waltzctl.engine.spark.read_options import STORAGE_PREFIX, partitions_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from waltzctl.engine.spark.stream_rows import ScannedRows
+
 try:  # Spark 4.2 and later
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
@@ -169,6 +171,9 @@ class History(Protocol):
 
     def read(self, part: Any, losses: Losses) -> Iterator[pa.RecordBatch]:
         """The rows of a part; `losses` is to see every finding among them.  Called on executors, without a `look`."""
+
+    def scan(self, part: Any, losses: Losses) -> Iterator[pa.RecordBatch | ScannedRows]:
+        """As `read`; records that are read from files stay what the scan made of them."""
 
     def close(self) -> None:
         """Let go; a second call does nothing."""

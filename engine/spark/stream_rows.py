@@ -70,3 +70,16 @@ class RowMaker:
             for column, field in zip(columns_of("records", self.schema), self._arrow, strict=True)
         ]
         return handed_on(pa.RecordBatch.from_arrays(arrays, schema=self._arrow), self._wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class ScannedRows:
+    """Records as a scan yields them, data included where the maker's rows have it; rows are made of them when they are wanted."""
+
+    records: RecordBatch
+    constants: Constants
+    maker: RowMaker
+
+    def made(self) -> pa.RecordBatch:
+        """The rows."""
+        return self.maker.records(self.records, self.constants)

@@ -1,0 +1,105 @@
+"""The copies that one replica holds of a chunk of ids, to be compared with another one's.
+
+Records that a scan of files yields are compared as the bytes that they are on disk, where both replicas have the same ids: rows
+are made of them only where copies differ, or are handed on.  Of three replicas that is one, as nearly always.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from waltzctl.engine.pipeline.agreement import common_ids
+from waltzctl.engine.pipeline.schemas import COPY
+from waltzctl.engine.spark.stream_rows import ScannedRows
+
+_SAME = ("request_id", "header", "data_length", "data_checksum", "data")
+"""Columns by which two intact copies are the same bytes."""
+_Ids = npt.NDArray[np.int64]
+
+
+class ReplicaCopies:
+    """`ids`: of the intact records, rising; `damaged`: ids (first, behind the last) that are not to be believed."""
+
+    def __init__(self, pieces: Sequence[pa.RecordBatch | ScannedRows]) -> None:
+        """`pieces`: what the replica holds of the chunk, in order; rows have the columns of `COPY`."""
+        self._pieces = pieces
+        self.ids: _Ids
+        self.damaged: list[tuple[int, int]] = []
+        self._scanned = [one for one in pieces if isinstance(one, ScannedRows) and one.records.data_ok.all()]
+        if len(self._scanned) == len(pieces):
+            self.ids = np.concatenate([np.empty(0, np.int64), *(one.records.transaction_id for one in self._scanned)])
+        if len(self._scanned) < len(pieces) or not _rise(self.ids):
+            self._scanned = []
+            self.ids = self.table["transaction_id"].to_numpy()
+
+    @cached_property
+    def table(self) -> pa.Table:
+        """The intact records as rows.  `damaged` is told when they are made, and is empty where nothing is damaged."""
+        made = [one.made() if isinstance(one, ScannedRows) else one for one in self._pieces]
+        rows = pa.Table.from_batches(made, schema=COPY)
+        intact = pc.and_(pc.is_null(rows["finding"]), pc.is_valid(rows["data_length"]))
+        if rows.num_rows and not pc.all(intact).as_py():
+            bad = rows.filter(pc.invert(intact)).select(["transaction_id", "missing"]).to_pylist()
+            self.damaged = [
+                (one["transaction_id"], one["transaction_id"] + max(1, one["missing"] or 1))
+                for one in bad
+                if one["transaction_id"] is not None
+            ]
+            rows = rows.filter(intact)
+        ids = rows["transaction_id"].to_numpy()
+        if not _rise(ids):  # segments that overlap tell some ids twice: the first one counts
+            rows = rows.take(np.unique(ids, return_index=True)[1])
+        return rows
+
+    def same_as(self, other: ReplicaCopies) -> npt.NDArray[np.bool_]:
+        """Whether both hold the same bytes, for each id that both have, in order."""
+        common = common_ids(self.ids, other.ids)
+        equal = np.ones(len(common), dtype=bool)
+        if len(self.ids) == len(common) == len(other.ids) and same_bytes(self._stretches, other._stretches):
+            return equal  # as nearly always; where they are not, by itself for each id
+        left, right = self.table.select(_SAME), other.table.select(_SAME)
+        if len(common) != len(self.ids):
+            left = left.take(self.ids.searchsorted(common))
+        if len(common) != len(other.ids):
+            right = right.take(other.ids.searchsorted(common))
+        if left.equals(right):
+            return equal
+        for name in _SAME:
+            one, two = left[name].combine_chunks(), right[name].combine_chunks()
+            pairs = zip(one.flatten(), two.flatten(), strict=True) if name == "request_id" else ((one, two),)
+            for a, b in pairs:
+                equal &= pc.equal(a, b).to_numpy(zero_copy_only=False).astype(bool)
+        return equal
+
+    @property
+    def _stretches(self) -> list[npt.NDArray[np.uint8]]:
+        """The bytes of all records on disk, in order; empty where they are not known."""
+        return [one.records.record_stretch() for one in self._scanned]
+
+
+def _rise(ids: _Ids) -> bool:
+    return not (ids[1:] <= ids[:-1]).any()
+
+
+def same_bytes(left: Sequence[npt.NDArray[np.uint8]], right: Sequence[npt.NDArray[np.uint8]]) -> bool:
+    """Whether both are the same bytes when they are joined, wherever they are cut; False where there are none."""
+    ends = [np.cumsum([len(one) for one in side], dtype=np.int64) for side in (left, right)]
+    if not left or not right or ends[0][-1] != ends[1][-1]:
+        return False
+    begin = 0
+    for end in np.unique(np.concatenate(ends)).tolist():
+        pieces: list[pa.Buffer] = []
+        for side, side_ends in zip((left, right), ends, strict=True):
+            place = int(side_ends.searchsorted(end))
+            before = int(side_ends[place]) - len(side[place])
+            pieces.append(pa.py_buffer(side[place][begin - before : end - before]))
+        if not pieces[0].equals(pieces[1]):
+            return False
+        begin = end
+    return True
