@@ -43,11 +43,19 @@ def classpath() -> str:
     return found
 
 
+_given: set[int] = set()
+"""Ports that `free_port` told."""
+
+
 def free_port() -> int:
-    """A port of the loopback that nobody listens at."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port of the loopback that nobody listens at; the system may name one again that nobody has bound yet."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
+        if port not in _given:
+            _given.add(port)
+            return port
 
 
 def java(directory: Path, main: str, *arguments: object) -> list[str]:
@@ -116,11 +124,14 @@ def slower_flushes(place: Path, milliseconds: float) -> dict[str, str]:
     if not milliseconds:
         return {}
     library, source = place / "slow_flush.so", Path(__file__).with_name("slow_flush.c")
+    environment = {"LD_PRELOAD": str(library), "FLUSH_DELAY_US": str(round(milliseconds * 1000))}
+    if library.exists():
+        return environment
     compiler = shutil.which("cc")
     if compiler is None:
         raise SystemExit("a disk with slower flushes needs a C compiler (cc)")
     subprocess.run([compiler, "-O2", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
-    return {"LD_PRELOAD": str(library), "FLUSH_DELAY_US": str(round(milliseconds * 1000))}
+    return environment
 
 
 def start_ours(place: Path, *, tls: bool, profile: Path | None = None, flush_delay_ms: float = 0.0) -> RunningNode:

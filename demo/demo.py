@@ -303,7 +303,8 @@ def cluster(stage: Stage) -> None:
     stage.environment["WALTZCTL_METADATA"] = str(stage.root / "cluster.meta")
     stage.run("create-cluster c-1 c-2 c-3 --partitions 2 --metadata cluster.meta --name demo")
     names = ("c-1", "c-2", "c-3")
-    ports = {name: _free_ports() for name in names}
+    free = _free_ports(2 * len(names))
+    ports = dict(zip(names, zip(free[::2], free[1::2], strict=True), strict=True))
     with contextlib.ExitStack() as running:
         nodes = {name: running.enter_context(stage.serve(name, _at(ports[name]))) for name in names}
         for number, name in enumerate(names):
@@ -360,10 +361,17 @@ def _settle(stage: Stage) -> None:
         time.sleep(0.2)
 
 
-def _free_ports() -> tuple[int, int]:
-    """Two that nobody listens at."""
-    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
-        return one.getsockname()[1], other.getsockname()[1]
+def _free_ports(count: int) -> list[int]:
+    """So many that nobody listens at: all at once, and below those that the system gives to outgoing connections."""
+    found: list[int] = []
+    with contextlib.ExitStack() as held:
+        for port in random.sample(range(20_000, 32_000), 1_000):
+            if len(found) == count:
+                return found
+            with contextlib.suppress(OSError):
+                held.enter_context(socket.create_server(("127.0.0.1", port)))
+                found.append(port)
+    raise UnexpectedError(f"no {count} free ports between 20000 and 31999")
 
 
 def _at(ports: tuple[int, int]) -> str:

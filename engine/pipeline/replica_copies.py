@@ -61,8 +61,8 @@ class ReplicaCopies:
         """Whether both hold the same bytes, for each id that both have, in order."""
         common = common_ids(self.ids, other.ids)
         equal = np.ones(len(common), dtype=bool)
-        if len(self.ids) == len(common) == len(other.ids) and same_bytes(self._stretches, other._stretches):
-            return equal  # as nearly always; where they are not, by itself for each id
+        if same_bytes(self._stretches, other._stretches):  # ids included: as nearly always
+            return equal
         left, right = self.table.select(_SAME), other.table.select(_SAME)
         if len(common) != len(self.ids):
             left = left.take(self.ids.searchsorted(common))
@@ -70,7 +70,7 @@ class ReplicaCopies:
             right = right.take(other.ids.searchsorted(common))
         if left.equals(right):
             return equal
-        for name in _SAME:
+        for name in _SAME:  # each id by itself
             one, two = left[name].combine_chunks(), right[name].combine_chunks()
             pairs = zip(one.flatten(), two.flatten(), strict=True) if name == "request_id" else ((one, two),)
             for a, b in pairs:
