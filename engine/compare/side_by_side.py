@@ -235,11 +235,8 @@ def _rows(one: Records, first: int, stop: int) -> slice:
 
 
 def _bytes(one: Records, first: int, stop: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
-    rows, batch = _rows(one, first, stop), one.batch
-    assert batch.data is not None
-    last = rows.stop - 1
-    end = int(batch.offset[last]) + RECORD_OVERHEAD + int(batch.data_length[last])
-    return np.frombuffer(batch.data[int(batch.offset[rows.start]) - batch.data_base : end - batch.data_base], np.uint8)
+    rows = _rows(one, first, stop)
+    return one.batch.record_stretch(rows.start, rows.stop)
 
 
 def _size(one: Records, number: int) -> int:

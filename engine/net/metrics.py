@@ -225,15 +225,20 @@ def make_sample(entries: Floats) -> Sample:
 
 
 class _Sampled:
-    """Values that are noted as they come, and taken in many at a time."""
+    """Values that are noted as they come, and taken in many at a time.
 
-    __slots__ = ("_clock", "_lock", "_noted", "_reservoir", "_sum")
+    `_buckets`: how many are at most each of the bounds and above the one before, and how many are above all of them.
+    """
 
-    def __init__(self, clock: Clock) -> None:
+    __slots__ = ("_bounds", "_buckets", "_clock", "_lock", "_noted", "_reservoir", "_sum")
+
+    def __init__(self, clock: Clock = time.monotonic, bounds: tuple[float, ...] = ()) -> None:
         self._lock = threading.Lock()
         self._clock = clock
         self._noted: list[tuple[float, int, float]] = []  # value, count, time; appended to without the lock
         self._reservoir = Reservoir()
+        self._bounds = bounds
+        self._buckets = np.zeros(len(bounds) + 1, np.int64)
         self._sum = 0.0
 
     def _note(self, value: float, count: int) -> None:
@@ -250,11 +255,8 @@ class _Sampled:
             values, counts, times = np.array(noted, np.float64).T
             self._reservoir.update(values, counts, times)
             self._sum += float(values @ counts)
-            self._count(values, counts)
-
-    def _count(self, values: Floats, counts: Floats) -> None:
-        """Count what is taken in; the lock is held."""
-        raise NotImplementedError
+            places = np.searchsorted(self._bounds, values, side="left")
+            self._buckets += np.bincount(places, counts, len(self._buckets)).astype(np.int64)
 
     def sample(self) -> Sample:
         """The present sample."""
@@ -267,25 +269,18 @@ class _Sampled:
 class Histogram(_Sampled):
     """How large something is."""
 
-    __slots__ = ("_values",)
-
-    def __init__(self, clock: Clock = time.monotonic) -> None:
-        super().__init__(clock)
-        self._values = 0
+    __slots__ = ()
 
     def update(self, value: float, count: int = 1) -> None:
         """`count` times `value`."""
         self._note(value, count)
-
-    def _count(self, values: Floats, counts: Floats) -> None:
-        self._values += int(counts.sum())
 
     @property
     def count(self) -> int:
         """Values so far."""
         with self._lock:
             self._take_in()
-            return self._values
+            return int(self._buckets.sum())
 
     @property
     def sum(self) -> float:
@@ -311,12 +306,11 @@ class BucketCounts:
 class Timer(_Sampled):
     """How long something takes, in seconds, and how often it happens."""
 
-    __slots__ = ("_buckets", "_meter")
+    __slots__ = ("_meter",)
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
-        super().__init__(clock)
+        super().__init__(clock, BUCKETS)
         self._meter = Meter(clock)
-        self._buckets = np.zeros(len(BUCKETS) + 1, np.int64)
 
     def update(self, seconds: float, count: int = 1) -> None:
         """`count` events took `seconds` each.  What is negative or zero events long is not counted, as in the release."""
@@ -324,10 +318,6 @@ class Timer(_Sampled):
             return
         self._note(seconds, count)
         self._meter.mark(count)
-
-    def _count(self, values: Floats, counts: Floats) -> None:
-        places = np.searchsorted(BUCKETS, values, side="left")
-        self._buckets += np.bincount(places, counts, len(self._buckets)).astype(np.int64)
 
     @property
     def count(self) -> int:

@@ -29,33 +29,18 @@ class ReplicaCopies:
     def __init__(self, pieces: Sequence[pa.RecordBatch | ScannedRows]) -> None:
         """`pieces`: what the replica holds of the chunk, in order; rows have the columns of `COPY`."""
         self._pieces = pieces
-        self.ids: _Ids
-        self.damaged: list[tuple[int, int]] = []
         self._scanned = [one for one in pieces if isinstance(one, ScannedRows) and one.records.data_ok.all()]
-        if len(self._scanned) == len(pieces):
-            self.ids = np.concatenate([np.empty(0, np.int64), *(one.records.transaction_id for one in self._scanned)])
+        self.damaged: list[tuple[int, int]] = []
+        self.ids: _Ids = np.concatenate([np.empty(0, np.int64), *(one.records.transaction_id for one in self._scanned)])
         if len(self._scanned) < len(pieces) or not _rise(self.ids):
             self._scanned = []
+            self.table, self.damaged = _intact(pieces)
             self.ids = self.table["transaction_id"].to_numpy()
 
     @cached_property
     def table(self) -> pa.Table:
-        """The intact records as rows.  `damaged` is told when they are made, and is empty where nothing is damaged."""
-        made = [one.made() if isinstance(one, ScannedRows) else one for one in self._pieces]
-        rows = pa.Table.from_batches(made, schema=COPY)
-        intact = pc.and_(pc.is_null(rows["finding"]), pc.is_valid(rows["data_length"]))
-        if rows.num_rows and not pc.all(intact).as_py():
-            bad = rows.filter(pc.invert(intact)).select(["transaction_id", "missing"]).to_pylist()
-            self.damaged = [
-                (one["transaction_id"], one["transaction_id"] + max(1, one["missing"] or 1))
-                for one in bad
-                if one["transaction_id"] is not None
-            ]
-            rows = rows.filter(intact)
-        ids = rows["transaction_id"].to_numpy()
-        if not _rise(ids):  # segments that overlap tell some ids twice: the first one counts
-            rows = rows.take(np.unique(ids, return_index=True)[1])
-        return rows
+        """The intact records as rows."""
+        return _intact(self._pieces)[0]
 
     def same_as(self, other: ReplicaCopies) -> npt.NDArray[np.bool_]:
         """Whether both hold the same bytes, for each id that both have, in order."""
@@ -80,7 +65,27 @@ class ReplicaCopies:
     @property
     def _stretches(self) -> list[npt.NDArray[np.uint8]]:
         """The bytes of all records on disk, in order; empty where they are not known."""
-        return [one.records.record_stretch() for one in self._scanned]
+        return [one.records.record_stretch(0, len(one.records)) for one in self._scanned]
+
+
+def _intact(pieces: Sequence[pa.RecordBatch | ScannedRows]) -> tuple[pa.Table, list[tuple[int, int]]]:
+    """Rows of the intact records, and what is damaged."""
+    made = [one.made() if isinstance(one, ScannedRows) else one for one in pieces]
+    rows = pa.Table.from_batches(made, schema=COPY)
+    damaged: list[tuple[int, int]] = []
+    intact = pc.and_(pc.is_null(rows["finding"]), pc.is_valid(rows["data_length"]))
+    if rows.num_rows and not pc.all(intact).as_py():
+        bad = rows.filter(pc.invert(intact)).select(["transaction_id", "missing"]).to_pylist()
+        damaged = [
+            (one["transaction_id"], one["transaction_id"] + max(1, one["missing"] or 1))
+            for one in bad
+            if one["transaction_id"] is not None
+        ]
+        rows = rows.filter(intact)
+    ids = rows["transaction_id"].to_numpy()
+    if not _rise(ids):  # segments that overlap tell some ids twice: the first one counts
+        rows = rows.take(np.unique(ids, return_index=True)[1])
+    return rows, damaged
 
 
 def _rise(ids: _Ids) -> bool:

@@ -91,11 +91,16 @@ class RecordBatch:
         start = int(self.offset[place]) - self.data_base
         return self.data[start : start + RECORD_OVERHEAD + int(self.data_length[place])]
 
-    def record_stretch(self) -> npt.NDArray[np.uint8]:
-        """The bytes of all records of this batch, as they stand in the file.  Raises ValueError when the scan kept no data."""
+    def record_stretch(self, low: int, high: int) -> npt.NDArray[np.uint8]:
+        """The bytes of the records numbered `low` to `high` - 1, at least one, as they stand in the file.
+
+        Raises ValueError when the scan kept no data.
+        """
         if self.data is None:
             raise ValueError("the scan was not asked for data")
-        return np.frombuffer(self.data, np.uint8)[int(self.offset[0]) - self.data_base : self.end - self.data_base]
+        last = high - 1
+        end = int(self.offset[last]) + RECORD_OVERHEAD + int(self.data_length[last])
+        return np.frombuffer(self.data[int(self.offset[low]) - self.data_base : end - self.data_base], np.uint8)
 
     def data_bytes(self, place: int) -> memoryview:
         """The data of record number `place` of this batch.  Raises ValueError when the scan kept no data."""

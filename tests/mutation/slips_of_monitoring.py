@@ -193,8 +193,8 @@ MONITORING: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/net/metrics.py",
-        'np.searchsorted(BUCKETS, values, side="left")',
-        'np.searchsorted(BUCKETS, values, side="right")',
+        'np.searchsorted(self._bounds, values, side="left")',
+        'np.searchsorted(self._bounds, values, side="right")',
         _OF_VALUES,
         "what takes as long as allowed counts as late",
     ),

@@ -109,9 +109,8 @@ def test_a_reservoir_keeps_those_of_the_highest_priority() -> None:
     )
     before = reservoir.entries()
     reservoir.update(*arrays((3.0, 1, -20.0), (4.0, 9, 20.0)))
-    lowest = -math.log(
-        0.5
-    )  # a draw of weight w gets in below exp(w - lowest): all of those that weigh more do not need it
+    # a draw of weight w gets in below exp(w - lowest)
+    lowest = -math.log(0.5)
     assert draws.asked == [
         ([1, 1], [1.0, 1.0]),
         ([1, 9], pytest.approx([math.exp(-0.3 - lowest), math.exp(0.3 - lowest)])),
