@@ -11,7 +11,8 @@ a record behind the damage is believed on evidence, strongest first:
 3. The damaged record's own *length* leads to it, its id is the next one, and nothing found speaks against it.
 4. Records follow one another from there in a *chain*.  Ids rise through a segment, so when a later chain repeats ids of an
    earlier one, one of the two is somebody's data: the one that reaches the end of the segment wins, as data never does (its
-   record's checksum stands behind it), else the longer one.
+   record's checksum stands behind it), else the longer one.  Where the index proves no next record but a later one, the
+   segment ends there for this purpose: an index that is wrong but for that entry hides nothing that would be found without it.
 
 A place that looks like a record cut off by the end of the file (right id, plausible length that leads beyond the end) is taken
 for what it looks like, as a torn record may hold records in its data; unless evidence of the first two kinds says otherwise, or
@@ -80,6 +81,15 @@ class _Chain:
     @property
     def count(self) -> int:
         return self.last_id - self.head.transaction_id + 1
+
+
+def _fits(known: Found | None, end: int, last_id: int) -> bool:
+    """Whether a chain may stand in front of the proven record: it leads there in bytes and ids alike, or in neither."""
+    if known is None:
+        return True
+    if end == known.offset:
+        return last_id + 1 == known.transaction_id
+    return last_id + 1 < known.transaction_id
 
 
 def _support(chains: list[_Chain]) -> tuple[bool, bool, int]:
@@ -220,7 +230,9 @@ class Resynchroniser:
             if head.transaction_id > expected and probe.closes(offset, expected, place):
                 return Resumption(place, following(expected), head.transaction_id, "checksum")  # one record lay there
             chain_end, last_id, reached = self.follow(head, stop)
-            reached = reached and (known is None or last_id + 1 == known.transaction_id)
+            if not _fits(known, chain_end, last_id):
+                begin = chain_end
+                continue
             chain = _Chain(head, chain_end, last_id, reached, place == end and head.transaction_id == expected + 1)
             _admit(chains, chain)
             if reached:
@@ -228,10 +240,10 @@ class Resynchroniser:
             begin = chain_end
             if not looks_torn:
                 horizon = min(stop, chains[0].end + CONFLICT_WINDOW)
-        if not chains or ((looks_torn or known is not None) and not chains[-1].reached):
+        if not chains or (looks_torn and not chains[-1].reached):
             return at_known
         if not chains[-1].reached and probe.closes(offset, expected, stop):
-            return None  # the damaged record ends with the file: what was found is its data
+            return at_known  # the damaged record ends there, or with the file: what was found is its data
         best = chains[0]
         first_id = best.head.transaction_id
         return Resumption(best.head.offset, first_id, first_id, "length" if best.led else "chain")

@@ -9,6 +9,8 @@ import zlib
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.builders import make_records
 from tests.scan.oracle import Segment, assert_tiles, segment_of, split
@@ -210,6 +212,46 @@ def test_index_that_lies() -> None:
         index = made.index[:128] + source.randbytes(source.randrange(200))
         assert scan(bytes(data), index)[0] == [0, 1, 2, 3, 4, *range(6, 12)]
     assert 6 in scan(bytes(data), bytes(fooled))[0]  # an index and data forged together are beyond telling
+
+
+@pytest.mark.parametrize("second", [8, 60, 118])
+def test_an_index_of_which_only_a_late_entry_is_right_hides_no_record(second: int) -> None:
+    """Shifted by one, with its last entry twice, it proves the last record and no other; two records are damaged."""
+    made = segment_of(make_records(120, size=60))
+    index = made.index[:128] + made.index[136:] + made.index[-8:]
+    data = bytearray(made.data)
+    for number in (3, second):
+        start, end = made.span(number)
+        data[start:end] = bytes(end - start)
+    ids = [one for one in range(120) if one not in (3, second)]
+    assert scan(bytes(data))[0] == scan(bytes(data), index)[0] == ids
+
+
+@given(
+    size=st.sampled_from([0, 10, 60]),
+    hurt=st.lists(
+        st.tuples(st.sampled_from(["bit", "zeros", "noise"]), st.floats(0, 1), st.integers(1, 300)), max_size=4
+    ),
+    shift=st.integers(-3, 3),
+    right=st.sets(st.integers(0, 39)),
+)
+@settings(deadline=None)
+def test_no_index_hides_what_is_found_without_one(
+    size: int, hurt: list[tuple[str, float, int]], shift: int, right: set[int]
+) -> None:
+    """Whatever is damaged, and whichever entries are right: the others are those of neighbours."""
+    made = segment_of(make_records(40, size=size))
+    data, source = bytearray(made.data), random.Random(len(hurt))
+    for kind, where, length in hurt:
+        at = 128 + int(where * (len(data) - 129))
+        if kind == "bit":
+            data[at] ^= 1 << length % 8
+        else:
+            length = min(length, len(data) - at)
+            data[at : at + length] = bytes(length) if kind == "zeros" else source.randbytes(length)
+    entries = [made.offsets[one if one in right else (one + shift) % 40] for one in range(40)]
+    index = made.index[:128] + b"".join(struct.pack(">q", one) for one in entries)
+    assert set(scan(bytes(data))[0]) <= set(scan(bytes(data), index)[0])
 
 
 def test_index_of_a_scan_that_starts_in_the_middle() -> None:

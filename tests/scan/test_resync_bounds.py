@@ -436,6 +436,35 @@ def test_the_index_proves_the_next_record_and_bounds_the_search() -> None:
     assert searcher(bytes(nothing), hint).find(start, 3) == Resumption(at[6], 6, 6, "index")
 
 
+@pytest.mark.parametrize("intact", [(4, 5, 6, 7), (4,), (7,), (5, 6, 8), (4, 8), (8,)])
+def test_chains_in_front_of_a_proven_record_are_found_whether_or_not_they_lead_to_it(intact: tuple[int, ...]) -> None:
+    """The index proves 9 and no other; of those between it and the damage some are damaged, too."""
+    made = segment_of(make_records(12, size=60))
+    data = beyond_proof(made, 3)
+    for number in set(range(4, 9)) - set(intact):
+        start, end = made.span(number)
+        data[start:end] = b"\xee" * (end - start)
+    entry = slice(128 + 8 * 9, 136 + 8 * 9)
+    index = bytearray(made.index[:136]) + bytes(len(made.index) - 136)
+    index[entry] = made.index[entry]
+    told = searcher(bytes(data), IndexHint(BytesSource(bytes(index)), 0, 128)).find(made.offsets[3], 3)
+    assert told == Resumption(made.offsets[intact[0]], intact[0], intact[0], "chain")
+
+
+@pytest.mark.parametrize(("first", "found"), [(4, 6), (5, 6), (3, 3)])
+def test_a_chain_whose_ids_leave_none_for_the_bytes_behind_it_is_data(first: int, found: int) -> None:
+    """The index proves 6, and in front of it is a chain of two, with bytes between them: to 5, to 6, or to 4."""
+    made = segment_of(make_records(8, size=60))
+    data = beyond_proof(made, 3)
+    start, end = made.offsets[4], made.offsets[6]
+    inside = b"\xee" * 9 + chain(first, 2)
+    data[start:end] = inside + b"\xee" * (end - start - len(inside))
+    index = made.index[: 128 + 8 * 4] + bytes(16) + made.index[128 + 8 * 6 :]
+    told = searcher(bytes(data), IndexHint(BytesSource(index), 0, 128)).find(made.offsets[3], 3)
+    place = made.offsets[6] if found == 6 else start + 9
+    assert told == Resumption(place, found, found, "index" if found == 6 else "chain")
+
+
 def test_random_bytes_hold_no_record() -> None:
     data = random.Random(5).randbytes(5000)
     assert searcher(data).find(0, 0) is None
@@ -516,7 +545,7 @@ def test_the_window_for_a_better_chain_begins_behind_the_first_one(monkeypatch: 
 def test_what_leads_to_a_record_that_the_index_proves_must_lead_to_its_id() -> None:
     made = segment_of(make_records(4, size=60))
     start = made.offsets[3]
-    for second, proof in ((5, "chain"), (6, "index"), (4, "index")):
+    for second, proof in ((5, "chain"), (6, "index"), (4, "chain")):  # the third does not lead there
         front = made.data[:start] + b"\xee" * 50 + chain(4, 1)
         data = front + chain(second, 1) if second == 4 else front
         at = len(data)
@@ -553,17 +582,17 @@ def test_an_entry_may_lead_to_the_very_next_byte() -> None:
 
 
 def test_what_looks_torn_in_front_of_a_record_that_the_index_proves_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is searched for chains as far as any other is, and they must lead to that record."""
+    """It is searched for a better chain as far as any other is: for one that repeats the first, and leads to that record."""
     monkeypatch.setattr(resync, "CONFLICT_WINDOW", 40)
     made = segment_of(make_records(4, size=60))
     start = made.offsets[3]
     head = struct.pack(">q16siiI", 3, b"\1" * 16, 0, 1 << 20, 5)
-    for gap, seen in ((39, True), (100, False)):
-        data = made.data[:start] + head + chain(4, 1) + b"\xee" * gap + chain(5, 1)
+    for gap, seen in ((39, True), (40, False)):
+        data = made.data[:start] + head + chain(4, 1) + b"\xee" * gap + chain(4, 2)
         at = len(data)
         hint = IndexHint(BytesSource(index_file(0, *made.offsets[:3], 0, 0, 0, at)), 0, 128)
         found = searcher(data + chain(6, 2), hint).find(start, 3)
-        assert found == (Resumption(start + 36, 4, 4, "chain") if seen else Resumption(at, 6, 6, "index"))
+        assert found == Resumption(start + 36 + (len(chain(4, 1)) + gap if seen else 0), 4, 4, "chain")
 
 
 @pytest.mark.parametrize("length", [-5, 10**9])
