@@ -7,6 +7,7 @@ import subprocess
 import pytest
 
 from tests.cli.running import command_line, environment
+from tests.turns import by_turns
 
 
 def complete(shell: str, words: str) -> str:
@@ -19,7 +20,7 @@ def complete(shell: str, words: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@pytest.mark.parametrize("shell", by_turns(("bash", "zsh", "fish"), 3))
 def test_commands_options_and_values_are_completed(shell: str) -> None:
     assert "rebuild-index" in complete(shell, "waltzctl re")
     assert "recover" in complete(shell, "waltzctl re")

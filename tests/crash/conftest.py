@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -10,11 +9,10 @@ from typing import Any, Protocol
 import pytest
 
 from tests.conftest import COUNTS
-from tests.crash.harness import LONG, Checker, Effort, Report, by_turns, try_crashes
+from tests.crash.harness import LONG, Checker, Effort, Report, effort_of, try_crashes
 from tests.crash.recorder import Recording
+from tests.turns import TODAY
 from waltzctl.engine.durable import disk
-
-TODAY = datetime.datetime.now(datetime.UTC).toordinal()
 
 
 class CrashTest(Protocol):
@@ -48,7 +46,9 @@ def survive(
         workload: str, recording: Recording[Any], checker: Checker[Any, Any], effort: Effort | None = None, /
     ) -> Report:
         given = request.config.getoption("--crash-seed")
-        effort = effort or (LONG if request.config.getoption("--long") else by_turns(TODAY if given is None else given))
+        effort = effort or (
+            LONG if request.config.getoption("--long") else effort_of(TODAY if given is None else given)
+        )
         report = try_crashes(workload, recording, checker, effort)
         record_property(COUNTS, [report.workload, report.moments, report.generated, report.states, report.judged])
         lines = []

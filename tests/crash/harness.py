@@ -93,7 +93,7 @@ class Effort:
     seed: int = 0
 
 
-def by_turns(day: int) -> Effort:
+def effort_of(day: int) -> Effort:
     """The default run's: what is drawn or picked out of many is another part of it on each day.
 
     Every moment is crashed in each of the ways that leave nothing to choose.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import importlib
 import inspect
 from collections.abc import Callable
@@ -16,11 +15,12 @@ from tests.crash.recorder import Recorder, Recording
 from tests.crash.simdisk import Tree
 from tests.crash.sites import all_sites, calls_in
 from tests.crash.workloads import WORKLOADS, Captured
+from tests.turns import by_turns
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.disk import WritableFile
 
 TABLE = Table.load()
-TODAY = 3
+AT_A_TIME = 3
 """Workloads that the default run tries, others on each day."""
 
 
@@ -56,14 +56,7 @@ def test_the_steps_of_every_workload_are_tried() -> None:
     assert tests - asked == set()
 
 
-def _by_turns() -> list[object]:
-    today = {(datetime.datetime.now(datetime.UTC).toordinal() * TODAY + turn) % len(WORKLOADS) for turn in range(TODAY)}
-    return [
-        pytest.param(name, marks=() if number in today else pytest.mark.long) for number, name in enumerate(WORKLOADS)
-    ]
-
-
-@pytest.mark.parametrize("workload", _by_turns())
+@pytest.mark.parametrize("workload", by_turns(WORKLOADS, len(WORKLOADS) // AT_A_TIME))
 def test_what_the_table_says_of_a_workload(workload: str, request: pytest.FixtureRequest) -> None:
     """Without each step that it shows to be needed it breaks a promise; with ``--long`` none but those are found to be."""
     needed: set[str | tuple[str, str]] = {n for n, one in TABLE.syncs.items() if one.get("workload") == workload}

@@ -17,6 +17,7 @@ from tests.crash.harness import Effort, try_crashes
 from tests.crash.layouts import LAYOUTS, ONE_LAYOUT
 from tests.crash.simdisk import Loss
 from tests.crash.storages import SMALL_SEGMENTS, StorageChecker
+from tests.turns import by_turns, one_of
 from waltzctl.engine.durable.disk import Change
 from waltzctl.engine.storage.directory import StorageOptions
 from waltzctl.formats.control import Layout
@@ -39,6 +40,7 @@ def test_groups_within_a_segment(layout: Layout, tmp_path: Path, survive: CrashT
     survive(f"group commit, {layout}", recording, StorageChecker(ONE_SEGMENT))
 
 
+@one_of(3, 0)
 @ONE_LAYOUT
 def test_groups_that_roll_over(layout: Layout, tmp_path: Path, survive: CrashTest) -> None:
     """A segment ends inside a block, between two, and several times within one group."""
@@ -51,6 +53,7 @@ def test_groups_that_roll_over(layout: Layout, tmp_path: Path, survive: CrashTes
     survive(f"group commit, roll-over, {layout}", recording, StorageChecker(SMALL_SEGMENTS))
 
 
+@one_of(3, 1)
 @ONE_LAYOUT
 def test_a_group_across_a_checkpoint(layout: Layout, tmp_path: Path, survive: CrashTest) -> None:
     """Records of one group on both sides of transaction 1000."""
@@ -90,6 +93,7 @@ def test_fences_never_fall(layout: Layout, tmp_path: Path, survive: CrashTest) -
     survive(f"session fences, {layout}", recording, StorageChecker(SMALL_SEGMENTS))
 
 
+@one_of(3, 2)
 @ONE_LAYOUT
 def test_a_session_of_a_node(layout: Layout, tmp_path: Path, survive: CrashTest) -> None:
     """Fence, truncate, catch up, set the mark, groups of appends, and the next session: as a node does it for a server."""
@@ -126,7 +130,9 @@ def _syncs_of(suffix: str) -> Callable[[Change], bool]:
 
 @pytest.mark.parametrize(
     ("work", "records", "forgets"),
-    [(groups, 5, _syncs_of(".seg")), (passes, 5, _syncs_of(".seg")), (fences, 5, _syncs_of(FENCE_FILE_NAME))],
+    by_turns(
+        [(groups, 5, _syncs_of(".seg")), (passes, 5, _syncs_of(".seg")), (fences, 5, _syncs_of(FENCE_FILE_NAME))], 3
+    ),
 )
 def test_an_engine_that_forgets_a_sync_is_found_out(
     work: Callable[[Driver], None], records: int, forgets: Callable[[Change], bool], tmp_path: Path

@@ -15,6 +15,7 @@ from tests.crash.repairs import RepairChecker, RepairTruth, record_repair, recor
 from tests.crash.simdisk import Loss
 from tests.crash.storages import SMALL_SEGMENTS, StorageChecker
 from tests.crash.truth import Seen, Truth
+from tests.turns import by_turns
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.durable.disk import Change, WritableFile
@@ -89,7 +90,21 @@ WORKS: list[Work] = [
 ]
 
 
-@pytest.mark.parametrize("work", WORKS)
+FORGETFUL = [
+    (some_appends, syncs(".seg")),
+    (roll_over, syncs(".seg")),
+    (roll_over, directory_syncs),
+    (truncation, syncs(".seg")),
+    (truncation_across_segments, directory_syncs),
+    (a_session, syncs(".ctl")),
+    (assignment, syncs(".ctl")),
+    (assignment, directory_syncs),
+    (availability, syncs(".ctl")),
+    (availability, syncs(".json")),
+]
+
+
+@pytest.mark.parametrize("work", by_turns(WORKS, 2))
 def test_the_engine_as_it_is_passes_with_the_same_effort(work: Work, tmp_path: Path) -> None:
     """Without this the mutants below would prove nothing."""
     report = try_crashes("as it is", work_recorded(tmp_path, work), StorageChecker(), QUICK)
@@ -97,21 +112,7 @@ def test_the_engine_as_it_is_passes_with_the_same_effort(work: Work, tmp_path: P
     assert report.states >= 3
 
 
-@pytest.mark.parametrize(
-    ("work", "forgets"),
-    [
-        (some_appends, syncs(".seg")),
-        (roll_over, syncs(".seg")),
-        (roll_over, directory_syncs),
-        (truncation, syncs(".seg")),
-        (truncation_across_segments, directory_syncs),
-        (a_session, syncs(".ctl")),
-        (assignment, syncs(".ctl")),
-        (assignment, directory_syncs),
-        (availability, syncs(".ctl")),
-        (availability, syncs(".json")),
-    ],
-)
+@pytest.mark.parametrize(("work", "forgets"), by_turns(FORGETFUL, 2))
 def test_an_engine_that_forgets_a_sync_is_found_out(
     work: Work, forgets: Callable[[Change], bool], tmp_path: Path
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from tests.builders import build_directory
 from tests.crash.conftest import CrashTest
 from tests.crash.repairs import RepairChecker, record_repair, record_undo
+from tests.turns import by_turns
 from waltzctl.engine.durable.manifest import quarantine_directory
 from waltzctl.engine.log.view import read_control
 from waltzctl.engine.repair.apply import apply
@@ -103,7 +105,6 @@ class Scene:
     name: str
     damage: Callable[[Path, Layout], None]
     plan: Callable[[Path, Path], Repair]  # the directory, a sound replica of it
-    control: bool = False  # whether the control file, which differs by layout, is repaired as well
 
 
 SCENES = [
@@ -115,10 +116,9 @@ SCENES = [
         "truncate, below the mark",
         no_damage,
         lambda path, _: plan_truncate(path, partition=0, after=4, allow_data_loss=True),
-        control=True,
     ),
-    Scene("recover, left by a crash", what_a_crash_leaves, lambda path, _: plan_recover(path), control=True),
-    Scene("recover, headers", headers, lambda path, _: plan_recover(path), control=True),
+    Scene("recover, left by a crash", what_a_crash_leaves, lambda path, _: plan_recover(path)),
+    Scene("recover, headers", headers, lambda path, _: plan_recover(path)),
     Scene(
         "recover, from a replica",
         a_record_in_the_middle,
@@ -129,12 +129,11 @@ SCENES = [
         a_record_in_the_middle,
         lambda path, _: plan_recover(path, allow_data_loss=True),
     ),
-    Scene("convert", switched_off, to_the_other_layout, control=True),
+    Scene("convert", switched_off, to_the_other_layout),
     Scene(
         "recover, the end given up",
         a_lost_end,
         lambda path, _: plan_recover(path, allow_data_loss=True),
-        control=True,
     ),
     Scene(
         "recover, what was given up comes back",
@@ -145,11 +144,7 @@ SCENES = [
 ]
 EACH = pytest.mark.parametrize(
     ("scene", "layout"),
-    [
-        pytest.param(scene, layout, marks=() if scene.control or (place + turn) % 2 else pytest.mark.long)
-        for turn, layout in enumerate(Layout)
-        for place, scene in enumerate(SCENES)
-    ],
+    by_turns(product(SCENES, Layout), 3),
     ids=lambda value: value.name if isinstance(value, Scene) else str(value),
 )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from tests.crash.recorder import Recorder, Recording
 from tests.crash.simdisk import SECTOR, Loss, Tree, sector_boundaries
 from tests.crash.storages import SMALL_SEGMENTS, StorageChecker
 from tests.crash.truth import PartitionTruth, Seen, Truth
+from tests.turns import by_turns
 from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions, create_cluster
 from waltzctl.formats.control import Layout
 
@@ -23,15 +25,8 @@ ONE_SEGMENT = StorageOptions()
 
 
 def across(ids: Sequence[int]) -> pytest.MarkDecorator:
-    """Each id in both layouts; in the default run every other one in each, as the layouts hardly differ here."""
-    return pytest.mark.parametrize(
-        ("layout", "number"),
-        [
-            pytest.param(layout, number, marks=() if (place + turn) % 2 == 0 else pytest.mark.long)
-            for turn, layout in enumerate(Layout)
-            for place, number in enumerate(ids)
-        ],
-    )
+    """Each id in both layouts, a third of these on each day: the layouts hardly differ here."""
+    return pytest.mark.parametrize(("layout", "number"), by_turns(product(Layout, ids), 3))
 
 
 @LAYOUTS

@@ -15,6 +15,7 @@ import pytest
 
 from tests.builders import KEY
 from tests.interop.riff import PATIENCE, RiffProgram, Stores, built, needs_maven
+from tests.turns import by_turns
 from waltzctl.engine.net.tls_options import TlsOptions
 from waltzctl.engine.node.node import Node
 from waltzctl.engine.node.node_settings import NodeOptions
@@ -123,7 +124,7 @@ async def _speak(program: RiffProgram, directory: Path, tls: TlsOptions, stores:
 @needs_maven
 @pytest.mark.parametrize(
     "kind",
-    [None, "JKS", pytest.param("PKCS12", marks=pytest.mark.long)],
+    by_turns((None, "JKS", "PKCS12"), 3),
     ids=["self-signed", "JKS", "PKCS12"],
 )
 def test_the_library_of_the_release_speaks_with_our_node_over_tls(

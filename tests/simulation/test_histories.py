@@ -10,7 +10,7 @@ import pytest
 from tests.simulation.history import history, run
 
 AT_A_TIME = 25
-DEFAULT = {"partition": 825, "storage": 125, "cluster": 50}
+DEFAULT = {"partition": 900, "storage": 75, "cluster": 25}
 LONG = {"partition": 60_000, "storage": 20_000, "cluster": 20_000}
 SEEDS = [
     pytest.param(world, first, marks=[pytest.mark.long] if first >= DEFAULT[world] else [], id=f"{world}-{first}")

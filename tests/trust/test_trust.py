@@ -6,7 +6,6 @@ names its seed, what was done, and the command that builds the directory anew.
 
 from __future__ import annotations
 
-import datetime
 import tempfile
 from collections.abc import Iterator
 from functools import lru_cache
@@ -17,6 +16,7 @@ import pytest
 from tests.trust.damage import Damaged, draw
 from tests.trust.rules import RULES, broken
 from tests.trust.running import SHARED_MEMORY
+from tests.turns import by_turns, is_todays
 
 DIRECTORIES, PART = 300, 20
 MANY, MANY_PART = 20_000, 250
@@ -35,8 +35,6 @@ BROKE: tuple[tuple[int, tuple[str, ...]], ...] = (
 
 What was wrong each time has a test of its own where it was mended; of these a third by default, another one on each day.
 """
-TURNS = 3
-TODAY = datetime.datetime.now(datetime.UTC).toordinal()
 
 
 @pytest.fixture
@@ -63,10 +61,7 @@ def holds(name: str, seeds: range, place: Path) -> None:
 
 @pytest.mark.parametrize(
     ("seed", "only"),
-    [
-        pytest.param(*one, marks=() if (place + TODAY) % TURNS == 0 else pytest.mark.long)
-        for place, one in enumerate(BROKE)
-    ],
+    by_turns(BROKE, 3),
     ids=lambda one: str(one) if isinstance(one, int) else "-".join(one),
 )
 def test_what_broke_a_rule_once_holds(seed: int, only: tuple[str, ...], place: Path) -> None:
@@ -80,13 +75,16 @@ def shown(seeds: object) -> str | None:
 
 
 def parts(step: int = 1, first: int = 0) -> pytest.MarkDecorator:
-    """Tests of some seeds each; of the default run every `step`-th from `first` on, of the long one all.
+    """Tests of some seeds each, half of them on each day; of these every `step`-th from `first` on, and with ``--long`` all.
 
     What tries the same seeds is one group, which one process runs: it draws them once.
     """
     default = [
-        pytest.param(range(start + first, start + PART, step), marks=pytest.mark.xdist_group(f"trust-{start}"))
-        for start in range(0, DIRECTORIES, PART)
+        pytest.param(
+            range(start + first, start + PART, step),
+            marks=[pytest.mark.xdist_group(f"trust-{start}"), *([] if is_todays(place, 2) else [pytest.mark.long])],
+        )
+        for place, start in enumerate(range(0, DIRECTORIES, PART))
     ]
     rest = [range(start, min(start + MANY_PART, MANY)) for start in range(DIRECTORIES, MANY, MANY_PART)]
     return pytest.mark.parametrize(
