@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -46,6 +47,7 @@ from waltzctl.engine.spark.data_loss import Losses
 from waltzctl.engine.spark.offsets import BEGINNING, Anchor, StreamOffset, history_changed, share
 from waltzctl.engine.spark.plain_errors import plain_errors
 from waltzctl.engine.spark.reading_ahead import made_ahead
+from waltzctl.engine.spark.splits import pack
 from waltzctl.engine.spark.stream_reader import (
     ADMISSION,
     INTACT,
@@ -55,7 +57,6 @@ from waltzctl.engine.spark.stream_reader import (
     StreamPart,
     SupportsTriggerAvailableNow,
     limit_of,
-    pack_parts,
 )
 from waltzctl.engine.spark.worker_memory import keep_freed_memory
 
@@ -267,7 +268,7 @@ class AgreementReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ]
         low = min([*behind, before.decided]) if behind or after.decided > before.decided else after.decided
         chunks = self._chunks(places, number, low + 1, before, after)
-        for packet in pack_parts(chunks, TASK_WEIGHT):
+        for packet in pack(chunks, TASK_WEIGHT, attrgetter("bytes")):
             yield AgreementTask(number, before.decided, packet)
 
     def _chunks(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -16,7 +17,7 @@ from waltzctl.engine.spark.plain_errors import plain_errors
 from waltzctl.engine.spark.read_options import ReadOptions, parse
 from waltzctl.engine.spark.record_plan import record_parts
 from waltzctl.engine.spark.selection import Selection, pushed
-from waltzctl.engine.spark.splits import pack, survey
+from waltzctl.engine.spark.splits import FLAT, pack, survey
 from waltzctl.engine.spark.view_schemas import arrow_schema, columns_of, pick
 from waltzctl.engine.spark.wanted_types import arrow_schema_of, handed_on
 
@@ -68,7 +69,7 @@ class WaltzReader(DataSourceReader):
         else:
             items = VIEW_PLANS[options.view](surveyed, self._selection, options.split_size)
         packets: list[InputPartition] = []
-        for packet in pack(items, options.split_size):
+        for packet in pack(items, options.split_size + FLAT, attrgetter("cost")):
             if len(packets) == MAX_TASKS:
                 raise InvalidRequestError(
                     f"option splitSize: with {options.split_size} bytes for a task, this read has more than {MAX_TASKS} tasks,"

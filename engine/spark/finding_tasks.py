@@ -25,7 +25,7 @@ from waltzctl.engine.inspect.verification import VerifyOptions
 from waltzctl.engine.log.assess import begun, end, joints
 from waltzctl.engine.log.view import FileState, read_segment_header
 from waltzctl.engine.losses import Ids
-from waltzctl.engine.spark.splits import FLAT, Surveyed, parts_for
+from waltzctl.engine.spark.splits import FLAT, Surveyed, pack, parts_for
 from waltzctl.formats.segment import RECORD_OVERHEAD
 
 _OPTIONS = VerifyOptions()
@@ -180,14 +180,7 @@ def chunks(whole: PartitionTask, jobs: Sequence[SegmentJob], split_size: int) ->
     begun = sorted(((_begins(job), job) for job in jobs), key=lambda pair: pair[0])
     count = parts_for(whole.cost, split_size)
     share = -(-whole.cost // count)
-    rows: list[list[SegmentJob]] = [[]]
-    cost = 0
-    for _, job in begun:
-        if cost and cost + job.bytes > share:
-            rows.append([])
-            cost = 0
-        rows[-1].append(job)
-        cost += job.bytes + FLAT
+    rows = list(pack((job for _, job in begun), share + FLAT, lambda job: job.bytes + FLAT)) or [()]
     done = 0
     for number, row in enumerate(rows):
         last = number == len(rows) - 1
@@ -195,7 +188,7 @@ def chunks(whole: PartitionTask, jobs: Sequence[SegmentJob], split_size: int) ->
         yield ChunkTask(
             whole.node,
             whole.context,
-            tuple(row),
+            row,
             number == 0,
             None if last else (begun[done][1], begun[done][0]),
             whole if last else None,

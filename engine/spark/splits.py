@@ -7,7 +7,7 @@ A plan knows names and sizes only.  A part is "the third of five"; where exactly
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path, PurePath
@@ -26,7 +26,7 @@ from waltzctl.formats.control import CONTROL_FILE_NAME
 
 FLAT = 256 << 10
 """Bytes that could be read in the time that opening a segment takes."""
-T = TypeVar("T", bound="Item")
+T = TypeVar("T")
 _WILDCARDS = frozenset("*?[")
 
 
@@ -205,16 +205,17 @@ class Item(Protocol):
         """Bytes to read, about."""
 
 
-def pack(items: Iterable[T], split_size: int) -> Iterator[tuple[T, ...]]:
-    """Neighbours together, up to about `split_size` bytes; what costs nothing never begins a task of its own."""
+def pack(items: Iterable[T], most: int, weight: Callable[[T], int]) -> Iterator[tuple[T, ...]]:
+    """Neighbours together, of at most `most` bytes by `weight`, or one; what weighs nothing never begins a packet of its own."""
     packet: list[T] = []
-    cost = 0
+    total = 0
     for item in items:
-        if cost and item.cost and cost + item.cost > split_size + FLAT:
+        own = weight(item)
+        if total and own and total + own > most:
             yield tuple(packet)
-            packet, cost = [], 0
+            packet, total = [], 0
         packet.append(item)
-        cost += item.cost
+        total += own
     if packet:
         yield tuple(packet)
 

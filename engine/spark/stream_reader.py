@@ -8,9 +8,10 @@ batch, and the last record of each of its parts while it is read.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
@@ -32,6 +33,7 @@ from waltzctl.engine.spark.offsets import (
 )
 from waltzctl.engine.spark.plain_errors import plain_errors
 from waltzctl.engine.spark.read_options import STORAGE_PREFIX, partitions_of
+from waltzctl.engine.spark.splits import pack
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,7 +53,7 @@ except ImportError:  # Spark 4.1 takes what `latestOffset` says
 
 __all__ = [
     "ADMISSION", "INTACT", "KNOWN", "LIMIT", "LOW_WATER_MARK", "TASK_WEIGHT", "UP_TO", "History", "StreamOptions", "StreamPart",
-    "SupportsTriggerAvailableNow", "TaskParts", "WaltzStreamReader", "limit_of", "pack_parts", "path_of", "stream_options",
+    "SupportsTriggerAvailableNow", "TaskParts", "WaltzStreamReader", "limit_of", "path_of", "stream_options",
 ]  # fmt: skip
 TASK_WEIGHT = 64 << 20
 """Bytes, about, that ranges are packed together to, for one task."""
@@ -141,9 +143,6 @@ class StreamPart(Protocol):
         """About as many as are read."""
 
 
-Weighed = TypeVar("Weighed", bound=StreamPart)
-
-
 class History(Protocol):
     """The transactions of a storage's partitions, as they are now.  Can be pickled before it was used."""
 
@@ -193,20 +192,6 @@ class TaskParts(InputPartition):
 
     def __repr__(self) -> str:
         return f"{len(self.parts)} parts, {self.bytes} bytes"
-
-
-def pack_parts(parts: Iterable[Weighed], most: int) -> Iterator[list[Weighed]]:
-    """Neighbours together, of about `most` bytes at most, or one."""
-    packet: list[Weighed] = []
-    weight = 0
-    for part in parts:
-        if packet and weight + part.bytes > most:
-            yield packet
-            packet, weight = [], 0
-        packet.append(part)
-        weight += part.bytes
-    if packet:
-        yield packet
 
 
 @plain_errors
@@ -384,7 +369,7 @@ class WaltzStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             check_same_cluster(one, key, self._history.place)
         self._check_kept(begin, finish)
         parts = self._parts(begin, finish)
-        return [TaskParts(packet) for packet in pack_parts(parts, TASK_WEIGHT)] or [TaskParts(())]
+        return [TaskParts(packet) for packet in pack(parts, TASK_WEIGHT, attrgetter("bytes"))] or [TaskParts(())]
 
     def _parts(self, begin: StreamOffset, finish: StreamOffset) -> Iterator[StreamPart]:
         """What lies between two offsets, partition by partition.  Raises StalePlanError where it is not there any more."""

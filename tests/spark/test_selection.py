@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -195,15 +196,15 @@ def test_a_packet_is_full_behind_its_size_and_one_segment_more() -> None:
         return SegmentPart("n", job(size - FLAT), None)
 
     notice = Notice("n", ())
-    split = 3 * FLAT
-    assert [len(one) for one in pack([part(2 * FLAT), part(2 * FLAT)], split)] == [2]
-    assert [len(one) for one in pack([part(2 * FLAT), part(2 * FLAT + 1)], split)] == [1, 1]
-    assert [len(one) for one in pack([part(9 * FLAT), notice, part(FLAT), notice], split)] == [2, 2]
-    assert [len(one) for one in pack([notice, part(9 * FLAT), part(FLAT)], split)] == [2, 1]
-    assert [len(one) for one in pack([part(2 * FLAT)] * 5, split)] == [2, 2, 1]
-    assert [len(one) for one in pack([part(9 * FLAT), part(2 * FLAT), part(2 * FLAT)], split)] == [1, 2]
-    assert [len(one) for one in pack([part(9 * FLAT), part(2 * FLAT), part(2 * FLAT + 1)], split)] == [1, 1, 1]
-    assert list(pack([], split)) == []
+    split, weight = 4 * FLAT, attrgetter("cost")
+    assert [len(one) for one in pack([part(2 * FLAT), part(2 * FLAT)], split, weight)] == [2]
+    assert [len(one) for one in pack([part(2 * FLAT), part(2 * FLAT + 1)], split, weight)] == [1, 1]
+    assert [len(one) for one in pack([part(9 * FLAT), notice, part(FLAT), notice], split, weight)] == [2, 2]
+    assert [len(one) for one in pack([notice, part(9 * FLAT), part(FLAT)], split, weight)] == [2, 1]
+    assert [len(one) for one in pack([part(2 * FLAT)] * 5, split, weight)] == [2, 2, 1]
+    assert [len(one) for one in pack([part(9 * FLAT), part(2 * FLAT), part(2 * FLAT)], split, weight)] == [1, 2]
+    assert [len(one) for one in pack([part(9 * FLAT), part(2 * FLAT), part(2 * FLAT + 1)], split, weight)] == [1, 1, 1]
+    assert list(pack([], split, weight)) == []
     assert total([part(7 + FLAT), part(8 + FLAT)]) == 15 + 2 * FLAT
     assert SegmentPart("n", job(100), None, count=4).cost == 25 + FLAT
 

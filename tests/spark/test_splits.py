@@ -7,6 +7,7 @@ import pickle
 import random
 import shutil
 import struct
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.scan import resync, scanner
 from waltzctl.engine.spark import batch_read, segment_parts
 from waltzctl.engine.spark.batch_read import reader
-from waltzctl.engine.spark.splits import SegmentPart, pack, parts_for
+from waltzctl.engine.spark.splits import FLAT, SegmentPart, pack, parts_for
 from waltzctl.engine.spark.view_schemas import pick, spark_schema
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import HEADER_SIZE, Record, encode_records
@@ -264,7 +265,7 @@ def test_planning_reads_one_header_whatever_the_number_of_segments(
 def test_small_segments_are_packed_and_large_ones_are_cut() -> None:
     job = SegmentJob(Path("/p/0"), 0, bytes=1000 << 10)
     small = [SegmentPart("/p", SegmentJob(Path("/p/0"), number, bytes=10), None) for number in range(100)]
-    packed = list(pack([*small, SegmentPart("/p", job, None)], 1 << 20))
+    packed = list(pack([*small, SegmentPart("/p", job, None)], (1 << 20) + FLAT, attrgetter("cost")))
     assert [one for packet in packed for one in packet] == [*small, SegmentPart("/p", job, None)]
     assert len(packed) < 40
     assert packed[-1] == (SegmentPart("/p", job, None),)
