@@ -361,6 +361,13 @@ def check_bounds(options: Any) -> None:
                 raise InvalidOptionsError(f"{declared.key or each.name} {error}", options, each.name) from None
 
 
+def check_groups(options: Any) -> None:
+    """Let each group of `options`, a dataclass, that is not left out judge itself; raises what its `check` raises."""
+    for each in fields(options):
+        if isinstance(_declared(each), Group) and (value := getattr(options, each.name)) is not None:
+            value.check()
+
+
 @dataclass(frozen=True, slots=True)
 class Reloaded:
     """Fields of a process's options that differed: those that are in force now, and those that need a restart."""

@@ -11,27 +11,33 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from waltzctl.engine.errors import InvalidOptionsError, InvalidRequestError
+from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.metadata.zookeeper_options import ZooKeeperOptions
-from waltzctl.engine.net.loopback import is_loopback, refuse_beyond_loopback
+from waltzctl.engine.net.loopback import is_loopback
 from waltzctl.engine.net.monitoring_options import GraphiteOptions, HttpLimits, LogOptions
 from waltzctl.engine.net.peer_limits import PortLimits
+from waltzctl.engine.net.service_settings import (
+    NEXT_PORT,
+    check_service,
+    drain_setting,
+    host_setting,
+    http_port_setting,
+    insecure_setting,
+    plaintext_setting,
+    port_behind,
+    without_choice,
+)
 from waltzctl.engine.net.setting_kinds import (
     COUNT,
     PATH,
     PORT,
-    PORT_OR_OFF,
     SECONDS,
     SIZE,
     SWITCH,
-    TEXT,
 )
 from waltzctl.engine.net.settings import Option, Settings, check_bounds, group, setting
 from waltzctl.engine.net.tls_options import TlsOptions
 from waltzctl.engine.storage.storage_options import StorageOptions
-
-NEXT_PORT = -1
-"""Stands for "the data port and so many more" where an own number was not given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +135,7 @@ class NodeOptions:
         option=Option("PATH", argument=True),
         required=True,
     )
-    host: str = setting(
-        "address to listen at", TEXT, default="127.0.0.1", key="waltzctl.host", option=Option("ADDRESS")
-    )
+    host: str = host_setting()
     port: int = setting(
         "data port, 0 takes a free one", PORT, default=55280, key="storage.port", option=Option(), required=True
     )
@@ -144,31 +148,9 @@ class NodeOptions:
         option=Option(),
         required=True,
     )
-    http_port: int | None = setting(
-        "HTTP port",
-        PORT_OR_OFF,
-        default=NEXT_PORT,
-        unless="data port + 2",
-        left_out=None,
-        key="storage.jetty.port",
-        option=Option(),
-    )
-    plaintext: bool = setting(
-        "no TLS on the data and admin port",
-        SWITCH,
-        default=False,
-        key="waltzctl.plaintext",
-        option=Option(),
-        moots=("certificate", "key-store", "trust-store"),
-    )
-    insecure: bool = setting(
-        "allow plaintext beyond this machine",
-        SWITCH,
-        default=False,
-        key="waltzctl.insecure",
-        option=Option(),
-        needs="plaintext",
-    )
+    http_port: int | None = http_port_setting("storage.jetty.port", "data")
+    plaintext: bool = plaintext_setting("data and admin port")
+    insecure: bool = insecure_setting()
     tls: TlsOptions = group(TlsOptions, key="storage.", reloadable=True)
     storage: StorageOptions = group(StorageOptions)
     zookeeper: ZooKeeperOptions | None = group(
@@ -179,23 +161,15 @@ class NodeOptions:
     )
     health: HealthOptions = group(HealthOptions, reloadable=True)
     http: HttpLimits = group(HttpLimits, key="waltzctl.http.", name="http-")
-    drain_seconds: float = setting(
-        "how long a stop waits for what was asked",
-        SECONDS.within(least=0),
-        default=30.0,
-        key="waltzctl.drain",
-        name="drain",
-        option=Option(),
-        reloadable=True,
-    )
+    drain_seconds: float = drain_setting("how long a stop waits for what was asked", 30.0)
     limits: PortLimits = group(PortLimits, key="waltzctl.limits.", name="limits-", reloadable=True)
     service: ServiceOptions = group(ServiceOptions, key="waltzctl.service.", name="service-")
 
     def __post_init__(self) -> None:
         if self.admin_port is None or self.admin_port == NEXT_PORT:
-            object.__setattr__(self, "admin_port", self.port + 1 if self.port else 0)
+            object.__setattr__(self, "admin_port", port_behind(self.port, 1))
         if self.http_port == NEXT_PORT:
-            object.__setattr__(self, "http_port", self.port + 2 if self.port else 0)
+            object.__setattr__(self, "http_port", port_behind(self.port, 2))
 
     @property
     def ports(self) -> Ports:
@@ -220,37 +194,11 @@ class NodeOptions:
     def check(self) -> None:
         """Refuse what cannot be meant or must be asked for twice.
 
-        Raises InvalidRequestError (a missing directory, values out of bounds, ports that are equal, TLS options that contradict
-        each other) and RefusedError (plaintext beyond loopback without `insecure`).
+        Raises InvalidRequestError for a missing directory, and what `check_service` raises.
         """
         _ = self.storage_directory
-        check_bounds(self)
-        seen: dict[int, tuple[str, str]] = {}
-        for name, field, port in (
-            ("data", "port", self.ports.data),
-            ("admin", "admin_port", self.ports.admin),
-            ("HTTP", "http_port", self.ports.http),
-        ):
-            if port in seen:
-                other, other_field = seen[port]
-                message = f"the {other} and the {name} port are both {port}"
-                raise InvalidOptionsError(message, self, other_field, field, advice="the ports must differ")
-            if port:
-                seen[port] = name, field
-        for one in (
-            self.storage,
-            self.limits,
-            self.service,
-            self.tls,
-            self.health,
-            self.http,
-            self.zookeeper,
-            self.graphite,
-        ):
-            if one is not None:
-                one.check()
-        if self.plaintext and not self.insecure:
-            refuse_beyond_loopback(self.host)
+        data, admin, http = ("data", "port"), ("admin", "admin_port"), ("HTTP", "http_port")
+        check_service(self, ((*data, self.ports.data), (*admin, self.ports.admin), (*http, self.ports.http)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,9 +213,4 @@ class ServeOptions:
         self.node.check()
 
 
-_OPENSSL = "certificates are handled by OpenSSL, which has no such choice"
-SERVE = Settings(
-    "serve",
-    ServeOptions,
-    ignored={"storage.ssl.keyManager.algorithm": _OPENSSL, "storage.ssl.trustManager.algorithm": _OPENSSL},
-)
+SERVE = Settings("serve", ServeOptions, ignored=without_choice("storage."))

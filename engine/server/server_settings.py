@@ -9,28 +9,35 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from waltzctl.engine.errors import InvalidOptionsError, InvalidRequestError
+from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.metadata.zookeeper_options import ZooKeeperOptions
-from waltzctl.engine.net.loopback import is_loopback, refuse_beyond_loopback
+from waltzctl.engine.net.loopback import is_loopback
 from waltzctl.engine.net.monitoring_options import GraphiteOptions, HttpLimits, LogOptions
 from waltzctl.engine.net.peer_limits import PortLimits
+from waltzctl.engine.net.service_settings import (
+    NEXT_PORT,
+    check_service,
+    drain_setting,
+    host_setting,
+    http_port_setting,
+    insecure_setting,
+    plaintext_setting,
+    port_behind,
+    without_choice,
+)
 from waltzctl.engine.net.setting_kinds import (
     COUNT,
     FILLED_TEXT,
     MILLISECONDS,
     PARTITIONS,
     PORT,
-    PORT_OR_OFF,
     SECONDS,
     SIZE,
     SWITCH,
-    TEXT,
 )
 from waltzctl.engine.net.settings import Option, Settings, check_bounds, group, setting
 from waltzctl.engine.net.tls_options import TlsOptions
 
-NEXT_PORT = -1
-"""Stands for "the client port and two more" where an own number was not given."""
 METADATA_VARIABLE = "WALTZCTL_METADATA"
 """Where every command looks for the place of the metadata."""
 
@@ -140,21 +147,11 @@ class ServerOptions:
         key="waltzctl.metadata",
         option=Option("WHERE"),
     )
-    host: str = setting(
-        "address to listen at", TEXT, default="127.0.0.1", key="waltzctl.host", option=Option("ADDRESS")
-    )
+    host: str = host_setting()
     port: int = setting(
         "client port, 0 takes a free one", PORT, default=55180, key="server.port", option=Option(), required=True
     )
-    http_port: int | None = setting(
-        "HTTP port",
-        PORT_OR_OFF,
-        default=NEXT_PORT,
-        unless="client port + 2",
-        left_out=None,
-        key="server.jetty.port",
-        option=Option(),
-    )
+    http_port: int | None = http_port_setting("server.jetty.port", "client")
     advertised_host: str | None = setting(
         "host under which clients find this server",
         FILLED_TEXT,
@@ -172,22 +169,8 @@ class ServerOptions:
         name="prefer",
         option=Option("LIST"),
     )
-    plaintext: bool = setting(
-        "no TLS on the client port",
-        SWITCH,
-        default=False,
-        key="waltzctl.plaintext",
-        option=Option(),
-        moots=("certificate", "key-store", "trust-store"),
-    )
-    insecure: bool = setting(
-        "allow plaintext beyond this machine",
-        SWITCH,
-        default=False,
-        key="waltzctl.insecure",
-        option=Option(),
-        needs="plaintext",
-    )
+    plaintext: bool = plaintext_setting("client port")
+    insecure: bool = insecure_setting()
     storage_plaintext: bool = setting(
         "no TLS to the storage nodes", SWITCH, default=False, key="waltzctl.storage.plaintext", option=Option()
     )
@@ -202,20 +185,12 @@ class ServerOptions:
         GraphiteOptions, key="server.graphite.", name="graphite-", wanted_by=("host",)
     )
     http: HttpLimits = group(HttpLimits, key="waltzctl.http.", name="http-")
-    drain_seconds: float = setting(
-        "how long a stop lets clients take their answers",
-        SECONDS.within(least=0),
-        default=10.0,
-        key="waltzctl.drain",
-        name="drain",
-        option=Option(),
-        reloadable=True,
-    )
+    drain_seconds: float = drain_setting("how long a stop lets clients take their answers", 10.0)
     limits: PortLimits = group(PortLimits, key="waltzctl.limits.", name="limits-", reloadable=True)
 
     def __post_init__(self) -> None:
         if self.http_port == NEXT_PORT:
-            object.__setattr__(self, "http_port", self.port + 2 if self.port else 0)
+            object.__setattr__(self, "http_port", port_behind(self.port, 2))
 
     @property
     def beyond_loopback(self) -> bool:
@@ -225,37 +200,14 @@ class ServerOptions:
     def check(self) -> None:
         """Refuse what cannot be meant or must be asked for twice.
 
-        Raises InvalidRequestError (no place of the metadata, values out of bounds, ports that are equal, TLS options that
-        contradict each other) and RefusedError (plaintext beyond loopback without `insecure`).
+        Raises InvalidRequestError where no place of the metadata is named, and what `check_service` raises.
         """
         if self.metadata is None and self.zookeeper is None:
             raise InvalidRequestError(
                 "nothing says where the cluster's metadata is",
                 advice=f"give --metadata, {METADATA_VARIABLE}, or zookeeper.connectString and cluster.root in the configuration",
             )
-        check_bounds(self)
-        if self.port and self.port == self.http_port:
-            raise InvalidOptionsError(
-                f"the client and the HTTP port are both {self.port}",
-                self,
-                "port",
-                "http_port",
-                advice="the ports must differ",
-            )
-        for one in (
-            self.limits,
-            self.session,
-            self.partition,
-            self.cache,
-            self.tls,
-            self.http,
-            self.zookeeper,
-            self.graphite,
-        ):
-            if one is not None:
-                one.check()
-        if self.plaintext and not self.insecure:
-            refuse_beyond_loopback(self.host)
+        check_service(self, (("client", "port", self.port), ("HTTP", "http_port", self.http_port)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,13 +222,11 @@ class LogServerOptions:
         self.server.check()
 
 
-_OPENSSL = "certificates are handled by OpenSSL, which has no such choice"
 LOG_SERVER = Settings(
     "log-server",
     LogServerOptions,
     ignored={
-        "server.ssl.keyManager.algorithm": _OPENSSL,
-        "server.ssl.trustManager.algorithm": _OPENSSL,
+        **without_choice("server."),
         "server.region": "the release does not use it either",
         "server.realtimeThreshold": "there is one kind of feed, which reads what is cached from memory",
         "server.transactionDataCacheAllocation": "there is one kind of memory",

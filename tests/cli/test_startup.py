@@ -24,7 +24,10 @@ DECLARATIONS = {
     *("waltzctl.engine.amounts", "waltzctl.engine.errors", "waltzctl.engine.storage.storage_options"),
     *(
         f"waltzctl.engine.net.{name}"
-        for name in ("loopback", "monitoring_options", "peer_limits", "setting_kinds", "settings", "tls_options")
+        for name in (
+            *("loopback", "monitoring_options", "peer_limits", "service_settings", "setting_kinds", "settings"),
+            "tls_options",
+        )
     ),
     *("waltzctl.engine.metadata", "waltzctl.engine.metadata.zookeeper_options"),
     "waltzctl.engine.node.node_settings",

@@ -3544,7 +3544,7 @@ _NODE = (
         for nth in range(1, count + 1)
     ),
     Equivalent(
-        "engine/node/node_settings.py", "", "NEXT_PORT = -1", "NEXT_PORT = -2", "no port has a negative number either"
+        "engine/net/service_settings.py", "", "NEXT_PORT = -1", "NEXT_PORT = -2", "no port has a negative number either"
     ),
     *(
         Equivalent(

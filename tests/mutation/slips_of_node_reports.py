@@ -139,9 +139,9 @@ NODE_REPORTS: tuple[Slip, ...] = (
         "how much is free is not told when the disk refuses",
     ),
     Slip(
-        "engine/node/node_settings.py",
-        "            self.health,\n            self.http,\n",
-        "            self.http,\n",
+        "engine/net/service_settings.py",
+        "    check_groups(options)\n",
+        "",
         _OF_HOSTING,
         "options that cannot be meant are found out while the node runs",
     ),
