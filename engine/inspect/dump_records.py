@@ -121,7 +121,7 @@ def _segments(
     """The items of a partition's segments, and where they do not join."""
     holding = frozenset(job.first for job in run.holding((wanted.first, wanted.last)))
     neighbour: _Segment | None = None  # the one beside it that was looked at before
-    for job in reversed(run.jobs) if reverse else run.jobs:
+    for job in reversed(run.in_order()) if reverse else run.in_order():
         segment = _Segment(job, limits, wanted, data)
         if job.first in holding:
             yield from segment.backwards(neighbour) if reverse else segment.forwards(neighbour)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from pathlib import PurePath
 
 from waltzctl.engine.errors import DiskReadError, NotWaltzError
@@ -21,7 +22,7 @@ from waltzctl.engine.inspect.partition_checks import (
     stray_files,
 )
 from waltzctl.engine.inspect.read_limits import ReadLimits
-from waltzctl.engine.inspect.segment_checks import check_segment
+from waltzctl.engine.inspect.segment_checks import begins_with, check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.stray_checks import stray_findings
 from waltzctl.engine.inspect.targets import PartitionScope, Scope, ScopeSurroundings
@@ -106,6 +107,22 @@ class PartitionRun:
     def _latest(self) -> int:
         """The id in the name of the last segment that is checked; -1 without any."""
         return max((job.first for job in self.jobs), default=-1)
+
+    def in_order(self) -> tuple[SegmentJob, ...]:
+        """The jobs by the ids with which their segments begin.
+
+        As a rule that is the order of their names: an index tells by its size with which id the segment behind it begins.  Where
+        the next name is another one, a file may have been renamed, and the headers on both sides are asked.  Where there is no
+        index, names count: to ask all headers of an object store would take minutes.
+        """
+        entries = self.entries
+        doubtful: set[int] = set()
+        for job, behind in pairwise(self.jobs):
+            count = entries.get(job.first)
+            if count is not None and job.first + count != behind.first:
+                doubtful |= {job.first, behind.first}
+        begins = {job.first: begins_with(job) if job.first in doubtful else job.first for job in self.jobs}
+        return tuple(sorted(self.jobs, key=lambda job: (begins[job.first], job.first)))
 
     def holding(self, span: Span) -> Iterator[SegmentJob]:
         """The jobs of segments that may hold records of a span, in order; nothing is read for it.

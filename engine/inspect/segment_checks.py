@@ -25,7 +25,7 @@ from waltzctl.engine.log.header_judgement import judge_headers
 from waltzctl.engine.log.index import IndexReader
 from waltzctl.engine.log.parts import Part, cut_segment
 from waltzctl.engine.log.places import open_source
-from waltzctl.engine.log.view import FileState, SegmentView, read_header_of
+from waltzctl.engine.log.view import FileState, SegmentView, read_header_of, read_segment_header
 from waltzctl.engine.scan.byte_source import ByteSource
 from waltzctl.engine.scan.columns import Damage, RecordBatch
 from waltzctl.engine.scan.scanner import scan_records
@@ -53,6 +53,18 @@ def check_segment(job: SegmentJob, options: VerifyOptions, limits: ReadLimits) -
         except DiskReadError as error:
             return unreadable(job, error)
     return SegmentReport(job, job.first, gone=True, uncertain=True)  # it changes faster than it can be read
+
+
+def begins_with(job: SegmentJob) -> int:
+    """The id of a segment's first record: by its name, unless its header says otherwise and its first record agrees."""
+    try:
+        header = read_segment_header(FileState.of(job.data_path))
+        if header is None or header.first_transaction_id == job.first:
+            return job.first
+        with SegmentCheck(job, ReadLimits()) as check:
+            return check.begins
+    except (DiskReadError, FilesChangedError):
+        return job.first
 
 
 def unreadable(job: SegmentJob, error: DiskReadError) -> SegmentReport:

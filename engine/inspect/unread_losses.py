@@ -70,7 +70,8 @@ def losses_behind(run: PartitionRun, span: Span) -> Iterator[Finding]:
 def _at_the_end(run: PartitionRun, span: Span) -> tuple[BelowMark | BelowProof, ...]:
     """What is missing behind the last segment; only looked for where ids behind its first one are wanted."""
     for attempt in range(ATTEMPTS + 1):
-        view, last = run.view, run.jobs[-1] if run.jobs else None
+        view, ordered = run.view, run.in_order()
+        last = ordered[-1] if ordered else None
         assert view is not None
         if last is not None and not _meets(span, (last.first, None)):
             return ()
@@ -85,7 +86,7 @@ def _at_the_end(run: PartitionRun, span: Span) -> tuple[BelowMark | BelowProof, 
     context, proven = run.promised()
     if tuple(run.ends(reports, context, proven)):
         # a segment in front of the last one is looked at only now: as a rule none reaches further
-        reports = [run.by_ends(job) for job in run.jobs]
+        reports = [run.by_ends(job) for job in ordered]
     return tuple(run.ends(reports, context, proven))
 
 

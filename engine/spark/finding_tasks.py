@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 
-from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.control_checks import ControlState
 from waltzctl.engine.inspect.live import states
@@ -18,12 +17,11 @@ from waltzctl.engine.inspect.partition_checks import (
 )
 from waltzctl.engine.inspect.partition_runs import PartitionRun
 from waltzctl.engine.inspect.read_limits import ReadLimits
-from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentCheck, check_segment
+from waltzctl.engine.inspect.segment_checks import begins_with, check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.targets import PartitionScope, Scope, ScopeSurroundings
 from waltzctl.engine.inspect.verification import VerifyOptions
 from waltzctl.engine.log.assess import begun, end, joints
-from waltzctl.engine.log.view import FileState, read_segment_header
 from waltzctl.engine.losses import Ids
 from waltzctl.engine.spark.splits import FLAT, Surveyed, pack, parts_for
 from waltzctl.formats.segment import RECORD_OVERHEAD
@@ -177,7 +175,7 @@ def whole_partition(surveyed: Surveyed, run: PartitionRun, node: str) -> Partiti
 
 def chunks(whole: PartitionTask, jobs: Sequence[SegmentJob], split_size: int) -> Iterator[ChunkTask]:
     """A partition's segments in rows of about `split_size` bytes; for their order the header of each is read."""
-    begun = sorted(((_begins(job), job) for job in jobs), key=lambda pair: pair[0])
+    begun = sorted(((begins_with(job), job) for job in jobs), key=lambda pair: pair[0])
     count = parts_for(whole.cost, split_size)
     share = -(-whole.cost // count)
     rows = list(pack((job for _, job in begun), share + FLAT, lambda job: job.bytes + FLAT)) or [()]
@@ -194,15 +192,3 @@ def chunks(whole: PartitionTask, jobs: Sequence[SegmentJob], split_size: int) ->
             whole if last else None,
             tuple(job for _, job in begun[: done - len(row)]) if last else (),
         )
-
-
-def _begins(job: SegmentJob) -> int:
-    """The id of a segment's first record: by its name, unless its header says otherwise and its first record agrees."""
-    try:
-        header = read_segment_header(FileState.of(job.data_path))
-        if header is None or header.first_transaction_id == job.first:
-            return job.first
-        with SegmentCheck(job, ReadLimits()) as check:
-            return check.begins
-    except (DiskReadError, FilesChangedError):
-        return job.first

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path, PurePath
 from typing import Protocol, TypeVar
 
@@ -173,10 +172,13 @@ def text(path: PurePath | str) -> str:
 
 def parts_of(run: PartitionRun, node: str, selection: Selection, split_size: int) -> Iterator[SegmentPart]:
     """The parts of a partition's segments that are wanted, in order."""
-    entries, followers = run.entries, {job.first: behind for job, behind in pairwise(run.jobs)}
+    entries, ordered = run.entries, run.in_order()
     first, last = span = selection.ids.span()
-    for job in run.holding(span):
-        known, behind = entries.get(job.first), followers.get(job.first)
+    wanted = frozenset(job.first for job in run.holding(span))
+    for job, behind in zip(ordered, [*ordered[1:], None], strict=False):
+        if job.first not in wanted:
+            continue
+        known = entries.get(job.first)
         count = parts_for(_bytes_of(job, known, first, last), split_size)
         whole = SegmentPart(node, job, known, 0, count, first, last)
         for number in range(count):

@@ -195,6 +195,41 @@ def test_a_query_that_is_to_fail_for_a_loss_hands_on_what_is_in_front_of_it(stor
     assert ids(Query(storage, failOnDataLoss="true", partitions="1").run(), 1) == list(range(LAST + 1))
 
 
+RENAMED = pytest.mark.parametrize(
+    ("first", "name"),
+    [(0, 5), (0, 99), (10, 15), (10, 9), (10, 99), (20, 29), (20, 11), (20, 2), (30, 35), (30, 29), (30, 3)],
+)
+
+
+@pytest.mark.parametrize("index", [True, False], ids=["with its index", "without"])
+@RENAMED
+def test_a_renamed_segment_stands_where_it_belongs_and_nothing_else_is_missing_for_it(
+    tmp_path: Path, first: int, name: int, index: bool
+) -> None:
+    """Records come in the order of their ids, both ways, and who reads them tells of missing ones what verify tells."""
+    with in_memory(tmp_path) as path:
+        storage = Copy(()).make(path / "storage", Layout.RELEASED)
+        (storage / "0" / segment_name(first)).rename(storage / "0" / segment_name(name))
+        if index:
+            (storage / "0" / index_name(first)).rename(storage / "0" / index_name(name))
+        age(storage)
+        known = {(one.code, one.transaction_id, one.missing) for one in verify([storage]) if isinstance(one, Finding)}
+        joints = {one for one in known if one[0] in (Code.SEGMENT_GAP, Code.SEGMENT_OVERLAP)}
+        lost = {one for one in known if one[2]}
+        for reverse in (False, True):
+            items = list(dump_records(storage, partitions={0}, reverse=reverse))
+            ids = [one.transaction_id for one in items if isinstance(one, DumpedRecord)]
+            assert ids == sorted(range(LAST + 1), reverse=reverse)
+            told = {(one.code, one.transaction_id, one.missing) for one in items if isinstance(one, Finding)}
+            assert {one for one in told if one[2]} == lost
+            assert {one for one in told if one[0] in (Code.SEGMENT_GAP, Code.SEGMENT_OVERLAP)} == joints == set()
+        rows = read(storage, partitions="0")
+        assert {(row["finding"], row["transaction_id"], row["missing"]) for row in rows if row["missing"]} == lost
+        assert [row["transaction_id"] for row in rows if row["data_length"] is not None] == list(range(LAST + 1))
+        counted = stats([storage], StatsOptions(partitions={0}), LocalExecutor(1)).findings
+        assert {(one.code, one.transaction_id, one.missing) for one in counted if one.missing} == lost
+
+
 @pytest.mark.parametrize("index", [True, False], ids=["with its index", "without"])
 @pytest.mark.parametrize(("first", "name"), [(0, 5), (10, 15), (10, 9), (20, 29), (20, 11), (30, 35), (30, 29)])
 def test_no_record_of_a_renamed_segment_is_left_out_under_a_bound_on_ids(

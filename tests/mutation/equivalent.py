@@ -3200,7 +3200,11 @@ _SPARK = (
     ),
     *(
         Equivalent(
-            "engine/spark/finding_tasks.py", "_begins", _BEGINS, new, "the check says the same of it, and reads more"
+            "engine/inspect/segment_checks.py",
+            "begins_with",
+            _BEGINS,
+            new,
+            "the check says the same of it, and reads more",
         )
         for new in ("if header is None or False:", "if False:")
     ),

@@ -16,6 +16,7 @@ from tests.spark.reading import in_order, read, verified
 from waltzctl.engine.columns.finding_columns import FINDING
 from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.findings import Finding
+from waltzctl.engine.inspect import segment_checks
 from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.spark import finding_tasks
 from waltzctl.engine.spark.directory_views import VIEW_PLANS
@@ -231,7 +232,7 @@ def test_a_segment_whose_header_cannot_be_read_stands_where_its_name_says(
     def refused(state: Any) -> Any:
         raise DiskReadError(state.path, None, OSError(5, "Input/output error"))
 
-    monkeypatch.setattr(finding_tasks, "read_segment_header", refused)
+    monkeypatch.setattr(segment_checks, "read_segment_header", refused)
     rows = [[job.first for job in one.jobs] for one in tasks(storage, 4 * SEGMENT)]  # type: ignore[union-attr]
     assert [first for row in rows for first in row] == list(range(0, 100, 10))
     first, *_ = tasks(storage, 4 * SEGMENT)
@@ -313,7 +314,7 @@ def test_joins_are_those_of_the_segments_as_they_are_read_whatever_was_planned(
         path.rename(path.with_name(path.name.replace("30", "55")))
     age(storage)
     with monkeypatch.context() as patched:
-        patched.setattr(finding_tasks, "read_segment_header", lambda state: None)
+        patched.setattr(segment_checks, "read_segment_header", lambda state: None)
         (task,) = tasks(storage, 10 * SEGMENT - 1)
     assert isinstance(task, ChunkTask)
     assert [job.first for job in task.jobs] == [0, 10, 20, 40, 50, 55, 60, 70, 80, 90]
