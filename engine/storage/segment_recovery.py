@@ -34,6 +34,7 @@ from waltzctl.engine.log.index import IndexReader
 from waltzctl.engine.log.index_comparison import IndexComparison
 from waltzctl.engine.log.view import SegmentView, read_segment_header
 from waltzctl.engine.scan.byte_source import FileSource, read_bytes
+from waltzctl.engine.scan.carve import holds_records
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordRun, RecordView
 from waltzctl.engine.scan.scanner import read_record_at, summarise_records
 from waltzctl.engine.storage.belonging import stranger
@@ -245,8 +246,14 @@ class _Examination:
         return self._state(tuple(runs), trusted=trusted, cut_at=cut_at, scanned_from=(start_id, start))
 
     def _may_be_cut(self, torn: Damage) -> bool:
-        """Whether it is what a crash leaves of a write that nobody was told had succeeded."""
-        return torn.proof == "end" and torn.end == self.size and self.tail.harmless(torn.transaction_id)
+        """Whether it is what a crash leaves of a write that nobody was told had succeeded.
+
+        Where records stand in it, its length may be what is damaged, and they may have been acknowledged: a person decides.
+        """
+        expected = torn.transaction_id
+        if torn.proof != "end" or torn.end != self.size or not self.tail.harmless(expected):
+            return False
+        return not holds_records(self.data, torn.offset, torn.end, expected, self.next_first)
 
     def _note_damage(self, damage: Damage) -> None:
         self.findings.append(damage_finding(damage, self.files))

@@ -271,10 +271,17 @@ DIRECTORIES: tuple[Slip, ...] = (
     ),
     Slip(
         _SEGMENT_RECOVERY,
-        'return torn.proof == "end" and torn.end',
-        "return torn.end",
+        'if torn.proof != "end" or torn.end',
+        "if torn.end",
         _OF_SELDOM,
         "bytes that nobody has looked at are cut off",
+    ),
+    Slip(
+        _SEGMENT_RECOVERY,
+        "return not holds_records(self.data, torn.offset, torn.end, expected, self.next_first)",
+        "return True",
+        ("tests/storage/test_opening_one_step.py::test_a_torn_tail_in_which_records_stand_is_left_to_a_person",),
+        "one flipped bit of a length, and a start cuts off every acknowledged record behind it",
     ),
     Slip(
         _SEGMENT_RECOVERY,

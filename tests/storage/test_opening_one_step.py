@@ -143,6 +143,36 @@ def test_a_torn_tail_is_not_cut_where_the_index_proves_that_it_was_durable(
         assert (tail.severity == "repairable") == mended
 
 
+@pytest.mark.parametrize(
+    ("inside", "mended"),
+    [((), True), ((24,), True), ((25,), False), ((26,), False), ((26, 27, 28), False), ((200,), True)],
+)
+@pytest.mark.parametrize("mark", [-1, 24])
+def test_a_torn_tail_in_which_records_stand_is_left_to_a_person(
+    tmp_path: Path, inside: tuple[int, ...], mark: int, mended: bool
+) -> None:
+    """The length of 25 leads beyond the file: it is torn; or the length is damaged, and records behind it are acknowledged.
+
+    Earlier ids, and those for which there is no room, are its data.
+    """
+    records = built(tmp_path, 30, mark=mark)
+    path, index = data_path(tmp_path, 20), index_path(tmp_path, 20)
+    at = HEADER_SIZE + sum(one.size for one in records[20:25])
+    head = bytearray(records[25].encode()[:36])
+    head[28:32] = (1 << 30).to_bytes(4)
+    others = {one.transaction_id: one for one in [*records, *make_records(1, first=200)]}
+    held = b"".join(others[number].encode() for number in inside)
+    left = path.read_bytes()[:at] + bytes(head) + b"....." + held + b"and half of another one"
+    path.write_bytes(left)
+    os.truncate(index, entry_position(25, 20))
+    with opened(tmp_path) as storage:
+        partition = storage.partition(0)
+        assert partition.quarantined != mended
+        assert partition.max_transaction_id == 24
+        assert "torn-tail" in codes(partition.findings)
+    assert path.read_bytes() == (left[:at] if mended else left)
+
+
 @pytest.mark.parametrize("segments", [1, 2])
 @pytest.mark.parametrize(("mark", "sound"), [(18, True), (19, True), (20, False)])
 def test_one_transaction_below_the_mark_that_is_missing_quarantines(
