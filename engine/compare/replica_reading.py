@@ -27,7 +27,6 @@ from waltzctl.engine.log.index_comparison import IndexComparison
 from waltzctl.engine.log.places import open_source
 from waltzctl.engine.log.view import FileState, SegmentView, read_segment_header
 from waltzctl.engine.scan.byte_source import ByteSource
-from waltzctl.engine.scan.carve import holds_records
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordBatch
 from waltzctl.engine.scan.scanner import scan_records
 from waltzctl.formats.segment import (
@@ -268,7 +267,7 @@ class RangeReading:
         if stop is not None:
             yield from self.broken(max(low, number), stop)
             return
-        if tail.unread or holds_records(scanned.source, tail.offset, scanned.size, number, None):
+        if tail.unread or tail.holds_records:
             self.open_end = True
         yield Torn(number, tail.length)
 

@@ -357,6 +357,8 @@ class Unreadable(Protocol):
     def computed_checksum(self) -> int | None: ...
     @property
     def proof(self) -> str: ...
+    @property
+    def holds_records(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,11 +420,16 @@ def tail_finding(damage: Unreadable, tail: Tail, files: SegmentFiles) -> Finding
     missing = None if harmless or (tail.last and tail.mark is None) else 1  # one at least
     if missing is not None and tail.following is not None:
         missing = max(0, tail.following - expected)
+    follows = "nothing valid follows"
+    if damage.holds_records:
+        follows = (
+            "records stand behind its beginning: they are its data, or its length is damaged and they would be lost"
+        )
     left = f"{damage.length} bytes are left, {tail.why(expected)}"
     return files.finding(
         Code.TORN_TAIL,
-        f"transaction {expected}: {stands}; nothing valid follows; {left}",
-        severity=Severity.REPAIRABLE if harmless else Severity.DAMAGE,
+        f"transaction {expected}: {stands}; {follows}; {left}",
+        severity=Severity.REPAIRABLE if harmless and not damage.holds_records else Severity.DAMAGE,
         transaction_id=expected,
         offset=damage.offset,
         length=damage.length,

@@ -410,7 +410,7 @@ class LossPlanner:
             said = "nothing in front of or behind these records tells that they are of no use"
             self.leave_tail(part, tail, said)
         elif tail.doubtful and not context.allow_data_loss:
-            said = "there are records behind its beginning: they may be its data, or its length is damaged and they would be lost"
+            said = "an intact replica tells which"
             self.leave_tail(part, tail, said)
         elif mark is None and not context.allow_data_loss:
             self.leave_tail(part, tail, "it may be acknowledged")

@@ -67,7 +67,7 @@ from waltzctl.engine.repair.salvage_selection import RecordPiece, offsets_of, se
 from waltzctl.engine.repair.salvage_sources import OpenFiles, SalvageSource, UnreadableRange, list_sources
 from waltzctl.engine.scan.byte_source import ByteSource, BytesSource
 from waltzctl.engine.scan.probe import Probe, SearchBudget
-from waltzctl.engine.scan.scanner import DEFAULT_MAX_RECORD
+from waltzctl.engine.scan.walk import DEFAULT_MAX_RECORD
 from waltzctl.engine.task_executor import TaskExecutor
 from waltzctl.formats.control import MAX_PARTITIONS, Layout, PartitionInfo
 from waltzctl.formats.segment import HEADER_SIZE, RECORD_OVERHEAD, segment_name

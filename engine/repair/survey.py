@@ -56,6 +56,7 @@ class Loss:
             length=self.length,
             transaction_id=self.first,
             next_transaction_id=self.stop,
+            holds_records=self.doubtful,
         )
         return damage_finding(damage, files) if tail is None else tail_finding(damage, tail, files)
 

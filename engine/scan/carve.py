@@ -16,8 +16,7 @@ from waltzctl.engine.scan.columns import RecordBatch
 from waltzctl.engine.scan.kernel import Status
 from waltzctl.engine.scan.probe import Candidates, Found, Probe, SearchBudget
 from waltzctl.engine.scan.resync import out_of_reach
-from waltzctl.engine.scan.scanner import DEFAULT_MAX_RECORD
-from waltzctl.engine.scan.walk import RecordWalk
+from waltzctl.engine.scan.walk import DEFAULT_MAX_RECORD, RecordWalk
 from waltzctl.formats.segment import MAX_DATA_LENGTH
 
 DEFAULT_MAX_ID = 2**56 - 1

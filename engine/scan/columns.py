@@ -175,6 +175,8 @@ class Damage:
     computed_checksum: int | None
     """What it should be for the bytes in between."""
     proof: str
+    holds_records: bool = False
+    """Of a torn end: records that may be the log's stand in it.  They are its data, or its length is what is damaged."""
 
     @property
     def end(self) -> int:

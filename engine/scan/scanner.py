@@ -12,21 +12,21 @@ with the file's size and `max_record`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TypeVar
 
 from waltzctl.engine.scan import kernels
 from waltzctl.engine.scan.byte_source import ByteSource, read_bytes
+from waltzctl.engine.scan.carve import holds_records
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordBatch, RecordRun, RecordView
 from waltzctl.engine.scan.kernel import HEADER, HEADER_WORDS, OVERHEAD, Kernel, Status
 from waltzctl.engine.scan.order import OrderJudge
 from waltzctl.engine.scan.probe import BudgetExhaustedError, Probe, SearchBudget
 from waltzctl.engine.scan.resync import IndexHint, Resynchroniser
-from waltzctl.engine.scan.walk import RecordWalk
+from waltzctl.engine.scan.walk import DEFAULT_MAX_RECORD, RecordWalk
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.segment import CHECKSUM, HEADER_SIZE
 
-DEFAULT_MAX_RECORD = 256 << 20
-"""Bound for a record's data length, in bytes."""
 BATCH_ROWS = 8192
 RUN_ROWS = 16384
 BUDGET_BASE = 2 << 30
@@ -161,7 +161,9 @@ class _Scan:
                 cause = DamageCause.RECORD_ORDER
             return self._damage(cause, offset, stop, expected, None, "budget"), None
         if found is None:
-            return self._damage(DamageCause.TORN_TAIL, offset, stop, expected, None, "end"), None
+            torn = self._damage(DamageCause.TORN_TAIL, offset, stop, expected, None, "end")
+            inside = holds_records(self.walk.source, offset, stop, expected, self._ceiling)
+            return replace(torn, holds_records=inside), None
         return self._damage(cause, offset, found.offset, expected, found.expected, found.proof), found.expected
 
     def _out_of_order(self, offset: int, expected: int) -> tuple[Damage, int]:

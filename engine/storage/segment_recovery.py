@@ -34,7 +34,6 @@ from waltzctl.engine.log.index import IndexReader
 from waltzctl.engine.log.index_comparison import IndexComparison
 from waltzctl.engine.log.view import SegmentView, read_segment_header
 from waltzctl.engine.scan.byte_source import FileSource, read_bytes
-from waltzctl.engine.scan.carve import holds_records
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordRun, RecordView
 from waltzctl.engine.scan.scanner import read_record_at, summarise_records
 from waltzctl.engine.storage.belonging import stranger
@@ -250,10 +249,8 @@ class _Examination:
 
         Where records stand in it, its length may be what is damaged, and they may have been acknowledged: a person decides.
         """
-        expected = torn.transaction_id
-        if torn.proof != "end" or torn.end != self.size or not self.tail.harmless(expected):
-            return False
-        return not holds_records(self.data, torn.offset, torn.end, expected, self.next_first)
+        whole = torn.proof == "end" and torn.end == self.size
+        return whole and not torn.holds_records and self.tail.harmless(torn.transaction_id)
 
     def _note_damage(self, damage: Damage) -> None:
         self.findings.append(damage_finding(damage, self.files))

@@ -195,6 +195,14 @@ def test_a_query_that_is_to_fail_for_a_loss_hands_on_what_is_in_front_of_it(stor
     assert ids(Query(storage, failOnDataLoss="true", partitions="1").run(), 1) == list(range(LAST + 1))
 
 
+def renamed(path: Path, first: int, name: int, *, index: bool) -> Path:
+    """A whole copy in which a segment of partition 0 has another name, and its index as well where `index` says so."""
+    storage = Copy(()).make(path, Layout.RELEASED)
+    for own in (segment_name, index_name) if index else (segment_name,):
+        (storage / "0" / own(first)).rename(storage / "0" / own(name))
+    return age(storage)
+
+
 RENAMED = pytest.mark.parametrize(
     ("first", "name"),
     [(0, 5), (0, 99), (10, 15), (10, 9), (10, 99), (20, 29), (20, 11), (20, 2), (30, 35), (30, 29), (30, 3)],
@@ -208,11 +216,7 @@ def test_a_renamed_segment_stands_where_it_belongs_and_nothing_else_is_missing_f
 ) -> None:
     """Records come in the order of their ids, both ways, and who reads them tells of missing ones what verify tells."""
     with in_memory(tmp_path) as path:
-        storage = Copy(()).make(path / "storage", Layout.RELEASED)
-        (storage / "0" / segment_name(first)).rename(storage / "0" / segment_name(name))
-        if index:
-            (storage / "0" / index_name(first)).rename(storage / "0" / index_name(name))
-        age(storage)
+        storage = renamed(path / "storage", first, name, index=index)
         known = {(one.code, one.transaction_id, one.missing) for one in verify([storage]) if isinstance(one, Finding)}
         joints = {one for one in known if one[0] in (Code.SEGMENT_GAP, Code.SEGMENT_OVERLAP)}
         lost = {one for one in known if one[2]}
@@ -241,11 +245,7 @@ def test_no_record_of_a_renamed_segment_is_left_out_under_a_bound_on_ids(
     }
     lows = range(LAST) if request.config.getoption("--long") else sorted(borders)
     with in_memory(tmp_path) as path:
-        storage = Copy(()).make(path / "storage", Layout.RELEASED)
-        (storage / "0" / segment_name(first)).rename(storage / "0" / segment_name(name))
-        if index:
-            (storage / "0" / index_name(first)).rename(storage / "0" / index_name(name))
-        age(storage)
+        storage = renamed(path / "storage", first, name, index=index)
         whole = {row["transaction_id"] for row in read(storage, partitions="0") if row["data_length"] is not None}
         assert whole == set(range(LAST + 1))
         for low in lows:

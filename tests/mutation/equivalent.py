@@ -111,7 +111,7 @@ _COMPARE = (
 
 _COUNTED = "two numbers of truncations are only ever compared for being the same"
 _HERE = "and examination.contiguous_next >= max(proven.mark, proven.names, proven.with_data)"
-_MAY_BE_CUT = 'if torn.proof != "end" or torn.end != self.size or not self.tail.harmless(expected):'
+_MAY_BE_CUT = 'whole = torn.proof == "end" and torn.end == self.size'
 _EXAMINED = "examination = Examination(directory, place, view, tuple(states), short, (), False, proven)"
 _SPANS = "spans = [(one.offset, one.offset + max(one.length, one.written)) for one in file.ranges] or [(0, start)]"
 _HALVED = "while low < high:  # entries behind the end of the data say nothing; below it they rise"
@@ -365,12 +365,12 @@ _STORAGE = (
             "engine/storage/segment_recovery.py",
             "_Examination._may_be_cut",
             _MAY_BE_CUT,
-            _MAY_BE_CUT.replace(part, "False"),
+            _MAY_BE_CUT.replace(part, "True"),
             reason,
         )
         for part, reason in (
-            ('torn.proof != "end"', "a scan that gives up calls nothing torn today; what is cut must not hang on that"),
-            ("torn.end != self.size", "nobody appends while a partition is examined: its directory is locked"),
+            ('torn.proof == "end"', "a scan that gives up calls nothing torn today; what is cut must not hang on that"),
+            ("torn.end == self.size", "nobody appends while a partition is examined: its directory is locked"),
         )
     ),
     Equivalent(

@@ -49,7 +49,7 @@ COMPARISONS: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/compare/replica_reading.py",
-        "        if tail.unread or holds_records(scanned.source, tail.offset, scanned.size, number, None):\n",
+        "        if tail.unread or tail.holds_records:\n",
         "        if tail.unread:\n",
         ("tests/compare/test_reading_ends.py",),
         "an end in which records stand that lead nowhere votes as if it had never held more",

@@ -211,6 +211,9 @@ def test_a_torn_end_is_looked_into_before_anybody_cuts_it(
     assert spans(found.losses) == [("torn-tail", at(5), len(data), 5, None, at(4))]
     assert (found.next_id, found.end, found.records) == (5, at(5), 5)
     assert found.doubtful == doubtful
+    (seen,) = [one.seen for one in found.losses]
+    assert seen is not None
+    assert seen.holds_records == doubtful, "whoever scans the file is told"
     flipped = bytearray(data)
     flipped[at(2) + 9] ^= 1
     again = survey(content_of(bytes(flipped)), 0, ceiling=ceiling)

@@ -500,7 +500,7 @@ UNREAD_LEFT, EITHER_LEFT, ORDER_LEFT = (
     for one in ("it was given up unread; ", "the ids go on one by one", "nothing in front of or behind these")
 )
 DOUBTFUL_LEFT, UNKNOWN_LEFT = (
-    f"left: {one[:24]}" for one in ("there are records behind its", "it may be acknowledged")
+    f"left: {one[:24]}" for one in ("an intact replica tells which", "it may be acknowledged")
 )
 SUPERFLUOUS = "cut, loses: repeats, or a replica holds other records under their ids"
 ABOVE, UNKNOWN = "above the local low-water mark 7", "local low-water mark unknown"

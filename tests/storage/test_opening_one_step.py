@@ -11,11 +11,15 @@ from pathlib import Path
 import pytest
 
 from tests.builders import build_directory, make_records, segment_header, write_segment
+from tests.inspect.helpers import age
 from tests.memory import in_memory
 from tests.storage.support import LAYOUTS, built, codes, damage, data_path, index_path, offset_of, opened
 from waltzctl.engine.errors import (
     CorruptRecordError,
 )
+from waltzctl.engine.findings import Finding
+from waltzctl.engine.inspect.verify import verify
+from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.storage.directory import StorageOptions
 from waltzctl.formats.control import Layout
 from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, entry_position
@@ -165,11 +169,18 @@ def test_a_torn_tail_in_which_records_stand_is_left_to_a_person(
     left = path.read_bytes()[:at] + bytes(head) + b"....." + held + b"and half of another one"
     path.write_bytes(left)
     os.truncate(index, entry_position(25, 20))
+    age(tmp_path)
+    (known,) = [one for one in verify([tmp_path]) if isinstance(one, Finding) and one.code == "torn-tail"]
+    assert (known.severity == "repairable") == mended
+    assert ("records stand behind its beginning" in known.message) != mended
+    (left_alone,) = [one for one in plan_recover(tmp_path).plan.undecided if one.code == "torn-tail"] or [None]
+    assert (left_alone is None) == mended
     with opened(tmp_path) as storage:
         partition = storage.partition(0)
         assert partition.quarantined != mended
         assert partition.max_transaction_id == 24
-        assert "torn-tail" in codes(partition.findings)
+        (tail,) = [one for one in partition.findings if one.code == "torn-tail"]
+        assert (tail.severity, tail.message) == (known.severity, known.message)
     assert path.read_bytes() == (left[:at] if mended else left)
 
 
