@@ -152,7 +152,11 @@ def survey(
     tail = found.tail
     if tail is None or tail.unread or tail.out_of_order:
         return found
-    doubtful = holds_records(content, tail.offset, tail.end, tail.first, ceiling)
+    seen = tail.seen
+    if seen is not None and seen.cause is DamageCause.TORN_TAIL:
+        doubtful = seen.holds_records
+    else:  # with damage in front of it
+        doubtful = holds_records(content, tail.offset, tail.end, tail.first, ceiling)
     return replace(found, losses=(*found.losses[:-1], replace(tail, doubtful=doubtful)))
 
 

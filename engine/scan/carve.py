@@ -24,16 +24,19 @@ DEFAULT_MAX_ID = 2**56 - 1
 BATCH_ROWS = 4096
 
 
-def holds_records(source: ByteSource, offset: int, stop: int, expected: int, ceiling: int | None) -> bool:
+def holds_records(
+    source: ByteSource, offset: int, stop: int, expected: int, ceiling: int | None, budget: SearchBudget | None = None
+) -> bool:
     """Whether records that may be the log's stand in a torn end ``[offset, stop)``, which begins at the place of `expected`.
 
     The scanner takes a record whose length leads beyond the file for torn, because a torn record's data may hold records.  A
     flipped bit in the length gives the same picture.  Where records go on from some place to the very end of the file, the
     scanner knows that the length was wrong; where there are some that do not, it stays open.  `ceiling`: as in `out_of_reach`.
-    Raises DiskReadError.
+    `budget`: of the scan that asks.  Raises DiskReadError, BudgetExhaustedError.
     """
     found = carve_records(
         source,
+        budget=budget,
         start=offset + 1,
         stop=stop,
         min_id=expected,
@@ -56,16 +59,18 @@ def carve_records(
     max_id: int | None = None,
     data: bool = False,
     compiled: bool | None = None,
+    budget: SearchBudget | None = None,
 ) -> Iterator[RecordBatch]:
     """Every believable record of ``[start, stop)`` with an id from `min_id` to `max_id`, in file order.
 
     Each batch holds consecutive ids back to back.  `max_id` None means any id, but a row of records that stands alone must
-    begin at or below DEFAULT_MAX_ID.  Memory is bounded, whatever the size.  Raises DiskReadError.
+    begin at or below DEFAULT_MAX_ID.  Memory is bounded, whatever the size; so is the work, where a `budget` is given.  Raises
+    DiskReadError, and BudgetExhaustedError.
     """
     end = source.size()
     stop = end if stop is None else min(stop, end)
     highest = DEFAULT_MAX_ID if max_id is None else max_id
-    probe = Probe(source, stop, max_record, SearchBudget(2**63))
+    probe = Probe(source, stop, max_record, SearchBudget(2**63) if budget is None else budget)
     candidates = Candidates(probe, start, stop, min_id, highest, None)
     walk: RecordWalk | None = None
     position = start

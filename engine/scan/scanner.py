@@ -21,7 +21,7 @@ from waltzctl.engine.scan.carve import holds_records
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordBatch, RecordRun, RecordView
 from waltzctl.engine.scan.kernel import HEADER, HEADER_WORDS, OVERHEAD, Kernel, Status
 from waltzctl.engine.scan.order import OrderJudge
-from waltzctl.engine.scan.probe import BudgetExhaustedError, Probe, SearchBudget
+from waltzctl.engine.scan.probe import MAX_ID, BudgetExhaustedError, Probe, SearchBudget
 from waltzctl.engine.scan.resync import IndexHint, Resynchroniser
 from waltzctl.engine.scan.walk import DEFAULT_MAX_RECORD, RecordWalk
 from waltzctl.formats.checksums import crc32
@@ -156,15 +156,22 @@ class _Scan:
             if status is Status.ORDER:
                 return self._out_of_order(offset, expected)
             found = None if status is Status.SHORT else self.search.find(offset, expected)
+            inside = found is None and self._holds_records(offset, expected)
         except BudgetExhaustedError:
             if status is Status.ORDER:
                 cause = DamageCause.RECORD_ORDER
             return self._damage(cause, offset, stop, expected, None, "budget"), None
         if found is None:
             torn = self._damage(DamageCause.TORN_TAIL, offset, stop, expected, None, "end")
-            inside = holds_records(self.walk.source, offset, stop, expected, self._ceiling)
             return replace(torn, holds_records=inside), None
         return self._damage(cause, offset, found.offset, expected, found.expected, found.proof), found.expected
+
+    def _holds_records(self, offset: int, expected: int) -> bool:
+        """Whether records that may be the log's stand in what is taken for torn; what provably ends there holds but its data."""
+        stop = self.walk.stop
+        if expected > MAX_ID or self.search.probe.closes(offset, expected, stop):
+            return False
+        return holds_records(self.walk.source, offset, stop, expected, self._ceiling, self.budget)
 
     def _out_of_order(self, offset: int, expected: int) -> tuple[Damage, int]:
         """A right record with an id that is not the next, and where the sequence goes on."""

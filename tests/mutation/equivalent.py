@@ -905,7 +905,7 @@ _SCAN = (
             (
                 "engine/scan/carve.py",
                 "carve_records",
-                "probe = Probe(source, stop, max_record, SearchBudget(2**63))",
+                "probe = Probe(source, stop, max_record, SearchBudget(2**63) if budget is None else budget)",
             ),
         )
         for limit in ("3**63", "2**64", "2**62")

@@ -407,6 +407,44 @@ def test_budget_runs_out(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (ids, damages[0].proof, damages[0].cause) == ([0, 1], "budget", DamageCause.RECORD_ORDER)
 
 
+def test_looking_into_a_torn_end_is_paid_for_by_the_scan_that_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its data is full of headers without a record: where the budget does not reach over them nobody knows what is there."""
+    headers = struct.pack(">q16siiI", 6, b"\1" * 16, 0, 1 << 10, 5) * 400
+    made = outer(headers, place=5, count=6)
+    data = bytearray(made.data)
+    set_length(data, made.offsets[5], 1 << 20)
+    for at in (made.offsets[5] + 12, len(data) - 10):  # beyond proof of where it ends
+        flip(data, at)
+    budget = SearchBudget(2**62)
+    monkeypatch.setattr(
+        scanner, "SearchBudget", lambda limit: budget if limit < 2**63 else SearchBudget(limit)
+    )  # not that of describing what was found
+    seen: list[tuple[str, int]] = []
+    for less in (None, 0, 1):
+        budget.limit, budget.spent = 2**62 if less is None else seen[0][1] - less, 0
+        ids, (found,) = scan(bytes(data))
+        assert (ids, found.holds_records) == ([0, 1, 2, 3, 4], False)
+        seen.append((found.proof, budget.spent))
+    assert [proof for proof, _ in seen] == ["end", "end", "budget"]
+    assert seen[0][1] > 2 * 400 * probes.FLAT_CHARGE, "each header costs its look in the search, and in the torn end"
+
+
+@pytest.mark.parametrize(
+    ("place", "holds"), [("a bit of the data", False), ("length beyond the end", False), ("cut", True)]
+)
+def test_what_provably_ends_with_the_file_holds_data_and_no_records(place: str, holds: bool) -> None:
+    """Records of the client's in the last one: its own checksums say where it ends, unless it was cut."""
+    made = outer(b"x" * 33 + fake_chain(6, 2) + b"y" * 50, place=5, count=6)
+    data = bytearray(made.data)
+    if place == "cut":
+        del data[-3:]
+    else:
+        DAMAGES[place](data, *made.span(5))
+    ids, (found,) = scan(bytes(data))
+    assert (ids, found.cause, found.proof) == ([0, 1, 2, 3, 4], DamageCause.TORN_TAIL, "end")
+    assert found.holds_records == holds
+
+
 def test_mebibytes_of_plausible_ids_take_bounded_time() -> None:
     """Small numbers everywhere look like ids and lengths; no wall clock is asserted beyond a generous bound."""
     source = random.Random(4)
