@@ -61,6 +61,8 @@ class PartitionRun:
         self._reports: list[SegmentReport] = []
         self._seen: set[tuple[Code, PurePath | str, int | None]] = set()
         self._proven: tuple[PartitionView | None, Evidence] | None = None
+        self._ordered: tuple[tuple[SegmentJob, ...], tuple[SegmentJob, ...]] | None = None
+        """Jobs, and the same ones in order."""
         self._template = SegmentJob(
             partition.path,
             0,
@@ -113,8 +115,13 @@ class PartitionRun:
 
         As a rule that is the order of their names: an index tells by its size with which id the segment behind it begins.  Where
         the next name is another one, a file may have been renamed, and the headers on both sides are asked.  Where there is no
-        index, names count: to ask all headers of an object store would take minutes.
+        index, names count: to ask all headers of an object store would take minutes.  Headers are asked once for each listing.
         """
+        if self._ordered is None or self._ordered[0] is not self.jobs:
+            self._ordered = self.jobs, self._by_begins()
+        return self._ordered[1]
+
+    def _by_begins(self) -> tuple[SegmentJob, ...]:
         entries = self.entries
         doubtful: set[int] = set()
         for job, behind in pairwise(self.jobs):

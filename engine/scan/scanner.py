@@ -152,10 +152,12 @@ class _Scan:
         """The damage at the walk's place, and the id to expect behind it; None: the scan ends here."""
         offset, expected, stop = self.walk.offset, self.walk.expected, self.walk.stop
         cause = _CAUSES.get(status, DamageCause.TORN_TAIL)
+        if status is Status.SHORT:  # there is no room for a record, and nothing to search
+            return self._damage(DamageCause.TORN_TAIL, offset, stop, expected, None, "end"), None
         try:
             if status is Status.ORDER:
                 return self._out_of_order(offset, expected)
-            found = None if status is Status.SHORT else self.search.find(offset, expected)
+            found = self.search.find(offset, expected)
             inside = found is None and self._holds_records(offset, expected)
         except BudgetExhaustedError:
             if status is Status.ORDER:

@@ -55,7 +55,7 @@ class WaltzReader(DataSourceReader):
         self._selection = Selection(options.partitions).with_ids(options.first, options.last)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """The packets, planned from names and sizes.
+        """The packets, planned from names and sizes (`engine.spark.splits`).
 
         Raises NotWaltzError, InvalidRequestError, DiskReadError for what was named; never for what is damaged.
         """

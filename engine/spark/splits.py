@@ -1,7 +1,8 @@
-"""How a read is cut into tasks: segments or parts of large ones, small ones packed together; nothing of them is read for that.
+"""How a read is cut into tasks: segments or parts of large ones, small ones packed together.
 
-A plan knows names and sizes only.  A part is "the third of five"; where exactly it begins is for its task to find out (see
-`engine.spark.segment_parts`), in a way that the task of the part in front of it finds as well.
+A plan knows names and sizes, and the headers of segments whose names do not follow from one another.  A part is "the third of
+five"; where exactly it begins is for its task to find out (see `engine.spark.segment_parts`), in a way that the task of the part
+in front of it finds as well.
 """
 
 from __future__ import annotations

@@ -184,7 +184,7 @@ def _count(segments: list[_Segment], executor: TaskExecutor, collector: Collecto
 def _partitions(
     scopes: Sequence[Scope], around: Sequence[ScopeSurroundings], options: StatsOptions, scale: Scale
 ) -> Iterator[_Partition]:
-    """What is to be counted; no data file is opened."""
+    """What is to be counted; no data file is opened but to see where a segment begins that may have been renamed."""
     volume = sum(scope.data_bytes() for scope in scopes)
     limits = ReadLimits()
     place = 0
