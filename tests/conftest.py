@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 from _pytest.runner import runtestprotocol  # as pytest-rerunfailures takes it
 
+from tests.turns import waiting
 from tests.zookeeper import zookeeper
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -99,6 +100,12 @@ def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 @pytest.fixture
+def soon_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What reads here waits for a twentieth of a second, not for half of one, until a file that changed counts as left."""
+    monkeypatch.setattr("waltzctl.engine.inspect.live.QUIET", 0.05)
+
+
+@pytest.fixture
 def disk_path() -> Iterator[Path]:
     """A directory that does not lie in memory, for what is about the system's cache or the pace of a disk."""
     above = next((one for one in (tempfile.gettempdir(), "/var/tmp") if not _in_memory(one)), None)
@@ -136,6 +143,9 @@ def pytest_collection(session: pytest.Session) -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="also run the thorough variants that take minutes")
     parser.addoption(
+        "--every-turn", action="store_true", help="also run what comes on other days, without those variants"
+    )
+    parser.addoption(
         "--crash-seed", type=int, help="the seed that a crash test named when it failed; otherwise the day's"
     )
 
@@ -167,14 +177,19 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             raise pytest.UsageError(f"{item.nodeid} does not stay in its group: pytest-xdist does not know this pytest")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without ``--long`` the thorough variants are no part of the run: to skip thousands one by one takes its time as well."""
+    """Without ``--long`` the thorough variants are no part of the run, nor what comes on another day unless it was named.
+
+    To skip thousands one by one takes its time as well.
+    """
     if config.getoption("--long"):
         return
-    long = [item for item in items if "long" in item.keywords]
-    if long:
-        config.hook.pytest_deselected(items=long)
-        items[:] = [item for item in items if "long" not in item.keywords]
+    everything = config.getoption("--every-turn") or any("::" in one for one in config.args)
+    left = {item for item in items if "long" in item.keywords} | (set() if everything else waiting(items))
+    if left:
+        config.hook.pytest_deselected(items=list(left))
+        items[:] = [item for item in items if item not in left]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 _TRACE = "Traceback (most recent call last):"
+_OF_WORKER = "An exception was thrown from the Python worker:"
 
 
 def of_spark(error: BaseException) -> bool:
@@ -18,6 +19,8 @@ def first_line(error: BaseException) -> str:
     if _TRACE in lines:  # of a worker's Python: what it raised stands below the indented lines
         below = lines[lines.index(_TRACE) + 1 :]
         return next((line for line in below if not line[0].isspace()), lines[0])
+    if lines and lines[0].strip() == _OF_WORKER and len(lines) > 1:  # the same where somebody has the trace left out
+        return lines[1].strip()
     said = [line.strip() for line in lines if line.strip().startswith("Caused by:")]
     if not said:  # py4j: what was called, then a colon and what Java raised
         said = [line.removeprefix(": ") for line in lines if line.startswith(": ")] or lines[:1]

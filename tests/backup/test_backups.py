@@ -161,6 +161,7 @@ def _change(chance: random.Random, directory: Path) -> None:
         (directory / f"stray-{chance.randrange(3)}").write_bytes(chance.randbytes(chance.choice([0, 10, 9000])))
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("seed", range(12))
 def test_every_backup_of_a_history_is_as_it_was(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)

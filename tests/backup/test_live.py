@@ -126,6 +126,7 @@ def test_a_cut_between_the_listing_and_the_look(tmp_path: Path, held: Path, monk
     assert [one for one in verify([tmp_path / "back"]) if isinstance(one, Finding)] == []
 
 
+@pytest.mark.turns(2)
 def test_what_never_stands_still_is_told(tmp_path: Path, held: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = vault(tmp_path)
     seeds = iter(range(100))
@@ -142,6 +143,7 @@ def test_what_never_stands_still_is_told(tmp_path: Path, held: Path, monkeypatch
     assert findings(place) == []
 
 
+@pytest.mark.turns(2)
 def test_a_mark_above_the_end_is_no_moment(tmp_path: Path, held: Path) -> None:
     place = vault(tmp_path)
     last = sorted((held / "0").glob("*.seg"))[-1]

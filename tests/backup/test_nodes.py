@@ -383,6 +383,7 @@ def test_what_never_stands_still_is_told(tmp_path: Path, monkeypatch: pytest.Mon
     assert findings(place) == [], "no room was lost"
 
 
+@pytest.mark.turns(2)
 def test_under_sessions_that_append_and_truncate(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Every backup is a beginning of the log as it was at some moment."""
     source, place = build_directory(tmp_path / "source", {0: 0}), vault(tmp_path)

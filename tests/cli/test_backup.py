@@ -10,7 +10,6 @@ import pytest
 from tests import warm_start
 from tests.builders import build_directory, digest
 from tests.cli.running import command_line, environment, invoke
-from tests.turns import by_turns
 from waltzctl.engine.backup import backup_creation
 
 
@@ -181,7 +180,8 @@ def test_passwords(tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
     assert digest(tmp_path / "back") == digest(source)
 
 
-@pytest.mark.parametrize("what", by_turns(("create", "prune", "restore", "gc"), 2))
+@pytest.mark.turns(4)
+@pytest.mark.parametrize("what", ["create", "prune", "restore", "gc"])
 def test_killed_at_any_moment(tmp_path: Path, place: Path, what: str, request: pytest.FixtureRequest) -> None:
     """Nothing that was there is lost, nothing half-done is seen, and the next one succeeds."""
     source = build_directory(tmp_path / "source", {0: 3000, 1: 500}, size=700, per_segment=500)

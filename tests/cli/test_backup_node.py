@@ -11,7 +11,6 @@ from tests import warm_start
 from tests.builders import KEY, build_directory
 from tests.cli.nodes import Served, serving
 from tests.cli.running import command_line, environment, invoke
-from tests.turns import by_turns
 
 
 @pytest.fixture
@@ -80,7 +79,8 @@ def test_damage_is_told(tmp_path: Path, place: Path) -> None:
     assert invoke("backup", "restore", place, "latest", "--to", tmp_path / "back").status == 5
 
 
-@pytest.mark.parametrize("dies", by_turns(("backup", "node"), 2))
+@pytest.mark.turns(2)
+@pytest.mark.parametrize("dies", ["backup", "node"])
 def test_killed_at_any_moment(tmp_path: Path, place: Path, dies: str, request: pytest.FixtureRequest) -> None:
     source = build_directory(tmp_path / "source", {0: 20000, 1: 5000}, size=300, per_segment=7000)
     kept = invoke("backup", "create", place, build_directory(tmp_path / "small", {0: 10}), "--format", "ndjson").objects

@@ -18,6 +18,8 @@ from jsonschema import Draft202012Validator
 from tests import warm_start
 from tests.cli.running import ROOT, Answer, command_line, environment, invoke, on_terminal, run
 
+pytestmark = pytest.mark.turns(3)
+
 PARTITIONS = 12
 SHORT = ("--duration", "200ms", "--warm-up", "0", "--plaintext")
 SCHEMA = Draft202012Validator(json.loads((ROOT / "docs" / "schemas" / "bench-result.schema.json").read_text()))

@@ -7,7 +7,6 @@ import subprocess
 import pytest
 
 from tests.cli.running import command_line, environment
-from tests.turns import by_turns
 
 
 def complete(shell: str, words: str) -> str:
@@ -20,7 +19,8 @@ def complete(shell: str, words: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("shell", by_turns(("bash", "zsh", "fish"), 3))
+@pytest.mark.turns(3)
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_commands_options_and_values_are_completed(shell: str) -> None:
     assert "rebuild-index" in complete(shell, "waltzctl re")
     assert "recover" in complete(shell, "waltzctl re")

@@ -107,6 +107,7 @@ async def load(
     return places, await run_load(client, places, options, ssl_context=None)
 
 
+@pytest.mark.turns(2)
 @LOOPS
 @pytest.mark.parametrize("connections", [1, 2])
 def test_appended_records_are_there_and_counted(tmp_path: Path, loop: str, connections: int) -> None:

@@ -15,7 +15,6 @@ import pytest
 
 from tests.server.serving import QUICK, Serving, serving
 from tests.server.storing import LOG, PARTITION
-from tests.turns import by_turns
 from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.log_client import LogClient
 from waltzctl.engine.client.log_connection import PORT, LogConnection
@@ -229,7 +228,8 @@ async def all_of_feed(client: LogClient, count: int) -> list[Transaction]:
     return found
 
 
-@pytest.mark.parametrize("seed", by_turns(range(6), 2))
+@pytest.mark.turns(3)
+@pytest.mark.parametrize("seed", range(6))
 def test_histories(tmp_path: Path, seed: int) -> None:
     """Whatever breaks: what was told to be committed is there once, in the order of the ids, and readers see the same."""
 

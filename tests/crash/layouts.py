@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import pytest
 
-from tests.turns import by_turns
 from waltzctl.formats.control import Layout
 
+_Test = TypeVar("_Test")
 LAYOUTS = pytest.mark.parametrize("layout", list(Layout))
-ONE_LAYOUT = pytest.mark.parametrize("layout", by_turns(Layout, 2))
-"""Where the layouts take the same way through the engine the default run tries one on each day."""
+
+
+def EACH_DAY(test: _Test) -> _Test:  # noqa: N802  stands where LAYOUTS stands
+    """In both, one on each day: for what is to be tried on each."""
+    return pytest.mark.turns(len(Layout))(LAYOUTS(test))

@@ -18,6 +18,8 @@ from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.repair.undoing import undo
 from waltzctl.formats.control import CONTROL_FILE_NAME
 
+pytestmark = pytest.mark.turns(3)
+
 DIRECTORIES, MANY = 3, 150
 MOST_CHANGES = 6
 """Edits of a recovery that is crashed here: each adds tens of states, and more of a kind show nothing new."""

@@ -15,7 +15,6 @@ from tests.crash.recorder import Recorder, Recording
 from tests.crash.simdisk import Tree
 from tests.crash.sites import all_sites, calls_in
 from tests.crash.workloads import WORKLOADS, Captured
-from tests.turns import by_turns
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.disk import WritableFile
 
@@ -56,7 +55,8 @@ def test_the_steps_of_every_workload_are_tried() -> None:
     assert tests - asked == set()
 
 
-@pytest.mark.parametrize("workload", by_turns(WORKLOADS, len(WORKLOADS) // AT_A_TIME))
+@pytest.mark.turns(len(WORKLOADS) // AT_A_TIME)
+@pytest.mark.parametrize("workload", WORKLOADS)
 def test_what_the_table_says_of_a_workload(workload: str, request: pytest.FixtureRequest) -> None:
     """Without each step that it shows to be needed it breaks a promise; with ``--long`` none but those are found to be."""
     needed: set[str | tuple[str, str]] = {n for n, one in TABLE.syncs.items() if one.get("workload") == workload}

@@ -14,19 +14,20 @@ import pytest
 from tests.crash.conftest import CrashTest
 from tests.crash.driver import STRADDLING, Driver, built, recorded
 from tests.crash.harness import Effort, try_crashes
-from tests.crash.layouts import LAYOUTS, ONE_LAYOUT
+from tests.crash.layouts import EACH_DAY, LAYOUTS
 from tests.crash.simdisk import Loss
 from tests.crash.storages import SMALL_SEGMENTS, StorageChecker
-from tests.turns import by_turns, one_of
 from waltzctl.engine.durable.disk import Change
 from waltzctl.engine.storage.directory import StorageOptions
 from waltzctl.formats.control import Layout
 from waltzctl.formats.fence import FENCE_FILE_NAME
 
+pytestmark = pytest.mark.turns(4)
+
 ONE_SEGMENT = StorageOptions()
 
 
-@ONE_LAYOUT
+@EACH_DAY
 def test_groups_within_a_segment(layout: Layout, tmp_path: Path, survive: CrashTest) -> None:
     """Blocks of one request and of several, small and larger than a sector, one and many to a group."""
     path, truth = built(tmp_path / "s", layout, 7)
@@ -40,8 +41,7 @@ def test_groups_within_a_segment(layout: Layout, tmp_path: Path, survive: CrashT
     survive(f"group commit, {layout}", recording, StorageChecker(ONE_SEGMENT))
 
 
-@one_of(3, 0)
-@ONE_LAYOUT
+@LAYOUTS
 def test_groups_that_roll_over(layout: Layout, tmp_path: Path, survive: CrashTest) -> None:
     """A segment ends inside a block, between two, and several times within one group."""
     path, truth = built(tmp_path / "s", layout, 13)
@@ -53,8 +53,7 @@ def test_groups_that_roll_over(layout: Layout, tmp_path: Path, survive: CrashTes
     survive(f"group commit, roll-over, {layout}", recording, StorageChecker(SMALL_SEGMENTS))
 
 
-@one_of(3, 1)
-@ONE_LAYOUT
+@LAYOUTS
 def test_a_group_across_a_checkpoint(layout: Layout, tmp_path: Path, survive: CrashTest) -> None:
     """Records of one group on both sides of transaction 1000."""
     path, truth = built(tmp_path / "s", layout, 996, per_segment=2000, size=10)
@@ -64,7 +63,7 @@ def test_a_group_across_a_checkpoint(layout: Layout, tmp_path: Path, survive: Cr
     survive(f"group commit, checkpoint, {layout}", recording, StorageChecker(ONE_SEGMENT))
 
 
-@ONE_LAYOUT
+@LAYOUTS
 def test_passes_over_two_partitions(layout: Layout, tmp_path: Path, survive: CrashTest) -> None:
     """Both are written before either is synced; one of them ends a segment meanwhile, or reaches a checkpoint."""
     path, truth = built(tmp_path / "s", layout, 7)
@@ -93,8 +92,7 @@ def test_fences_never_fall(layout: Layout, tmp_path: Path, survive: CrashTest) -
     survive(f"session fences, {layout}", recording, StorageChecker(SMALL_SEGMENTS))
 
 
-@one_of(3, 2)
-@ONE_LAYOUT
+@LAYOUTS
 def test_a_session_of_a_node(layout: Layout, tmp_path: Path, survive: CrashTest) -> None:
     """Fence, truncate, catch up, set the mark, groups of appends, and the next session: as a node does it for a server."""
     path, truth = built(tmp_path / "s", layout, 26, mark=20)
@@ -130,9 +128,7 @@ def _syncs_of(suffix: str) -> Callable[[Change], bool]:
 
 @pytest.mark.parametrize(
     ("work", "records", "forgets"),
-    by_turns(
-        [(groups, 5, _syncs_of(".seg")), (passes, 5, _syncs_of(".seg")), (fences, 5, _syncs_of(FENCE_FILE_NAME))], 3
-    ),
+    [(groups, 5, _syncs_of(".seg")), (passes, 5, _syncs_of(".seg")), (fences, 5, _syncs_of(FENCE_FILE_NAME))],
 )
 def test_an_engine_that_forgets_a_sync_is_found_out(
     work: Callable[[Driver], None], records: int, forgets: Callable[[Change], bool], tmp_path: Path

@@ -15,7 +15,6 @@ from tests.crash.repairs import RepairChecker, RepairTruth, record_repair, recor
 from tests.crash.simdisk import Loss
 from tests.crash.storages import SMALL_SEGMENTS, StorageChecker
 from tests.crash.truth import Seen, Truth
-from tests.turns import by_turns
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.durable.disk import Change, WritableFile
@@ -24,6 +23,8 @@ from waltzctl.engine.repair.undoing import undo
 from waltzctl.engine.storage.directory import StorageOptions
 from waltzctl.engine.storage.store import apply_edits
 from waltzctl.formats.control import CONTROL_FILE_NAME, Layout
+
+pytestmark = pytest.mark.turns(4)
 
 QUICK = Effort(Loss(torn_positions=2, random_states=3), 8, Loss(torn_positions=1, random_states=1), failures=1)
 LAYOUT = Layout.RELEASED
@@ -104,7 +105,7 @@ FORGETFUL = [
 ]
 
 
-@pytest.mark.parametrize("work", by_turns(WORKS, 2))
+@pytest.mark.parametrize("work", WORKS)
 def test_the_engine_as_it_is_passes_with_the_same_effort(work: Work, tmp_path: Path) -> None:
     """Without this the mutants below would prove nothing."""
     report = try_crashes("as it is", work_recorded(tmp_path, work), StorageChecker(), QUICK)
@@ -112,7 +113,7 @@ def test_the_engine_as_it_is_passes_with_the_same_effort(work: Work, tmp_path: P
     assert report.states >= 3
 
 
-@pytest.mark.parametrize(("work", "forgets"), by_turns(FORGETFUL, 2))
+@pytest.mark.parametrize(("work", "forgets"), FORGETFUL)
 def test_an_engine_that_forgets_a_sync_is_found_out(
     work: Work, forgets: Callable[[Change], bool], tmp_path: Path
 ) -> None:

@@ -24,6 +24,8 @@ from waltzctl.engine.repair.undoing import undo
 from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.formats.control import Layout
 
+pytestmark = pytest.mark.turns(3)
+
 
 @pytest.mark.parametrize(
     "layout", [pytest.param(Layout.RELEASED, marks=pytest.mark.long), pytest.param(Layout.DOCUMENTED)]

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from tests.builders import build_directory
 from tests.crash.conftest import CrashTest
-from tests.crash.layouts import ONE_LAYOUT
+from tests.crash.layouts import LAYOUTS
 from tests.crash.recorder import LOCK, Recorder
 from tests.crash.repairs import RepairChecker, RepairSeen, RepairTruth, outside_state
 from tests.crash.simdisk import Tree
@@ -19,6 +21,8 @@ from waltzctl.engine.repair.rebuild_index import plan_rebuild_index
 from waltzctl.engine.repair.truncate import plan_truncate
 from waltzctl.engine.storage.store import list_entries
 from waltzctl.formats.control import CONTROL_FILE_NAME, Layout
+
+pytestmark = pytest.mark.turns(3)
 
 
 class PruneChecker(RepairChecker):
@@ -43,7 +47,7 @@ class PruneChecker(RepairChecker):
         return failures
 
 
-@ONE_LAYOUT
+@LAYOUTS
 def test_prune(layout: Layout, tmp_path: Path, survive: CrashTest) -> None:
     storage = build_directory(tmp_path / "s", {0: 35, 1: 12}, layout=layout, per_segment=10)
     original = outside_state(Tree.read(storage, (LOCK,)))

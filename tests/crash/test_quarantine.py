@@ -5,9 +5,11 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
+
 from tests.builders import build_directory
 from tests.crash.conftest import CrashTest
-from tests.crash.layouts import ONE_LAYOUT
+from tests.crash.layouts import LAYOUTS
 from tests.crash.recorder import LOCK
 from tests.crash.repairs import RepairChecker, record_repair, record_set_aside, record_undo
 from tests.crash.simdisk import Tree
@@ -21,6 +23,8 @@ from waltzctl.engine.storage.append import PendingRecord, append_lines
 from waltzctl.engine.storage.storage_options import StorageOptions
 from waltzctl.engine.storage.store import apply_edits, list_entries
 from waltzctl.formats.control import CONTROL_FILE_NAME, Layout
+
+pytestmark = pytest.mark.turns(3)
 
 
 def segment(storage: Path, first: int, suffix: str = "seg") -> Path:
@@ -46,14 +50,14 @@ def apply(storage: Path, edits: list[Edit]) -> None:
         apply_edits(storage, edits, command="recover", arguments=["recover", str(storage)], plan_hash="0" * 64)
 
 
-@ONE_LAYOUT
+@LAYOUTS
 def test_edits_are_made_as_a_whole_or_not_at_all(layout: Layout, tmp_path: Path, survive: CrashTest) -> None:
     storage = build_directory(tmp_path / "s", {0: 25}, layout=layout, per_segment=10, num_partitions=2)
     recording = record_repair(storage, lambda: apply(storage, everything(storage)))
     survive("quarantine: edits", recording, RepairChecker())
 
 
-@ONE_LAYOUT
+@LAYOUTS
 def test_undo_is_done_as_a_whole_or_not_at_all(layout: Layout, tmp_path: Path, survive: CrashTest) -> None:
     storage = build_directory(tmp_path / "s", {0: 25}, layout=layout, per_segment=10, num_partitions=2)
     apply(storage, everything(storage))
@@ -70,7 +74,7 @@ class SetAsideChecker(RepairChecker):
             undo(root, first.id, allow_data_loss=True)
 
 
-@ONE_LAYOUT
+@LAYOUTS
 def test_what_came_since_is_set_aside_as_a_whole_before_the_undo(
     layout: Layout, tmp_path: Path, survive: CrashTest
 ) -> None:

@@ -9,9 +9,11 @@ import pytest
 
 from tests.crash.conftest import CrashTest
 from tests.crash.driver import STRADDLING, Driver, built, recorded
-from tests.crash.layouts import ONE_LAYOUT
+from tests.crash.layouts import LAYOUTS
 from tests.crash.storages import SMALL_SEGMENTS, StorageChecker
 from waltzctl.formats.control import Layout
+
+pytestmark = pytest.mark.turns(2)
 
 DEFAULT_SEEDS, LONG_SEEDS = 1, 12
 
@@ -47,7 +49,7 @@ def one_operation(driver: Driver, rng: random.Random, numbers: list[int]) -> Non
             pass
 
 
-@ONE_LAYOUT
+@LAYOUTS
 @pytest.mark.parametrize(
     "seed",
     [pytest.param(seed, marks=() if seed < DEFAULT_SEEDS else pytest.mark.long) for seed in range(LONG_SEEDS)],

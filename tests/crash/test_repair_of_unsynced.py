@@ -22,6 +22,8 @@ from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.repair.truncate import plan_truncate
 from waltzctl.formats.control import Layout
 
+pytestmark = pytest.mark.turns(3)
+
 
 class UnsyncedChecker(RepairChecker):
     """As of a repair; before it is applied the directory may be whatever a crash leaves of the un-synced writes."""

@@ -13,7 +13,6 @@ import pytest
 from tests.builders import build_directory
 from tests.crash.conftest import CrashTest
 from tests.crash.repairs import RepairChecker, record_repair, record_undo
-from tests.turns import by_turns
 from waltzctl.engine.durable.manifest import quarantine_directory
 from waltzctl.engine.log.view import read_control
 from waltzctl.engine.repair.apply import apply
@@ -26,6 +25,8 @@ from waltzctl.engine.repair.truncate import plan_truncate
 from waltzctl.engine.repair.undoing import undo
 from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.formats.control import CONTROL_FILE_NAME, Layout
+
+pytestmark = pytest.mark.turns(6)
 
 
 def segment(storage: Path, first: int, suffix: str = "seg") -> Path:
@@ -144,7 +145,7 @@ SCENES = [
 ]
 EACH = pytest.mark.parametrize(
     ("scene", "layout"),
-    by_turns(product(SCENES, Layout), 3),
+    list(product(SCENES, Layout)),
     ids=lambda value: value.name if isinstance(value, Scene) else str(value),
 )
 

@@ -12,21 +12,22 @@ import pytest
 from tests.crash.conftest import CrashTest
 from tests.crash.driver import STRADDLING, built, recorded
 from tests.crash.harness import LONG, Effort
-from tests.crash.layouts import LAYOUTS, ONE_LAYOUT
+from tests.crash.layouts import EACH_DAY, LAYOUTS
 from tests.crash.recorder import Recorder, Recording
 from tests.crash.simdisk import SECTOR, Loss, Tree, sector_boundaries
 from tests.crash.storages import SMALL_SEGMENTS, StorageChecker
 from tests.crash.truth import PartitionTruth, Seen, Truth
-from tests.turns import by_turns
 from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions, create_cluster
 from waltzctl.formats.control import Layout
+
+pytestmark = pytest.mark.turns(4)
 
 ONE_SEGMENT = StorageOptions()
 
 
 def across(ids: Sequence[int]) -> pytest.MarkDecorator:
-    """Each id in both layouts, a third of these on each day: the layouts hardly differ here."""
-    return pytest.mark.parametrize(("layout", "number"), by_turns(product(Layout, ids), 3))
+    """Each id in both layouts."""
+    return pytest.mark.parametrize(("layout", "number"), list(product(Layout, ids)))
 
 
 @LAYOUTS
@@ -47,7 +48,7 @@ def append_work(tmp_path: Path, layout: Layout) -> Recording[Truth]:
     return recording
 
 
-@ONE_LAYOUT
+@EACH_DAY
 def test_append(layout: Layout, tmp_path: Path, survive: CrashTest) -> None:
     survive(f"append, {layout}", append_work(tmp_path, layout), StorageChecker(ONE_SEGMENT))
 
@@ -85,7 +86,7 @@ def test_records_in_flight_that_arrive_out_of_order_close_the_partition_and_lose
     assert RemembersQuarantine.quarantined >= 3
 
 
-@ONE_LAYOUT
+@EACH_DAY
 def test_roll_over(layout: Layout, tmp_path: Path, survive: CrashTest) -> None:
     """Batches that end before, at and behind the threshold, and one that fills several segments."""
     path, truth = built(tmp_path / "s", layout, 13)
@@ -106,7 +107,7 @@ def test_checkpoint(layout: Layout, number: int, tmp_path: Path, survive: CrashT
     survive(f"checkpoint, {layout}", recording, StorageChecker(ONE_SEGMENT))
 
 
-@ONE_LAYOUT
+@LAYOUTS
 def test_entries_of_another_sector_in_front_of_a_checkpoint(layout: Layout, tmp_path: Path, survive: CrashTest) -> None:
     """Entries that no sync covers lie in the sector in front of the one that the batch with the checkpoint writes."""
     path, truth = built(tmp_path / "s", layout, 920, per_segment=5000, size=0)
@@ -173,7 +174,7 @@ def test_session_and_low_water_marks(layout: Layout, tmp_path: Path, survive: Cr
     survive(f"low-water mark, {layout}", recording, StorageChecker(SMALL_SEGMENTS))
 
 
-@ONE_LAYOUT
+@EACH_DAY
 def test_a_session_of_a_waltz_server(layout: Layout, tmp_path: Path, survive: CrashTest) -> None:
     """Truncate what the last session left, catch up, set the mark, go on: the order that recovery of a partition has."""
     path, truth = built(tmp_path / "s", layout, 26, mark=20)
@@ -266,7 +267,7 @@ def test_create_cluster(layout: Layout, tmp_path: Path, survive: CrashTest) -> N
         survive(f"create-cluster, {layout}", recorder.recording, StorageChecker(SMALL_SEGMENTS, name))
 
 
-@ONE_LAYOUT
+@LAYOUTS
 def test_opening_and_closing_an_undamaged_directory(layout: Layout, tmp_path: Path, survive: CrashTest) -> None:
     """Opening promises nothing new, and takes nothing away."""
     path, truth = built(tmp_path / "s", layout, 23)

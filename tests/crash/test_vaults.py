@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+import pytest
+
 from tests.backup.vaults import backup
 from tests.builders import build_directory, digest, make_records, write_segment
 from tests.crash.conftest import CrashTest
@@ -17,6 +19,8 @@ from waltzctl.engine.errors import NotWaltzError, WaltzError
 from waltzctl.engine.pages.page_storage import PageStorage
 from waltzctl.engine.vault.backup_files import BackedSource, BackupFiles
 from waltzctl.engine.vault.vault_reader import VaultReader
+
+pytestmark = pytest.mark.turns(3)
 
 Held = frozenset[tuple[int, str]]
 """The backups of a vault: of each its number of files and a digest of them all."""

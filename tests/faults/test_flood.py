@@ -23,6 +23,8 @@ from waltzctl.formats.wire.frame import Magic
 from waltzctl.formats.wire.hello import STORAGE_CLIENT, Hello
 from waltzctl.formats.wire.records import WireRecord
 
+pytestmark = pytest.mark.turns(3)
+
 CONNECTIONS = 64
 BOUND = 500 << 20
 """Bytes of resident memory."""

@@ -15,7 +15,6 @@ import pytest
 
 from tests.builders import KEY
 from tests.interop.riff import PATIENCE, RiffProgram, Stores, built, needs_maven
-from tests.turns import by_turns
 from waltzctl.engine.net.tls_options import TlsOptions
 from waltzctl.engine.node.node import Node
 from waltzctl.engine.node.node_settings import NodeOptions
@@ -122,11 +121,8 @@ async def _speak(program: RiffProgram, directory: Path, tls: TlsOptions, stores:
 
 
 @needs_maven
-@pytest.mark.parametrize(
-    "kind",
-    by_turns((None, "JKS", "PKCS12"), 3),
-    ids=["self-signed", "JKS", "PKCS12"],
-)
+@pytest.mark.turns(3)
+@pytest.mark.parametrize("kind", [None, "JKS", "PKCS12"], ids=["self-signed", "JKS", "PKCS12"])
 def test_the_library_of_the_release_speaks_with_our_node_over_tls(
     kind: str | None, program: RiffProgram, tmp_path: Path
 ) -> None:

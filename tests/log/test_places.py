@@ -128,6 +128,7 @@ def bucket() -> Iterator[Bucket]:
     server.stop()
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize(
     "path",
     [

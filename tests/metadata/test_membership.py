@@ -178,6 +178,7 @@ def test_ids_of_clients_are_never_given_twice(stores: Stores) -> None:
     over(stores, test)
 
 
+@pytest.mark.turns(2)
 def test_a_server_that_lost_its_session_serves_nothing_until_it_is_back(stores: Stores) -> None:
     async def test(stores: Stores, store: MetadataStore) -> None:
         server = Server(await stores.open())

@@ -23,6 +23,8 @@ from waltzctl.engine.metadata.metadata_store import SessionLostError
 from waltzctl.engine.metadata.zookeeper_options import ZooKeeperOptions
 from waltzctl.engine.metadata.zookeeper_store import ZooKeeperStore
 
+pytestmark = pytest.mark.turns(3)
+
 SOON = 20.0
 
 DIES = """

@@ -23,7 +23,7 @@ from types import CodeType, FunctionType
 import pytest
 
 from tests.mutation.mutants import Mutant
-from tests.mutation.server import Answer, NotRunError, bounded, ended, forget_ours
+from tests.mutation.server import Answer, NotRunError, bounded, ended, every_turn, forget_ours
 
 _FAILED = 1
 _NOT_APPLIED = 71
@@ -210,7 +210,15 @@ class Collected:
 
             hypothesis.settings.register_profile("mutants", database=None, print_blob=False)
             hypothesis.settings.load_profile("mutants")
-            arguments = ["-q", "-s", "-p", "no:cacheprovider", "--tb=line", "--hypothesis-seed=0"]
+            arguments = [
+                "-q",
+                "-s",
+                *every_turn(self.path),
+                "-p",
+                "no:cacheprovider",
+                "--tb=line",
+                "--hypothesis-seed=0",
+            ]
             arguments += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
             pytest.main([*arguments, *files], plugins=[_Loop(self.path, asked, answers)])
         finally:

@@ -20,6 +20,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.mutation.server import every_turn
+
 _ANSWER = "MUTATION_COVERING"
 _TEST = "MUTATION_TEST"
 _IMPORT = ""
@@ -138,7 +140,7 @@ def record(copy: Path, work: Path, tests: Sequence[str], jobs: int) -> Reach:
         answer = work / f"reach-{job}.json"
         environment = dict(os.environ, PYTHONPATH=str(copy), **{_ANSWER: str(answer)})
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
-        command = [sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider"]
+        command = [sys.executable, "-m", "pytest", "-q", *every_turn(copy), "--no-header", "-p", "no:cacheprovider"]
         command += ["-p", "tests.mutation.covering", *part]
         with (work / f"reach-{job}.log").open("wb") as log:
             running.append((answer, subprocess.Popen(command, cwd=copy, env=environment, stdout=log, stderr=log)))

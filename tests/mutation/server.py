@@ -57,6 +57,11 @@ class Answer:
         return self.how != "passed"
 
 
+def every_turn(copy: Path) -> list[str]:
+    """The option of pytest by which tests of a copy that take turns by days (`tests.turns`) run on every day."""
+    return ["--every-turn"] if (copy / "tests" / "turns.py").exists() else []
+
+
 class NotRunError(RuntimeError):
     """Tests could not be run, so that there is no answer."""
 

@@ -19,6 +19,8 @@ from tests.mutation.mutants import Mutant, compiles, mutants_of, sampled
 from tests.mutation.server import Answer
 from tests.mutation.trial import ROOT
 
+pytestmark = pytest.mark.turns(3)
+
 
 def _made(text: str) -> set[str]:
     source = text.encode()

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.mutation.server import every_turn
+
 ROOT = Path(__file__).resolve().parents[2]
 _LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.egg-info")
 _FAILED = 1
@@ -92,6 +94,7 @@ class Scratch:
             "no:cacheprovider",
             "-p",
             "no:xdist",
+            *every_turn(self.path),
         ]
         environment = {name: text for name, text in os.environ.items() if not name.startswith("PYTEST_")}
         environment["PYTHONPATH"] = str(self.path)

@@ -249,6 +249,7 @@ def test_a_directory_a_node_and_objects_are_replicas_alike(tmp_path: Path) -> No
         assert [(row["partition"], row["last_transaction_id"], row["mark"]) for row in there] == [(0, 59, 39)] * 3
 
 
+@pytest.mark.turns(3)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 def test_replicas_in_an_object_store_are_read_like_directories(tmp_path: Path) -> None:
     """An S3 server on the loopback; objects that are replaced by longer ones, as a copy that is kept up to date replaces them."""

@@ -480,6 +480,7 @@ class MixedHistory(History):
 HISTORIES = [pytest.param(first, marks=[pytest.mark.long] if first >= 400 else []) for first in range(0, 20_000, 200)]
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("first", HISTORIES)
 def test_no_history_loses_what_was_acknowledged(first: int) -> None:
     for seed in range(first, first + 200):

@@ -18,6 +18,11 @@ def tmp_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield tmp_path_factory.mktemp("repair") if path == Path() else path
 
 
+@pytest.fixture(autouse=True)
+def _quiet(soon_quiet: None) -> None:
+    """Most of what is damaged here was written a moment ago, by nobody who goes on."""
+
+
 @pytest.fixture(params=list(Layout))
 def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Scene:
     return make_scene(tmp_path / "scene", request.param)

@@ -14,7 +14,6 @@ from tests.builders import CREATED, segment_header
 from tests.golden import golden_directories, needs_golden
 from tests.repair.scenes import Scene, actions, codes, flip, make_scene, recover, undecided
 from tests.repair.trees import contents, snapshot
-from tests.turns import by_turns
 from waltzctl.engine.errors import InvalidRequestError, NotWaltzError, RefusedError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.verify import verify
@@ -48,8 +47,9 @@ def garble(path: Path, how: str, source: random.Random) -> None:
 
 
 @needs_golden
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(
-    ("directory", "how"), by_turns(product(golden_directories(), GARBLES), 4), ids=lambda one: getattr(one, "name", one)
+    ("directory", "how"), list(product(golden_directories(), GARBLES)), ids=lambda one: getattr(one, "name", one)
 )
 def test_rebuilding_gives_the_bytes_of_the_release(directory: Path, how: str, tmp_path: Path) -> None:
     """Every index of real data, destroyed in turn."""

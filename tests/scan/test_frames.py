@@ -27,6 +27,7 @@ def way(request: pytest.FixtureRequest) -> Iterator[str]:
         yield request.param
 
 
+@pytest.mark.turns(3)
 @given(st.data())
 @properties
 def test_a_buffer_is_split_as_the_oracle_splits_it(data: st.DataObject) -> None:

@@ -94,6 +94,7 @@ def fresh(made: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     return tmp_path
 
 
+@pytest.mark.turns(3)
 def test_prepared_loops_replace_the_interpreted_ones_in_what_is_there_already(fresh: Path) -> None:
     splitter = FrameSplitter(magic=0x53, max_body=100)
     assert splitter.loops == "interpreted"
@@ -104,6 +105,7 @@ def test_prepared_loops_replace_the_interpreted_ones_in_what_is_there_already(fr
     assert FrameSplitter(magic=0x53, max_body=100, compiled=False).loops == "interpreted"
 
 
+@pytest.mark.turns(3)
 def test_the_cache_is_enough_and_needs_no_numba(fresh: Path) -> None:
     script = (
         "import os, sys\n"

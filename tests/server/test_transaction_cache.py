@@ -43,6 +43,7 @@ def test_a_run_goes_on_over_chunks_and_ends_at_a_gap_or_at_the_count() -> None:
     assert run(cache, 1, CHUNK, 10) == []
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("seed", range(3))
 def test_whatever_is_given_was_put_and_memory_is_bounded(seed: int) -> None:
     chance = random.Random(seed)

@@ -9,19 +9,26 @@ import pytest
 
 from tests.simulation.history import history, run
 
-AT_A_TIME = 25
+AT_A_TIME = {"partition": 25, "storage": 25, "cluster": 5}
 DEFAULT = {"partition": 900, "storage": 75, "cluster": 25}
+DAYS = {"partition": 1, "storage": 3, "cluster": 2}
+"""The default ones of a world are tried in so many days."""
 LONG = {"partition": 60_000, "storage": 20_000, "cluster": 20_000}
-SEEDS = [
-    pytest.param(world, first, marks=[pytest.mark.long] if first >= DEFAULT[world] else [], id=f"{world}-{first}")
-    for world, most in LONG.items()
-    for first in range(0, most, AT_A_TIME)
-]
 
 
-@pytest.mark.parametrize(("world", "first"), SEEDS)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "first" in metafunc.fixturenames:
+        numbers = LONG if metafunc.config.getoption("--long") else DEFAULT
+        blocks = [
+            pytest.param(world, first, marks=pytest.mark.turns(DAYS[world]), id=f"{world}-{first}")
+            for world, most in numbers.items()
+            for first in range(0, most, AT_A_TIME[world])
+        ]
+        metafunc.parametrize(("world", "first"), blocks)
+
+
 def test_a_history(world: str, first: int) -> None:
-    for seed in range(first, first + AT_A_TIME):
+    for seed in range(first, first + AT_A_TIME[world]):
         run(world, seed)
 
 

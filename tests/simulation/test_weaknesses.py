@@ -8,10 +8,10 @@ import pytest
 
 from tests.simulation.history import run
 from tests.simulation.weaknesses import WEAKNESSES, Weakness
-from tests.turns import by_turns
 
 
-@pytest.mark.parametrize("weakness", by_turns(WEAKNESSES, 2), ids=[one.name for one in WEAKNESSES])
+@pytest.mark.turns(3)
+@pytest.mark.parametrize("weakness", WEAKNESSES, ids=[one.name for one in WEAKNESSES])
 def test_a_weakness_that_is_put_back_is_found(weakness: Weakness, monkeypatch: pytest.MonkeyPatch) -> None:
     weakness.put_back(monkeypatch)
     seeds = itertools.chain(range(weakness.near, weakness.most), range(weakness.near))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,16 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from waltzctl.engine.spark.spark_session import Session
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_hidden(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An error of ours hides stacks while it lives: a Java that the next test starts would hide those of all others, too."""
+    from waltzctl.engine.spark.plain_errors import HIDING
+
+    monkeypatch.delenv(HIDING, raising=False)
+    yield
+    os.environ.pop(HIDING, None)
 
 
 @pytest.fixture(scope="session")

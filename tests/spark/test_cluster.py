@@ -23,6 +23,8 @@ from waltzctl.engine.spark.worker_python import write_launcher
 
 pytestmark = pytest.mark.xdist_group("spark-cluster")  # it has processes of its own
 
+PROGRAM_TURN = pytest.mark.turns(3, place=1)  # all that need the program
+
 ROOT = Path(__file__).resolve().parents[2]
 CORPUS = [str(one) for one in sorted(ROOT.glob("fixtures/*/storage"))]
 CLEAN = str(ROOT / "fixtures" / "clean-released" / "storage")
@@ -72,7 +74,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="module")
-def environment(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Of a program of somebody's; workers get no path to this checkout from it."""
     python = str(write_launcher(tmp_path_factory.mktemp("python"), daemon=False))
     kept = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
@@ -127,6 +129,7 @@ def here() -> Answer:
     return invoke("verify", *CORPUS, "--format", "ndjson", "--engine", "local")
 
 
+@PROGRAM_TURN
 def test_a_job_with_modules_of_its_own_named_engine_and_formats_reads_waltz(cluster: Cluster, program: Program) -> None:
     """The code travels beside the job's modules, to both workers."""
     said = json.loads(program.wait_for(r"^READ (.*)"))
@@ -137,6 +140,7 @@ def test_a_job_with_modules_of_its_own_named_engine_and_formats_reads_waltz(clus
     assert all(cluster.executors(worker) for worker in cluster.workers), "a worker had nothing to do"
 
 
+@PROGRAM_TURN
 def test_verify_through_spark_connect_finds_the_same(
     program: Program, here: Answer, environment: dict[str, str]
 ) -> None:
@@ -151,6 +155,7 @@ def test_verify_through_spark_connect_finds_the_same(
     assert findings(there.stdout) == findings(here.out)
 
 
+@PROGRAM_TURN
 def test_verify_on_a_cluster_of_two_workers_finds_what_verify_finds_here(program: Program, here: Answer) -> None:
     program.wait_for("^(READ)")
     assert program.end("\n") == here.status == 4, program.lines
@@ -165,7 +170,8 @@ def test_a_master_that_is_not_there_is_named_at_once(master: str) -> None:
     assert f"{master}: nobody answers" in done.err
 
 
-def test_why_java_does_not_start_is_said_in_one_line(environment: dict[str, str]) -> None:
+def test_why_java_does_not_start_is_said_in_one_line() -> None:
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "waltzctl", "verify", CORPUS[0], "--engine", "spark"]
     command += ["--conf", "spark.driver.memory=banana"]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)

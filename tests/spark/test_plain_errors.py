@@ -24,11 +24,6 @@ from waltzctl.engine.spark.plain_errors import HIDING, RefusedStream, plain_erro
 from waltzctl.engine.spark.stream_reader import WaltzStreamReader
 
 
-@pytest.fixture(autouse=True)
-def nothing_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(HIDING, raising=False)
-
-
 class Plain:
     def partitions(self, error: BaseException | None) -> int:
         if error is not None:

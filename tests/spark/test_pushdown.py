@@ -232,6 +232,7 @@ def test_spark_pushes_once_it_is_allowed_to_and_the_source_sees_it(pushing: Spar
         assert opened.names() - looked_at == {seg(hurt, 0, 90), idx(hurt, 0, 90)}
 
 
+@pytest.mark.turns(2)
 def test_spark_gives_the_same_rows_with_and_without_pushdown(pushing: SparkSession, hurt: Path) -> None:
     queries = (
         "partition = 3",

@@ -58,6 +58,7 @@ def test_spark_finds_it_by_itself_and_reads_the_contracts_columns(spark: SparkSe
     assert as_dicts(frame) == in_order(map(bare, dumped(storage)))
 
 
+@pytest.mark.turns(2)
 def test_it_can_be_registered(spark: SparkSession, storage: Path) -> None:
     spark.dataSource.register(WaltzDataSource)
     assert waltz(spark, storage, partitions="2").count() == 60

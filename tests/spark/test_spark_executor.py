@@ -88,6 +88,7 @@ def test_any_other_error_ends_the_job_and_names_its_cause(spark_session: Session
             "called o1.save.\n: a.B: job aborted\n\tat x\nCaused by: c.D: disk full\n\tat y",
             "Caused by: c.D: disk full",
         ),
+        ("An exception was thrown from the Python worker:\nKeyError: 'x'\n", "KeyError: 'x'"),
         ("[TABLE_OR_VIEW_NOT_FOUND] no table\nVerify the spelling", "[TABLE_OR_VIEW_NOT_FOUND] no table"),
         ("", "RuntimeError"),
     ],
@@ -96,6 +97,7 @@ def test_of_a_long_trace_the_line_that_names_the_reason_is_shown(said: str, show
     assert first_line(RuntimeError(said)) == shown
 
 
+@pytest.mark.turns(3)
 def test_an_interrupt_cancels_the_job(spark_session: Session) -> None:
     def press() -> None:
         while not tracker.getActiveStageIds():

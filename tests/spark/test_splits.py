@@ -65,6 +65,7 @@ def test_the_rows_are_those_of_a_dump_without_any_index(storage: Path, tmp_path:
     assert in_order(read(tmp_path / "storage", splitSize="500")) == in_order(dumped(tmp_path / "storage"))
 
 
+@pytest.mark.turns(3)
 @needs_golden
 @pytest.mark.parametrize("size", ["128MiB", "50KiB"])
 @pytest.mark.parametrize("storage", golden_directories(), ids=lambda path: path.name)

@@ -81,6 +81,7 @@ def test_every_example_of_damage_is_counted_as_dump_shows_it(tmp_path: Path, nam
     assert same(parts) == same(report)
 
 
+@pytest.mark.turns(3)
 @needs_golden
 @pytest.mark.parametrize("directory", golden_directories(), ids=lambda path: path.name)
 def test_directories_of_the_release(directory: Path) -> None:
@@ -89,6 +90,7 @@ def test_directories_of_the_release(directory: Path) -> None:
     assert same(count(directory, part=5000)) == same(report)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("seed", range(12))
 def test_random_damage_never_fails_and_is_cut_like_dump_sees_it(tmp_path: Path, seed: int) -> None:
     source = random.Random(seed)

@@ -16,7 +16,7 @@ import pytest
 from tests.trust.damage import Damaged, draw
 from tests.trust.rules import RULES, broken
 from tests.trust.running import SHARED_MEMORY
-from tests.turns import by_turns, is_todays
+from tests.turns import is_todays
 
 DIRECTORIES, PART = 300, 20
 MANY, MANY_PART = 20_000, 250
@@ -59,9 +59,10 @@ def holds(name: str, seeds: range, place: Path) -> None:
     assert not lines, f"{name} of damaged directories\n" + "\n".join(lines)
 
 
+@pytest.mark.turns(6)
 @pytest.mark.parametrize(
     ("seed", "only"),
-    by_turns(BROKE, 3),
+    BROKE,
     ids=lambda one: str(one) if isinstance(one, int) else "-".join(one),
 )
 def test_what_broke_a_rule_once_holds(seed: int, only: tuple[str, ...], place: Path) -> None:
@@ -75,14 +76,14 @@ def shown(seeds: object) -> str | None:
 
 
 def parts(step: int = 1, first: int = 0) -> pytest.MarkDecorator:
-    """Tests of some seeds each, half of them on each day; of these every `step`-th from `first` on, and with ``--long`` all.
+    """Tests of some seeds each, a third of them on each day; of these every `step`-th from `first` on, and with ``--long`` all.
 
     What tries the same seeds is one group, which one process runs: it draws them once.
     """
     default = [
         pytest.param(
             range(start + first, start + PART, step),
-            marks=[pytest.mark.xdist_group(f"trust-{start}"), *([] if is_todays(place, 2) else [pytest.mark.long])],
+            marks=[pytest.mark.xdist_group(f"trust-{start}"), *([] if is_todays(place, 3) else [pytest.mark.long])],
         )
         for place, start in enumerate(range(0, DIRECTORIES, PART))
     ]
