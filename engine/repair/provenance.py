@@ -9,7 +9,7 @@ So a header is rewritten only when witnesses that know nothing of it agree that 
 - The *request ids*, which carry the partition.  Released clients, servers and `append` write the partition's own number, but a
   program may write any: where the segments beside this one do not name the partition either, they say nothing.
 - The *next segment*: records that reach into it are not those that were here.
-- The *time of creation*, which is that of the index but for a moment, where the rest of the header can be believed.
+- The *time of creation*, which is that of the index but for a moment, where there is one and the rest can be believed.
 - Every *replica* that was named: its records under the same ids, byte for byte.
 
 A single record stands at the same offset in every file: no index proves it, and its request id only its partition.
@@ -123,7 +123,7 @@ def judge(view: SegmentView, content: Content, around: SegmentSurroundings) -> P
     twin = index is not None and index == replace(right, created=index.created, reserved=index.reserved)
     apart = index is not None and abs(index.created - data.created) > MOMENT_MS
     said, sources = _testimony(view, content, around)
-    if apart and len(wrong) == 1:
+    if apart and len(wrong) == 1 and data.created:  # zeros are no time: of partition and first id 0 they are right by chance
         said.against.append("it was not created when its index was")
     if Code.UNKNOWN_VERSION in unproven and said.records:  # though the first one is damaged
         unproven.remove(Code.UNKNOWN_VERSION)

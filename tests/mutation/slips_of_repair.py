@@ -284,4 +284,11 @@ REPAIR: tuple[Slip, ...] = (
         ("tests/repair/test_provenance_rules.py",),
         "one replica that agrees drowns another one that contradicts",
     ),
+    Slip(
+        "engine/repair/provenance.py",
+        "    if apart and len(wrong) == 1 and data.created:",
+        "    if apart and len(wrong) == 1:",
+        ("tests/repair/test_provenance_rules.py",),
+        "the zeros of a lost sector count as a time of creation",
+    ),
 )

@@ -324,6 +324,18 @@ def test_whose_a_file_with_a_wrong_header_is(tmp_path: Path, beside: str) -> Non
     assert found == VERDICTS[beside]
 
 
+@pytest.mark.parametrize(("created", "expected"), [(0, "own k KCE"), (1, "not k t")])
+def test_a_header_of_zeros_tells_no_time(tmp_path: Path, created: int, expected: str) -> None:
+    """A sector that is gone: of partition 0 and its first segment zeros are right by chance but for the key."""
+    d = Twelve(tmp_path / "d")
+    header(d, 0, cluster_key=uuid.UUID(int=0), created=created)
+    d.spoil(0)
+    found = judged(d, around(d), first=0)
+    assert said(found, tmp_path) == expected
+    if found.header is not None:
+        assert found.header.encode() == d.idx(0).read_bytes()[:HEADER_SIZE]
+
+
 @pytest.mark.parametrize(
     ("named", "header_first", "following", "other"),
     [
