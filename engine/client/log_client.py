@@ -269,7 +269,8 @@ class LogClient:
                     seconds, patience = min(patience, connection.timeout), min(2 * patience, self.options.nudge)
                     return await connection.call(number.sequence, frame, expected, "a question", timeout=seconds)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), pause)
+                async with asyncio.timeout(pause):
+                    await self._news.wait()
             pause = min(2 * pause, self.options.longest_retry)
 
     def _told(self, servers: Mapping[int, PartitionServer]) -> None:

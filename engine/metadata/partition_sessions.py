@@ -98,7 +98,8 @@ async def follow_replicas(
                 nodes.setdefault(partition, set()).add(one.node)
         await told(nodes)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(changed.wait(), store.session_timeout)
+            async with asyncio.timeout(store.session_timeout):
+                await changed.wait()
 
 
 class PartitionSessions:

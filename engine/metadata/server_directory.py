@@ -72,7 +72,8 @@ class ServerDirectory:
                 last = now
                 told(now)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(changed.wait(), _LOOK_AGAIN)
+                async with asyncio.timeout(_LOOK_AGAIN):
+                    await changed.wait()
 
     async def _look(self, changed: asyncio.Event) -> Mapping[int, PartitionServer] | None:
         assignment, _, cversion, servers = await read_servers(self._store, changed.set)

@@ -196,7 +196,8 @@ class Port(ABC):
         if self._connections:
             self._empty.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._empty.wait(), seconds)
+                async with asyncio.timeout(seconds):
+                    await self._empty.wait()
         await self.close()
 
     async def close(self) -> None:

@@ -1,0 +1,71 @@
+"""Who follows what the metadata say ends when it is cancelled, also at the moment in which there is news."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from waltzctl.engine.metadata import partition_sessions
+from waltzctl.engine.metadata.partition_sessions import follow_replicas
+from waltzctl.engine.metadata.server_directory import ServerDirectory
+from waltzctl.formats.znodes import NodeAssignment
+
+LOG = logging.getLogger("tests.metadata.following")
+TURNS = 50
+"""Of the loop, after which whatever is to happen at once has happened."""
+Following = Coroutine[Any, Any, None]
+
+
+async def turns(count: int) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def replicas(watches: list[Callable[[], None]]) -> Following:
+    async def told(_: object) -> None:
+        pass
+
+    store: Any = SimpleNamespace(session_timeout=60.0)
+    return follow_replicas(store, told, log=LOG)
+
+
+def servers(watches: list[Callable[[], None]]) -> Following:
+    class Directory(ServerDirectory):
+        async def _look(self, changed: asyncio.Event) -> None:
+            watches.append(changed.set)
+
+    store: Any = SimpleNamespace()
+    return Directory(store, 1, log=LOG).follow(lambda _: None)
+
+
+@pytest.mark.parametrize("follow", [replicas, servers])
+@pytest.mark.parametrize("behind", range(5))
+def test_whoever_is_cancelled_when_there_is_news_ends(
+    follow: Callable[[list[Callable[[], None]]], Following], behind: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So many turns of the loop after the news.  ``asyncio.wait_for`` of Python 3.11 loses a cancellation in some of them."""
+    watches: list[Callable[[], None]] = []
+
+    async def read(_: object, __: str, ___: object, watch: Callable[[], None]) -> tuple[NodeAssignment, None]:
+        watches.append(watch)
+        return NodeAssignment(()), None
+
+    async def test() -> bool:
+        task = asyncio.ensure_future(follow(watches))
+        await turns(TURNS)
+        watches[-1]()
+        await turns(behind)
+        task.cancel()
+        await turns(TURNS)
+        ended = task.done()
+        task.cancel()
+        await asyncio.wait([task])
+        return ended
+
+    monkeypatch.setattr(partition_sessions, "read_payload", read)
+    assert asyncio.run(test())
