@@ -123,7 +123,8 @@ def judge(view: SegmentView, content: Content, around: SegmentSurroundings) -> P
     twin = index is not None and index == replace(right, created=index.created, reserved=index.reserved)
     apart = index is not None and abs(index.created - data.created) > MOMENT_MS
     said, sources = _testimony(view, content, around)
-    if apart and len(wrong) == 1 and data.created:  # zeros are no time: of partition and first id 0 they are right by chance
+    # zeros are no time: of partition and first id 0 they are right by chance
+    if apart and len(wrong) == 1 and data.created:
         said.against.append("it was not created when its index was")
     if Code.UNKNOWN_VERSION in unproven and said.records:  # though the first one is damaged
         unproven.remove(Code.UNKNOWN_VERSION)

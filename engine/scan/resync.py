@@ -6,7 +6,7 @@ a record behind the damage is believed on evidence, strongest first:
 
 1. The damaged record *closes* in front of it: with the length that follows from these bounds one of its two checksums agrees,
    or both disagree by the same amount, which says that nothing but data is damaged.  Where it closes at the end of the file,
-   nothing follows, and what looks like a record is its data.
+   nothing follows, and what looks like a record is its data; so it is where it closes in front of another damaged record.
 2. The *index* entry of the record's id holds exactly its offset.
 3. The damaged record's own *length* leads to it, its id is the next one, and nothing found speaks against it.
 4. Records follow one another from there in a *chain*.  Ids rise through a segment, so when a later chain repeats ids of an
@@ -26,6 +26,7 @@ is scanned.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.scan.byte_source import ByteSource, read_bytes
@@ -81,6 +82,13 @@ class _Chain:
     @property
     def count(self) -> int:
         return self.last_id - self.head.transaction_id + 1
+
+
+class _Closed(NamedTuple):
+    """Where a damaged record provably ends, and the id that the next one there should have."""
+
+    offset: int
+    expected: int
 
 
 def _fits(known: Found | None, end: int, last_id: int) -> bool:
@@ -200,6 +208,12 @@ class Resynchroniser:
 
     def _search(self, offset: int, expected: int, known: Found | None) -> Resumption | None:
         """Search up to `known`, the first record behind the damage that is already proven, or up to the end."""
+        while isinstance(found := self._search_behind(offset, expected, known), _Closed):
+            offset, expected = found
+        return found
+
+    def _search_behind(self, offset: int, expected: int, known: Found | None) -> Resumption | _Closed | None:
+        """As `_search`; or the next damaged record, where the one at `offset` provably ends with it."""
         probe = self.probe
         stop = probe.stop if known is None else known.offset
         at_known = None if known is None else Resumption(stop, known.transaction_id, known.transaction_id, "index")
@@ -225,6 +239,8 @@ class Resynchroniser:
         while (place := candidates.following(begin, horizon)) is not None:
             begin = place + 1
             head = probe.check(place, stop)
+            if head is None and probe.closes_before(offset, expected, place):
+                return _Closed(place, following(expected))  # what was found in front of it is its data
             if head is None or out_of_reach(head.transaction_id, expected, place - offset, self._ceiling):
                 continue
             if head.transaction_id > expected and probe.closes(offset, expected, place):

@@ -650,7 +650,7 @@ _SCAN = (
     ),
     Equivalent(
         "engine/scan/resync.py",
-        "Resynchroniser._search",
+        "Resynchroniser._search_behind",
         "and 0 <= header.data_length <= probe.max_record",
         "and 0 < header.data_length <= probe.max_record",
         "behind a record without data that reaches beyond the end there is no room for another",
@@ -847,7 +847,7 @@ _SCAN = (
     *(
         Equivalent(
             "engine/scan/resync.py",
-            "Resynchroniser._search",
+            "Resynchroniser._search_behind",
             _CANDIDATES,
             _CANDIDATES.replace("offset + 1", place),
             "one that begins in the place of the damage is not right, and what begins in front of it is passed over",
@@ -1347,7 +1347,7 @@ _SCAN = (
     ),
     Equivalent(
         "engine/scan/resync.py",
-        "Resynchroniser._search",
+        "Resynchroniser._search_behind",
         "and 0 <= header.data_length <= probe.max_record",
         "and 1 <= header.data_length <= probe.max_record",
         "behind a record without data that reaches beyond the end there is no room for another",

@@ -106,8 +106,8 @@ PORTS: tuple[Slip, ...] = (
     ),
     Slip(
         _PORT,
-        "                await asyncio.wait_for(self._empty.wait(), seconds)\n        await self.close()",
-        "                await asyncio.wait_for(self._empty.wait(), seconds)\n                return\n        await self.close()",
+        "                    await self._empty.wait()\n        await self.close()",
+        "                    await self._empty.wait()\n                return\n        await self.close()",
         _OF_PORT,
         "behind a stop the port goes on looking at the clock",
     ),

@@ -52,7 +52,8 @@ def judged(
 def test_behind_damage_no_id_of_the_next_segment_is_believed_that_the_damage_has_no_room_for() -> None:
     records = renumbered([*range(11), 111])
     content = bytearray(segment_header(0, 0).encode() + b"".join(records))
-    content[128 + size(0, 9) + 30] ^= 0x40
+    for place in (30, 12, 33):  # of its length, and so that nothing proves where it ends
+        content[128 + size(0, 9) + place] ^= 0x40
     content[128 + size(0, 10) + 12] ^= 0x40
     for ceiling, behind in ((12, None), (None, 111)):
         found = list(scan_records(BytesSource(bytes(content)), first_transaction_id=0, ceiling=ceiling))

@@ -110,6 +110,22 @@ def test_fakes_inside_a_damaged_record(fake: str, damage: str, with_index: bool)
     assert found.proof == "index" if with_index else found.proof in ("length", "checksum")
 
 
+@pytest.mark.parametrize("with_index", [False, True], ids=["alone", "index"])
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("fake", FAKES)
+def test_fakes_in_front_of_another_damaged_record(fake: str, damage: str, with_index: bool) -> None:
+    """No intact record stands where the one with the fakes ends; that it ends there is proven all the same."""
+    made = outer(FAKES[fake]())
+    data = bytearray(made.data)
+    start, end = made.span(5)
+    DAMAGES[damage](data, start, end)
+    flip(data, end + 26)
+    ids, (found, *behind) = scan(bytes(data), made.index if with_index else None)
+    assert ids == [0, 1, 2, 3, 4, *range(7, 12)]
+    assert found.offset == start
+    assert (behind[-1] if behind else found).end == made.span(7)[0]
+
+
 @pytest.mark.parametrize("fake", FAKES)
 def test_length_that_lies_right_to_a_fake(fake: str) -> None:
     """The damaged length leads exactly to a record inside the data, with the very id that should follow."""

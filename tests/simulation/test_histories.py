@@ -5,9 +5,12 @@ A failing history is repeated by ``python -m tests.simulation.history WORLD SEED
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from tests.simulation.history import history, run
+from tests.simulation.virtual_time import StuckError, simulate
 
 AT_A_TIME = {"partition": 25, "storage": 25, "cluster": 5}
 DEFAULT = {"partition": 900, "storage": 75, "cluster": 25}
@@ -42,3 +45,12 @@ def test_a_history_is_the_same_every_time() -> None:
     first, second = history("storage", 2), history("storage", 2)
     assert [one.told for one in first.all_servers] == [one.told for one in second.all_servers]
     assert len(first.all_servers[-1].told) > 10
+
+
+def test_a_history_that_does_not_end_fails() -> None:
+    async def ever() -> None:
+        while True:
+            await asyncio.sleep(1.0)
+
+    with pytest.raises(StuckError, match="3600 s have gone by"):
+        simulate(ever())

@@ -14,6 +14,10 @@ class StuckError(AssertionError):
     """Nothing is left to happen, and the work is not done."""
 
 
+LONGEST = 3600.0
+"""Seconds of virtual time in which a history has long ended: those that there are take less than a minute."""
+
+
 class _Idle(selectors.SelectSelector):
     """Waits for nobody; tells the loop's clock to go on."""
 
@@ -24,6 +28,8 @@ class _Idle(selectors.SelectSelector):
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
             raise StuckError("nothing is left to happen, and the work is not done")
+        if self.now > LONGEST:
+            raise StuckError(f"{LONGEST:g} s have gone by, and the work is not done")
         self.now += max(timeout, 0.0)
         return []
 
