@@ -13,6 +13,7 @@ a record behind the damage is believed on evidence, strongest first:
    earlier one, one of the two is somebody's data: the one that reaches the end of the segment wins, as data never does (its
    record's checksum stands behind it), else the longer one.  Where the index proves no next record but a later one, the
    segment ends there for this purpose: an index that is wrong but for that entry hides nothing that would be found without it.
+   A chain that begins with the damaged record's own id, within the bounds that its own header gives it, is its data.
 
 A place that looks like a record cut off by the end of the file (right id, plausible length that leads beyond the end) is taken
 for what it looks like, as a torn record may hold records in its data; unless evidence of the first two kinds says otherwise, or
@@ -233,6 +234,7 @@ class Resynchroniser:
             and 0 <= header.data_length <= probe.max_record
             and end is None
         )
+        named = None if header is None else header.transaction_id
         chains: list[_Chain] = []
         candidates = Candidates(probe, offset + 1, stop, expected, expected + SLACK, offset)
         begin, horizon = offset, stop
@@ -246,7 +248,8 @@ class Resynchroniser:
             if head.transaction_id > expected and probe.closes(offset, expected, place):
                 return Resumption(place, following(expected), head.transaction_id, "checksum")  # one record lay there
             chain_end, last_id, reached = self.follow(head, stop)
-            if not _fits(known, chain_end, last_id):
+            again = head.transaction_id == expected == named and end is not None and chain_end <= end
+            if again or not _fits(known, chain_end, last_id):  # a record does not hold itself: that is its data
                 begin = chain_end
                 continue
             chain = _Chain(head, chain_end, last_id, reached, place == end and head.transaction_id == expected + 1)

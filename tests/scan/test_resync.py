@@ -126,6 +126,21 @@ def test_fakes_in_front_of_another_damaged_record(fake: str, damage: str, with_i
     assert (behind[-1] if behind else found).end == made.span(7)[0]
 
 
+@pytest.mark.parametrize(("size", "held"), [(0, True), (1, False)])
+def test_what_a_record_whose_end_is_gone_holds_of_its_own_id_is_its_data(size: int, *, held: bool) -> None:
+    """Zeros stand in its end and behind it, so nothing proves that; by its own length the copy ends with it, or behind."""
+    content = b"x" * 33 + fake_chain(5, 1)
+    made = outer(content + b"y" * 20)
+    start, _ = made.span(5)
+    data = bytearray(made.data)
+    behind = start + 36 + len(content)
+    data[behind:] = bytes(len(data) - behind)
+    set_length(data, start, len(content) - 4 - size)
+    ids, damages = scan(bytes(data))
+    assert ids == [0, 1, 2, 3, 4, *([] if held else [5])]
+    assert damages[0].offset == start
+
+
 @pytest.mark.parametrize("fake", FAKES)
 def test_length_that_lies_right_to_a_fake(fake: str) -> None:
     """The damaged length leads exactly to a record inside the data, with the very id that should follow."""
