@@ -197,11 +197,6 @@ class Probe:
                 return True
         return False
 
-    def closes_before(self, offset: int, expected: int, place: int) -> bool:
-        """Whether the damaged record at `offset` provably ends at `place`, where by its id the next one stands, damaged too."""
-        header = self.header(place)
-        return header is not None and header.transaction_id == expected + 1 and self.closes(offset, expected, place)
-
 
 class Candidates:
     """Places where a record might begin, by id and length alone, in rising order.

@@ -46,6 +46,8 @@ FOLLOW_BLOCK = 64 << 10
 """Bytes that are read at once to follow a chain."""
 INDEX_ENTRIES = 4096
 """Index entries behind the damage that are tried."""
+ENDS = 1000
+"""Places where the next id and nothing intact stands that are tried as the end of a damaged record: data may be full of them."""
 
 
 def out_of_reach(transaction_id: int, expected: int, room: int, ceiling: int | None) -> bool:
@@ -213,6 +215,11 @@ class Resynchroniser:
             offset, expected = found
         return found
 
+    def _named(self, place: int) -> int | None:
+        """The id that stands at a place where a record might begin."""
+        header = self.probe.header(place)
+        return None if header is None else header.transaction_id
+
     def _search_behind(self, offset: int, expected: int, known: Found | None) -> Resumption | _Closed | None:
         """As `_search`; or the next damaged record, where the one at `offset` provably ends with it."""
         probe = self.probe
@@ -237,12 +244,14 @@ class Resynchroniser:
         named = None if header is None else header.transaction_id
         chains: list[_Chain] = []
         candidates = Candidates(probe, offset + 1, stop, expected, expected + SLACK, offset)
-        begin, horizon = offset, stop
+        begin, horizon, tried = offset, stop, 0
         while (place := candidates.following(begin, horizon)) is not None:
             begin = place + 1
             head = probe.check(place, stop)
-            if head is None and probe.closes_before(offset, expected, place):
-                return _Closed(place, following(expected))  # what was found in front of it is its data
+            if head is None and tried < ENDS and self._named(place) == expected + 1:
+                tried += 1
+                if probe.closes(offset, expected, place):
+                    return _Closed(place, following(expected))  # what was found in front of it is its data
             if head is None or out_of_reach(head.transaction_id, expected, place - offset, self._ceiling):
                 continue
             if head.transaction_id > expected and probe.closes(offset, expected, place):

@@ -126,6 +126,22 @@ def test_fakes_in_front_of_another_damaged_record(fake: str, damage: str, with_i
     assert (behind[-1] if behind else found).end == made.span(7)[0]
 
 
+@pytest.mark.parametrize(("ends", "believed"), [(2, True), (3, False)])
+def test_so_many_ends_of_a_damaged_record_are_tried(
+    ends: int, *, believed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its data holds the next id twice where no record is, and a record of it in front; behind it the next one is damaged."""
+    monkeypatch.setattr(resync, "ENDS", ends)
+    blank = (6).to_bytes(8) + bytes(40)
+    made = outer(b"x" * 33 + fake_chain(6, 1) + blank + blank)
+    data = bytearray(made.data)
+    start, end = made.span(5)
+    set_length(data, start, -5)
+    flip(data, end + 26)
+    ids, _ = scan(bytes(data))
+    assert (6 in ids) == believed
+
+
 @pytest.mark.parametrize(("size", "held"), [(0, True), (1, False)])
 def test_what_a_record_whose_end_is_gone_holds_of_its_own_id_is_its_data(size: int, *, held: bool) -> None:
     """Zeros stand in its end and behind it, so nothing proves that; by its own length the copy ends with it, or behind."""
