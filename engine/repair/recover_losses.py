@@ -195,7 +195,7 @@ class LossPlanner:
         assert loss.stop is not None
         self.context.draft.step(
             "restore-record", part.data_path, self.context.partition,
-            f"{loss.cause}; proven by {found.replica}: key, partition, ids, checksums and neighbours agree",
+            f"{loss.cause}; proven by {found.by}: key, partition, ids, checksums and neighbours agree",
             ids=(loss.first, loss.stop - 1), offset=loss.offset, length=loss.end - loss.offset,
             loses_data=loss.cause is Code.REPLICA_DIFFERS or self.rivals.only_here(part, loss, found) is not None,
         )  # fmt: skip
@@ -494,7 +494,7 @@ class LossPlanner:
             action = "restore-segment" if own else "restore-record"
             self.context.draft.step(
                 action, target.data_path, self.context.partition,
-                f"{why}; proven by {found.replica}: key, partition, ids, checksums and neighbours agree",
+                f"{why}; proven by {found.by}: key, partition, ids, checksums and neighbours agree",
                 ids=(run.first, run.stop - 1), offset=target.content.size(), length=len(run.span),
                 loses_data=loses and run is found.runs[0],
             )  # fmt: skip

@@ -13,6 +13,7 @@ import hashlib
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import PurePath
 
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError, MismatchError, NotWaltzError
@@ -36,6 +37,8 @@ from waltzctl.formats.segment import (
     entry_position,
 )
 
+MOST_JOINED = 10_000
+"""Records of a loss that are looked for one by one where no replica holds them all."""
 _COMPARED = 256
 """Records of a run that are compared one by one where a replica does not hold all of them."""
 _CLAIM = RECORD_HEADER.offset_of("data_checksum")
@@ -71,10 +74,15 @@ class ReplicaRun:
 
 @dataclass(frozen=True, slots=True)
 class Proven:
-    """Runs that follow one another and replace a loss, and the replica they come from."""
+    """Runs that follow one another and replace a loss, and the replicas they come from."""
 
     runs: tuple[ReplicaRun, ...]
-    replica: PurePath
+    replicas: tuple[PurePath, ...]
+
+    @property
+    def by(self) -> str:
+        """The replicas, as a part of a sentence."""
+        return " and ".join(map(str, self.replicas))
 
     def __len__(self) -> int:
         return sum(len(run.span) for run in self.runs)
@@ -285,33 +293,102 @@ def _data_agrees(record: bytes) -> bool:
 def find_proven(
     replicas: Sequence[ReplicaSegments], partition: int, first: int, stop: int, neighbours: Neighbours
 ) -> Proven | Refusal:
-    """The records `first` to `stop` - 1 from the first replica that proves them, if no other proves different ones."""
+    """The records `first` to `stop` - 1 from the first replica that proves them, if no other proves different ones.
+
+    Where none holds all of them, each from one of those that do and have the same records on both sides of the loss.
+    """
     if not replicas:
         return Refusal("no replica was named (recover --from)")
     proven: list[Proven] = []
+    partial: list[ReplicaSegments] = []
     reasons: list[str] = []
     for replica in replicas:
         try:
             runs = replica.runs(partition, first, stop)
-            why = None if runs is not None else "does not hold all of these records intact"
-            for what, next_to, here in (("before", first - 1, neighbours.before), ("behind", stop, neighbours.after)):
-                if why is not None or here is None:
-                    continue
-                theirs = replica.record(partition, here.transaction_id)
-                if not same_record(here.record, theirs) and (theirs is not None or here.transaction_id == next_to):
-                    why = f"has another record {here.transaction_id} {what} the loss, or none"
+            why = _apart(replica, partition, first, stop, neighbours)
         except DiskReadError as error:
             runs, why = None, f"cannot be read: {error}"
+        else:
+            if runs is None and why is None:
+                partial.append(replica)
+            if runs is None:
+                why = "does not hold all of these records intact"
         if why is not None:
             reasons.append(f"{replica.path} {why}")
         else:
             assert runs is not None  # or there would be a reason
-            proven.append(Proven(tuple(runs), replica.path))
+            proven.append(Proven(tuple(runs), (replica.path,)))
+    if proven:
+        return _one_of(proven)
+    if len(partial) > 1 and neighbours != Neighbours(None, None):
+        try:
+            joined = _joined(partial, partition, first, stop)
+        except DiskReadError as error:
+            reasons.append(str(error))
+        else:
+            if joined is not None:
+                return joined
+    return Refusal("; ".join(reasons))
+
+
+def _apart(replica: ReplicaSegments, partition: int, first: int, stop: int, neighbours: Neighbours) -> str | None:
+    """Where the records on both sides of a loss are not the same on a replica, in words.  Raises DiskReadError."""
+    for what, next_to, here in (("before", first - 1, neighbours.before), ("behind", stop, neighbours.after)):
+        if here is not None:
+            theirs = replica.record(partition, here.transaction_id)
+            if not same_record(here.record, theirs) and (theirs is not None or here.transaction_id == next_to):
+                return f"has another record {here.transaction_id} {what} the loss, or none"
+    return None
+
+
+def _one_of(proven: Sequence[Proven]) -> Proven | Refusal:
+    """The first, if all are the same records."""
     if len({_digest(one) for one in proven}) > 1:
-        return Refusal(
-            "the replicas disagree: " + ", ".join(str(one.replica) for one in proven) + " hold different records"
-        )
-    return proven[0] if proven else Refusal("; ".join(reasons))
+        return Refusal("the replicas disagree: " + ", ".join(one.by for one in proven) + " hold different records")
+    return proven[0]
+
+
+def _joined(replicas: Sequence[ReplicaSegments], partition: int, first: int, stop: int) -> Proven | Refusal | None:
+    """Records `first` to `stop` - 1, each from one of several replicas; None where one of them stands on none.
+
+    All that hold a record must agree.  Raises DiskReadError.
+    """
+    if stop - first > MOST_JOINED:
+        return None
+    held = {replica: _held(replica, partition, first, stop) for replica in replicas}
+    borders = sorted({first, stop, *(border for pieces in held.values() for piece in pieces for border in piece)})
+    runs: list[ReplicaRun] = []
+    paths: dict[PurePath, None] = {}
+    for low, high in pairwise(borders):
+        holders = [one for one, pieces in held.items() if any(begin <= low < end for begin, end in pieces)]
+        if not holders:
+            return None
+        found = _one_of([Proven(tuple(one.runs(partition, low, high) or ()), (one.path,)) for one in holders])
+        if isinstance(found, Refusal):
+            return found
+        runs += found.runs
+        paths |= dict.fromkeys(found.replicas)
+    return Proven(tuple(runs), tuple(paths))
+
+
+def _held(replica: ReplicaSegments, partition: int, first: int, stop: int) -> list[tuple[int, int]]:
+    """The stretches of intact records that a replica holds, each with the id behind it.  Raises DiskReadError."""
+    found: list[tuple[int, int]] = []
+    while first < stop:
+        end = _held_up_to(replica, partition, first, stop)
+        if end > first:
+            found.append((first, end))
+        first = end + 1  # the one at `end` is not there
+    return found
+
+
+def _held_up_to(replica: ReplicaSegments, partition: int, first: int, stop: int) -> int:
+    """The id behind the intact records that a replica holds from `first` on, at most `stop`.  Raises DiskReadError."""
+    low, high = first, stop
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if replica.runs(partition, low, middle) is not None else (low, middle - 1)
+    return low
 
 
 def _digest(proven: Proven) -> str:

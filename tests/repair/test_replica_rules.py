@@ -12,6 +12,7 @@ import pytest
 
 from tests.builders import build_directory, make_records, write_segment
 from waltzctl.engine.log.view import read_control
+from waltzctl.engine.repair import replicas
 from waltzctl.engine.repair.content import Content, LiteralBytes
 from waltzctl.engine.repair.replicas import (
     Agreement,
@@ -276,8 +277,8 @@ def test_neighbours_prove_records_of_a_replica(
     found = find_proven([replica], 0, 10, 12, neighbours)
     assert isinstance(found, Proven) == proven
     if isinstance(found, Proven):
-        assert (found.replica, len(found), [(one.first, one.stop) for one in found.runs]) == (
-            replica.path,
+        assert (found.by, len(found), [(one.first, one.stop) for one in found.runs]) == (
+            str(replica.path),
             2 * SIZE,
             [(10, 12)],
         )
@@ -303,7 +304,7 @@ def test_replicas_that_disagree_prove_nothing_and_one_that_has_none_does_not_cou
     path.write_bytes(data[: HEADER_SIZE + SIZE] + another(RECORDS[11]) + data[HEADER_SIZE + 2 * SIZE :])
     seg(without, 10).unlink()
     nothing = Neighbours(None, None)
-    for replicas, proven in (
+    for asked, proven in (
         ([], None),
         ([one], one),
         ([one, same], one),
@@ -312,8 +313,8 @@ def test_replicas_that_disagree_prove_nothing_and_one_that_has_none_does_not_cou
         ([one, differing], None),
         ([differing], differing),
     ):
-        found = find_proven(replicas, 0, 11, 12, nothing)
-        assert (found.replica if isinstance(found, Proven) else None) == (None if proven is None else proven.path)
+        found = find_proven(asked, 0, 11, 12, nothing)
+        assert (found.replicas if isinstance(found, Proven) else None) == (None if proven is None else (proven.path,))
     assert isinstance(find_proven([one, differing], 0, 12, 14, nothing), Proven)
     refused = find_proven([without, differing], 0, 11, 12, beside(None, RECORDS[11]))
     assert isinstance(refused, Refusal)
@@ -321,6 +322,65 @@ def test_replicas_that_disagree_prove_nothing_and_one_that_has_none_does_not_cou
     assert "another record 11 behind" in refused.why
     assert "another record" not in find_why([without], beside(RECORDS[10], other(12)))
     assert "another record 10 before" in find_why([one], beside(other(10), other(12))), "what is said first is enough"
+
+
+def damage(replica: ReplicaSegments, *numbers: int) -> None:
+    path = seg(replica, 10)
+    data = bytearray(path.read_bytes())
+    for number in numbers:
+        data[HEADER_SIZE + SIZE * (number - 10) + 40] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("damaged", "runs"),
+    [
+        (((12,), (11,)), [(11, 12), (12, 13), (13, 14)]),  # of 13 both agree
+        (((11, 13), (12,)), [(11, 12), (12, 13), (13, 14)]),
+        (((11, 12), (13,)), [(11, 13), (13, 14)]),
+        (((12,), (12,)), None),
+        (((11, 12), (12, 13)), None),
+    ],
+)
+def test_what_no_replica_holds_alone_is_joined(
+    tmp_path: Path, damaged: tuple[tuple[int, ...], ...], runs: list[tuple[int, int]] | None
+) -> None:
+    """Records 11 to 13 are lost; each must stand on one that has the same ones on both sides."""
+    held = [opened(build(tmp_path / name)) for name in "ab"]
+    for one, numbers in zip(held, damaged, strict=True):
+        damage(one, *numbers)
+    found = find_proven(held, 0, 11, 14, beside(RECORDS[10], RECORDS[14]))
+    assert (None if isinstance(found, Refusal) else [(one.first, one.stop) for one in found.runs]) == runs
+    if isinstance(found, Proven):
+        content = Content("", tuple(one.span for one in found.runs))
+        assert content.read(0, 3 * SIZE) == b"".join(one.encode() for one in RECORDS[11:14])
+        assert set(found.replicas) == {one.path for one in held}
+    assert isinstance(find_proven(held, 0, 11, 14, Neighbours(None, None)), Refusal), "nothing tells whose they are"
+    assert isinstance(find_proven(held, 0, 11, 14, beside(other(10), None)), Refusal)
+
+
+@pytest.mark.parametrize(("most", "joined"), [(2, False), (3, True)])
+def test_so_many_records_are_joined(
+    tmp_path: Path, most: int, *, joined: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replicas, "MOST_JOINED", most)
+    held = [opened(build(tmp_path / name)) for name in "ab"]
+    damage(held[0], 12)
+    damage(held[1], 11)
+    found = find_proven(held, 0, 11, 14, beside(RECORDS[10], RECORDS[14]))
+    assert isinstance(found, Proven) == joined
+
+
+def test_what_is_joined_must_agree(tmp_path: Path) -> None:
+    one, two = (opened(build(tmp_path / name)) for name in "ab")
+    damage(one, 11)
+    damage(two, 12)
+    path = seg(two, 10)
+    data = path.read_bytes()
+    path.write_bytes(data[: HEADER_SIZE + 3 * SIZE] + another(RECORDS[13]) + data[HEADER_SIZE + 4 * SIZE :])
+    found = find_proven([one, two], 0, 11, 14, beside(RECORDS[10], RECORDS[14]))
+    assert isinstance(found, Refusal)
+    assert "disagree" in found.why
 
 
 def test_a_replica_that_cannot_be_read_proves_nothing(replica: ReplicaSegments) -> None:

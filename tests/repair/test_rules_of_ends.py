@@ -195,7 +195,7 @@ def theirs(place: Path, *sizes: int) -> Proven:
     body = b"".join(one.encode() for one in records)
     (place / "theirs").write_bytes(body)
     span = FileSpan(place / "theirs", 0, len(body))
-    return Proven((ReplicaRun(3, 3 + len(sizes), span, 0, 0),), place)
+    return Proven((ReplicaRun(3, 3 + len(sizes), span, 0, 0),), (place,))
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ class Asked(LossPlanner):
         middle, size = first + (stop - first + 1) // 2, sum(self.sizes[: stop - first]) or 60 * (stop - first)
         spans = FileSpan(Path("r"), 0, size - 1), FileSpan(Path("r"), 900, 901)
         runs = ReplicaRun(first, middle, spans[0], 0, 0), ReplicaRun(middle, stop, spans[1], 0, 0)
-        return Proven(runs, Path("r"))
+        return Proven(runs, (Path("r"),))
 
     def _restore_behind(self, part: RepairedSegment | None, found: Proven, why: str) -> None:
         self.said.append(why)
@@ -530,7 +530,7 @@ def test_what_becomes_of_a_torn_end_above_the_mark(
             planner._torn(listing(7), tail, mark)
             assert planner.said == said
         span = FileSpan(Path("r"), 0, 20)
-        whole = Proven((ReplicaRun(8, 9, span, 0, 0), ReplicaRun(9, 11, span, 0, 0)), Path("r"))
+        whole = Proven((ReplicaRun(8, 9, span, 0, 0), ReplicaRun(9, 11, span, 0, 0)), (Path("r"),))
         planner, part = decided(loss=allowed, replica=True, against=True, whole=whole, mark=mark), listing(7)
         planner._torn(part, tail, mark)
         assert planner.said == ["restored 8..10"]
@@ -569,7 +569,7 @@ def test_what_is_said_of_a_gap_and_of_the_end_in_front_of_it(
         planner = decided(loss=allowed, replica=False, against=False)
         planner.gap(part, 8, following)  # type: ignore[arg-type]
         assert planner.said == wanted
-        whole = Proven((), Path("r"))
+        whole = Proven((), (Path("r"),))
         planner = decided(loss=allowed, replica=True, against=False, whole=whole)
         planner.gap(part, 8, following)  # type: ignore[arg-type]
         assert planner.said == (unasked if tail is UNREAD else ["asked 8..11", "restored"])
@@ -612,7 +612,7 @@ def test_what_becomes_of_a_loss_inside_a_segment(changes: dict[str, object], lef
         assert part.keeps_index
         span = FileSpan(Path("r"), 0, 20)
         planner = decided(
-            loss=allowed, replica=True, against=against, whole=Proven((ReplicaRun(8, 9, span, 0, 0),), Path("r"))
+            loss=allowed, replica=True, against=against, whole=Proven((ReplicaRun(8, 9, span, 0, 0),), (Path("r"),))
         )
         planner._doubted.add((4, 248))
         part = listing(7)
@@ -739,7 +739,7 @@ def test_a_row_that_is_shifted_begins_with_a_repeat_and_ends_where_one_is_missin
     pair = dataclasses.replace(REPEATED, **one), dataclasses.replace(MISSING, **other)  # type: ignore[arg-type]
     found = Survey(4, 20, 900, 900, 12, 840, (front, *pair, behind))
     span = FileSpan(Path("r"), 0, size or 0)
-    whole = None if size is None else Proven((ReplicaRun(8, 11, span, 0, 0),), Path("r"))
+    whole = None if size is None else Proven((ReplicaRun(8, 11, span, 0, 0),), (Path("r"),))
     planner = decided(loss=False, replica=True, against=False, whole=whole)
     planner.witnesses = SimpleNamespace(around=lambda *_: SimpleNamespace(before=beside[0], after=beside[1]))  # type: ignore[assignment]
     part = listing(9, survey=found)
@@ -801,7 +801,7 @@ def test_where_the_records_of_a_replica_go(
         part.content = content_of(bytes(size))
         part.survey = Survey(4, 8, size, size, 4, None, () if tail is None else (tail,))
     made = [ReplicaRun(first, stop, FileSpan(Path("r"), 0, 10), begins, first + 100) for first, stop, begins in runs]
-    planner._restore_behind(part, Proven(tuple(made), Path("r")), "why")
+    planner._restore_behind(part, Proven(tuple(made), (Path("r"),)), "why")
     assert said == steps
 
 

@@ -251,7 +251,7 @@ def proven(path: Path, records: Sequence[Record], *, first: int) -> Proven:
     for number, one in enumerate(records, first):
         runs.append(ReplicaRun(number, number + 1, FileSpan(path, start, start + one.size), 0, 0))
         start += one.size
-    return Proven(tuple(runs), path)
+    return Proven(tuple(runs), (path,))
 
 
 def wrong(number: int, *, of: int, size: int = 20) -> Record:
