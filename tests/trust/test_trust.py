@@ -1,6 +1,6 @@
 """Directories damaged by chance, and what must hold of every one of them whatever was done to it.
 
-Some three hundred in the default run, of which each rule sees a half or a quarter, twenty thousand with ``--long``.  A failure
+Some three hundred in three days, of which each rule sees a half or a quarter, twenty thousand with ``--long``.  A failure
 names its seed, what was done, and the command that builds the directory anew.
 """
 
@@ -16,7 +16,6 @@ import pytest
 from tests.trust.damage import Damaged, draw
 from tests.trust.rules import RULES, broken
 from tests.trust.running import SHARED_MEMORY
-from tests.turns import is_todays
 
 DIRECTORIES, PART = 300, 20
 MANY, MANY_PART = 20_000, 250
@@ -33,7 +32,7 @@ BROKE: tuple[tuple[int, tuple[str, ...]], ...] = (
 )
 """Seeds of directories that broke a rule once, with their injuries where these were chosen: tried with every rule.
 
-What was wrong each time has a test of its own where it was mended; of these a third by default, another one on each day.
+What was wrong each time has a test of its own where it was mended; of these a sixth on each day.
 """
 
 
@@ -83,9 +82,9 @@ def parts(step: int = 1, first: int = 0) -> pytest.MarkDecorator:
     default = [
         pytest.param(
             range(start + first, start + PART, step),
-            marks=[pytest.mark.xdist_group(f"trust-{start}"), *([] if is_todays(place, 3) else [pytest.mark.long])],
+            marks=[pytest.mark.xdist_group(f"trust-{start}"), pytest.mark.turns(3, place=0)],
         )
-        for place, start in enumerate(range(0, DIRECTORIES, PART))
+        for start in range(0, DIRECTORIES, PART)
     ]
     rest = [range(start, min(start + MANY_PART, MANY)) for start in range(DIRECTORIES, MANY, MANY_PART)]
     return pytest.mark.parametrize(
