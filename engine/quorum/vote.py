@@ -13,6 +13,7 @@ what stands in a replica under an id            how it counts
 ==============================================  =====================================================================
 a record that is intact                         for its version
 a damaged place with its id                     held (the release votes by the highest id), for whichever version
+the same, behind a fork (see below)             held, but neither for nor against a version of the other side
 nothing, behind its last record                 for nothing
 nothing, but acknowledged records are missing   it may have held any version, as if it were not there
 nothing is known (not given, not readable)      it may have held any version
@@ -21,6 +22,14 @@ nothing is known (not given, not readable)      it may have held any version
 A replica whose session is older than that of a quorum does not vote: a later session has decided without it, and whatever it
 alone holds will be cut.  Where it holds the same bytes as a voter, or what voters have lost, it counts.  At or below the
 highest low-water mark every transaction was acknowledged, so that a single intact copy is kept there.
+
+There is a fork between two replicas where, of the ids below that both have a version of, the nearest has another one in each.
+What is written in order is from there on two histories, and a copy that one of them lost was not what the other one holds.  Yet
+the release's recovery, which compares no byte, may have let both go on with the same records.  So a damaged copy behind a fork is
+no reason to keep a version of the other side, nor to cut it: one that only such copies would make a quorum's is left open.
+Behind something that is cut it goes with it: a recovery that went on from there would have set its mark, and at or below a mark
+nothing is cut.  Where both have the same again, only what lies between differed, and there is no fork any more.  For what is
+behind it, a damaged copy that stands for the version that is kept is that version.
 """
 
 from __future__ import annotations
@@ -28,6 +37,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 
 ABSENT = -1
 """The replica holds nothing under these ids."""
@@ -162,6 +172,41 @@ def decide(runs: Iterable[Run], ballots: Sequence[Ballot], last_replicas: int) -
     return _Vote(ballots, last_replicas).decide(runs)
 
 
+class _Forks:
+    """Between which replicas (pairs of numbers, rising) there is a fork in front of the run that comes next."""
+
+    def __init__(self) -> None:
+        self.pairs: set[tuple[int, int]] = set()
+
+    def between(self, one: int, others: Iterable[int]) -> bool:
+        """Whether one parts a replica from any of `others`."""
+        return any((min(one, other), max(one, other)) in self.pairs for other in others)
+
+    def standing(self, run: Run, version: int) -> list[int]:
+        """The replicas whose damaged copy counts for `version`: no fork parts them from any that holds it, or counts for it."""
+        damaged = [number for number, held in enumerate(run.versions) if held == DAMAGED]
+        holders = [number for number, held in enumerate(run.versions) if held == version]
+        found = [number for number in damaged if not self.between(number, holders)]
+        return [number for number in found if not self.between(number, found)]
+
+    def go_on(self, run: Run, kept: int | None) -> None:
+        """Pass `run`, of which the version `kept` is kept (None: none is, or it cannot be told)."""
+        if not self.pairs and not run.differs:  # as nearly always
+            return
+        versions = list(run.versions)
+        if kept is not None:
+            for number in self.standing(run, kept):
+                versions[number] = kept
+        for pair in combinations(range(len(versions)), 2):
+            one, other = (versions[number] for number in pair)
+            if min(one, other) < 0:
+                continue
+            if one == other:
+                self.pairs.discard(pair)
+            else:
+                self.pairs.add(pair)
+
+
 class _Vote:
     def __init__(self, ballots: Sequence[Ballot], last_replicas: int) -> None:
         self.ballots = ballots
@@ -174,7 +219,7 @@ class _Vote:
         self.acknowledged = max((one.low_water_mark for one in ballots if one.low_water_mark is not None), default=-1)
 
     def decide(self, runs: Iterable[Run]) -> Decision:
-        judged = [self.judge(run) for run in self.pieces(runs)]
+        judged = list(self.judged(runs))
         certain = max((n for n, one in enumerate(judged) if one.outcome is _Outcome.CERTAIN), default=-1)
         kept = [
             one if one.outcome is not _Outcome.CUT else replace(one, outcome=_Outcome.OPEN)
@@ -200,8 +245,16 @@ class _Vote:
         if end < border:
             yield Run(end, border, (ABSENT,) * len(self.ballots))
 
-    def judge(self, run: Run) -> _Judged:
-        """A run on its own."""
+    def judged(self, runs: Iterable[Run]) -> Iterator[_Judged]:
+        """Every run on its own, but for the forks in front of it."""
+        forks = _Forks()
+        for run in self.pieces(runs):
+            one = self.judge(run, forks)
+            forks.go_on(run, one.version)
+            yield one
+
+    def judge(self, run: Run, forks: _Forks) -> _Judged:
+        """A run, with the forks in front of it."""
         acknowledged = run.stop <= self.acknowledged + 1
         damaged = run.versions.count(DAMAGED)
         wild = self.unseen + self.gone
@@ -217,17 +270,20 @@ class _Vote:
         candidates = {version: count for version, count in held.items() if version in voted or (damaged and not voted)}
         if not candidates:
             return _Judged(run, self.nobody(damaged, wild, acknowledged=acknowledged))
+        standing = {version: len(forks.standing(run, version)) for version in candidates}
         for version, count in candidates.items():
-            if count + (damaged if len(candidates) == 1 else 0) >= self.quorum:
+            if count + (standing[version] if len(candidates) == 1 else 0) >= self.quorum:
                 return _Judged(run, _Outcome.CERTAIN, version)
         if acknowledged and len(candidates) == 1:
             return _Judged(run, _Outcome.CERTAIN, next(iter(candidates)))
         possible = [version for version, count in candidates.items() if count + damaged + wild >= self.quorum]
         if not possible:
             return _Judged(run, _Outcome.OPEN if acknowledged else _Outcome.CUT)
-        if len(possible) > 1 or self.present < self.quorum:
+        version = possible[0]
+        across = candidates[version] + standing[version] + wild < self.quorum  # a quorum only with copies behind a fork
+        if len(possible) > 1 or across or self.present < self.quorum:
             return _Judged(run, _Outcome.OPEN)
-        return _Judged(run, _Outcome.CERTAIN if acknowledged else _Outcome.POSSIBLE, possible[0])
+        return _Judged(run, _Outcome.CERTAIN if acknowledged else _Outcome.POSSIBLE, version)
 
     def nobody(self, damaged: int, wild: int, *, acknowledged: bool) -> _Outcome:
         """Nobody who counts has an intact copy."""

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from tests.compare.clusters import MARK, compared, make_cluster
 from tests.compare.test_ranges import Injuries, by_id, injure, injuries
 from tests.repair.trees import snapshot
-from waltzctl.engine.compare.comparison import PartitionComparison
 from waltzctl.engine.compare.plans import plans
-from waltzctl.engine.quorum.vote import DAMAGED, Verdict
+from waltzctl.engine.quorum.vote import Verdict
 from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.undoing import undo
 
@@ -38,16 +37,6 @@ def mend_all(nodes: list[Path], *, loss: bool) -> list[tuple[Path, str]]:
     raise AssertionError("plans without end")
 
 
-def damaged_behind_a_fork(found: PartitionComparison) -> bool:
-    """Whether a record is damaged behind the first id of which there are two forms.
-
-    The vote lets a damaged copy be any form, also one that it cannot have been behind what stands in front of it.  A plan that
-    cuts one of them then changes what is kept, and may leave nothing that a quorum holds: it is told, and undone.
-    """
-    fork = found.first_divergence
-    return fork is not None and any(run.stop > fork and DAMAGED in run.versions for run in found.runs)
-
-
 def check_mended(nodes: list[Path], *, loss: bool) -> None:
     first = compared(*nodes)[0]
     before = [snapshot(path) for path in nodes]
@@ -56,9 +45,7 @@ def check_mended(nodes: list[Path], *, loss: bool) -> None:
     after = compared(*nodes)[0]
     if first.decision.undecided:
         assert done == [], "what is undecidable is left alone"
-    if damaged_behind_a_fork(first):
-        pass
-    elif first.verdict in (Verdict.EQUAL, Verdict.RECOVERABLE) and loss:
+    if first.verdict in (Verdict.EQUAL, Verdict.RECOVERABLE) and loss:
         assert after.verdict in (Verdict.EQUAL, Verdict.RECOVERABLE)
         for replica in after.replicas:
             unproven = any(source.path is None for source in replica.sources)
@@ -87,6 +74,22 @@ def mend_and_undo(whole: dict[int, list[Path]], root: Path, case: Case) -> None:
         injure(path, one, salt)
     check_mended(nodes, loss=loss)
     shutil.rmtree(root)
+
+
+@pytest.mark.parametrize("loss", [False, True])
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        ([("flip", 2)], [("cut", 1)], [("fork", 0)]),
+        ([("fork", 0)], [("fork", 0)], [("flip", 2)]),
+        ([("fork", 0), ("flip", 3)], [("cut", 2)], []),
+        ([("flip", 6), ("rewrite", 5)], [("cut", 5)], []),
+    ],
+)
+def test_a_damaged_record_behind_a_fork_is_no_reason_to_keep_what_goes_with_the_fork(
+    whole: dict[int, list[Path]], tmp_path: Path, wanted: tuple[Injuries, ...], loss: bool
+) -> None:
+    mend_and_undo(whole, tmp_path / "case", (wanted, -1, loss))
 
 
 @settings(max_examples=20, deadline=None)

@@ -30,7 +30,7 @@ _INVENTED = "which input is made up for a comparison: the next number is as good
 _STATES, _VOTE = "engine/compare/states.py", "engine/quorum/vote.py"
 _FORK = "fork = not agreed or agreed[-1].first < self.outvoted[-1][0]"
 _WITHIN = "if not run.first <= number < run.stop:  # in front of all, or behind"
-_POSSIBLE = "return _Judged(run, _Outcome.CERTAIN if acknowledged else _Outcome.POSSIBLE, possible[0])"
+_POSSIBLE = "version = possible[0]"
 _LEAST = "least = sessions[quorum - 1] if len(sessions) >= quorum else None"
 _COMPARE = (
     Equivalent(
@@ -69,7 +69,14 @@ _COMPARE = (
         "_Vote.judge",
         _POSSIBLE,
         _POSSIBLE.replace("[0]", "[(-1)]"),
-        "there is one",
+        "there is one, or it is left open",
+    ),
+    Equivalent(
+        _VOTE,
+        "_Forks.go_on",
+        "if not self.pairs and not run.differs:  # as nearly always",
+        "if False:  # as nearly always",
+        "where nothing differs and nothing is forked the loop finds nothing either",
     ),
     Equivalent(_VOTE, "", "DAMAGED = -2", "DAMAGED = -3", "any number below that of ABSENT"),
     Equivalent(
