@@ -123,25 +123,33 @@ class Layout(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ControlHeader:
-    """The first 128 bytes.  `created` is in milliseconds since 1970-01-01 UTC."""
+    """The first 128 bytes.  `created` is in milliseconds since 1970-01-01 UTC.
+
+    `journaled`: acknowledged records may stand in a commit journal and not yet in their segments
+    (`engine.storage.journal_state`).  The file has the number of partitions with every bit turned then, a negative number:
+    release 0.13.2 compares it with the cluster's and does not start.
+    """
 
     version: int
     created: int
     cluster_key: uuid.UUID
     num_partitions: int
     reserved: bytes = bytes(96)
+    journaled: bool = False
 
     @classmethod
     def decode(cls, data: Buffer) -> ControlHeader:
         """From the first 128 bytes.  Raises struct.error when there are fewer."""
         version, created, key, partitions, reserved = CONTROL_HEADER.struct.unpack_from(data)
-        return cls(version, created, uuid.UUID(bytes=key), partitions, reserved)
+        journaled = 0 < ~partitions <= MAX_PARTITIONS
+        return cls(
+            version, created, uuid.UUID(bytes=key), ~partitions if journaled else partitions, reserved, journaled
+        )
 
     def encode(self) -> bytes:
         """128 bytes."""
-        return CONTROL_HEADER.struct.pack(
-            self.version, self.created, self.cluster_key.bytes, self.num_partitions, self.reserved
-        )
+        stored = ~self.num_partitions if self.journaled else self.num_partitions
+        return CONTROL_HEADER.struct.pack(self.version, self.created, self.cluster_key.bytes, stored, self.reserved)
 
 
 @dataclass(frozen=True, slots=True)

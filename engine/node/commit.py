@@ -20,7 +20,6 @@ from typing import Protocol
 
 import numpy as np
 
-from waltzctl.engine.durable.disk import WritableFile
 from waltzctl.engine.errors import SyncFailedError, WaltzError
 from waltzctl.engine.node.answers import (
     MALFORMED_REASON,
@@ -121,11 +120,6 @@ class UnsyncedCommit:
     chunks: list[_Chunk]
     started: float
     written: UnsyncedAppend
-
-    @property
-    def file(self) -> WritableFile:
-        """What has to be synced."""
-        return self.written.file
 
 
 @dataclass(frozen=True, slots=True)

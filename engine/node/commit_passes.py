@@ -3,7 +3,8 @@
 A partition in which a client has one request in flight has nothing to share a flush with.  A node has many of them: a thread for
 each spends its time on being woken.  Here partitions that have small appends waiting stand in one line.  A pass takes the whole
 line: it has each partition judge, encode and write what waits in it, then flushes all their files at the same time
-(`engine.durable.flusher`), then has each answer.  Meanwhile the line grows for the next pass.
+(`engine.durable.flusher`), or a journal for all of them (`engine.storage.commit_journal`), then has each answer.  Meanwhile the
+line grows for the next pass.
 
 A few passes are under way at the same time: while one waits for the disk, another one works.  When all of them have been waiting
 for long, the disk of the partitions in them is slow or hangs; then partitions are executed by threads of their own, as those are
@@ -21,6 +22,8 @@ from waltzctl.engine.durable.flusher import Flusher
 from waltzctl.engine.errors import SyncFailedError
 from waltzctl.engine.net.executor import Job, JobExecutor
 from waltzctl.engine.node.commit import UnsyncedCommit
+from waltzctl.engine.storage.commit_journal import CommitJournal
+from waltzctl.engine.storage.partition import UnsyncedAppend
 
 AT_A_TIME = 2
 """Passes that are under way at the same time."""
@@ -59,10 +62,12 @@ class CommitPasses:
         pool: JobExecutor,
         flusher: Flusher,
         *,
+        journal: CommitJournal | None = None,
         at_a_time: int = AT_A_TIME,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._pool, self._flusher, self._clock = pool, flusher, clock
+        """`journal`: what makes a pass durable where it can, instead of the segments."""
+        self._pool, self._flusher, self._journal, self._clock = pool, flusher, journal, clock
         self._lock = threading.Lock()
         self._line: list[PassMember] = []
         self._resting = [_Pass(self) for _ in range(at_a_time)]
@@ -99,7 +104,7 @@ class CommitPasses:
                 member.go_on()
             else:
                 written.append((member, commit))
-        errors = self._flusher.flush([commit.file for _, commit in written])
+        errors = self._make_durable([commit.written for _, commit in written])
         for (member, commit), error in zip(written, errors, strict=True):
             try:
                 member.finish(commit, error)
@@ -109,6 +114,14 @@ class CommitPasses:
             member.go_on()
         if leave is not None:
             raise leave
+
+    def _make_durable(self, appends: list[UnsyncedAppend]) -> list[SyncFailedError | None]:
+        """By the journal, or each in its segment; for each what that failed with, or None."""
+        if self._journal is not None and appends and self._journal.commit([append.to_journal for append in appends]):
+            for append in appends:
+                append.journaled()
+            return [None] * len(appends)
+        return self._flusher.flush([append.file for append in appends])
 
     def next_line(self, by: _Pass) -> list[PassMember]:
         """What a pass is to take; nothing: it rests."""

@@ -81,7 +81,7 @@ class HostedStorage:
             threads=min(MOST_THREADS, storage.num_partitions - 1),
             file_system=FileSystem.of(storage.path) if options.flush_file_system else None,
         )
-        self._passes = CommitPasses(self._pool, self._flusher)
+        self._passes = CommitPasses(self._pool, self._flusher, journal=storage.journal)
         probe = DiskProbe(storage.path, min_free_bytes=health.min_free_bytes, name=_ROOM_PROBE)
         self._room = Room(probe, max_age=health.max_age)
         self._services: dict[int, PartitionService] = {}

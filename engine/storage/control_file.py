@@ -35,6 +35,7 @@ from waltzctl.engine.findings.control_files import (
 )
 from waltzctl.engine.log.view import read_control
 from waltzctl.formats.control import (
+    CONTROL_HEADER,
     CONTROL_VERSION,
     ControlFile,
     Layout,
@@ -129,6 +130,11 @@ class OpenControlFile:
         return self._header.num_partitions
 
     @property
+    def journaled(self) -> bool:
+        """Whether acknowledged records may stand in a commit journal and not yet in their segments."""
+        return self._header.journaled
+
+    @property
     def file_findings(self) -> tuple[Finding, ...]:
         """What was found at opening that concerns the file as a whole."""
         return () if self._extended is None else (self._extended,)
@@ -204,6 +210,17 @@ class OpenControlFile:
                     if self._infos[partition].structs[number - 1].marks != lowered.marks:
                         self._write(partition, number, lowered)
 
+    def set_journaled(self, journaled: bool) -> None:
+        """Say, durably, whether acknowledged records may stand in a commit journal only.  Raises DiskWriteError."""
+        with self._lock:
+            header = replace(self._header, journaled=journaled)
+            if self._failed is not None:
+                raise self._failed
+            place, size = CONTROL_HEADER.offset_of("num_partitions"), CONTROL_HEADER.size_of("num_partitions")
+            self._file.write_at(place, header.encode()[place : place + size])
+            self._sync()
+            self._header = header
+
     def reset(self, partition: int) -> None:
         """Write the initial values into both structs, one after the other, each synced.  Raises DiskWriteError.
 
@@ -260,9 +277,12 @@ class OpenControlFile:
         if self._failed is not None:
             raise self._failed
         self._file.write_at(self._layout.struct_offset(partition, number), written.encode())
+        self._sync()
+        self._infos[partition] = self._infos[partition].with_struct(number, written)
+
+    def _sync(self) -> None:
         try:
             self._file.sync()
         except SyncFailedError as error:
             self._failed = error
             raise
-        self._infos[partition] = self._infos[partition].with_struct(number, written)

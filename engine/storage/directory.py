@@ -1,9 +1,9 @@
 """A storage directory, open for reading and writing.
 
-Opening takes the lock of the whole directory, takes back an interrupted repair, finishes an interrupted deletion, and then
-opens every assigned partition; a partition that cannot be opened soundly is quarantined and does not stop the others.  Who
-needs but one partition opens the directory with none, looks at that one (`look`), and opens it when there is something to
-write; nothing of the others is touched.
+Opening takes the lock of the whole directory, takes back an interrupted repair, writes back what a commit journal holds
+(`engine.storage.commit_journal`), finishes an interrupted deletion, and then opens every assigned partition; a partition that
+cannot be opened soundly is quarantined and does not stop the others.  Who needs but one partition opens the directory with none,
+looks at that one (`look`), and opens it when there is something to write; nothing of the others is touched.
 
 Assignment (`engine.storage.assignment`).  Released layout: the flag in the partition info.  Documented layout: the partition's
 directory exists, or a session or mark proves that it did and was not taken away on purpose.  Taking a partition away keeps its
@@ -15,6 +15,7 @@ documented layout the directory moves to ``.waltzctl/unassigned/``.  With deleti
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 import uuid
@@ -42,8 +43,10 @@ from waltzctl.engine.log.view import view_partition, view_storage
 from waltzctl.engine.losses import DirectoryGone
 from waltzctl.engine.storage.assignment import is_hosted, put_aside_path
 from waltzctl.engine.storage.availability_marks import Availability, combine, load_marks, save_marks
+from waltzctl.engine.storage.commit_journal import AREA_SIZE, CommitJournal
 from waltzctl.engine.storage.control_file import OpenControlFile
 from waltzctl.engine.storage.creation import ClusterResult, CreatedDirectory, create_cluster
+from waltzctl.engine.storage.journal_recovery import PutRight, put_right
 from waltzctl.engine.storage.partition import Partition
 from waltzctl.engine.storage.partition_recovery import (
     Examination,
@@ -116,6 +119,8 @@ class StorageDirectory:
         self._unopened: dict[int, _Examined | None] = {}
         self._taken_back: tuple[str, ...] = ()
         self._findings: list[Finding] = []
+        self._journal: CommitJournal | None = None
+        self._put_right: PutRight | None = None
         self._lock = threading.RLock()
 
     @classmethod
@@ -152,6 +157,7 @@ class StorageDirectory:
                 opened = cls(path, lock, control, options)
                 opened._taken_back = taken_back
                 try:
+                    opened._put_right = put_right(path, control)
                     opened._open_partitions(partitions)
                 except BaseException:
                     opened.close()
@@ -198,6 +204,28 @@ class StorageDirectory:
     def taken_back(self) -> tuple[str, ...]:
         """Ids of the interrupted repairs that opening took back."""
         return self._taken_back
+
+    @property
+    def put_right(self) -> PutRight | None:
+        """What opening wrote back from a commit journal; None where no journal was in force."""
+        return self._put_right
+
+    @property
+    def journal(self) -> CommitJournal | None:
+        """The commit journal that is in force."""
+        return self._journal
+
+    def begin_journal(
+        self, path: Path, *, log: logging.Logger, area_size: int = AREA_SIZE, threaded: bool = True
+    ) -> CommitJournal:
+        """Have a commit journal from now on, until the directory is closed.  Raises RefusedError, DiskError."""
+        with self._lock:
+            self._journal = CommitJournal.create(
+                self.path, path, self._control, log=log, area_size=area_size, threaded=threaded
+            )
+            for partition in self._partitions.values():
+                partition.journal = self._journal
+            return self._journal
 
     def partition(self, number: int) -> Partition:
         """An assigned partition, opened if it is not yet.  Raises NotAssignedError, InvalidRequestError."""
@@ -286,7 +314,7 @@ class StorageDirectory:
             elif not self.layout.has_flags:
                 check_put_aside(self.path, number)
             if assigned:
-                self._partitions.pop(number).close()
+                self._close_for_good(number, delete_files=delete_files)
                 if not unknown and self.layout.has_flags:
                     self._control.set_flag(number, FLAG_ASSIGNED, False)
             if delete_files:
@@ -294,6 +322,18 @@ class StorageDirectory:
                 finish_deletions(self.path, self._control)
             elif not self.layout.has_flags:
                 put_aside(self.path, number)
+
+    def _close_for_good(self, number: int, *, delete_files: bool) -> None:
+        """Close a partition whose files are about to go, or to be somebody else's: no journal may write into them again."""
+        leaving = self._partitions[number]
+        if self._journal is not None and (leaving.failed is not None or leaving.quarantined):
+            try:
+                self._journal.write_back(number)  # also what is to be deleted: a crash may leave it here
+            except (DamageError, DiskError):
+                if not delete_files:
+                    raise
+            self._journal.forget(number)
+        self._partitions.pop(number).close()
 
     def reopen(self, number: int) -> Partition:
         """Close an assigned partition and open it again, as opening the directory would: what a failed sync asks for.
@@ -309,10 +349,19 @@ class StorageDirectory:
             try:
                 old.close()
             finally:
-                opened = self._partitions[number] = self._open_partition(number)
+                opened = self._partitions[number] = self._open_again(number)
             if failed and not opened.quarantined:
                 opened.truncate(acknowledged)
             return opened
+
+    def _open_again(self, number: int) -> Partition:
+        """Open a partition whose segments may lack what the journal holds."""
+        try:
+            if self._journal is not None:
+                self._journal.write_back(number)
+        except _IN_THE_WAY as error:
+            return self._open_examined(number, _Examined([self._in_the_way(number, error)]))
+        return self._open_partition(number)
 
     def _info_damaged(self, number: int) -> PartitionQuarantinedError:
         return PartitionQuarantinedError(
@@ -394,6 +443,8 @@ class StorageDirectory:
         """Look at a partition that is to be opened, durable as it is seen; nothing in it is changed."""
         directory = self.path / str(number)
         findings = list(self._control.findings(number, self.path))
+        if self._put_right is not None and number in self._put_right.failed:
+            return _Examined([*findings, self._in_the_way(number, self._put_right.failed[number])])
         if not directory.is_dir():
             known = self._control.info(number).current_struct
             gone = DirectoryGone(*((None, None) if known is None else (known.local_low_water_mark, known.session_id)))
@@ -420,9 +471,11 @@ class StorageDirectory:
         try:
             if examined.examination is not None:
                 clear_unfinished(self.path / str(number), number)
-            return Partition(*parts, examined.examination, findings, quarantine=examined.quarantine)
+            opened = Partition(*parts, examined.examination, findings, quarantine=examined.quarantine)
         except _IN_THE_WAY as error:
-            return Partition(*parts, None, [*findings, self._in_the_way(number, error)], quarantine=True)
+            opened = Partition(*parts, None, [*findings, self._in_the_way(number, error)], quarantine=True)
+        opened.journal = self._journal
+        return opened
 
     def _in_the_way(self, number: int, error: Exception) -> Finding:
         where = self.path / str(number)
@@ -435,6 +488,8 @@ class StorageDirectory:
             stack.callback(self._control.close)
             for partition in self._partitions.values():
                 stack.callback(partition.close)
+            if self._journal is not None:
+                stack.callback(self._journal.close)
 
     def __enter__(self) -> StorageDirectory:
         return self

@@ -40,10 +40,12 @@ from waltzctl.engine.storage.segment_files import ActiveSegment, BatchPart, Segm
 from waltzctl.engine.storage.storage_options import StorageOptions
 from waltzctl.engine.storage.wire_records import WireRecords
 from waltzctl.formats.control import PartitionStruct
+from waltzctl.formats.journal_file import WriteTo
 from waltzctl.formats.segment import INDEX_SUFFIX, Record, index_name
 
 if TYPE_CHECKING:
     from waltzctl.engine.scan.transcode import EncodedBlock
+    from waltzctl.engine.storage.commit_journal import CommitJournal
 
 
 def _of_index(finding: Finding) -> bool:
@@ -54,6 +56,7 @@ def _of_index(finding: Finding) -> bool:
 class UnsyncedAppend(NamedTuple):
     """Records that were written and are not durable yet (`Partition.write_blocks`)."""
 
+    partition: int
     active: ActiveSegment
     part: BatchPart
 
@@ -61,6 +64,15 @@ class UnsyncedAppend(NamedTuple):
     def file(self) -> disk.WritableFile:
         """What has to be synced."""
         return self.active.data
+
+    @property
+    def to_journal(self) -> WriteTo:
+        """What a commit journal has to hold instead."""
+        return WriteTo(self.partition, self.active.first_transaction_id, self.active.end, self.part.pieces)
+
+    def journaled(self) -> None:
+        """A commit journal made it durable, and the file may not be."""
+        self.active.data_synced = False
 
 
 class Partition:
@@ -83,6 +95,8 @@ class Partition:
         """
         self.number = number
         self.path = storage / str(number)
+        self.journal: CommitJournal | None = None
+        """What made some of the records durable that are not durable in their segment; None where there is none."""
         self._place = f"{self.path}: partition {number}"
         self._storage, self._control, self._options = storage, control, options
         self._findings = list(findings)
@@ -236,7 +250,7 @@ class Partition:
                 except BaseException as error:
                     self._give_up_append(error, batch.first_transaction_id)
                     raise
-                written = UnsyncedAppend(active, part)
+                written = UnsyncedAppend(self.number, active, part)
         finally:
             if written is None:
                 self._write_lock.release()
@@ -273,6 +287,7 @@ class Partition:
 
     def _roll(self, active: ActiveSegment) -> ActiveSegment:
         """Close the last segment, durably, and begin the next one."""
+        active.sync_data()
         active.sync_index()
         self._refuse_orphan(active.next_transaction_id)
         extent = create_segment(
@@ -342,6 +357,7 @@ class Partition:
                     advice="truncate first",
                 )
             try:
+                active.sync_data()
                 active.sync_index()
             except SyncFailedError as error:
                 raise self._fail(error) from None
@@ -360,7 +376,7 @@ class Partition:
         which the partition refuses writes until it is opened again.
         """
         with self._write_lock:
-            self._writable()
+            active = self._writable()
             if after < -1:
                 raise InvalidRequestError(f"cannot truncate after transaction {after}; -1 removes everything")
             if after >= self.max_transaction_id:
@@ -371,12 +387,25 @@ class Partition:
                     f" the local low-water mark is {self.local_low_water_mark}"
                 )
             self._log.end_after(after)  # verifies the record before anything is changed
+            try:
+                self._leave_journal(active)
+            except DiskWriteError as error:
+                raise self._fail(error) from None
             self._control.lower_local_low_water_mark(self.number, after)
             try:
                 self._cut_to(after + 1)
             except DiskWriteError as error:
                 raise self._fail(error) from None
             return after
+
+    def _leave_journal(self, active: ActiveSegment) -> None:
+        """Nothing of this partition is in a commit journal from now on: every record is durable in its segment.
+
+        For what makes untrue what the journal says.  Raises DiskWriteError.
+        """
+        active.sync_data()
+        if self.journal is not None:
+            self.journal.forget(self.number)
 
     def _cut_to(self, following: int) -> None:
         """Make `following` the next id.  On DiskWriteError memory no longer matches the files."""
@@ -461,12 +490,16 @@ class Partition:
             raise RefusedError(f"{self.path}: partition {self.number} is closed")
 
     def close(self) -> None:
-        """Make the index durable and let go of all files; a second call does nothing.  Raises DiskWriteError."""
+        """Make everything durable in the partition's own files and let go of them; a second call does nothing.
+
+        Raises DiskWriteError.
+        """
         with self._write_lock:
             if self._closed:
                 return
             try:
                 if self._active is not None and self._failed is None:
+                    self._leave_journal(self._active)
                     self._active.sync_index()
             finally:
                 self._closed = True

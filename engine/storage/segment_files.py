@@ -143,8 +143,9 @@ class BatchPart(NamedTuple):
 class ActiveSegment:
     """The last segment of a partition, open for writing.  Not thread-safe.
 
-    `next_transaction_id` and `end` tell what is durable and acknowledged; bytes behind `end` are nobody's.  The data up to
-    there is always synced; of the index `index_synced` tells it (what was there when the segment was opened is: see
+    `next_transaction_id` and `end` tell what is durable and acknowledged; bytes behind `end` are nobody's.  Of the data up to
+    there `data_synced` tells whether it is durable in this file (otherwise the end of it is in a commit journal only), of the
+    index `index_synced` (what was there when the segment was opened is: see
     `engine.storage.partition_recovery.settle_partition`).
     """
 
@@ -161,7 +162,7 @@ class ActiveSegment:
         self.index = index
         self.next_transaction_id = next_transaction_id
         self.end = end
-        self.index_synced = True
+        self.data_synced = self.index_synced = True
 
     @classmethod
     def open(cls, extent: SegmentExtent) -> ActiveSegment:
@@ -186,6 +187,7 @@ class ActiveSegment:
         try:
             self._write(part)
             self.data.sync()
+            self.data_synced = True
             if following % CHECKPOINT_INTERVAL == 0:
                 self.sync_index()
         except SyncFailedError:
@@ -233,7 +235,13 @@ class ActiveSegment:
             if file.size() > size:
                 file.truncate(size)
             file.sync()
-        self.index_synced = True
+        self.data_synced = self.index_synced = True
+
+    def sync_data(self) -> None:
+        """Make durable in this file what a commit journal made durable; does nothing when it is.  Raises SyncFailedError."""
+        if not self.data_synced:
+            self.data.sync()
+            self.data_synced = True
 
     def sync_index(self) -> None:
         """Make the index durable, as the data is already; does nothing when it is.  Raises SyncFailedError."""

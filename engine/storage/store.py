@@ -13,6 +13,7 @@ from waltzctl.engine.durable.manifest import KeptFile, Marks, PartitionLeft, Qua
 from waltzctl.engine.errors import NotWaltzError
 from waltzctl.engine.log.view import PartitionView, read_control, view_partition
 from waltzctl.engine.storage.availability_marks import AVAILABILITY_FILE_NAME
+from waltzctl.engine.storage.journal_state import STATE_NAME as JOURNAL_STATE_NAME
 from waltzctl.engine.storage.loss_ledger import LEDGER_NAME
 from waltzctl.formats.control import CONTROL_FILE_NAME, CONTROL_HEADER, ControlFile
 from waltzctl.formats.fence import FENCE_FILE_NAME
@@ -79,7 +80,12 @@ def file_sizes(storage: Path, partition: int) -> dict[str, int]:
 
 
 STATE_FILES = frozenset(
-    {f"{disk.STATE_DIRECTORY}/{AVAILABILITY_FILE_NAME}", f"{disk.STATE_DIRECTORY}/{FENCE_FILE_NAME}", LEDGER_NAME}
+    {
+        f"{disk.STATE_DIRECTORY}/{AVAILABILITY_FILE_NAME}",
+        f"{disk.STATE_DIRECTORY}/{FENCE_FILE_NAME}",
+        f"{disk.STATE_DIRECTORY}/{JOURNAL_STATE_NAME}",
+        LEDGER_NAME,
+    }
 )
 """What a repair may change of our own state: files that belong to the partitions, as the control file does."""
 STORE = quarantine.Store(STATE_FILES, partition_states, CONTROL_FILE_NAME)

@@ -12,7 +12,23 @@ _CREATION = "engine/backup/backup_creation.py"
 _WRITER = "engine/backup/backup_writer.py"
 _RESTORE = "engine/backup/backup_restore.py"
 
+_JOURNALED = ("tests/backup/test_journaled.py",)
+
 BACKUPS: tuple[Slip, ...] = (
+    Slip(
+        "engine/backup/source_files.py",
+        "unmarked(_settled(view.control_path))",
+        "_settled(view.control_path)",
+        _JOURNALED,
+        "what is restored asks for a commit journal that nobody has",
+    ),
+    Slip(
+        _CREATION,
+        "    check_written_back(looked)\n",
+        "",
+        _JOURNALED,
+        "a backup of what a crash left lacks records that were acknowledged",
+    ),
     Slip(
         _PLAN,
         "return old if same and numbers.modified_ns < self._previous.created_ms * 1_000_000 - _SETTLED_NS else None",

@@ -146,8 +146,8 @@ DIRECTORIES: tuple[Slip, ...] = (
     ),
     Slip(
         _DIRECTORY,
-        "                self._partitions.pop(number).close()\n",
-        "                self._partitions.pop(number)\n",
+        "        self._partitions.pop(number).close()\n",
+        "        self._partitions.pop(number)\n",
         _OF_DIRECTORY,
         "a partition that was given up is written on",
     ),
@@ -174,8 +174,8 @@ DIRECTORIES: tuple[Slip, ...] = (
     ),
     Slip(
         _DIRECTORY,
-        "        except _IN_THE_WAY as error:\n            return Partition(*parts, None,",
-        "        except DamageError as error:\n            return Partition(*parts, None,",
+        "        except _IN_THE_WAY as error:\n            opened = Partition(*parts, None,",
+        "        except DamageError as error:\n            opened = Partition(*parts, None,",
         _OF_DIRECTORY,
         "one partition that cannot be mended stops the node",
     ),
@@ -201,8 +201,8 @@ DIRECTORIES: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/storage/store.py",
-        'f"{disk.STATE_DIRECTORY}/{FENCE_FILE_NAME}", LEDGER_NAME}',
-        "LEDGER_NAME}",
+        '        f"{disk.STATE_DIRECTORY}/{FENCE_FILE_NAME}",\n',
+        "",
         ("tests/storage/test_store.py",),
         "a repair of the fences is refused",
     ),

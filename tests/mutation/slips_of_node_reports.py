@@ -17,8 +17,51 @@ _OF_WHOLE_ANSWERS = ("tests/node/test_whole_answers.py",)
 _OF_ADMIN_CONNECTION = ("tests/node/test_admin_connection.py",)
 _OF_HOSTING = ("tests/node/test_hosting.py",)
 _OF_OUTAGES = ("tests/node/test_outages.py",)
+_OF_JOURNALS = ("tests/node/test_commit_journal.py",)
 
 NODE_REPORTS: tuple[Slip, ...] = (
+    Slip(
+        _HEALTH,
+        "        found += [self.journal.problem] if self.journal is not None and self.journal.problem else []\n",
+        "",
+        _OF_JOURNALS,
+        "a node whose commit journal failed is well",
+    ),
+    Slip(
+        _HEALTH,
+        "        if self.journal is not None:\n            details",
+        "        if self.journal is not None and self.journal.fault:\n            details",
+        _OF_JOURNALS,
+        "nobody sees that a journal is in force",
+    ),
+    Slip(
+        _NODE_COLLECTOR,
+        "journal=None if report.journal is None else report.journal.fault is None",
+        "journal=report.journal is not None",
+        _OF_JOURNALS,
+        "the alert of a journal that cannot be written never fires",
+    ),
+    Slip(
+        _NODE_COLLECTOR,
+        "        if surroundings.journal is not None:\n",
+        "        if True:\n",
+        _OF_JOURNALS,
+        "a node without a journal shows one that failed",
+    ),
+    Slip(
+        "engine/storage/journal_recovery.py",
+        "        if _is_own(storage, state.path):\n",
+        "        if True:\n",
+        ("tests/storage/test_commit_journal.py",),
+        "a copy that is opened takes the journal away from the original",
+    ),
+    Slip(
+        "engine/storage/commit_journal.py",
+        "owner, path = owner_of(storage), path.absolute()",
+        "owner = owner_of(storage)",
+        _OF_JOURNALS,
+        "a node that is started elsewhere does not find its journal",
+    ),
     Slip(
         _FAILURE_RESPONSES,
         "    (errors.ChecksumMismatchError, FailureCode.DATA_CHECKSUM, STORAGE_EXCEPTION),\n",

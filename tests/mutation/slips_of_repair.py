@@ -10,7 +10,37 @@ _PRUNE = ("tests/repair/test_prune.py",)
 _OVERLAPS = ("tests/repair/test_recover_overlaps.py",)
 _PROVENANCE = "engine/repair/provenance.py"
 
+_JOURNAL = ("tests/repair/test_forget_journal.py",)
+
 REPAIR: tuple[Slip, ...] = (
+    Slip(
+        "engine/repair/apply.py",
+        "                if not repair.of_marked:\n                    refuse_marked(storage)\n",
+        "",
+        _JOURNAL,
+        "a plan of before is carried out while a commit journal is in force, which is then written over it",
+    ),
+    Slip(
+        "engine/repair/recover_control.py",
+        "(~held if marked else held)",
+        "held",
+        _JOURNAL,
+        "a damaged number of partitions is mended without its mark: what the commit journal holds is forgotten",
+    ),
+    Slip(
+        "engine/repair/undoing.py",
+        "    check_journal_comes_back(entry, entries)\n",
+        "",
+        _JOURNAL,
+        "a commit journal comes back and is written over what a later repair left",
+    ),
+    Slip(
+        "engine/repair/recover.py",
+        "    if view.control is not None and opens(view.control):\n        refuse_marked(draft.storage)\n",
+        "",
+        _JOURNAL,
+        "a recover cuts what the commit journal would make whole",
+    ),
     Slip(
         "engine/repair/truncate.py",
         "    if after < mark:\n",

@@ -28,8 +28,8 @@ SALVAGES: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/repair/salvage_control_file.py",
-        "cluster_key=key)\n    held",
-        "cluster_key=control.header.cluster_key)\n    held",
+        "cluster_key=key, journaled=False)",
+        "cluster_key=control.header.cluster_key, journaled=False)",
         ("tests/repair/test_salvage_control.py",),
         "a control file made anew has the cluster key of the damaged one",
     ),

@@ -15,6 +15,8 @@ _EVIDENCE = "engine/log/evidence.py"
 _LEDGER = "engine/storage/loss_ledger.py"
 _LOSSES = "engine/losses.py"
 _STRAYS = "engine/storage/strays.py"
+_JOURNAL = "engine/storage/commit_journal.py"
+_WRITTEN_BACK = "engine/storage/journal_recovery.py"
 _STEP = ("tests/storage/test_one_step.py",)
 _OPENS = ("tests/storage/test_opening_one_step.py",)
 _WITNESS = ("tests/log/test_evidence.py",)
@@ -329,5 +331,77 @@ STORAGE: tuple[Slip, ...] = (
         "if current is not None and current.marks[2] != _INITIAL[2]:",
         _STEP,
         "a partition whose directory is lost counts as one that never was here",
+    ),
+    Slip(
+        _PARTITION,
+        "        active.sync_data()\n        if self.journal is not None:\n            self.journal.forget(self.number)\n",
+        "        active.sync_data()\n",
+        ("tests/storage/test_commit_journal.py::test_what_was_cut_does_not_come_back",),
+        "transactions that a cluster's recovery cut come back from the journal when the node starts again",
+    ),
+    Slip(
+        _PARTITION,
+        "        active.sync_data()\n        if self.journal is not None:\n",
+        "        if self.journal is not None:\n",
+        ("tests/storage/test_commit_journal.py::test_what_is_forgotten_is_durable_in_its_segment",),
+        "a cut has the journal forget what is durable nowhere else",
+    ),
+    Slip(
+        _WRITTEN_BACK,
+        "                if part.kind is PartKind.FORGET:\n                    found.pop(part.partition, None)\n",
+        "                if part.kind is PartKind.FORGET:\n                    pass\n",
+        ("tests/storage/test_commit_journal.py::test_what_was_cut_does_not_come_back",),
+        "what the journal was told to forget is written over what came since",
+    ),
+    Slip(
+        _JOURNAL,
+        "        return not self._other.unflushed\n",
+        "        return True\n",
+        ("tests/storage/test_commit_journal.py::test_without_room_the_segments_are_flushed",),
+        "an area is begun anew while its records are durable nowhere else",
+    ),
+    Slip(
+        _JOURNAL,
+        "            return self._fault is None\n",
+        "            return True\n",
+        (
+            "tests/storage/test_commit_journal.py::test_a_pass_does_not_believe_in_a_journal_that_another_one_found_broken",
+        ),
+        "a pass acknowledges what a journal has that failed under the pass beside it",
+    ),
+    Slip(
+        _JOURNAL,
+        "            for write in writes:  # before it is tried: what failed may stand there all the same\n",
+        "            for write in ():\n",
+        ("tests/storage/test_commit_journal.py::test_a_full_area_is_flushed_behind_and_taken_again",),
+        "the segments of a full area are never flushed, and the area is taken again",
+    ),
+    Slip(
+        _WRITTEN_BACK,
+        "    if not control.journaled:\n        remove_state(storage)",
+        "    if read_state(storage) is None:\n        remove_state(storage)",
+        ("tests/storage/test_commit_journal.py::test_a_journal_that_is_no_longer_in_force_is_not_looked_at",),
+        "a journal that was taken out of force is written over what a released node wrote since",
+    ),
+    Slip(
+        _WRITTEN_BACK,
+        "        write_state(storage, replace(state, partitions=tuple(sorted(failed))))\n",
+        "        pass\n",
+        ("tests/storage/test_commit_journal.py::test_a_segment_that_is_not_the_journals_fails_its_partition_alone",),
+        "a journal that is kept for one partition takes back what the others cut since",
+    ),
+    Slip(
+        "engine/storage/segment_files.py",
+        "        if not self.data_synced:\n            self.data.sync()\n            self.data_synced = True\n",
+        "        self.data_synced = True\n",
+        ("tests/storage/test_commit_journal.py::test_a_session_begins_with_everything_durable",),
+        "a mark says that everything is durable in the segments, and some is not",
+    ),
+    Slip(
+        "formats/journal_file.py",
+        "later.durable > (len(entries) if later.epoch == epoch else 0)",
+        "later.durable > len(entries) + 1",
+        ("tests/formats/test_journal_file.py::test_an_entry_behind_tells_of_a_damaged_one_that_was_durable",),
+        "a damaged entry is taken for the end of the journal, and acknowledged records behind it are left out",
     ),
 )

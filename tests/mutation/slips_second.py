@@ -76,8 +76,9 @@ SECOND: tuple[Slip, ...] = (
     Slip(
         "engine/storage/segment_files.py",
         """            self.data.sync()
-""",
-        "",
+            self.data_synced = True
+            if following""",
+        """            if following""",
         ("tests/storage/test_append_blocks.py",),
         "acknowledged records are not on disk",
     ),

@@ -14,8 +14,10 @@ from waltzctl.engine.node.commit_passes import CommitPasses, PassMember
 
 
 class Commit:
+    """Its own unsynced append, whose file is its name."""
+
     def __init__(self, name: str) -> None:
-        self.file = name
+        self.written, self.file = self, name
 
 
 class Partition:

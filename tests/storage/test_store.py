@@ -108,9 +108,19 @@ def test_how_the_partitions_are(storage: Path) -> None:
 
 
 def test_what_of_our_own_state_a_repair_may_change() -> None:
-    assert {".waltzctl/availability.json", ".waltzctl/sessions", ".waltzctl/accepted-losses"} == STATE_FILES
+    assert {
+        ".waltzctl/availability.json",
+        ".waltzctl/sessions",
+        ".waltzctl/accepted-losses",
+        ".waltzctl/commit-journal.json",
+    } == STATE_FILES
 
 
 def test_what_a_repair_may_change_of_our_own_state() -> None:
     """What goes with the partitions, and nothing that says what was repaired."""
-    assert {".waltzctl/availability.json", ".waltzctl/sessions", ".waltzctl/accepted-losses"} == STATE_FILES
+    assert {
+        ".waltzctl/availability.json",
+        ".waltzctl/sessions",
+        ".waltzctl/accepted-losses",
+        ".waltzctl/commit-journal.json",
+    } == STATE_FILES

@@ -1,0 +1,444 @@
+"""The commit journal: appends of many partitions are durable with one flush, and their segments are flushed behind it.
+
+Layout: `formats.journal_file`.  Where it is and whether it is in force: `engine.storage.journal_state`.  Appends are written to
+their segments as ever; only who makes them durable differs.
+
+Two entries at most are under way at the same time, each with a descriptor of its own: a failed write is told once to every
+descriptor, so neither can take the other's failure for its own success.
+
+Areas: while one is filled, the segments that the other one speaks of are made durable by a thread.  When that is not done in
+time, appends are not journaled: whoever asks flushes the segments, as without a journal.  So is it when the journal cannot be
+written any more; what it held until then is made durable in the segments, and the mark goes.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import threading
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+
+from waltzctl.engine.durable import disk
+from waltzctl.engine.errors import DamageError, DiskError, DiskWriteError, RefusedError, WaltzError
+from waltzctl.engine.storage.control_file import OpenControlFile
+from waltzctl.engine.storage.journal_recovery import in_force, remove_file, segment_path, write_back
+from waltzctl.engine.storage.journal_state import GIVING_UP, JournalState, owner_of, remove_state, write_state
+from waltzctl.formats.journal_file import (
+    AREAS,
+    BLOCK,
+    AreaHeader,
+    JournalPart,
+    WriteTo,
+    decode_area_header,
+    encode_area_header,
+    encode_entry,
+    entry_size,
+    header_offset,
+    padded,
+)
+
+AREA_SIZE = 32 << 20
+"""Bytes of one of the two areas."""
+MOST_IN_ENTRY = 1 << 20
+"""Bytes of records that are journaled at once; more are flushed where they belong, which costs less than to write them twice."""
+RESERVE = 64 * BLOCK
+"""Bytes at the end of an area that appends leave alone, so that the journal can forget at any time."""
+AT_A_TIME = 2
+"""Entries that are under way at the same time."""
+_PATIENCE = 10.0
+"""Seconds that forgetting waits for room in the other area."""
+_ZEROS = 1 << 20
+
+
+def _close(files: Iterable[disk.WritableFile]) -> None:
+    for file in files:
+        file.close()
+
+
+class _Area:
+    """One area of a journal that is being written.
+
+    `unflushed`: the segments that its entries speak of and that are not durable yet, with their partitions.  `partitions`:
+    those that it has not forgotten.
+    """
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+        self.unflushed: dict[PurePath, int] = {}
+        self.partitions: set[int] = set()
+
+
+@dataclass(slots=True)
+class _Segment:
+    """A segment of which the journal holds what may not be durable in it.
+
+    `file`: a descriptor that was opened before anybody believed that.  A failed write is told once to every descriptor that is
+    open then and to none that is opened later, and what failed then counts as written; a new one would succeed with the records
+    lost.  `doubtful`: this one was told, and what the journal holds is written anew, now and whenever more is journaled.
+    """
+
+    partition: int
+    file: disk.WritableFile
+    doubtful: bool = False
+
+
+class CommitJournal:
+    """The journal of an open storage directory.  Made by `create`.  Thread-safe.
+
+    Whoever commits or forgets for a partition holds that partition's lock; the journal's own lock comes behind it.
+    """
+
+    def __init__(
+        self,
+        storage: Path,
+        control: OpenControlFile,
+        state: JournalState,
+        files: Sequence[disk.WritableFile],
+        *,
+        area_size: int,
+        log: logging.Logger,
+    ) -> None:
+        self.state = state
+        self._storage, self._control, self._log = storage, control, log
+        self._files, self._unused = tuple(files), list(files)
+        self._area_size = area_size
+        self._areas = [_Area(number * area_size) for number in range(AREAS)]
+        self._current = 0
+        self._epoch, self._sequence, self._durable, self._position = 1, 0, 0, BLOCK
+        self._fault: DiskError | None = None
+        self._retired = self._closed = False
+        self._changed = threading.Condition()
+        self._to_flush: _Area | None = None
+        self._segments: dict[PurePath, _Segment] = {}
+        self._unwanted: list[disk.WritableFile] = []
+        self._thread = threading.Thread(target=self._work, name="commit-journal", daemon=True)
+
+    @classmethod
+    def create(
+        cls,
+        storage: Path,
+        path: Path,
+        control: OpenControlFile,
+        *,
+        log: logging.Logger,
+        area_size: int = AREA_SIZE,
+        threaded: bool = True,
+    ) -> CommitJournal:
+        """Make a journal for a directory that this process holds, and mark the directory.
+
+        A relative path is one from the working directory, and kept as an absolute one: the next start may be elsewhere.
+        Without a thread of its own whoever uses it calls `work`.
+
+        What an earlier journal of this directory left at `path` is replaced.  Raises RefusedError for anything else that stands
+        there, and while an earlier journal is still wanted; DiskWriteError.
+        """
+        if area_size < 4 * RESERVE or area_size % BLOCK:
+            raise ValueError(f"an area of {area_size} bytes")
+        if control.journaled:
+            raise RefusedError(
+                f"{storage}: its last commit journal still holds records that could not be written back",
+                advice=f"bring back what the findings name, and run without --journal until then; {GIVING_UP}",
+            )
+        owner, path = owner_of(storage), path.absolute()
+        _clear(path, owner)
+        state = JournalState(path, uuid.uuid4())
+        files: list[disk.WritableFile] = []
+        try:
+            with disk.replacing(path) as file:  # a part of one, under its name, a later start would refuse to replace
+                for start in range(0, AREAS * area_size, _ZEROS):  # what is there is flushed faster than new bytes
+                    file.write_at(start, bytes(min(_ZEROS, AREAS * area_size - start)))
+                for start, epoch in (0, 1), (area_size, 0):
+                    head = AreaHeader(state.journal_id, owner, area_size, epoch)
+                    file.write_at(start + header_offset(epoch), encode_area_header(head))
+            files += [disk.WritableFile.open(path) for _ in range(AT_A_TIME)]
+            write_state(storage, state)
+        except BaseException:
+            remove_file(path)
+            _close(files)
+            raise
+        try:
+            control.set_journaled(True)
+        except BaseException:  # the mark may be there all the same, and then the journal has to be
+            _close(files)
+            raise
+        journal = cls(storage, control, state, files, area_size=area_size, log=log)
+        if threaded:
+            journal._thread.start()
+        return journal
+
+    @property
+    def path(self) -> Path:
+        """Where it stands."""
+        return self.state.path
+
+    @property
+    def fault(self) -> DiskError | None:
+        """Why appends are not journaled any more; None while they are."""
+        return self._fault
+
+    def commit(self, writes: Sequence[WriteTo]) -> bool:
+        """Make bytes durable that stand in their segments already.  False: they are not; whoever asks flushes the segments."""
+        size = sum(len(piece) for write in writes for piece in write.pieces)
+        if size > MOST_IN_ENTRY or self._fault is not None:
+            return False
+        with self._changed:
+            self._changed.wait_for(lambda: self._unused)
+            if self._fault is not None or self._retired or not self._make_room(padded(entry_size(writes)) + RESERVE):
+                return False
+            try:
+                self._open_segments(writes)
+            except (DiskError, FileNotFoundError):
+                return False
+            area = self._areas[self._current]
+            for write in writes:  # before it is tried: what failed may stand there all the same
+                area.unflushed[segment_path(self._storage, write)] = write.partition
+                area.partitions.add(write.partition)
+            try:
+                self._put(writes)
+            except DiskWriteError as error:
+                self._give_up(error)
+                return False
+            return self._fault is None
+
+    def forget(self, partition: int) -> None:
+        """Nothing that was journaled of a partition holds any more; durable on return.
+
+        The caller has made the partition's segments durable.  Raises DiskWriteError.
+        """
+        with self._changed:
+            if self._retired or self._closed or not self._holds(partition):  # closed: nothing is changed any more
+                return
+            self._changed.wait_for(
+                lambda: self._fault is not None or (self._unused and (self._has_room(BLOCK) or self._other_is_free)),
+                _PATIENCE,
+            )
+            if self._fault is not None:
+                raise self._refusal(self._fault)
+            if not self._unused or not self._make_room(BLOCK):
+                raise self._refusal("neither area has room")
+            try:
+                self._put(forgotten=[partition])
+            except DiskWriteError as error:
+                self._give_up(error)
+                raise
+            for area in self._areas:
+                area.partitions.discard(partition)
+                area.unflushed = {path: number for path, number in area.unflushed.items() if number != partition}
+            for path in [path for path, segment in self._segments.items() if segment.partition == partition]:
+                self._unwanted.append(self._segments.pop(path).file)  # whoever syncs it is who closes it
+            self._changed.notify_all()
+
+    def write_back(self, partition: int) -> None:
+        """Write what the journal holds of a partition where it belongs, again and durably.  Raises DamageError, DiskError.
+
+        For one whose segments could not be made durable: nobody knows what the disk has of them.
+        """
+        with self._changed:
+            if self._holds(partition) and not self._retired:
+                write_back(self._storage, self._parts_of(partition), self._control.cluster_key)
+            for segment in self._segments.values():
+                segment.doubtful = segment.doubtful and segment.partition != partition
+
+    def close(self) -> None:
+        """Make every segment durable, take the mark away and let go of the file; a second call does nothing.
+
+        Raises DamageError, DiskError; the mark stays then, and the next opening puts the directory right.
+        """
+        with self._changed:
+            if self._closed:
+                return
+            self._closed = True
+            self._changed.notify_all()
+        if self._thread.is_alive():
+            self._thread.join()
+        with self._changed:
+            try:
+                self._retire()
+            except (DamageError, DiskError) as error:
+                self._fault = self._fault or _as_disk_error(self.state.path, error)
+                raise
+            finally:
+                _close(self._files)
+                _close(segment.file for segment in self._segments.values())
+                _close(self._unwanted)
+
+    # --- behind; the lock is held ------------------------------------------------------------------------------------
+
+    def _holds(self, partition: int) -> bool:
+        return any(partition in area.partitions for area in self._areas)
+
+    @property
+    def _other(self) -> _Area:
+        return self._areas[1 - self._current]
+
+    @property
+    def _other_is_free(self) -> bool:
+        return not self._other.unflushed
+
+    def _refusal(self, why: object) -> DiskWriteError:
+        return DiskWriteError(self.state.path, None, OSError(errno.EIO, str(why)), doing="forget a partition in")
+
+    def _open_segments(self, writes: Sequence[WriteTo]) -> None:
+        for write in writes:
+            path = segment_path(self._storage, write)
+            if path not in self._segments:
+                self._segments[path] = _Segment(write.partition, disk.WritableFile.open(path))
+
+    def _put(self, writes: Sequence[WriteTo] = (), forgotten: Sequence[int] = ()) -> None:
+        """Write an entry and make it durable; others may be written meanwhile.  Raises DiskWriteError."""
+        epoch, sequence, file = self._epoch, self._sequence, self._unused.pop()
+        raw = encode_entry(self.state.journal_id, (epoch, sequence, self._durable), writes, forgotten)
+        start = self._areas[self._current].start + self._position
+        self._position += len(raw)
+        self._sequence += 1
+        try:
+            file.write_at(start, raw)
+            self._changed.release()
+            try:
+                file.sync()
+            finally:
+                self._changed.acquire()
+            if epoch == self._epoch:
+                self._durable = max(self._durable, sequence + 1)
+        finally:
+            self._unused.append(file)
+            self._changed.notify_all()
+
+    def _has_room(self, size: int) -> bool:
+        return self._area_size - self._position >= size
+
+    def _make_room(self, size: int) -> bool:
+        """Whether the current area has so many bytes left; when it has not, the other one is begun if it is free."""
+        if self._has_room(size):
+            return True
+        if not self._other_is_free or size > self._area_size - BLOCK:
+            return False
+        full, begun = self._areas[self._current], self._other
+        head = AreaHeader(
+            self.state.journal_id, owner_of(self._storage), self._area_size, self._epoch + 1, self._durable
+        )
+        file = self._unused[-1]  # whoever asks for room waited for one
+        try:  # before an entry of the epoch before is written over: one that is torn would be missed under the old header
+            file.write_at(begun.start + header_offset(head.epoch), encode_area_header(head))
+            file.sync()
+        except DiskWriteError as error:
+            self._give_up(error)
+            return False
+        self._current = 1 - self._current
+        self._epoch, self._sequence, self._durable, self._position = self._epoch + 1, 0, 0, BLOCK
+        begun.partitions = set()
+        self._to_flush = full
+        self._changed.notify_all()
+        return True
+
+    def _parts_of(self, partition: int) -> list[JournalPart]:
+        areas = [self._files[0].read_at(area.start, self._area_size) for area in self._areas]
+        return in_force(self.state, areas).get(partition, [])
+
+    def _give_up(self, error: DiskError) -> None:
+        """Journal nothing any more; the thread makes everything durable where it belongs."""
+        if self._fault is not None:  # the other entry that was under way failed as well
+            return
+        self._fault = error
+        self._log.error("%s: appends are not journaled any more: %s", self.state.path, error)
+        self._changed.notify_all()
+
+    def _retire(self) -> None:
+        """Make every segment durable, and take the mark away."""
+        if self._retired:
+            return
+        for area in self._areas:
+            for path, partition in list(area.unflushed.items()):
+                self._flush(path, partition)
+                area.unflushed.pop(path)
+        self._control.set_journaled(False)
+        self._retired = True
+        remove_state(self._storage)
+        remove_file(self.state.path)
+
+    def _flush(self, path: PurePath, partition: int) -> None:
+        """Make a segment durable; where that fails, or once did, what the journal holds of it is written anew."""
+        segment = self._segments[path]
+        if not segment.doubtful:
+            try:
+                segment.file.sync()
+            except DiskError:
+                segment.doubtful = True
+        if segment.doubtful:
+            write_back(self._storage, self._parts_of(partition), self._control.cluster_key)
+
+    # --- the thread --------------------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(self._has_work)
+                if self._closed:
+                    return
+            if not self.work():
+                return
+
+    def _has_work(self) -> bool:
+        return bool(self._closed or self._fault is not None or self._to_flush is not None or self._unwanted)
+
+    def work(self) -> bool:
+        """What the thread does when there is something to do: flush the segments of the full area, or retire a journal that
+        cannot be written.  False: there will be nothing more to do.
+        """
+        with self._changed:
+            if self._fault is not None:
+                try:
+                    self._retire()
+                except (DamageError, DiskError) as error:
+                    self._log.error("%s: is still wanted, and the next start tries again: %s", self.state.path, error)
+                return False
+            unwanted, self._unwanted = self._unwanted, []
+            _close(unwanted)
+            area, self._to_flush = self._to_flush, None
+            unflushed = [] if area is None else list(area.unflushed.items())
+        for path, partition in unflushed:
+            assert area is not None
+            self._flush_behind(area, path, partition)
+        return True
+
+    def _flush_behind(self, area: _Area, path: PurePath, partition: int) -> None:
+        """Make a segment durable while others are appended to."""
+        with self._changed:
+            segment = self._segments.get(path)
+        if segment is not None and not segment.doubtful:
+            try:
+                segment.file.sync()
+            except DiskError:
+                segment.doubtful = True
+        with self._changed:
+            if segment is None or path not in area.unflushed:  # forgotten meanwhile, and perhaps removed
+                return
+            if segment.doubtful:
+                try:
+                    write_back(self._storage, self._parts_of(partition), self._control.cluster_key)
+                except (DamageError, DiskError) as error:
+                    self._give_up(_as_disk_error(path, error))
+                    return
+            area.unflushed.pop(path)
+            if not segment.doubtful and not any(path in one.unflushed for one in self._areas):
+                self._segments.pop(path).file.close()
+            self._changed.notify_all()
+
+
+def _as_disk_error(path: PurePath, error: WaltzError) -> DiskError:
+    return error if isinstance(error, DiskError) else DiskWriteError(path, None, OSError(errno.EIO, str(error)))
+
+
+def _clear(path: Path, owner: uuid.UUID) -> None:
+    """Remove what an earlier journal of the same directory left under a name.  Raises RefusedError, DiskReadError."""
+    try:
+        header = decode_area_header(disk.read_range(path, 0, BLOCK))
+    except FileNotFoundError:
+        return
+    if header is None or header.owner != owner:
+        what = "a file that is no commit journal" if header is None else "the commit journal of another directory"
+        raise RefusedError(f"{path}: {what} stands there", advice="name another path, or move the file away")
+    disk.unlink(path)

@@ -1,0 +1,172 @@
+"""What a commit journal holds is written where it belongs: before a marked directory is opened, and where a flush failed.
+
+An entry may be written back long after it was made, and often; so whatever makes what it says untrue (a cut, a partition that
+leaves) makes the partition's records durable in the segments first, and has the journal *forget* the partition, durably
+(`engine.storage.commit_journal`).  What only adds to the log needs neither.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePath
+
+from waltzctl.engine.durable import disk
+from waltzctl.engine.errors import DamageError, DiskError, WaltzError
+from waltzctl.engine.log import places
+from waltzctl.engine.storage.control_file import OpenControlFile
+from waltzctl.engine.storage.journal_state import (
+    GIVING_UP,
+    JournalState,
+    owner_of,
+    read_state,
+    remove_state,
+    state_path,
+    write_state,
+)
+from waltzctl.formats.journal_file import (
+    AREAS,
+    BLOCK,
+    JournalPart,
+    PartKind,
+    WriteTo,
+    decode_area_header,
+    read_areas,
+)
+from waltzctl.formats.segment import HEADER_SIZE, SegmentHeader, segment_name
+
+
+def segment_path(storage: PurePath, part: JournalPart | WriteTo) -> PurePath:
+    """The data file in which a part's bytes belong."""
+    return storage / str(part.partition) / segment_name(part.segment)
+
+
+def in_force(state: JournalState, areas: Sequence[bytes]) -> dict[int, list[JournalPart]]:
+    """Every write that still holds, by partition, oldest first.  Raises DamageError where an entry is damaged."""
+    found: dict[int, list[JournalPart]] = {}
+    for read in read_areas(state.journal_id, areas):
+        if read.damage is not None:
+            raise DamageError(
+                f"{state.path}: the commit journal is damaged, at byte {read.damage.position} of the area with epoch"
+                f" {read.epoch}: {read.damage.shown_by}",
+                advice="acknowledged records stand there and perhaps nowhere else: keep the file, and bring them from a replica:"
+                f" {GIVING_UP}, then recover --from",
+            )
+        for entry in read.entries:
+            for part in entry.parts:
+                if part.kind is PartKind.FORGET:
+                    found.pop(part.partition, None)
+                else:
+                    found.setdefault(part.partition, []).append(part)
+    if state.partitions is not None:
+        found = {partition: parts for partition, parts in found.items() if partition in state.partitions}
+    return found
+
+
+def write_back(storage: PurePath, parts: Iterable[JournalPart], cluster_key: uuid.UUID) -> None:
+    """Put writes where they belong, in their order, and make them durable.  Raises DamageError, DiskError.
+
+    Nothing is written unless every segment is there and says of itself what the journal says of it.
+    """
+    by_segment: dict[PurePath, list[JournalPart]] = {}
+    for part in parts:
+        by_segment.setdefault(segment_path(storage, part), []).append(part)
+    for path, of_one in by_segment.items():
+        _check_segment(path, of_one[0], cluster_key)
+    for path, of_one in by_segment.items():
+        with disk.WritableFile.open(path) as file:
+            for part in of_one:
+                file.write_at(part.offset, part.data)
+            file.sync()
+
+
+def _check_segment(path: PurePath, part: JournalPart, cluster_key: uuid.UUID) -> None:
+    try:
+        raw = places.read_range(path, 0, HEADER_SIZE)
+    except FileNotFoundError:
+        what = "is not there"
+    else:
+        header = SegmentHeader.decode(raw) if len(raw) == HEADER_SIZE else None
+        expected = (cluster_key, part.partition, part.segment)
+        if header is not None and (header.cluster_key, header.partition, header.first_transaction_id) == expected:
+            return
+        what = "is another one by its header"
+    raise DamageError(
+        f"{path}: {what}, and the commit journal holds acknowledged records of this segment",
+        advice=f"bring it back as it was; {GIVING_UP}",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PutRight:
+    """What became of the journal of a marked directory.
+
+    `path`: of the journal.  `failed`: partitions whose records could not be written back, and why; the journal is kept for
+    them, and the directory stays marked.
+    """
+
+    path: Path
+    failed: dict[int, WaltzError]
+
+
+def put_right(storage: Path, control: OpenControlFile) -> PutRight | None:
+    """Write back what the journal of a marked directory holds, durably, and take the mark away; None where there is no mark.
+
+    The caller holds the directory's lock, and nothing of its partitions is open.  A crash at any point leaves a directory that
+    is put right the next time.  A journal that another directory made stays: this one is a copy of it, or was moved.  Raises
+    DamageError (no state file, no journal, a damaged one), DiskError; then nothing is changed but what stands in the journal as
+    well.
+    """
+    if not control.journaled:
+        remove_state(storage)  # of a journal that was taken out of force
+        return None
+    state = read_state(storage)
+    if state is None:
+        raise DamageError(
+            f"{state_path(storage)}: is missing, and the control file says that acknowledged records stand in a commit journal",
+            advice=f"put the file back: it names the journal; {GIVING_UP}",
+        )
+    failed: dict[int, WaltzError] = {}
+    for partition, parts in sorted(in_force(state, list(_areas_of(state))).items()):
+        try:
+            write_back(storage, parts, control.cluster_key)
+        except (DamageError, DiskError) as error:
+            failed[partition] = error
+    if failed:
+        write_state(storage, replace(state, partitions=tuple(sorted(failed))))
+    else:
+        control.set_journaled(False)
+        remove_state(storage)
+        if _is_own(storage, state.path):
+            remove_file(state.path)
+    return PutRight(state.path, failed)
+
+
+def _areas_of(state: JournalState) -> Iterator[bytes]:
+    try:
+        size = state.path.stat().st_size // AREAS
+        for number in range(AREAS):
+            yield places.read_range(state.path, number * size, size)
+    except FileNotFoundError as error:
+        raise DamageError(
+            f"{state.path}: is not there, and acknowledged records may stand in this commit journal and nowhere else",
+            advice=f"bring its device back; {GIVING_UP}",
+        ) from error
+
+
+def _is_own(storage: Path, path: Path) -> bool:
+    """Whether nobody else wants a journal: the directory may be a copy, and its original may need it, or be writing it."""
+    if path.is_relative_to(storage):
+        return True
+    with contextlib.suppress(DiskError, FileNotFoundError):
+        header = decode_area_header(disk.read_range(path, 0, BLOCK))
+        return header is not None and header.owner == owner_of(storage)
+    return False
+
+
+def remove_file(path: Path) -> None:
+    """Remove a journal in which nothing stands that is wanted."""
+    with contextlib.suppress(DiskError):
+        disk.unlink(path)

@@ -1,0 +1,619 @@
+"""A commit journal: what was acknowledged is there after a power loss, and what was cut never comes back."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.builders import digest
+from tests.storage.journals import BEFORE, LOG, Journaled, is_marked
+from waltzctl.engine.durable import disk
+from waltzctl.engine.errors import DamageError, DiskWriteError, RefusedError, SyncFailedError
+from waltzctl.engine.storage import commit_journal
+from waltzctl.engine.storage.directory import StorageDirectory
+from waltzctl.engine.storage.journal_state import read_state, state_path
+from waltzctl.formats.journal_file import BLOCK
+from waltzctl.formats.segment import segment_name
+
+
+@pytest.fixture
+def journaled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Journaled]:
+    made = Journaled(tmp_path, monkeypatch)
+    yield made
+    monkeypatch.undo()
+    made.close()
+
+
+def segment(path: Path, partition: int, first: int = 0) -> Path:
+    return path / str(partition) / segment_name(first)
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, name: str, path: Path, *, times: int = 10**6) -> None:
+    """A system call fails for a file, so many times."""
+    real, left = getattr(os, name), [times]
+
+    def call(descriptor: int, *arguments: object) -> object:
+        if left[0] and Path(f"/proc/self/fd/{descriptor}").readlink() == path:
+            left[0] -= 1
+            raise OSError(errno.EIO, "Input/output error")
+        return real(descriptor, *arguments)
+
+    monkeypatch.setattr(os, name, call)
+
+
+def test_what_only_the_journal_has_is_there_after_a_power_loss(journaled: Journaled, tmp_path: Path) -> None:
+    assert journaled.commit({0: 2, 1: 1})
+    assert journaled.commit({0: 1, 2: 3})
+    assert journaled.held() == journaled.acknowledged  # readers see it at once
+    copy = journaled.after_power_loss(tmp_path)
+    assert segment(copy, 0).read_bytes() != segment(journaled.path, 0).read_bytes()
+    assert is_marked(copy)
+    assert journaled.held(copy) == journaled.acknowledged
+    assert not is_marked(copy)
+    assert read_state(copy) is None
+    assert (tmp_path / "journal-after").exists()  # another directory made it, which may want it
+    assert journaled.held(copy) == journaled.acknowledged
+
+
+def test_a_clean_stop_leaves_what_a_node_without_a_journal_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk, "now_ms", lambda: 1_700_000_600_000)
+    kept = {}
+    for name in ("with", "without"):
+        with monkeypatch.context() as patch:
+            (tmp_path / name).mkdir()
+            made = Journaled(tmp_path / name, patch, segment_size_threshold=1500)
+            if name == "without":
+                made.storage.close()
+                made.storage = StorageDirectory.open(made.path, options=made.options)
+            for _ in range(3):
+                if name == "with":
+                    made.commit({0: 1, 1: 2})
+                else:
+                    made.append(0, 1)
+                    made.append(1, 2)
+            made.append(0, 20)  # over the end of a segment
+            made.close()
+            kept[name] = digest(made.path)
+            assert not made.file.exists()
+    assert kept["with"] == kept["without"]
+
+
+def test_the_files_change_hands_only_where_they_must(journaled: Journaled, tmp_path: Path) -> None:
+    """The mark is there before anything is journaled, and its state names journal and id."""
+    state = read_state(journaled.path)
+    assert state is not None
+    assert (state.path, state.partitions, journaled.marked) == (journaled.file, None, True)
+    assert journaled.held(journaled.after_power_loss(tmp_path)) == journaled.acknowledged
+
+
+def test_a_journal_inside_the_directory_moves_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Journaled(tmp_path, monkeypatch)
+    made.storage.close()
+    made.storage = StorageDirectory.open(made.path)
+    made.file = made.path / disk.STATE_DIRECTORY / "journal"
+    made.begin()
+    made.commit({1: 2})
+    assert json.loads(Path(state_path(made.path)).read_text())["path"] == f"{disk.STATE_DIRECTORY}/journal"
+    moved = tmp_path / "moved"
+    shutil.copytree(made.path, moved)
+    segment(moved, 1).write_bytes(made.durable[segment(made.path, 1)])
+    assert made.held(moved) == made.acknowledged
+    monkeypatch.undo()
+    made.close()
+
+
+# --- what makes the journal untrue -----------------------------------------------------------------------------------
+
+
+def test_what_was_cut_does_not_come_back(journaled: Journaled, tmp_path: Path) -> None:
+    journaled.commit({0: 4, 1: 1})
+    journaled.truncate(0, BEFORE + 1)
+    journaled.commit({0: 1, 1: 1})
+    assert len(journaled.acknowledged[0]) == BEFORE + 3
+    assert journaled.held(journaled.after_power_loss(tmp_path)) == journaled.acknowledged
+
+
+def test_what_is_forgotten_is_durable_in_its_segment(journaled: Journaled, monkeypatch: pytest.MonkeyPatch) -> None:
+    journaled.commit({0: 4})
+    path, forget, seen = segment(journaled.path, 0), journaled.journal.forget, []
+
+    def look(partition: int) -> None:
+        seen.append((partition, journaled.durable[path] == path.read_bytes()))
+        forget(partition)
+
+    monkeypatch.setattr(journaled.journal, "forget", look)
+    journaled.truncate(0, BEFORE + 2)
+    assert seen == [(0, True)]
+    assert journaled.durable[path] == path.read_bytes()
+
+
+@pytest.mark.parametrize("delete", [False, True])
+def test_a_partition_that_left_is_not_written_into(journaled: Journaled, tmp_path: Path, delete: bool) -> None:
+    journaled.commit({0: 2, 1: 2})
+    journaled.storage.unassign(0, delete_files=delete)
+    gone = journaled.acknowledged.pop(0)
+    copy = journaled.after_power_loss(tmp_path)
+    assert journaled.held(copy) == journaled.acknowledged
+    assert not is_marked(copy)
+    if not delete:
+        with StorageDirectory.open(copy) as storage:
+            storage.assign(0)
+            assert storage.partition(0).read_range(0, 100) == gone
+
+
+def test_an_end_of_a_segment_and_a_checkpoint_need_no_forgetting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Journaled(tmp_path, monkeypatch, segment_size_threshold=2500)
+    for _ in range(6):
+        made.commit({0: 1, 1: 1}, size=50)
+    made.append(0, 20, size=50)
+    assert len(list(made.path.glob("0/*.seg"))) > 1
+    assert made.commit({0: 1, 2: 1})
+    assert made.held(made.after_power_loss(tmp_path)) == made.acknowledged
+    monkeypatch.undo()
+    made.close()
+
+
+def test_a_session_begins_with_everything_durable(journaled: Journaled, tmp_path: Path) -> None:
+    journaled.commit({0: 3})
+    partition = journaled.storage.partition(0)
+    partition.set_low_water_mark(7, partition.max_transaction_id)
+    assert journaled.durable[segment(journaled.path, 0)] == segment(journaled.path, 0).read_bytes()
+
+
+# --- areas -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_full_area_is_flushed_behind_and_taken_again(journaled: Journaled, tmp_path: Path) -> None:
+    before = dict(journaled.durable)
+    done = 0
+    while journaled.durable == before:
+        assert journaled.commit({0: 1, 1: 1})
+        done += 1
+        if done % 4 == 0:
+            journaled.journal.work()
+        assert done < 100, "the area is never full"
+    assert done > 8  # of 16 blocks one is the header's, and four are kept
+    for _ in range(100):
+        assert journaled.commit({0: 1, 2: 1})
+        journaled.journal.work()
+    assert journaled.held(journaled.after_power_loss(tmp_path)) == journaled.acknowledged
+
+
+def test_without_room_the_segments_are_flushed(journaled: Journaled, tmp_path: Path) -> None:
+    answers = [journaled.commit({0: 1, 1: 1}) for _ in range(40)]
+    count = answers.index(False)
+    assert answers == [True] * count + [False] * (40 - count)
+    assert journaled.held(journaled.after_power_loss(tmp_path)) == journaled.acknowledged
+    journaled.journal.work()
+    assert journaled.commit({0: 1})
+    shutil.rmtree(tmp_path / "after")
+    assert journaled.held(journaled.after_power_loss(tmp_path)) == journaled.acknowledged
+
+
+def test_room_to_forget_is_kept(journaled: Journaled, tmp_path: Path) -> None:
+    while journaled.commit({0: 1, 1: 1, 2: 1}):
+        pass
+    for partition in (0, 1, 2):
+        journaled.truncate(partition, BEFORE - 1)
+    assert journaled.held(journaled.after_power_loss(tmp_path)) == journaled.acknowledged
+
+
+def test_where_there_is_none_the_cut_is_refused(
+    journaled: Journaled, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    while journaled.commit({0: 1, 1: 1}):
+        pass
+    monkeypatch.setattr(commit_journal, "_PATIENCE", 0.01)
+    while journaled.journal._has_room(BLOCK):
+        with journaled.journal._changed:
+            journaled.journal._put(forgotten=[99])
+    with pytest.raises(DiskWriteError, match="neither area has room"):
+        journaled.storage.partition(0).truncate(BEFORE)
+    assert journaled.held(journaled.after_power_loss(tmp_path)) == journaled.acknowledged
+    journaled.journal.work()
+    journaled.storage.reopen(0)
+    journaled.truncate(0, BEFORE)
+    shutil.rmtree(tmp_path / "after")
+    assert journaled.held(journaled.after_power_loss(tmp_path)) == journaled.acknowledged
+
+
+@pytest.mark.parametrize(("size", "journaled_"), [(-1, True), (0, True), (1, False)])
+def test_what_is_long_is_flushed_where_it_belongs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, journaled_: bool
+) -> None:
+    made = Journaled(tmp_path, monkeypatch, area_size=1 << 20)
+    monkeypatch.setattr(commit_journal, "MOST_IN_ENTRY", 10_040)  # with what a record has beside its data
+    assert made.commit({0: 1}, size=10_000 + size) == journaled_
+    monkeypatch.undo()
+    made.close()
+
+
+def test_what_no_area_could_hold_begins_none(journaled: Journaled) -> None:
+    size = journaled.area_size - 6 * BLOCK
+    assert journaled.commit({0: 1}, size=size - 200)
+    assert not journaled.commit({0: 1}, size=size + BLOCK)
+    assert journaled.journal._epoch == 1
+
+
+# --- failures --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("call", ["pwrite", "fdatasync"])
+def test_a_journal_that_fails_is_done_without(
+    journaled: Journaled, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, call: str
+) -> None:
+    journaled.commit({0: 2, 1: 1})
+    failing(monkeypatch, call, journaled.file)
+    assert not journaled.commit({0: 1, 2: 1})
+    assert journaled.journal.fault is not None
+    assert not journaled.commit({0: 1})
+    with pytest.raises(DiskWriteError):  # nobody knows yet what an opening would write back
+        journaled.storage.partition(1).truncate(BEFORE - 1)
+    assert not journaled.journal.work()
+    assert not journaled.marked
+    assert journaled.held(journaled.after_power_loss(tmp_path)) == journaled.acknowledged
+    journaled.storage.reopen(1)
+    journaled.truncate(1, BEFORE - 1)
+    shutil.rmtree(tmp_path / "after")
+    assert journaled.held(journaled.after_power_loss(tmp_path)) == journaled.acknowledged
+
+
+def test_a_segment_that_could_not_be_synced_is_written_again(
+    journaled: Journaled, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    while journaled.journal._to_flush is None:
+        journaled.commit({0: 1, 1: 1})
+    damaged = segment(journaled.path, 0)
+    whole = damaged.read_bytes()
+    damaged.write_bytes(journaled.durable[damaged] + bytes(len(whole) - len(journaled.durable[damaged])))
+    failing(monkeypatch, "fdatasync", damaged, times=1)  # a second one would succeed, without what was lost
+    journaled.journal.work()
+    assert damaged.read_bytes() == whole
+    assert journaled.journal.fault is None
+    assert journaled.commit({0: 1})
+    assert journaled.held(journaled.after_power_loss(tmp_path)) == journaled.acknowledged
+
+
+def test_a_segment_that_cannot_be_synced_keeps_the_journal(
+    journaled: Journaled, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    while journaled.journal._to_flush is None:
+        journaled.commit({0: 1, 1: 1})
+    with monkeypatch.context() as patch:
+        failing(patch, "fdatasync", segment(journaled.path, 0))
+        assert journaled.journal.work()
+        assert journaled.journal.fault is not None
+        assert not journaled.journal.work()
+    assert journaled.marked
+    assert journaled.held(journaled.after_power_loss(tmp_path)) == journaled.acknowledged
+
+
+def test_a_partition_whose_sync_failed_is_opened_with_what_the_journal_has(
+    journaled: Journaled, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    journaled.commit({0: 3})
+    path = segment(journaled.path, 0)
+    with monkeypatch.context() as patch:
+        failing(patch, "fdatasync", path)
+        with pytest.raises(SyncFailedError):
+            journaled.storage.partition(0).append(journaled.records(0, 1))
+    path.write_bytes(journaled.durable[path])  # the system lets go of what it could not write
+    journaled.storage.reopen(0)
+    assert journaled.held() == journaled.acknowledged
+    assert journaled.commit({0: 1, 1: 1})
+    assert journaled.held(journaled.after_power_loss(tmp_path)) == journaled.acknowledged
+
+
+def test_a_failed_partition_that_leaves_takes_its_records_along(
+    journaled: Journaled, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    journaled.commit({0: 3, 1: 1})
+    path = segment(journaled.path, 0)
+    with monkeypatch.context() as patch:
+        failing(patch, "fdatasync", path)
+        with pytest.raises(SyncFailedError):
+            journaled.storage.partition(0).append(journaled.records(0, 1))
+    path.write_bytes(journaled.durable[path])
+    journaled.storage.unassign(0, delete_files=False)
+    copy = journaled.after_power_loss(tmp_path)
+    gone = journaled.acknowledged.pop(0)
+    assert journaled.held(copy) == journaled.acknowledged
+    with StorageDirectory.open(copy) as storage:
+        storage.assign(0)
+        assert storage.partition(0).read_range(0, 100) == gone
+
+
+@pytest.mark.parametrize("delete", [False, True])
+def test_a_damaged_partition_that_leaves_is_forgotten(
+    journaled: Journaled, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, delete: bool
+) -> None:
+    """Otherwise the journal would be kept for ever for files that are gone."""
+    journaled.commit({0: 3, 1: 1})
+    with monkeypatch.context() as patch:
+        failing(patch, "fdatasync", segment(journaled.path, 0))
+        with pytest.raises(SyncFailedError):
+            journaled.storage.partition(0).append(journaled.records(0, 1))
+    with segment(journaled.path, 0).open("r+b") as file:
+        file.seek(140)
+        file.write(b"\xff\xff\xff")
+    assert journaled.storage.reopen(0).quarantined
+    journaled.storage.unassign(0, delete_files=delete)
+    del journaled.acknowledged[0]
+    copy = journaled.after_power_loss(tmp_path)
+    assert journaled.held(copy) == journaled.acknowledged
+    assert not is_marked(copy)
+
+
+def test_a_stop_that_cannot_flush_leaves_the_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Journaled(tmp_path, monkeypatch)
+    made.commit({0: 1, 1: 2})
+    with monkeypatch.context() as patch:
+        failing(patch, "fdatasync", segment(made.path, 1))
+        with pytest.raises(SyncFailedError):
+            made.close()
+    assert made.marked
+    assert made.held(made.path) == made.acknowledged
+    assert not made.marked
+
+
+# --- opening a marked directory --------------------------------------------------------------------------------------
+
+
+def lose_state(copy: Path, journal: Path) -> None:
+    Path(state_path(copy)).unlink()
+
+
+def lose_journal(copy: Path, journal: Path) -> None:
+    journal.unlink()
+
+
+def half_state(copy: Path, journal: Path) -> None:
+    path = Path(state_path(copy))
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def damaged_entry(copy: Path, journal: Path) -> None:
+    raw = bytearray(journal.read_bytes())
+    raw[BLOCK + 60] ^= 1
+    journal.write_bytes(raw)
+
+
+@pytest.mark.parametrize("injury", [lose_state, lose_journal, half_state, damaged_entry])
+def test_what_cannot_be_written_back_is_refused_and_nothing_changes(
+    journaled: Journaled, tmp_path: Path, injury: Callable[[Path, Path], None]
+) -> None:
+    for _ in range(3):
+        journaled.commit({0: 1, 1: 1})
+    copy = journaled.after_power_loss(tmp_path)
+    injury(copy, tmp_path / "journal-after")
+    before = digest(copy)
+    with pytest.raises(DamageError, match="journal") as told:
+        StorageDirectory.open(copy)
+    assert "recover --forget-journal" in (told.value.advice or "")
+    assert digest(copy) == before
+
+
+@pytest.mark.parametrize("what", ["gone", "another"])
+def test_a_segment_that_is_not_the_journals_fails_its_partition_alone(
+    journaled: Journaled, tmp_path: Path, what: str
+) -> None:
+    journaled.commit({0: 1, 1: 2})
+    copy = journaled.after_power_loss(tmp_path)
+    path, kept = segment(copy, 1), tmp_path / "kept"
+    shutil.copy(path, kept)
+    if what == "gone":
+        path.unlink()
+    else:
+        raw = bytearray(path.read_bytes())
+        raw[20] ^= 1  # the cluster key
+        path.write_bytes(raw)
+    with StorageDirectory.open(copy) as storage:
+        assert [n for n, one in storage.partitions.items() if one.quarantined] == [1]
+        assert storage.put_right is not None
+        assert list(storage.put_right.failed) == [1]
+        assert any("commit journal holds acknowledged records" in one.message for one in storage.partition(1).findings)
+        assert storage.partition(0).read_range(0, 100) == journaled.acknowledged[0]
+        storage.partition(0).truncate(BEFORE - 1)  # and what is cut meanwhile stays cut
+        with pytest.raises(RefusedError, match="still holds records"):
+            storage.begin_journal(tmp_path / "new", log=LOG)
+    assert is_marked(copy)
+    shutil.copy(kept, path)
+    held = journaled.held(copy)
+    assert held == {**journaled.acknowledged, 0: journaled.acknowledged[0][:BEFORE]}
+    assert not is_marked(copy)
+
+
+def test_a_journal_that_is_no_longer_in_force_is_not_looked_at(journaled: Journaled, tmp_path: Path) -> None:
+    """The mark went, and the process died before the state file did: a release may have changed the directory since."""
+    journaled.commit({0: 2})
+    copy = journaled.after_power_loss(tmp_path)
+    state = Path(state_path(copy)).read_bytes()
+    journal = (tmp_path / "journal-after").read_bytes()
+    with StorageDirectory.open(copy) as storage:
+        storage.partition(0).truncate(BEFORE)
+    Path(state_path(copy)).write_bytes(state)
+    (tmp_path / "journal-after").write_bytes(journal)
+    with StorageDirectory.open(copy) as storage:
+        assert storage.put_right is None
+        assert storage.partition(0).max_transaction_id == BEFORE
+    assert not Path(state_path(copy)).exists()
+
+
+def test_one_journal_is_for_one_directory(
+    journaled: Journaled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    second = Journaled(other, monkeypatch)
+    second.storage.close()
+    second.storage = StorageDirectory.open(second.path)
+    with pytest.raises(RefusedError, match="of another directory"):
+        second.storage.begin_journal(journaled.file, log=LOG)
+    (tmp_path / "text").write_text("notes")
+    with pytest.raises(RefusedError, match="no commit journal"):
+        second.storage.begin_journal(tmp_path / "text", log=LOG)
+    assert (tmp_path / "text").read_text() == "notes"
+    second.close()
+
+
+def test_what_an_earlier_journal_of_the_directory_left_is_replaced(journaled: Journaled) -> None:
+    left = journaled.file.read_bytes()
+    journaled.storage.close()
+    journaled.file.write_bytes(left)
+    journaled.storage = StorageDirectory.open(journaled.path)
+    journaled.begin()
+    assert journaled.commit({0: 1})
+    assert journaled.file.read_bytes() != left
+
+
+def test_a_journal_that_cannot_be_made_leaves_nothing(journaled: Journaled, tmp_path: Path) -> None:
+    journaled.storage.close()
+    journaled.storage = StorageDirectory.open(journaled.path)
+    before = digest(journaled.path)
+    with pytest.raises(DiskWriteError):
+        journaled.storage.begin_journal(tmp_path / "none" / "journal", log=LOG)
+    assert (journaled.storage.journal, digest(journaled.path), journaled.marked) == (None, before, False)
+
+
+# --- several at once -------------------------------------------------------------------------------------------------
+
+
+def test_two_passes_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their entries are flushed at the same time; none is acknowledged by the other's flush."""
+    made = Journaled(tmp_path, monkeypatch, partitions=4)
+    monkeypatch.setattr(disk, "observer", None)
+    real, inside, met = os.fdatasync, [], threading.Event()
+
+    def sync(descriptor: int) -> None:
+        if Path(f"/proc/self/fd/{descriptor}").readlink() == made.file:
+            inside.append(descriptor)
+            if len(inside) == 2:
+                met.set()
+            met.wait(5)
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fdatasync", sync)
+    threads = [threading.Thread(target=made.commit, args=({2 * n: 1, 2 * n + 1: 1},)) for n in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert met.is_set()
+    assert len(set(inside)) == 2
+    monkeypatch.undo()
+    assert made.journal._durable == 2
+    assert made.held(made.after_power_loss(tmp_path)) == made.acknowledged
+    made.close()
+
+
+def test_a_pass_does_not_believe_in_a_journal_that_another_one_found_broken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both flush at the same time, and only one is told of the failure."""
+    made = Journaled(tmp_path, monkeypatch, partitions=4)
+    real, second, failed = os.fdatasync, threading.Event(), threading.Event()
+    lock, inside = threading.Lock(), []
+
+    def sync(descriptor: int) -> None:
+        if Path(f"/proc/self/fd/{descriptor}").readlink() == made.file:
+            with lock:
+                inside.append(descriptor)
+                mine = len(inside)
+            if mine == 1:
+                second.wait(5)
+                raise OSError(errno.EIO, "Input/output error")
+            second.set()
+            failed.wait(5)
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fdatasync", sync)
+    answers = []
+
+    def first() -> None:
+        answers.append(made.commit({0: 1}))
+        failed.set()
+
+    threads = [threading.Thread(target=first), threading.Thread(target=lambda: answers.append(made.commit({1: 1})))]
+    for thread in threads:
+        thread.start()
+        while not inside:
+            threading.Event().wait(0.005)
+    for thread in threads:
+        thread.join(10)
+    assert answers == [False, False]
+    monkeypatch.undo()
+    made.close()
+
+
+OPERATIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("commit"), st.dictionaries(st.integers(0, 2), st.integers(1, 3), min_size=1)),
+        st.tuples(st.just("append"), st.integers(0, 2)),
+        st.tuples(st.just("truncate"), st.integers(0, 2)),
+        st.tuples(st.just("session"), st.integers(0, 2)),
+        st.tuples(st.just("reopen"), st.integers(0, 2)),
+        st.tuples(st.just("again"), st.integers(0, 2)),
+        st.tuples(st.just("work"), st.none()),
+        st.tuples(st.just("restart"), st.none()),
+    ),
+    max_size=30,
+)
+
+
+@given(OPERATIONS)
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_was_done(tmp_path_factory: pytest.TempPathFactory, operations: list[tuple[str, object]]) -> None:
+    place = tmp_path_factory.mktemp("life")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        made = Journaled(place, monkeypatch, segment_size_threshold=2000)
+        for number, (operation, value) in enumerate(operations):
+            live(made, operation, value)
+            if number % 7 == 0 or number == len(operations) - 1:
+                (place / str(number)).mkdir()
+                assert made.held(made.after_power_loss(place / str(number))) == made.acknowledged
+        assert made.held() == made.acknowledged
+        made.close()
+    assert made.held(made.path) == made.acknowledged
+
+
+def live(made: Journaled, operation: str, value: object) -> None:
+    """One step of a drawn life."""
+    match operation, value:
+        case "commit", dict(counts):
+            ends = {n: made.storage.partition(n).segments[-1].end for n in counts}
+            for partition in [n for n in counts if ends[n] > 1500]:
+                made.append(partition, counts.pop(partition))
+            if counts:
+                made.commit(counts)
+        case "append", int(partition):
+            made.append(partition, 2)
+        case "truncate", int(partition):
+            mark = made.storage.partition(partition).local_low_water_mark
+            made.truncate(partition, max(mark, len(made.acknowledged[partition]) - 3))
+        case "session", int(partition):
+            one = made.storage.partition(partition)
+            one.set_low_water_mark(one.session_id + 1, max(one.max_transaction_id, one.low_water_mark))
+        case "reopen", int(partition):
+            made.storage.reopen(partition)
+        case "again", int(partition):
+            made.storage.unassign(partition, delete_files=False)
+            made.storage.assign(partition)
+        case "work", _:
+            made.journal.work()
+        case "restart", _:
+            made.close()
+            made.storage = StorageDirectory.open(made.path, options=made.options)
+            made.begin()
