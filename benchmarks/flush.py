@@ -11,16 +11,13 @@ writes as much to the same file system meanwhile.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import logging
 import statistics
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-from generated import workplace
+from generated import noise, workplace
 
 from waltzctl.engine.durable.disk import WritableFile
 from waltzctl.engine.durable.file_system import FileSystem
@@ -29,29 +26,6 @@ from waltzctl.engine.durable.flusher import Flusher
 FLUSHES = 60
 """Of each way in a round."""
 RECORD, ENTRY = bytes(140), bytes(8)
-NOISE = """
-import os, sys, time
-file = os.open(sys.argv[1], os.O_CREAT | os.O_RDWR)
-data, number = os.urandom(1 << 20), 0
-while True:
-    os.pwrite(file, data, number % 512 << 20)
-    number += 1
-    time.sleep(1 / float(sys.argv[2]))
-"""
-
-
-@contextlib.contextmanager
-def noise(place: Path, megabytes: float) -> Iterator[None]:
-    """Somebody else who writes."""
-    if not megabytes:
-        yield
-        return
-    other = subprocess.Popen([sys.executable, "-c", NOISE, str(place / "noise"), str(megabytes)])
-    try:
-        yield
-    finally:
-        other.kill()
-        other.wait()
 
 
 class Files:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import subprocess
+import sys
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -29,6 +31,15 @@ from waltzctl.formats.segment import (
 KEY = uuid.UUID("b3c4b3c4-0000-4000-8000-000000000001")
 CREATED = 1_700_000_000_000
 BATCH = 4 << 20
+_NOISE = """
+import os, sys, time
+file = os.open(sys.argv[1], os.O_CREAT | os.O_RDWR)
+data, number = os.urandom(1 << 20), 0
+while True:
+    os.pwrite(file, data, number % 512 << 20)
+    number += 1
+    time.sleep(1 / float(sys.argv[2]))
+"""
 
 
 def make_storage(path: Path, *, size: int, record_size: int, segment_size: int = 256 << 20) -> int:
@@ -93,3 +104,17 @@ def workplace(given: Path | None, needed: int) -> Iterator[Path]:
         yield place
     finally:
         shutil.rmtree(place)
+
+
+@contextmanager
+def noise(place: Path, megabytes: float) -> Iterator[None]:
+    """Somebody else writes so many megabytes a second to the same file system meanwhile."""
+    if not megabytes:
+        yield
+        return
+    other = subprocess.Popen([sys.executable, "-c", _NOISE, str(place / "noise"), str(megabytes)])
+    try:
+        yield
+    finally:
+        other.kill()
+        other.wait()

@@ -2,7 +2,7 @@
 
     python benchmarks/node.py [--quick] [--cells PATTERN,...] [--rounds 3] [--seconds 1.5] [--tls on|off|both]
                               [--client released|ours|both] [--json FILE] [--directory DIR] [--profile] [--only ours]
-                              [--flush-delay-ms MS]
+                              [--flush-delay-ms MS] [--journal] [--noise MEGABYTES_A_SECOND]
 
 A cell is ``append PxRxDxF`` or ``read PxRxDxF``: partitions, records in a request (or asked for), bytes of data in a record,
 requests in flight for each partition; ``--cells 'append 1x1x*'`` chooses by pattern.  Both nodes run all the time; each
@@ -11,6 +11,9 @@ are medians of the rounds, and so are both latencies, in milliseconds.  The rele
 the released node.
 
 ``--flush-delay-ms 1`` makes every flush of both nodes take a millisecond longer (``slow_flush.c``), as on a slower disk.
+
+``--journal`` gives our node a commit journal, on the same device.  ``--noise``: somebody else writes as much to the same file
+system meanwhile.
 
 ``--profile`` measures our node alone, with a sampling thread in it (it costs some of the speed), and prints for each cell
 where its threads are and how much processor time each has taken.
@@ -37,7 +40,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import loads
-from generated import workplace
+from generated import noise, workplace
 from loads import Cell, Figures
 from running_nodes import PARTITIONS, RunningNode, start_ours, start_released
 from sampled_report import report
@@ -150,7 +153,7 @@ def running(
     nodes: list[RunningNode] = []
     try:
         delay = arguments.flush_delay_ms
-        nodes.append(start_ours(place, tls=tls, profile=profile, flush_delay_ms=delay))
+        nodes.append(start_ours(place, tls=tls, profile=profile, flush_delay_ms=delay, journal=arguments.journal))
         if not only_ours:
             nodes.append(start_released(place, tls=tls, flush_delay_ms=delay))
         for node in nodes:
@@ -292,12 +295,14 @@ def main() -> None:
     parser.add_argument("--client", choices=("released", "ours", "both"), default="both")
     parser.add_argument("--only", choices=("ours",))
     parser.add_argument("--flush-delay-ms", type=float, default=0.0, metavar="MS")
+    parser.add_argument("--journal", action="store_true")
+    parser.add_argument("--noise", type=float, default=0.0, metavar="MEGABYTES_A_SECOND")
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--directory", type=Path)
     arguments = parser.parse_args()
     cells = chosen(arguments)
-    with workplace(arguments.directory, NEEDED) as place:
+    with workplace(arguments.directory, NEEDED) as place, noise(place, arguments.noise):
         flush, slow_flush = flush_milliseconds(place)
         print(f"one write of 4 KiB and fdatasync: {flush:.3f} ms, 99th percentile {slow_flush:.3f} ms")
         print(

@@ -134,8 +134,13 @@ def slower_flushes(place: Path, milliseconds: float) -> dict[str, str]:
     return environment
 
 
-def start_ours(place: Path, *, tls: bool, profile: Path | None = None, flush_delay_ms: float = 0.0) -> RunningNode:
-    """Our node on a new directory; with `profile` a sampling thread beside it writes what it saw there at the end."""
+def start_ours(
+    place: Path, *, tls: bool, profile: Path | None = None, flush_delay_ms: float = 0.0, journal: bool = False
+) -> RunningNode:
+    """Our node on a new directory; with `profile` a sampling thread beside it writes what it saw there at the end.
+
+    `journal`: with a commit journal on the same device.
+    """
     directory = place / "ours"
     _run("create-cluster", directory, "--partitions", PARTITIONS, "--layout", "released", "--key", KEY)
     ready, log = place / "ours.ready", place / "ours.log"
@@ -146,6 +151,7 @@ def start_ours(place: Path, *, tls: bool, profile: Path | None = None, flush_del
     command = [sys.executable, *program, "serve", directory, "--port", port, "--admin-port", admin_port]
     command += ["--http-port", "off", "--segment-size", SEGMENT_SIZE, "--ready-file", ready, "--log-level", "warning"]
     command += [] if tls else ["--plaintext"]
+    command += ["--journal", place / "journal"] if journal else []
     with log.open("wb") as output:
         process = subprocess.Popen(
             [*map(str, command)],

@@ -90,6 +90,13 @@ FILES = (
         "What waltzctl keeps: lock, availability marks, quarantine, journal, partitions that were taken away.",
     ),
     (
+        ".waltzctl/commit-journal.json",
+        (
+            "Where the commit journal of serve --journal is. It is there while the control file says that acknowledged records"
+            " may stand in the journal only; a release does not start then."
+        ),
+    ),
+    (
         f".waltzctl/{FENCE_FILE_NAME}",
         (
             "For each partition the highest session that a node let in, so that a restart lets no older one in again. The"

@@ -3,7 +3,8 @@
 The release's health check is constant (weakness S8).  Here the disk is asked to take a new file and make it durable, on a thread
 of its own, so that a stuck disk is told and never makes anybody wait.  What is unhealthy is what needs an operator: a disk
 that refuses, is read-only, nearly full or stuck; a partition that damage or the disk keeps out of sessions; a queue that does
-not move; a port that does not listen.  Partitions that are switched off, or that nobody assigned, are not.
+not move; a port that does not listen; a commit journal that could not be written.  Partitions that are switched off, or that
+nobody assigned, are not.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from waltzctl.engine.net.single_flight import OverdueError, SingleFlight
@@ -59,18 +61,38 @@ class PortHealth:
 
 
 @dataclass(frozen=True, slots=True)
+class JournalHealth:
+    """The commit journal of a node that was given one.  `fault` None: appends are journaled."""
+
+    path: Path
+    fault: str | None
+
+    @property
+    def problem(self) -> str | None:
+        """What is wrong, and what to do."""
+        if self.fault is None:
+            return None
+        return (
+            f"{self.path}: the commit journal is not used any more: {self.fault}; appends go on with flushes of their segments;"
+            " replace the device and restart the node"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class NodeHealthReport:
-    """Everything that was looked at."""
+    """Everything that was looked at.  `journal` None: the node has no commit journal."""
 
     disk: DiskHealth
     partitions: tuple[PartitionHealth, ...]
     ports: tuple[PortHealth, ...]
     draining: bool = False
+    journal: JournalHealth | None = None
 
     @property
     def problems(self) -> tuple[str, ...]:
         """What is wrong, in sentences; empty when the node is well."""
         found = [self.disk.problem] if self.disk.problem else []
+        found += [self.journal.problem] if self.journal is not None and self.journal.problem else []
         found += [one.problem for one in self.partitions if one.problem]
         found += [
             f"the {port.name} port does not listen; restart the node" for port in self.ports if not port.listening
@@ -86,7 +108,7 @@ class NodeHealthReport:
 
     def message(self) -> str:
         """A JSON text: the release's key ``storage`` with its text ``true`` or ``false``, then the details."""
-        details = {
+        details: dict[str, object] = {
             "storage": "true" if self.healthy else "false",
             "problems": self.problems,
             "disk": {
@@ -106,6 +128,8 @@ class NodeHealthReport:
             },
             "ports": {port.name: port.listening for port in self.ports},
         }
+        if self.journal is not None:
+            details["journal"] = {"path": str(self.journal.path), "fault": self.journal.fault}
         return json.dumps(details, separators=(",", ":"))
 
     def document(self) -> dict[str, dict[str, bool | str]]:
@@ -151,6 +175,7 @@ class Health:
             tuple(self._partition(number) for number in sorted(self._storage.partitions)),
             tuple(PortHealth(name, listening) for name, listening in self._ports().items()),
             self._draining.is_set(),
+            self._journal(),
         )
         return self.last
 
@@ -169,6 +194,12 @@ class Health:
         except RuntimeError as error:
             return DiskHealth(None, None, f"the disk cannot be looked at: {error}")
         return DiskHealth(state.free_bytes, state.seconds, state.problem)
+
+    def _journal(self) -> JournalHealth | None:
+        journal = self._storage.journal
+        if journal is None:
+            return None
+        return JournalHealth(journal.path, None if journal.fault is None else str(journal.fault))
 
     def _partition(self, number: int) -> PartitionHealth:
         partition = self._storage.partitions.get(number)

@@ -150,12 +150,32 @@ class Node:
                 options=options.storage,
             )
             self._tell_mended(storage)
+            try:
+                self._begin_journal(storage)
+            except BaseException:
+                storage.close()
+                raise
             return storage, context
 
         return await _in_thread(open_it, name="node-start", undo=lambda made: made[0].close())
 
+    def _begin_journal(self, storage: StorageDirectory) -> None:
+        if self.options.journal is None:
+            return
+        if (
+            storage.put_right is not None and storage.put_right.failed
+        ):  # one partition keeps no others from being served
+            self._log.error("appends are not journaled until %s could be written back", storage.put_right.path)
+            return
+        journal = storage.begin_journal(self.options.journal, log=self._log)
+        self._log.info("the commit journal %s is in force", journal.path)
+
     def _tell_mended(self, storage: StorageDirectory) -> None:
         """What the start changed without having been asked for it."""
+        if storage.put_right is not None:
+            self._log.warning("what the commit journal %s held was written back", storage.put_right.path)
+            for number, error in storage.put_right.failed.items():
+                self._log.error("partition %d: the commit journal is kept for it: %s", number, error)
         for entry in storage.taken_back:
             self._log.warning("the repair %s was interrupted; it was taken back, byte for byte", entry)
         for partition in storage.partitions.values():

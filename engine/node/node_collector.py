@@ -39,13 +39,17 @@ _GAUGES = (
 
 @dataclass(frozen=True, slots=True)
 class NodeSurroundings:
-    """What is shown besides the metrics.  `connections`: port name and open connections; bytes are None where unknown."""
+    """What is shown besides the metrics.  `connections`: port name and open connections; bytes are None where unknown.
+
+    `journal`: whether appends are journaled; None where no commit journal is configured.
+    """
 
     healthy: bool | None = None
     connections: Sequence[tuple[str, int]] = ()
     free_bytes: int | None = None
     quarantined: frozenset[int] = frozenset()
     failed: frozenset[int] = frozenset()
+    journal: bool | None = None
 
     @classmethod
     def of(cls, report: NodeHealthReport, connections: Sequence[tuple[str, int]]) -> NodeSurroundings:
@@ -56,6 +60,7 @@ class NodeSurroundings:
             free_bytes=report.disk.free_bytes,
             quarantined=frozenset(one.partition for one in report.partitions if one.quarantined),
             failed=frozenset(one.partition for one in report.partitions if one.failed),
+            journal=None if report.journal is None else report.journal.fault is None,
         )
 
 
@@ -88,6 +93,8 @@ class NodeCollector(Collector):
             yield _gauge("healthy", "Whether the last health check found nothing wrong", int(surroundings.healthy))
         if surroundings.free_bytes is not None:
             yield _gauge("disk_free_bytes", "Bytes that may still be written to the disk", surroundings.free_bytes)
+        if surroundings.journal is not None:
+            yield _gauge("journal", "Whether appends are made durable by the commit journal", int(surroundings.journal))
         connections = GaugeMetricFamily(f"{_PREFIX}_connections", "Open connections", labels=["port"])
         for port, count in surroundings.connections:
             connections.add_metric([port], count)

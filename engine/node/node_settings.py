@@ -153,6 +153,15 @@ class NodeOptions:
     insecure: bool = insecure_setting()
     tls: TlsOptions = group(TlsOptions, key="storage.", reloadable=True)
     storage: StorageOptions = group(StorageOptions)
+    journal: Path | None = setting(
+        "file of a commit journal, best on a device of its own: small appends are durable there with one flush for all"
+        " partitions, and their segments are flushed behind it",
+        PATH,
+        default=None,
+        unless="none",
+        key="waltzctl.journal",
+        option=Option(),
+    )
     zookeeper: ZooKeeperOptions | None = group(
         ZooKeeperOptions, wanted_by=("connect_string", "cluster_root", "session_timeout")
     )

@@ -18,6 +18,7 @@ from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.wire.records import WireRecord
 
 PROJECT = Path(__file__).resolve().parents[2]
+READ_AT_ONCE = 500
 
 
 class ServedNode:
@@ -33,13 +34,13 @@ class ServedNode:
         self.port = self.admin_port = 0
         self.http_port: int | None = None
 
-    def start(self) -> None:
-        """Start it on free ports and wait until all of them answer."""
+    def start(self, *more: str) -> None:
+        """Start it on free ports, perhaps with more options, and wait until all of them answer."""
         self._starts += 1
         self._ready.unlink(missing_ok=True)
         command = [
             sys.executable, "-m", "waltzctl", "serve", str(self.directory), "--port", "0", "--plaintext",
-            "--ready-file", str(self._ready), *self._arguments,
+            "--ready-file", str(self._ready), *self._arguments, *more,
         ]  # fmt: skip
         running = self._stage.start(f"node-{self._starts}", command, env={"PYTHONPATH": str(PROJECT)})
         wait_until(self._ready.exists, "the node is ready", of=running)
@@ -120,3 +121,34 @@ async def load(
     async with asyncio.TaskGroup() as feeders:
         for ledger in ledgers:
             feeders.create_task(feed(ledger))
+
+
+async def take_stock(node: ServedNode, session: int, ledgers: Sequence[Ledger]) -> None:
+    """Begin a session as a log server does; what is there goes from the last acknowledged to at most the last sent."""
+    client = await node.client()
+    for ledger in ledgers:
+        await client.last_session_info(session, ledger.partition)
+        there = await client.max_transaction_id(session, ledger.partition)
+        assert there >= ledger.acknowledged, f"partition {ledger.partition}: acknowledged transactions are lost"
+        assert there <= ledger.sent, f"partition {ledger.partition}: transactions that nobody sent"
+        tail = await client.records(session, ledger.partition, ledger.acknowledged + 1, READ_AT_ONCE)
+        assert list(tail) == [record_of(ledger.partition, record.transaction_id) for record in tail]
+        ledger.acknowledged = ledger.sent = there
+        if session % 3 == 0:
+            await client.set_low_water_mark(session, ledger.partition, there)
+    await client.close()
+
+
+async def compare_everything(node: ServedNode, session: int, ledgers: Sequence[Ledger]) -> None:
+    """Every record up to the last acknowledged one is there, in its order, and is what was sent."""
+    client = await node.client()
+    for ledger in ledgers:
+        following = 0
+        while following <= ledger.acknowledged:
+            found = await client.records(session, ledger.partition, following, READ_AT_ONCE)
+            assert found, f"partition {ledger.partition}: nothing at transaction {following}"
+            for record in found:
+                assert record == record_of(ledger.partition, following)
+                following += 1
+        assert following == ledger.acknowledged + 1
+    await client.close()

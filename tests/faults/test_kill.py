@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.served import Ledger, ServedNode, load, record_of
+from tests.faults.served import Ledger, ServedNode, compare_everything, load, take_stock
 from tests.interop.processes import Stage
 from waltzctl.engine.inspect.verify import VerifyOptions, verify
 from waltzctl.engine.storage.directory import create_cluster
@@ -18,7 +18,6 @@ from waltzctl.formats.control import Layout
 PARTITIONS = 4
 KILLS = 4
 KILLS_WHEN_LONG = 200
-READ_AT_ONCE = 500
 
 
 @pytest.fixture
@@ -51,8 +50,8 @@ def _kill_again_and_again(stage: Stage, tmp_path: Path, layout: Layout, kills: i
         asyncio.run(_load_and_kill(node, session, ledgers, source))
         lost_requests += sum(ledger.sent > ledger.acknowledged for ledger in ledgers)
     node.start()
-    asyncio.run(_take_stock(node, kills + 1, ledgers))
-    asyncio.run(_compare_everything(node, kills + 1, ledgers))
+    asyncio.run(take_stock(node, kills + 1, ledgers))
+    asyncio.run(compare_everything(node, kills + 1, ledgers))
     assert node.stop() == 0
     *findings, summary = verify([directory], VerifyOptions(exclusive=True))
     assert (findings, summary.status) == ([], "clean")
@@ -61,7 +60,7 @@ def _kill_again_and_again(stage: Stage, tmp_path: Path, layout: Layout, kills: i
 
 
 async def _load_and_kill(node: ServedNode, session: int, ledgers: list[Ledger], source: random.Random) -> None:
-    await _take_stock(node, session, ledgers)
+    await take_stock(node, session, ledgers)
     client = await node.client()
     sizes = [source.choice((1, 1, 1, 10, 100, 700)) for _ in range(20)]
     loading = asyncio.create_task(load(client, session, ledgers, sizes, in_flight=source.choice((1, 8, 40))))
@@ -71,34 +70,4 @@ async def _load_and_kill(node: ServedNode, session: int, ledgers: list[Ledger], 
     assert not loading.done(), "the load ended by itself"
     node.kill()
     await loading
-    await client.close()
-
-
-async def _take_stock(node: ServedNode, session: int, ledgers: list[Ledger]) -> None:
-    """Begin a session as a log server does; what is there goes from the last acknowledged to at most the last sent."""
-    client = await node.client()
-    for ledger in ledgers:
-        await client.last_session_info(session, ledger.partition)
-        there = await client.max_transaction_id(session, ledger.partition)
-        assert there >= ledger.acknowledged, f"partition {ledger.partition}: acknowledged transactions are lost"
-        assert there <= ledger.sent, f"partition {ledger.partition}: transactions that nobody sent"
-        tail = await client.records(session, ledger.partition, ledger.acknowledged + 1, READ_AT_ONCE)
-        assert list(tail) == [record_of(ledger.partition, record.transaction_id) for record in tail]
-        ledger.acknowledged = ledger.sent = there
-        if session % 3 == 0:
-            await client.set_low_water_mark(session, ledger.partition, there)
-    await client.close()
-
-
-async def _compare_everything(node: ServedNode, session: int, ledgers: list[Ledger]) -> None:
-    client = await node.client()
-    for ledger in ledgers:
-        following = 0
-        while following <= ledger.acknowledged:
-            found = await client.records(session, ledger.partition, following, READ_AT_ONCE)
-            assert found, f"partition {ledger.partition}: nothing at transaction {following}"
-            for record in found:
-                assert record == record_of(ledger.partition, following)
-                following += 1
-        assert following == ledger.acknowledged + 1
     await client.close()

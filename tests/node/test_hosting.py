@@ -50,6 +50,7 @@ from waltzctl.engine.node.node_settings import HealthOptions, NodeOptions, Servi
 from waltzctl.engine.node.permissions import NotLoadedError
 from waltzctl.engine.storage.assignment import put_aside_path
 from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
+from waltzctl.engine.storage.journal_recovery import PutRight
 from waltzctl.formats.control import CONTROL_FILE_NAME, MAX_PARTITIONS, Layout, decode_control
 from waltzctl.formats.wire.storage import (
     AppendRequest,
@@ -795,13 +796,16 @@ def test_what_the_start_changed_unasked_is_told(tmp_path: Path, caplog: pytest.L
     partition = SimpleNamespace(
         number=4, mended=[SimpleNamespace(code="torn-tail", message="cut")], undo_ids=["2026-1", "2026-2"]
     )
-    storage: Any = SimpleNamespace(taken_back=["2026-0"], partitions={4: partition})
+    put_right = PutRight(Path("/fast/journal"), {4: DamageError("a segment is not there")})
+    storage: Any = SimpleNamespace(taken_back=["2026-0"], partitions={4: partition}, put_right=put_right)
 
     async def work() -> None:
         Node(node_options(tmp_path), version="1", log=LOG)._tell_mended(storage)
 
     run(work())
     assert [(record.levelno, record.getMessage()) for record in caplog.records] == [
+        (logging.WARNING, "what the commit journal /fast/journal held was written back"),
+        (logging.ERROR, "partition 4: the commit journal is kept for it: a segment is not there"),
         (logging.WARNING, "the repair 2026-0 was interrupted; it was taken back, byte for byte"),
         (logging.WARNING, "mended: torn-tail: cut"),
         (logging.WARNING, "what was taken away from partition 4 is kept in 2026-1"),
