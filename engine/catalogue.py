@@ -29,6 +29,7 @@ class Code(enum.StrEnum):
     CONTROL_PAIR_CHECKSUM = "control-pair-checksum"
     CONTROL_PAIR_TIE = "control-pair-tie"
     CONTROL_PARTITION_ID = "control-partition-id"
+    JOURNAL_PENDING = "journal-pending"
     UNKNOWN_VERSION = "unknown-version"
     PARTITION_DIRECTORY_MISSING = "partition-directory-missing"
     PARTITION_NOT_ASSIGNED = "partition-not-assigned"
@@ -204,6 +205,14 @@ def _kinds() -> Iterable[FindingKind]:
         "The partition id that is stored in a partition info is not the info's place. No checksum covers it.",
         "recover writes the id that belongs there when the pair beside it is valid.",
         RECOVER, then=(GIVE_UP,),
+    )  # fmt: skip
+    yield FindingKind(
+        Code.JOURNAL_PENDING, note,
+        "The node runs with a commit journal, or crashed with one: acknowledged records may stand there and not yet in their"
+        " segments. As damage: the journal, or the file that names it, cannot be had.",
+        "The node, started with --journal or without, writes them back before anything else, and so does append; until then no"
+        " repair is made. Bring a journal that is gone back. If it is lost for good, recover --forget-journal gives up what stood"
+        " only there, and recover --from REPLICA brings it back.",
     )  # fmt: skip
     yield FindingKind(
         Code.UNKNOWN_VERSION, damage,

@@ -20,9 +20,11 @@ from waltzctl.engine.backup.section_plan import PlannedPiece, PreviousSection, S
 from waltzctl.engine.backup.source_files import (
     SourceDirectory,
     check_unchanged,
+    check_written_back,
     look_at,
     plan_partition,
     plan_storage,
+    unmarked,
 )
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.log import places
@@ -38,6 +40,7 @@ from waltzctl.engine.vault.sealing import (
     new_encryption,
 )
 from waltzctl.engine.vault.vault_reader import VaultReader
+from waltzctl.formats.control import CONTROL_FILE_NAME
 from waltzctl.formats.vault import (
     BESIDE,
     CONFIGURATION_PAGES,
@@ -87,10 +90,12 @@ def create_backup(
 ) -> BackupHead:
     """Back a storage directory up.  `piece_limit`: bytes of a piece, but for a larger record; in a vault always the same.
 
-    Raises what `look_at`, `PageStorage.open` and `VaultReader.over` raise, SourceChangedError for a partition that does not stand
-    still, DiskReadError, DiskWriteError; the vault is as it was then.
+    Raises what `look_at`, `PageStorage.open` and `VaultReader.over` raise, RefusedError for a directory that nobody holds and of
+    which a commit journal has still to be written back, SourceChangedError for a partition that does not stand still,
+    DiskReadError, DiskWriteError; the vault is as it was then.
     """
     looked = look_at(source, partitions)
+    check_written_back(looked)
     with PageStorage.open(vault) as store:
         reader = VaultReader.over(store, password)
         writer = BackupWriter(store, reader, str(looked.path), now_ms)
@@ -235,6 +240,8 @@ class _Creation:
             data = places.read_range(one.path, one.offset, one.size)
             if len(data) != one.size:
                 raise SourceChangedError(f"{one.path}: it ends before byte {one.offset + one.size}")
+            if one.offset == 0 and one.path == self._source.path / CONTROL_FILE_NAME:
+                data = unmarked(data)
             view[place : place + one.size] = data
             place += one.size
         return content

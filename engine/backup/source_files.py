@@ -4,11 +4,15 @@ A directory that a process holds is backed up all the same: of each partition wh
 read first, so that no mark in the backup is above what the backup holds; half a record at the end of a log is left out.  A
 truncation may come in between, and other records in the place of those that it took.  So when a partition was read its last
 data file is read once more, and the others are looked at: if nothing differs, all of it was there between the two readings.
+
+A node with a commit journal has all that it acknowledged in its segments as well, as whoever reads them sees.  So the journal
+is not in a backup, and neither is the control file's mark.  Once the node is gone the segments may lack something: such a
+directory is not backed up before the journal was written back.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 from waltzctl.engine.backup.piece_cutting import LIMIT
@@ -18,17 +22,21 @@ from waltzctl.engine.durable.regular import FileNumbers
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError
 from waltzctl.engine.log import places
 from waltzctl.engine.log.view import check_partitions, partition_directories, view_storage
-from waltzctl.formats.control import CONTROL_FILE_NAME, ControlFile
+from waltzctl.engine.storage.journal_state import look_at_journal, refuse_marked, state_path
+from waltzctl.formats.control import CONTROL_FILE_NAME, CONTROL_HEADER, ControlFile, ControlHeader
 from waltzctl.formats.segment import HEADER_SIZE, INDEX_SUFFIX, SEGMENT_SUFFIX, parse_name
 
 LOCK = f"{STATE_DIRECTORY}/lock"
-"""What is not backed up: it tells which process holds the directory."""
+"""What is never backed up: it tells which process holds the directory."""
 _LOOKS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class SourceDirectory:
-    """A storage directory.  `content`: of its control file, None without one.  `live`: a process holds it."""
+    """A storage directory.  `content`: of its control file, None without one.  `live`: a process holds it.
+
+    `left_out`: names of files that are not backed up, relative to the directory.
+    """
 
     path: PurePath
     live: bool
@@ -36,6 +44,7 @@ class SourceDirectory:
     content: bytes | None
     numbers: FileNumbers | None
     partitions: tuple[int, ...]
+    left_out: frozenset[str] = frozenset({LOCK})
 
 
 def look_at(path: PurePath, partitions: frozenset[int] | None = None) -> SourceDirectory:
@@ -52,9 +61,33 @@ def look_at(path: PurePath, partitions: frozenset[int] | None = None) -> SourceD
     if partitions is not None and not chosen:
         raise InvalidRequestError(f"{path}: no partition that was asked for has a directory")
     live = places.lock_holder(path, view.control_path) is not None
-    content = None if view.control_state is None else _settled(view.control_path)
+    content = None if view.control_state is None else unmarked(_settled(view.control_path))
     numbers = None if content is None else places.file_numbers(view.control_path)
-    return SourceDirectory(path, live, view.control, content, numbers, tuple(chosen))
+    return SourceDirectory(path, live, view.control, content, numbers, tuple(chosen), _left_out(path, view.control))
+
+
+def check_written_back(source: SourceDirectory) -> None:
+    """Raise RefusedError for a directory of which acknowledged records may stand in a commit journal and nowhere else."""
+    if source.control is not None and source.control.header.journaled and not source.live:
+        refuse_marked(source.path)
+
+
+def unmarked(control: bytes) -> bytes:
+    """The bytes of a control file, or of its beginning, as they are when no commit journal is in force."""
+    if len(control) < CONTROL_HEADER.size or not (header := ControlHeader.decode(control)).journaled:
+        return control
+    return replace(header, journaled=False).encode() + control[CONTROL_HEADER.size :]
+
+
+def _left_out(path: PurePath, control: ControlFile | None) -> frozenset[str]:
+    """The lock, which tells who holds the directory, and the journal that is in force."""
+    left_out = {LOCK}
+    if control is not None and control.header.journaled:
+        left_out.add(state_path(path).relative_to(path).as_posix())
+        journal = look_at_journal(path).path
+        if journal is not None and journal.is_relative_to(path):
+            left_out.add(journal.relative_to(path).as_posix())
+    return frozenset(left_out)
 
 
 def _settled(path: PurePath) -> bytes:
@@ -103,7 +136,7 @@ def plan_partition(
             and places.is_directory(directory / name)
             and not places.access(directory).link(directory / name)
         ):
-            _add_tree(planner, directory / name, prefix + name, directories)
+            _add_tree(planner, directory / name, prefix + name, directories, source.left_out)
     return planner.plan(directories)
 
 
@@ -151,21 +184,23 @@ def plan_storage(source: SourceDirectory, previous: PreviousSection | None, *, l
     numbers = {str(one) for one in partition_directories(source.path)}
     for name, found in places.listing(source.path).items():
         path = source.path / name
-        if name == CONTROL_FILE_NAME or name in numbers:
+        if name == CONTROL_FILE_NAME or name in numbers or name in source.left_out:
             continue
         if found is not None:
             planner.add_file(path, name, found)
         elif places.is_directory(path) and not places.access(path).link(path):
-            _add_tree(planner, path, name, directories)
+            _add_tree(planner, path, name, directories, source.left_out)
     return planner.plan(directories)
 
 
-def _add_tree(planner: SectionPlanner, path: PurePath, name: str, directories: list[str]) -> None:
+def _add_tree(
+    planner: SectionPlanner, path: PurePath, name: str, directories: list[str], left_out: frozenset[str]
+) -> None:
     directories.append(name)
     for one, numbers in places.listing(path).items():
         below = f"{name}/{one}"
         if numbers is not None:
-            if below != LOCK:
+            if below not in left_out:
                 planner.add_file(path / one, below, numbers)
         elif places.is_directory(path / one) and not places.access(path).link(path / one):
-            _add_tree(planner, path / one, below, directories)
+            _add_tree(planner, path / one, below, directories, left_out)

@@ -107,6 +107,12 @@ ARGUMENTS = Columns(
             read=_mode,
             optional=True,
         ),
+        Column(
+            "forget_journal",
+            BOOLEAN.told("Older plans do not have it, which is false."),
+            "--forget-journal",
+            optional=True,
+        ),
     )
 )
 

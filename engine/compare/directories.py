@@ -12,7 +12,7 @@ from waltzctl.engine.errors import InvalidRequestError, MismatchError, NotWaltzE
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.findings.control_files import control_missing, control_short, control_size, pair_findings
 from waltzctl.engine.findings.directory_contents import ledger_damaged
-from waltzctl.engine.inspect.control_checks import ControlState
+from waltzctl.engine.inspect.control_checks import ControlState, journal_findings
 from waltzctl.engine.inspect.partition_runs import PartitionRun, runs
 from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.targets import Scope, ScopeSurroundings
@@ -95,6 +95,7 @@ class Directories:
                     else control_short(view.control_path, state.size, view.path)
                 )
                 continue
+            yield from journal_findings(view.control_path, control, view.path)
             if not control.size_fits:
                 yield control_size(view.control_path, control, view.path)
             for number in sorted(partitions):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from pathlib import PurePath
 
-from waltzctl.engine.findings import Code, Finding, make_finding
+from waltzctl.engine.findings import Code, Finding, Severity, make_finding
 from waltzctl.engine.findings.headers import ReservedByte
 from waltzctl.formats.control import (
     CONTROL_HEADER,
@@ -96,6 +96,29 @@ def control_extended(path: PurePath, control: ControlFile, storage: PurePath | N
         storage_directory=storage,
         offset=end,
         length=control.size - end,
+    )
+
+
+def journal_pending(path: PurePath, journal: PurePath | None, fault: str | None) -> Finding:
+    """The control file says that acknowledged records may stand in a commit journal only.
+
+    `journal`: where it is, None where nothing tells; `fault`: why what stands there cannot be written back, None where it can.
+    """
+    where = "a commit journal" if journal is None else f"the commit journal {journal}"
+    if fault is None:
+        then = "they are written back when the node, or append, opens the directory, and release 0.13.2 does not open it before"
+    else:
+        then = (
+            f"{fault}; bring back what is missing, and if that is lost for good give them up with recover --forget-journal,"
+            " then take them from a replica"
+        )
+    return make_finding(
+        Code.JOURNAL_PENDING,
+        path,
+        f"acknowledged records may stand in {where} and not in their segments; {then}",
+        severity=None if fault is None else Severity.DAMAGE,
+        offset=CONTROL_HEADER.offset_of("num_partitions"),
+        length=CONTROL_HEADER.size_of("num_partitions"),
     )
 
 

@@ -9,7 +9,12 @@ from pathlib import PurePath
 
 from waltzctl.engine.errors import DiskReadError, SpecialFileError
 from waltzctl.engine.findings import Code, Finding, make_finding
-from waltzctl.engine.findings.control_files import control_findings, control_missing, control_short
+from waltzctl.engine.findings.control_files import (
+    control_findings,
+    control_missing,
+    control_short,
+    journal_pending,
+)
 from waltzctl.engine.inspect.live import QUIET
 from waltzctl.engine.log import places
 from waltzctl.engine.log.view import FileState, read_control
@@ -62,7 +67,18 @@ def _check(
     """Findings of a control file as decoded; None stands for one that is missing or too short for its header."""
     if control is not None:
         yield from control_findings(path, control, storage, partitions)
+        yield from journal_findings(path, control, storage)
     elif (state := FileState.of(path)) is not None:
         yield control_short(path, state.size, storage)
     else:
         yield control_missing(path, storage)
+
+
+def journal_findings(path: PurePath, control: ControlFile, storage: PurePath | None) -> Iterator[Finding]:
+    """That acknowledged records may stand in a commit journal only; nothing of the journal itself is read."""
+    if not control.header.journaled:
+        return
+    from waltzctl.engine.storage.journal_state import JournalOutlook, look_at_journal
+
+    found = JournalOutlook(None) if storage is None else look_at_journal(storage)
+    yield journal_pending(path, found.path, found.fault)

@@ -164,11 +164,15 @@ class _Start:
             )
             return
         header = self.control.header
+        if header.journaled:
+            self._refuse_journaled()
         if self.control.layout is Layout.DOCUMENTED:
             if header.num_partitions:
                 said = "the control file has the documented layout, in which it finds no valid struct; trying extends the file"
                 self.refuse(self.control_path, said, command="convert --layout released")
             return
+        if header.journaled:
+            return  # what it would find in the segments, nobody knows before the journal is written back
         if not 0 <= header.num_partitions <= MAX_PARTITIONS:
             self.refuse(self.control_path, f"the control file's header says {header.num_partitions} partitions")
             return
@@ -177,6 +181,15 @@ class _Start:
         for number in range(header.num_partitions):
             info = PartitionInfo.decode(Layout.RELEASED, number, data, Layout.RELEASED.info_offset(number))
             yield from self._in_force(info, header.cluster_key)
+
+    def _refuse_journaled(self) -> None:
+        from waltzctl.engine.storage.journal_state import look_at_journal
+
+        said = (
+            "acknowledged records may stand in a commit journal, and the control file's number of partitions, turned round for"
+            " that, is not the cluster's; stop the node, or start it and stop it: it writes them back, and the number"
+        )
+        self.refuse(self.control_path, said, command=BY_HAND if look_at_journal(self.storage).fault is None else None)
 
     def _in_force(self, info: PartitionInfo, key: uuid.UUID) -> Iterator[tuple[int, int, uuid.UUID]]:
         valid = [one for one in info.structs if one.valid]

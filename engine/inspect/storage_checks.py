@@ -20,10 +20,20 @@ def storage_findings(scope: Scope, around: ScopeSurroundings, limits: ReadLimits
     storage = scope.storage
     if not scope.whole or storage is None:
         return
-    yield from stray_files(PartitionContext(storage, None, storage), scope.temporary, scope.unknown)
+    yield from stray_files(PartitionContext(storage, None, storage), scope.temporary, _strangers(scope, around))
     yield from ledger_findings(scope, around)
     if limits.exclusive or not around.held:  # a repair that is running now is not interrupted
         yield from _interrupted(storage)
+
+
+def _strangers(scope: Scope, around: ScopeSurroundings) -> tuple[PurePath, ...]:
+    """Names that belong to nothing; a journal that is in force, in the directory itself, belongs to it."""
+    if not scope.unknown or scope.storage is None or around.control is None or not around.control.header.journaled:
+        return tuple(scope.unknown)
+    from waltzctl.engine.storage.journal_state import look_at_journal
+
+    journal = look_at_journal(scope.storage).path
+    return tuple(one for one in scope.unknown if one != journal)
 
 
 def ledger_findings(scope: Scope, around: ScopeSurroundings) -> Iterator[Finding]:

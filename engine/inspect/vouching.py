@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 from waltzctl.engine.durable import disk
@@ -301,7 +301,7 @@ class Vouching:
             return None
         if (
             now is None
-            or now.control.header != self._manifest.header
+            or replace(now.control.header, journaled=False) != replace(self._manifest.header, journaled=False)
             or now.control.layout is not self._manifest.layout
         ):
             return None
@@ -312,7 +312,12 @@ class Vouching:
                 return None
             if marks != before:
                 changed.append(str(one.partition))
-        which = f"session and marks of partition {', '.join(changed)} have risen" if changed else "flags have changed"
+        which = "flags have changed"
+        if changed:
+            which = f"session and marks of partition {', '.join(changed)} have risen"
+        elif now.control.header.journaled is not self._manifest.header.journaled:
+            began = now.control.header.journaled
+            which = "a commit journal came into force" if began else "the commit journal was written back"
         return f"the control file went on since the manifest was made: {which}"
 
     def _growth(self, number: int, ends: dict[int, int]) -> Finding:

@@ -14,6 +14,7 @@ from waltzctl.engine.findings import Finding, Ran, Severity, left_by
 from waltzctl.engine.repair.plan import Repair
 from waltzctl.engine.repair.store_kinds import is_page_store
 from waltzctl.engine.repair.undoing import UndoResult, paths_of, undo_locked
+from waltzctl.engine.storage.journal_state import refuse_marked
 from waltzctl.engine.storage.store import apply_edits, interrupted, list_entries, roll_back_interrupted
 from waltzctl.formats.control import CONTROL_FILE_NAME
 
@@ -66,6 +67,8 @@ def apply(repair: Repair | StoreRepair, *, arguments: Sequence[str]) -> RepairRe
                     raise RefusedError(
                         f"{storage}: the repair {left[0].id} was interrupted", advice="take it back with undo"
                     )
+                if not repair.of_marked:
+                    refuse_marked(storage)
                 roll_back_interrupted(storage)  # clears away what a crash left of a repair that had changed nothing yet
                 repair.check_current()
                 entry = apply_edits(

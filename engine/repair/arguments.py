@@ -84,8 +84,8 @@ class Arguments:
     """What a planner was asked for; those that a command does not have keep their defaults.
 
     `agreed`: what a comparison of all replicas found, for recover; `forget_losses`: that it only makes the ledger of accepted
-    losses shorter.  `layout`: to which layout convert brings a control file.  `settings`: what set-partition is to set.
-    `mode`: what pages recover takes of a log.
+    losses shorter; `forget_journal`: that it only gives up what stands in a commit journal and nowhere else.  `layout`: to which
+    layout convert brings a control file.  `settings`: what set-partition is to set.  `mode`: what pages recover takes of a log.
     """
 
     partitions: tuple[int, ...] | None = None
@@ -98,6 +98,7 @@ class Arguments:
     settings: tuple[Chosen, ...] = ()
     forget_losses: bool = False
     mode: RecoveryMode | None = None
+    forget_journal: bool = False
 
     @classmethod
     def of(cls, partitions: Collection[int] | None = None, **others: Any) -> Arguments:
@@ -113,7 +114,7 @@ class Arguments:
     def as_object(self) -> dict[str, Any]:
         """As an object.  What was added later is left out where there is nothing, as in the plans made before there was any."""
         found = asdict(self)
-        for name in ("agreed", "layout", "settings", "forget_losses", "mode"):
+        for name in ("agreed", "layout", "settings", "forget_losses", "mode", "forget_journal"):
             if not found[name]:
                 del found[name]
         return found
@@ -140,6 +141,7 @@ def arguments_of(value: Any) -> Arguments:
         settings,
         bool(known.forget_losses),
         None if known.mode is None else RecoveryMode(known.mode),
+        bool(known.forget_journal),
     )
 
 

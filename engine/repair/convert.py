@@ -70,7 +70,7 @@ def plan_convert(path: PurePath, *, layout: Layout) -> Repair:
         raise NotWaltzError(f"{path}: not a storage directory", advice="a directory is converted as a whole")
     storage = local(target.storage)
     draft = PlanDraft(COMMAND, path, storage, Arguments.of(layout=layout))
-    draft.refuse_interrupted()
+    draft.refuse_unsettled()
     view = view_storage(storage)
     control = _sound(view)
     draft.partitions |= set(range(len(control.partitions)))

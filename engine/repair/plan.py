@@ -24,6 +24,7 @@ from waltzctl.engine.findings import Finding, Ran, left_by
 from waltzctl.engine.log.places import local
 from waltzctl.engine.log.view import FileState, resolve
 from waltzctl.engine.repair.arguments import Arguments
+from waltzctl.engine.storage.journal_state import refuse_marked
 from waltzctl.engine.storage.loss_ledger import ledger_path
 from waltzctl.engine.storage.store import STATE_FILES, interrupted
 from waltzctl.formats.accepted_losses import AcceptedLoss
@@ -79,7 +80,8 @@ class Repair:
     """A plan and what it takes to carry it out.
 
     `partitions`: whose files were looked at.  `sources`: files of replicas that are read.  `roll_back`: the only step is to
-    take back an interrupted repair.
+    take back an interrupted repair.  `of_marked`: it changes nothing but what keeps a commit journal in force, or keeps it from
+    being written back, so that it may be done while one is.
     """
 
     plan: Plan
@@ -89,6 +91,7 @@ class Repair:
     binding: Binding
     sources: tuple[PurePath, ...]
     roll_back: bool
+    of_marked: bool = False
 
     def check_current(self) -> None:
         """Raises StalePlanError naming a file when it is not as it was when the plan was made; DiskReadError."""
@@ -156,7 +159,7 @@ def _edit_key(storage: Path, edit: Edit) -> list[Any]:
 class PlanDraft:
     """A plan in the making: planners add to it, `finish` computes the hash.
 
-    `accepted` and `settled`: losses that enter and leave the ledger with it.
+    `accepted` and `settled`: losses that enter and leave the ledger with it.  `of_marked`: see `Repair`.
     """
 
     command: str
@@ -171,6 +174,7 @@ class PlanDraft:
     roll_back: bool = False
     accepted: list[AcceptedLoss] = field(default_factory=list)
     settled: list[AcceptedLoss] = field(default_factory=list)
+    of_marked: bool = False
 
     def step(
         self,
@@ -198,11 +202,16 @@ class PlanDraft:
         said = finding if why is None else replace(finding, message=f"{finding.message}; {why}")
         self.undecided.append(left_by(said, self.storage, self.ran))
 
-    def refuse_interrupted(self) -> None:
-        """Raises RefusedError when a repair was interrupted here: its files are neither old nor new.
+    def refuse_unsettled(self) -> None:
+        """Raises RefusedError where the files are not what they will be: a repair was interrupted, or a journal is in force.
 
         `plan_roll_back` comes first; this is for what was interrupted since.
         """
+        self.refuse_interrupted()
+        refuse_marked(self.storage)
+
+    def refuse_interrupted(self) -> None:
+        """Raises RefusedError when a repair was interrupted here: its files are neither old nor new."""
         if left := interrupted(self.storage):
             raise RefusedError(
                 f"{self.storage}: the repair {left[0].id} was interrupted", advice="take it back with undo"
@@ -226,7 +235,8 @@ class PlanDraft:
         }
         digest = hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
         plan = Plan(digest, self.command, self.path, self.arguments, tuple(self.steps), tuple(self.undecided))
-        return Repair(plan, self.storage, tuple(self.edits), partitions, binding, sources, self.roll_back)
+        edits = tuple(self.edits)
+        return Repair(plan, self.storage, edits, partitions, binding, sources, self.roll_back, self.of_marked)
 
 
 def plan_roll_back(command: str, path: PurePath, arguments: Arguments) -> Repair | None:

@@ -16,6 +16,7 @@ from waltzctl.engine.repair.convert import plan_convert
 from waltzctl.engine.repair.plan import Repair, plan_roll_back
 from waltzctl.engine.repair.rebuild_index import plan_rebuild_index
 from waltzctl.engine.repair.recover import plan_recover
+from waltzctl.engine.repair.recover_journal import plan_forget_journal
 from waltzctl.engine.repair.recover_ledger import plan_forget
 from waltzctl.engine.repair.set_partition import plan_set_partition
 from waltzctl.engine.repair.truncate import plan_truncate
@@ -47,6 +48,8 @@ def _truncate(path: PurePath, arguments: Arguments) -> Repair | None:
 
 
 def _recover(path: PurePath, arguments: Arguments) -> Repair:
+    if arguments.forget_journal:
+        return plan_forget_journal(path)
     if arguments.forget_losses:
         return plan_forget(path, partitions=arguments.partitions)
     return plan_recover(

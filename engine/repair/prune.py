@@ -23,6 +23,7 @@ from waltzctl.engine.errors import InvalidRequestError, RefusedError, StalePlanE
 from waltzctl.engine.repair.arguments import Arguments
 from waltzctl.engine.repair.plan import Plan, Step
 from waltzctl.engine.repair.store_kinds import store_of
+from waltzctl.engine.storage.journal_state import refuse_marked
 from waltzctl.engine.strict_json import canonical
 
 COMMAND = "prune"
@@ -53,6 +54,7 @@ def plan_prune(storage: Path, *, older_than: float, keep: int = 0) -> Prune:
         raise InvalidRequestError(f"an age of {older_than} s or {keep} to keep cannot be meant")
     store = store_of(storage)
     _refuse_interrupted(storage, store)
+    refuse_marked(storage)
     entries = list_entries(storage, store)
     applied = [entry for entry in entries if entry.state is RepairState.APPLIED]
     chosen = [
@@ -115,6 +117,7 @@ def prune(prepared: Prune) -> int:
     store = store_of(storage)
     with store.lock(storage):
         _refuse_interrupted(storage, store)
+        refuse_marked(storage)
         found = {
             entry.id: entry
             for entry in list_entries(storage, store)

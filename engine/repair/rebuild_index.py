@@ -281,7 +281,7 @@ def plan_rebuild_index(
     if partitions is not None and view.control is not None:
         check_partitions(view.control, partitions)
     draft = PlanDraft(COMMAND, path, local(target.storage), Arguments.of(partitions, everything=everything))
-    draft.refuse_interrupted()
+    draft.refuse_unsettled()
     tasks: list[_SegmentTask] = []
     strays = () if view.control is None else beyond(view.partitions, view.control)
     for number, partition in view.partitions.items():

@@ -27,11 +27,12 @@ from waltzctl.engine.log.view import (
 )
 from waltzctl.engine.repair.arguments import Agreed, Arguments
 from waltzctl.engine.repair.plan import PlanDraft, Repair, plan_roll_back
-from waltzctl.engine.repair.recover_control import plan_control
+from waltzctl.engine.repair.recover_control import opens, plan_control
 from waltzctl.engine.repair.recover_ledger import plan_ledger
 from waltzctl.engine.repair.recover_partition import plan_partition
 from waltzctl.engine.repair.replicas import open_replicas
 from waltzctl.engine.storage.assignment import is_hosted
+from waltzctl.engine.storage.journal_state import refuse_marked
 from waltzctl.engine.storage.loss_ledger import of_partition, read_ledger
 from waltzctl.formats.control import ControlFile
 
@@ -53,7 +54,7 @@ def plan_recover(
     replicas of a partition found to be kept, and what it found to be cut or replaced here.
 
     Raises NotWaltzError, InvalidRequestError for a partition that cannot be, MismatchError for a replica of another
-    cluster, DiskReadError.
+    cluster, RefusedError while a commit journal is in force, DiskReadError.
     """
     target = resolve(path)
     if target.storage is None or target.kind not in (TargetKind.STORAGE, TargetKind.PARTITION):
@@ -71,6 +72,8 @@ def plan_recover(
     if (first := plan_roll_back(COMMAND, path, arguments)) is not None:
         return first
     view = view_storage(target.storage, partitions)
+    if view.control is not None and opens(view.control):
+        refuse_marked(draft.storage)
     control = plan_control(draft, view, partitions, allow_data_loss=allow_data_loss)
     if control is None:
         return draft.finish()

@@ -5,6 +5,9 @@ the valid one stays in force.  A stored partition id that is not its place is wr
 valid.  The number of partitions follows from the file's length when every info that fits in reads well and nothing shows that the
 file was longer: a file that was cut at the end of an info reads well too, and its other partitions would be forgotten.  Zeros
 with which release 0.13.2 extended a file of the documented layout are cut off.
+
+A marked file (`engine.storage.journal_state`) is mended only where nothing opens the directory as it is, no further than that,
+and stays marked: the journal is to be written back before anything else is judged.
 """
 
 from __future__ import annotations
@@ -22,8 +25,9 @@ from waltzctl.engine.findings.control_files import (
     control_version,
     pair_findings,
 )
-from waltzctl.engine.log.view import StorageView, partition_directories
+from waltzctl.engine.log.view import FileState, StorageView, partition_directories
 from waltzctl.engine.repair.plan import PlanDraft
+from waltzctl.engine.storage.journal_state import state_path
 from waltzctl.formats.control import (
     CONTROL_HEADER,
     CONTROL_VERSION,
@@ -61,13 +65,20 @@ def plan_control(
         return None
     if control.header.version != CONTROL_VERSION:
         mender.mend_version()
+    if mender.control.header.journaled:
+        draft.of_marked = True
+        mender.finish()
+        return None
     for info in mender.control.partitions:
         if partitions is None or info.partition in partitions:
             mender.mend_info(info)
-    if mender.cut is not None:
-        draft.edits.append(Cut(path, mender.cut))
-    draft.edits += mender.writes
+    mender.finish()
     return mender.control
+
+
+def opens(control: ControlFile) -> bool:
+    """Whether a directory with this control file is opened, whatever is wrong with single partitions."""
+    return control.size_fits and control.header.version == CONTROL_VERSION
 
 
 class _Mender:
@@ -90,6 +101,12 @@ class _Mender:
         self.writes.append(Overwrite(self.path, offset, data))
         self.control = decode_control(self.data)
 
+    def finish(self) -> None:
+        """Hand the edits over."""
+        if self.cut is not None:
+            self.draft.edits.append(Cut(self.path, self.cut))
+        self.draft.edits += self.writes
+
     def mend_size(self) -> bool:
         """Make header and length agree, when only one reading of the file makes sense."""
         control, stated = self.control, self.control.header.num_partitions
@@ -97,12 +114,15 @@ class _Mender:
         offset, size = CONTROL_HEADER.offset_of("num_partitions"), CONTROL_HEADER.size_of("num_partitions")
         longer = self._was_longer(stated, held)
         if layout.file_size(held) == control.size and held and not longer and all(map(_sound, control.partitions)):
+            # the number that is wrong may have been a turned one: the file that names the journal tells it as well
+            marked = control.header.journaled or FileState.of(state_path(self.draft.storage)) is not None
+            turned = ", turned round as before: a commit journal is in force" if marked else ""
             self.draft.step(
                 "write-num-partitions", self.path, None,
-                f"the header says {stated} partitions, the file holds the sound infos of exactly {held}",
+                f"the header says {stated} partitions, the file holds the sound infos of exactly {held}{turned}",
                 offset=offset, length=size,
             )  # fmt: skip
-            self._write(offset, held.to_bytes(size, "big"))
+            self._write(offset, (~held if marked else held).to_bytes(size, "big", signed=True))
             return True
         if 0 < stated <= held:
             excess = control.partitions[stated:]

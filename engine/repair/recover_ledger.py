@@ -133,7 +133,7 @@ def plan_forget(path: PurePath, *, partitions: Collection[int] | None = None) ->
     if partitions is not None and control is not None:
         check_partitions(control, partitions)
     draft = PlanDraft(COMMAND, path, local(target.storage), Arguments.of(partitions, forget_losses=True))
-    draft.refuse_interrupted()
+    draft.refuse_unsettled()
     draft.partitions |= set(partitions or ())
     ledger, where = read_ledger(target.storage), ledger_path(target.storage)
     if partitions is not None and ledger.fault is not None:

@@ -191,7 +191,8 @@ def _check_partitions(to: Path, view: StorageView | None, used: FoundControl) ->
 
 def _as_proven(control: ControlFile, key: UUID) -> bytes:
     """What is written: version, key and every info that is proven, or tells two things; a pair that is lost is zeros."""
-    header = replace(control.header, version=CONTROL_VERSION, cluster_key=key)
+    # no commit journal comes with it
+    header = replace(control.header, version=CONTROL_VERSION, cluster_key=key, journaled=False)
     held = {info.partition: info for info in control.partitions}
     infos = (_info(control.layout, p, held.get(p)) for p in range(header.num_partitions))
     return header.encode() + b"".join(infos)

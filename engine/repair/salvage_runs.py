@@ -184,11 +184,15 @@ def _judge(source: ByteSource, number: int, offset: int) -> FoundHeader | None:
     """What the 128 bytes at `offset`, with zeros in the right places, are."""
     raw = bytes(read_bytes(source, offset, HEADER_SIZE + RECORD_HEADER.size))
     header, behind = SegmentHeader.decode(raw), raw[HEADER_SIZE:]
-    if header.cluster_key.int == 0 or not 0 <= header.partition <= MAX_PARTITIONS or header.first_transaction_id < 0:
+    turned = header.partition < 0  # only a control file has that, of a node with a commit journal
+    partition = ~header.partition if turned else header.partition
+    if header.cluster_key.int == 0 or not 0 <= partition <= MAX_PARTITIONS or header.first_transaction_id < 0:
         return None
     control = header.first_transaction_id == 0 and carve_control(source, offset) is not None
+    if turned and not control:
+        return None
     kind = HeaderKind.CONTROL if control else _kind(header, behind)
-    return FoundHeader(number, offset, kind, header.cluster_key, header.partition, header.first_transaction_id)
+    return FoundHeader(number, offset, kind, header.cluster_key, partition, header.first_transaction_id)
 
 
 def _kind(header: SegmentHeader, behind: bytes) -> HeaderKind:

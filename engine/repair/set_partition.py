@@ -85,7 +85,7 @@ def plan_set_partition(
     check_partitions(control, (partition,))
     arguments = Arguments.of((partition,), allow_data_loss=allow_data_loss, settings=setting.chosen())
     draft = PlanDraft(COMMAND, path, local(target.storage), arguments)
-    draft.refuse_interrupted()
+    draft.refuse_unsettled()
     draft.partitions.add(partition)
     _Planner(draft, view.control_path, control, partition, setting, allow_data_loss).plan()
     return draft.finish()

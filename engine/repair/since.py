@@ -10,6 +10,9 @@ is put back each partition is judged as it will be, whatever came since included
 - Where the undo moves the end of the log, session and marks must still be those that the repair left: records from before a
   session would else stand behind the mark with which it began, as if they were its own.
 
+Where a commit journal comes into force again (`recover --forget-journal` is taken back), what it holds is written over whatever
+stands in its places then.  So all partitions must be as the repair left them, and no later repair may have been there.
+
 Old damage that the repair mended comes back with an undo, and is no reason to refuse it.
 """
 
@@ -27,6 +30,7 @@ from waltzctl.engine.durable.manifest import (
     Marks,
     PartitionLeft,
     QuarantineEntry,
+    RepairState,
     Stamp,
     locate,
     partitions_of,
@@ -37,9 +41,11 @@ from waltzctl.engine.log.view import read_control
 from waltzctl.engine.repair.content import Content, FileSpan, Piece
 from waltzctl.engine.repair.survey import begins_at, hint_of, survey
 from waltzctl.engine.storage.store import file_sizes, marks_of, view_or_empty
-from waltzctl.formats.control import CONTROL_FILE_NAME, CONTROL_HEADER, decode_control
+from waltzctl.formats.control import CONTROL_FILE_NAME, CONTROL_HEADER, ControlHeader, decode_control
 from waltzctl.formats.segment import HEADER_SIZE, INDEX_SUFFIX, SegmentHeader, parse_name
 
+SET_ASIDE = "set-aside"
+"""The command of the entry that keeps what came since."""
 ADVICE = (
     "undo with --allow-data-loss takes what came since into the quarantine first, where a repair of its own keeps it"
 )
@@ -83,6 +89,33 @@ def obstacles(entry: QuarantineEntry) -> Iterator[Obstacle]:
         found = _Judgement(entry, number, left, files).obstacle(marks_of(control, number))
         if found is not None:
             yield found
+    if brings_journal_back(entry):
+        for left in entry.partitions or ():
+            known, now = dict(left.files), file_sizes(entry.storage, left.partition)
+            if known != now or marks_of(control, left.partition) != left.marks:
+                came = tuple(entry.storage / str(left.partition) / name for name in now if now[name] != known.get(name))
+                why = "it was written to since, and the commit journal would be written over it"
+                yield Obstacle(left.partition, came, why)
+
+
+def brings_journal_back(entry: QuarantineEntry) -> bool:
+    """Whether a commit journal is in force again once an entry is taken back: repairs change its mark for no other reason."""
+    file = next((one for one in entry.files if one.path == CONTROL_FILE_NAME), None)
+    if file is None or file.before is None or file.before.size < CONTROL_HEADER.size:
+        return False
+    return ControlHeader.decode(content_before(entry, file).read(0, CONTROL_HEADER.size)).journaled
+
+
+def check_journal_comes_back(entry: QuarantineEntry, entries: Iterable[QuarantineEntry]) -> None:
+    """Raise StalePlanError where a commit journal would come back, and a later repair changed what it would be written over."""
+    if not brings_journal_back(entry):
+        return
+    for later in reversed(tuple(entries)):
+        if later.number > entry.number and later.state is RepairState.APPLIED and later.command != SET_ASIDE:
+            raise StalePlanError(
+                f"the repair {entry.id} cannot be taken back: the commit journal would be written over what a later repair left",
+                advice=f"undo {later.id} first",
+            )
 
 
 def _touched_names(touched: Iterable[str], partition: int) -> list[str]:

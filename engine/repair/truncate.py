@@ -69,7 +69,7 @@ def plan_truncate(path: PurePath, *, partition: int, after: int, allow_data_loss
     draft = PlanDraft(
         COMMAND, path, local(target.storage), Arguments.of((partition,), after=after, allow_data_loss=allow_data_loss)
     )
-    draft.refuse_interrupted()
+    draft.refuse_unsettled()
     draft.partitions.add(partition)
     if partition not in view.partitions:
         raise NotWaltzError(f"{target.storage / str(partition)}: no such directory")

@@ -17,7 +17,15 @@ from waltzctl.engine.durable.restore import Way, same_contents, stamp_as, ways_b
 from waltzctl.engine.durable.undoable import check_as_left, choose_applied
 from waltzctl.engine.errors import DamageError, RefusedError, StalePlanError, told_with
 from waltzctl.engine.log.places import local
-from waltzctl.engine.repair.since import ADVICE, check_nothing_stands_in_the_way, obstacles, set_aside
+from waltzctl.engine.repair.since import (
+    ADVICE,
+    SET_ASIDE,
+    check_journal_comes_back,
+    check_nothing_stands_in_the_way,
+    obstacles,
+    set_aside,
+)
+from waltzctl.engine.storage.journal_state import refuse_marked
 from waltzctl.engine.storage.store import apply_edits, list_entries, roll_back_interrupted
 from waltzctl.formats.control import CONTROL_FILE_NAME
 
@@ -64,6 +72,7 @@ def undo_locked(storage: Path, entry_id: str | None, *, allow_data_loss: bool) -
     if taken and (entry_id is None or entry_id in {entry.id for entry in taken}):
         return UndoResult(taken, paths_of(taken))
     with told_with(one.id for one in taken):
+        refuse_marked(storage)
         entry = choose_applied(storage, list_entries(storage), entry_id)
         aside = _set_aside(entry, list_entries(storage)) if allow_data_loss else None
         ways = check_ways_back(entry, list_entries(storage))
@@ -76,7 +85,7 @@ def _set_aside(entry: QuarantineEntry, entries: Sequence[QuarantineEntry]) -> Qu
     edits = to_set_aside(entry, entries)
     if not edits:
         return None
-    return apply_edits(entry.storage, edits, command="set-aside", arguments=[entry.id], plan_hash="")
+    return apply_edits(entry.storage, edits, command=SET_ASIDE, arguments=[entry.id], plan_hash="")
 
 
 def paths_of(entries: Iterable[QuarantineEntry]) -> tuple[Path, ...]:
@@ -93,6 +102,7 @@ def check_ways_back(entry: QuarantineEntry, entries: Sequence[QuarantineEntry]) 
     DiskReadError.
     """
     check_as_left(entry, entries, other_way=_other_way)
+    check_journal_comes_back(entry, entries)
     try:
         ways = ways_back(entry)
     except DamageError as error:
@@ -106,8 +116,9 @@ def check_undo(
 ) -> tuple[Path, ...]:
     """The files that an undo of an applied entry would set aside, in whole or in part, before it begins.  Read-only.
 
-    Raises StalePlanError where the undo would be refused.
+    Raises StalePlanError, or RefusedError while a commit journal is in force, where the undo would be refused.
     """
+    refuse_marked(entry.storage)
     edits = to_set_aside(entry, entries) if allow_data_loss else []
     if not edits:
         check_ways_back(entry, entries)

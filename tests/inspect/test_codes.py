@@ -273,6 +273,8 @@ CASES = [
          (("partition-empty", DAMAGE),)),
     one("reserved in control", "reserved-not-zero", NOTE, lambda s: patch(s / CTL, 100, b"\1")),
     one("reserved in data file", "reserved-not-zero", NOTE, lambda s: patch(seg(s, 0, 10), 127, b"\1")),
+    one("a number of partitions that is turned round", "journal-pending", DAMAGE,
+        lambda s: patch(s / CTL, 28, (~3).to_bytes(4, "big", signed=True))),
     one("unknown file", "unknown-file", NOTE, lambda s: (s / "notes.txt").write_text("x")),
     one("unknown file in a partition", "unknown-file", NOTE, lambda s: (s / "0" / "0.seg.bak").write_text("x")),
     one("junk called like a data file", "segment-stray", DAMAGE, lambda s: (s / "0" / "0.seg").write_text("x")),

@@ -36,6 +36,7 @@ FULL = Arguments(
     Layout.RELEASED,
     (Chosen("session_id", 4), Chosen("assigned", False)),
     True,
+    forget_journal=True,
 )
 
 
@@ -47,7 +48,7 @@ def loaded(value: Arguments, **changes: Any) -> Arguments:
 @pytest.mark.parametrize("given", [FULL, Arguments(), Arguments((0,)), Arguments(after=0), Arguments(everything=True)])
 def test_arguments_come_back_from_a_plan_file_as_they_were(given: Arguments) -> None:
     assert loaded(given) == given
-    for name in ("forget_losses", "allow_data_loss", "everything"):
+    for name in ("forget_losses", "forget_journal", "allow_data_loss", "everything"):
         assert type(getattr(loaded(given), name)) is bool
 
 
@@ -86,7 +87,8 @@ def test_what_was_added_later_is_left_out_where_there_is_nothing() -> None:
         "replicas": (),
         "allow_data_loss": False,
     }
-    assert set(FULL.as_object()) - set(Arguments().as_object()) == {"agreed", "layout", "settings", "forget_losses"}
+    later = {"agreed", "layout", "settings", "forget_losses", "forget_journal"}
+    assert set(FULL.as_object()) - set(Arguments().as_object()) == later
 
 
 def test_partitions_are_in_order_and_each_once() -> None:

@@ -61,6 +61,10 @@ MANUAL = Manual(
             "Nobody will ever have it, and everybody knows: no longer name what was given up.",
         ),
         Example(
+            "waltzctl recover /data/waltz --forget-journal",
+            "The device with the node's commit journal is lost for good: give up what stood only there.",
+        ),
+        Example(
             "waltzctl recover --metadata /data/waltz.meta --dry-run",
             "A cluster without servers: who would vote for what?",
         ),
@@ -99,6 +103,19 @@ MANUAL = Manual(
                     " or from the cluster, and when a session has begun since that held them. undo takes an acceptance back"
                     " together with its repair; --forget-losses only makes the ledger shorter, is planned and confirmed like a"
                     " repair, and can be undone."
+                ),
+            ),
+        ),
+        ManualSection(
+            "A COMMIT JOURNAL",
+            (
+                (
+                    "While a node runs with --journal, and after it crashed, acknowledged records may stand in the journal"
+                    " and not in their segments. Nothing is repaired then (13): start the node, or run append; both write"
+                    " them back first. Where the journal is lost for good, --forget-journal gives up what stood only there,"
+                    " of all partitions at once; it is planned and confirmed as a step that loses data. verify then names"
+                    " what is missing, as far as marks and indexes prove it, and --from brings it back. The journal's file"
+                    " stays; undo puts the journal in force again as long as nothing was written to the partitions since."
                 ),
             ),
         ),
@@ -153,6 +170,9 @@ def run(
     forget_losses: Annotated[
         bool, typer.Option("--forget-losses", help="Only take losses that were accepted out of the ledger.")
     ] = False,
+    forget_journal: Annotated[
+        bool, typer.Option("--forget-journal", help="Only give up what stands in a lost commit journal.")
+    ] = False,
     partition: PartitionsOption = None,
     yes: YesOption = False,
     dry_run: DryRunOption = False,
@@ -169,7 +189,7 @@ def run(
             [*(directories or ()), *(paths or ())],
             connection,
             Switches(yes, dry_run, plan, dry_run_unasked=directories is not None),
-            (replicas, forget_losses, plan, allow_data_loss),
+            (replicas, forget_losses, forget_journal, plan, allow_data_loss),
             partitions_of(partition),
             (output_format, quiet, verbose),
         )
@@ -185,12 +205,21 @@ def run(
         raise typer.BadParameter(
             "it repairs nothing; leave --from and --allow-data-loss out", param_hint="'--forget-losses'"
         )
+    if forget_journal and (sources or allow_data_loss or forget_losses or partitions is not None):
+        raise typer.BadParameter(
+            "it repairs nothing, and is about all partitions; leave the other options out",
+            param_hint="'--forget-journal'",
+        )
 
     from waltzctl.engine.repair.arguments import Arguments
     from waltzctl.engine.repair.planners import make
 
     given = Arguments.of(
-        partitions, replicas=tuple(map(str, sources)), allow_data_loss=allow_data_loss, forget_losses=forget_losses
+        partitions,
+        replicas=tuple(map(str, sources)),
+        allow_data_loss=allow_data_loss,
+        forget_losses=forget_losses,
+        forget_journal=forget_journal,
     )
     with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
         return repair_with(console, switches, MANUAL.name, storage, given, lambda: make(MANUAL.name, storage, given))
@@ -201,14 +230,19 @@ def _recover_replicas(
     directories: list[str],
     connection: Connecting,
     switches: Switches,
-    others: tuple[list[str] | None, bool, str | None, bool],
+    others: tuple[list[str] | None, bool, bool, str | None, bool],
     partitions: frozenset[int] | None,
     output: tuple[Format | None, bool, int],
 ) -> ExitStatus:
     """Partitions of a cluster, through its nodes or from the directories of all replicas."""
-    sources, forget_losses, plan, allow_data_loss = others
+    sources, forget_losses, forget_journal, plan, allow_data_loss = others
     switches.check()
-    for name, given in (("--from", sources), ("--forget-losses", forget_losses), ("--plan", plan)):
+    for name, given in (
+        ("--from", sources),
+        ("--forget-losses", forget_losses),
+        ("--forget-journal", forget_journal),
+        ("--plan", plan),
+    ):
         if given:
             raise typer.BadParameter("is about one storage directory", param_hint=f"'{name}'")
     output_format, quiet, verbose = output
