@@ -170,6 +170,7 @@ def steps(tmp_path: Path, form: str) -> Iterator[Step]:
     yield command("recover", storage), False, {"plan"}
     yield command("recover", storage, "--yes"), False, {"result"}
     yield command("recover", storage, "--forget-losses", "--dry-run"), False, {"plan"}
+    yield command("recover", storage, "--forget-journal", "--dry-run"), False, {"plan"}
     yield command("recover", storage, "--from", replica, "--yes"), False, {"result"}
     yield command("recover", storage, "--yes"), False, {"result"}
     yield command("truncate", storage, "--partition", 2, "--after", 12, "--dry-run"), False, {"plan"}

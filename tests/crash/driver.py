@@ -3,25 +3,68 @@
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
+
+import pytest
 
 from tests.blocks import encoded_block
 from tests.builders import build_directory, make_records
 from tests.crash.recorder import Recorder, Recording
 from tests.crash.truth import PartitionTruth, Truth
+from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.flusher import Flusher
-from waltzctl.engine.errors import SyncFailedError
+from waltzctl.engine.errors import DiskWriteError, SyncFailedError
+from waltzctl.engine.node.commit_passes import CommitPasses
+from waltzctl.engine.storage import commit_journal
 from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
 from waltzctl.engine.storage.fences import SessionFences
+from waltzctl.engine.storage.partition import UnsyncedAppend
 from waltzctl.formats.control import Layout
 from waltzctl.formats.segment import Record
 
 _LOG = logging.getLogger("waltzctl.test")
 STRADDLING = {Layout.DOCUMENTED: 6, Layout.RELEASED: 11}
 """A partition one of whose structs crosses a sector of the control file, so that an update of it can tear."""
+_AREA_SIZE = 8 * commit_journal.BLOCK
+JOURNAL = f"{disk.STATE_DIRECTORY}/commit-journal"
+
+
+@contextmanager
+def small_journals() -> Iterator[None]:
+    """Commit journals whose areas are full after five small passes, and which are the same in every run.
+
+    The owner is as well, for a crash state is laid out under another path than the one where it was recorded.
+    """
+    made = 0
+
+    def next_id() -> uuid.UUID:
+        nonlocal made
+        made += 1
+        return uuid.UUID(int=made)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(commit_journal, "RESERVE", 2 * commit_journal.BLOCK)
+        patch.setattr(commit_journal, "_PATIENCE", 0.0)
+        patch.setattr(commit_journal, "owner_of", lambda storage: uuid.UUID(int=77))
+        patch.setattr(commit_journal.uuid, "uuid4", next_id)
+        yield
+
+
+def begin_small_journal(storage: StorageDirectory) -> commit_journal.CommitJournal:
+    """Within `small_journals`: a journal without a thread, inside the directory."""
+    return storage.begin_journal(storage.path / JOURNAL, log=_LOG, area_size=_AREA_SIZE, threaded=False)
+
+
+def make_durable(
+    journal: commit_journal.CommitJournal | None, appends: list[UnsyncedAppend]
+) -> list[SyncFailedError | None]:
+    """As a pass of a node does."""
+    return CommitPasses(cast("Any", None), Flusher(log=_LOG, threads=0), journal=journal)._make_durable(appends)
 
 
 def built(
@@ -109,8 +152,21 @@ class Driver:
         self.storage.partition(number).append_blocks(blocks)
         self._done(number, before.holding(after))
 
-    def append_in_a_pass(self, sizes: Mapping[int, Sequence[int | None]]) -> None:
-        """Blocks of several partitions, by number: all are written, then all files synced, then all is acknowledged."""
+    def begin_journal(self) -> None:
+        """Within `small_journals`: passes are made durable by a commit journal from now on."""
+        begin_small_journal(self.storage)
+
+    def work(self) -> bool:
+        """What the journal's thread would do."""
+        assert self.storage.journal is not None
+        return self.storage.journal.work()
+
+    def append_in_a_pass(self, sizes: Mapping[int, Sequence[int | None]]) -> bool:
+        """Blocks of several partitions, by number: all are written, then all made durable, then all is acknowledged.
+
+        Whether a commit journal did it.  Raises the first error of a sync; of the partitions that have one nothing new is
+        promised.
+        """
         written = []
         for number, wanted in sizes.items():
             before = self.truth.partitions[number]
@@ -128,10 +184,37 @@ class Driver:
                 self._done(number, before.holding(tuple(after)))
             else:
                 written.append((number, partition, append, before.holding(tuple(after))))
-        errors = Flusher(log=_LOG, threads=0).flush([append.file for _, _, append, _ in written])
+        appends = [append for _, _, append, _ in written]
+        journal = self.storage.journal
+        entries = None if journal is None else (journal._epoch, journal._sequence)
+        errors = make_durable(journal, appends)
         for (number, partition, append, truth), error in zip(written, errors, strict=True):
-            partition.finish_append(append, error)
+            try:
+                partition.finish_append(append, error)
+            except SyncFailedError:
+                continue
             self._done(number, truth)
+        for error in errors:
+            if error is not None:
+                raise error
+        return journal is not None and entries != (journal._epoch, journal._sequence) and journal.fault is None
+
+    def append_that_fails(self, number: int, count: int, size: int | None = None) -> None:
+        """The partition writes no more; `reopen_failed` is next."""
+        before = self.truth.partitions[number]
+        records = self.next_records(number, count, size)
+        self.truth = self.truth.with_partition(number, replace(before, possible=(*before.possible, *records)))
+        self._recorder.promise(self.truth, settled=False)
+        with pytest.raises(DiskWriteError):
+            self.storage.partition(number).append(records)
+        assert self.storage.partition(number).failed is not None
+
+    def reopen_failed(self, number: int) -> None:
+        """After a sync that failed: what was acknowledged is left, and nothing else."""
+        before = self.truth.partitions[number]
+        self._under_way(number, replace(before, cutting=True))
+        self.storage.reopen(number)
+        self._done(number, before.holding(before.possible[: before.least]))
 
     def raise_fence(self, number: int, session: int) -> None:
         """Let a session in: from then on lower ones stay out, whatever happens."""

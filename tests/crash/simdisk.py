@@ -25,6 +25,9 @@ from waltzctl.engine.durable.disk import Change
 SECTOR = 512
 """Bytes that a disk writes whole or not at all."""
 
+FAILED_SYNC = "failed-sync"
+"""Kind of the change that a sync makes which fails (`tests.crash.failing`); the engine tells of none."""
+
 LONG_AGO = 1_700_000_000
 """Seconds since 1970: when the machine crashed."""
 
@@ -142,6 +145,7 @@ class FileNode:
     durable: bytes = b""
     pending: list[Piece] = field(default_factory=list)  # whole writes: not yet split
     volatile: bytes = b""
+    given_up: bool = False  # something of it can be read that no sync will make durable
 
     def change(self, piece: Piece) -> None:
         content = bytearray(self.volatile)
@@ -150,7 +154,12 @@ class FileNode:
         self.pending.append(piece)
 
     def sync(self) -> None:
-        self.durable, self.pending = self.volatile, []
+        self.durable, self.pending = self.after(self.pending) if self.given_up else self.volatile, []
+
+    def give_up(self) -> None:
+        """A sync failed: the system takes what it could not write for written, until somebody writes it again."""
+        self.given_up = True
+        self.pending = [piece for piece in self.pending if piece.data is None]
 
     def after(self, pieces: Iterable[Piece]) -> bytes:
         """The durable bytes with some pieces on top."""
@@ -251,6 +260,8 @@ class SimulatedDisk:
             file.change(Piece(change.size, None))
         elif kind == "sync":
             self._file(name).sync()
+        elif kind == FAILED_SYNC:
+            self._file(name).give_up()
         elif kind == "sync-directory":
             self._sync_directory(name)
         elif kind == "create":

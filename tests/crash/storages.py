@@ -102,7 +102,7 @@ class StorageChecker:
     def recover(self, root: Path) -> Seen:
         """Inspect without touching, then open read-write as a node does."""
         path = root / self.name
-        before = segments(path)
+        before = self._kept_of(path)
         complaints: list[str] = []
         try:
             complaints += self._memory.recall("inspect", essence(path), None, lambda: self._inspect(path))
@@ -123,6 +123,10 @@ class StorageChecker:
             if seen.quarantined and before.get(number) != after.get(number):
                 complaints.append(f"partition {number}: its quarantined segments were changed")
         return Seen(partitions, others, None, tuple(complaints))
+
+    def _kept_of(self, path: Path) -> Mapping[int, Mapping[str, bytes]]:
+        """The bytes of data files that an opening has to leave alone where it quarantines their partition."""
+        return segments(path)
 
     def _inspect(self, path: Path, opened: Collection[int] | None = None) -> list[str]:
         """Verify never raises (but for a path that holds nothing of Waltz), changes nothing, and is content with what is open.

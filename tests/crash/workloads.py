@@ -13,6 +13,7 @@ from typing import Any
 
 from tests.builders import build_directory, make_records
 from tests.crash import (
+    test_commit_journal,
     test_damaged,
     test_group_commit,
     test_page_recovery,
@@ -341,6 +342,22 @@ def _pages() -> Mapping[str, Callable[[Path], Recorded]]:
     }
 
 
+def _journals() -> Mapping[str, Callable[[Path], Recorded]]:
+    found: dict[str, Callable[[Path], Recorded]] = {
+        "commit journal": Captured(test_commit_journal.test_passes, layout=RELEASED),
+        "commit journal, areas": Captured(test_commit_journal.test_areas_become_full, layout=RELEASED),
+        "commit journal, begun anew": Captured(test_commit_journal.test_areas_are_begun_anew, layout=RELEASED),
+        "commit journal, left": Captured(test_commit_journal.test_the_journal_is_left, layout=RELEASED),
+        "commit journal, checkpoint": Captured(test_commit_journal.test_a_checkpoint, layout=RELEASED),
+        "commit journal, assignment": Captured(test_commit_journal.test_partitions_come_and_go, layout=RELEASED),
+        "commit journal, random work": Captured(test_commit_journal.test_random_work, seed=0, layout=RELEASED),
+    }
+    for failure in test_commit_journal.FAILURES:
+        name = f"commit journal, {failure.__name__.replace('_', ' ')}"
+        found[name] = Captured(test_commit_journal.test_a_disk_that_fails, failure=failure)
+    return found
+
+
 def _vaults() -> Mapping[str, Callable[[Path], Recorded]]:
     return {
         "vault": Captured(test_vaults.test_a_vault),
@@ -348,5 +365,11 @@ def _vaults() -> Mapping[str, Callable[[Path], Recorded]]:
     }
 
 
-WORKLOADS: Mapping[str, Callable[[Path], Recorded]] = {**_storage(), **_repairs(), **_pages(), **_vaults()}
+WORKLOADS: Mapping[str, Callable[[Path], Recorded]] = {
+    **_storage(),
+    **_journals(),
+    **_repairs(),
+    **_pages(),
+    **_vaults(),
+}
 """Each records itself in an empty directory."""

@@ -1,0 +1,409 @@
+"""The commit journal: whatever happens between its entries and the segments, a crash loses nothing and brings nothing back."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.blocks import encoded_block
+from tests.builders import make_records
+from tests.crash.conftest import CrashTest
+from tests.crash.driver import (
+    JOURNAL,
+    STRADDLING,
+    Driver,
+    begin_small_journal,
+    built,
+    make_durable,
+    recorded,
+    small_journals,
+)
+from tests.crash.failing import FOREVER, Failing, failing
+from tests.crash.layouts import EACH_DAY, LAYOUTS
+from tests.crash.simdisk import Piece
+from tests.crash.storages import SMALL_SEGMENTS, StorageChecker, segments
+from tests.crash.test_random_work import one_operation
+from tests.crash.truth import Seen, Truth
+from waltzctl.engine.errors import DiskError, DiskWriteError, SyncFailedError, WaltzError
+from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
+from waltzctl.engine.storage.journal_recovery import _areas_of, in_force
+from waltzctl.engine.storage.journal_state import read_state, state_path
+from waltzctl.engine.storage.partition import UnsyncedAppend
+from waltzctl.formats.control import CONTROL_FILE_NAME, Layout, decode_control
+from waltzctl.formats.journal_file import WriteTo
+from waltzctl.formats.segment import segment_name
+
+pytestmark = pytest.mark.turns(3)
+
+ONE_SEGMENT = StorageOptions()
+
+
+class JournalChecker(StorageChecker):
+    """Opens a directory that may be marked: afterwards it is not, and the next journal can begin."""
+
+    def recover(self, root: Path) -> Seen:
+        """As ever, and no journal is in force any more."""
+        seen = StorageChecker.recover(self, root)
+        path = root / self.name
+        if seen.error is not None:
+            return seen
+        left = []
+        if decode_control((path / CONTROL_FILE_NAME).read_bytes()).header.journaled:
+            left.append("the control file is still marked")
+        if Path(state_path(path)).exists():
+            left.append("the journal's state is still there")
+        return replace(seen, complaints=(*seen.complaints, *left))
+
+    def _kept_of(self, path: Path) -> Mapping[int, Mapping[str, bytes]]:
+        """With what the journal holds: that is written back before anything is judged."""
+        kept = {number: dict(files) for number, files in segments(path).items()}
+        with suppress(WaltzError, FileNotFoundError, KeyError):
+            if not decode_control((path / CONTROL_FILE_NAME).read_bytes()).header.journaled:
+                return kept
+            state = read_state(path)
+            if state is None:  # what opening tells
+                return kept
+            for number, parts in in_force(state, list(_areas_of(state))).items():
+                for part in parts:
+                    content = bytearray(kept[number][segment_name(part.segment)])
+                    Piece(part.offset, part.data).apply(content)
+                    kept[number][segment_name(part.segment)] = bytes(content)
+        return kept
+
+    def _go_on(self, path: Path, seen: Seen, complaints: list[str]) -> None:
+        StorageChecker._go_on(self, path, seen, complaints)
+        usable = [n for n, one in seen.partitions.items() if not one.quarantined and all(one.switches)]
+        with small_journals():
+            with StorageDirectory.open(path, options=self.options) as storage:
+                journal = begin_small_journal(storage)
+                appends = [found for number in usable if (found := _written(storage, number)) is not None]
+                expected = {one.partition: storage.partition(one.partition).next_transaction_id for one in appends}
+                for append, error in zip(appends, make_durable(journal, appends), strict=True):
+                    storage.partition(append.partition).finish_append(append, error)
+            with StorageDirectory.open(path, options=self.options) as storage:
+                for number, last in expected.items():
+                    if storage.partition(number).max_transaction_id != last:
+                        complaints.append(f"partition {number}: a record journaled after the recovery is not there")
+
+
+def _written(storage: StorageDirectory, number: int) -> UnsyncedAppend | None:
+    partition = storage.partition(number)
+    return partition.write_blocks(
+        [encoded_block(make_records(1, first=partition.next_transaction_id, partition=number))]
+    )
+
+
+class FailureChecker(JournalChecker):
+    """Of what was not acknowledged nothing is held: a sync of it failed, and an opening cannot know that."""
+
+    def narrowed(self, truth: Truth, seen: Seen) -> Truth:
+        """What was acknowledged."""
+        held = StorageChecker.narrowed(self, truth, seen)
+        for number, one in truth.partitions.items():
+            held = held.with_partition(number, replace(held.partitions[number], least=one.least))
+        return held
+
+
+@EACH_DAY
+def test_passes(layout: Layout, tmp_path: Path, survive: CrashTest) -> None:
+    """The journal begins, passes are made durable by it, and it ends."""
+    path, truth = built(tmp_path / "s", layout, 7)
+    with small_journals(), recorded(path, truth, ONE_SEGMENT) as (driver, recording):
+        number = STRADDLING[layout]
+        driver.begin_journal()
+        assert driver.append_in_a_pass({number: [10], 0: [30, 700]})
+        assert driver.append_in_a_pass({number: [400]})
+        driver.append(number, 2, 20)
+        assert driver.append_in_a_pass({0: [10], number: [None, 0]})
+    survive(f"commit journal, {layout}", recording, JournalChecker(ONE_SEGMENT))
+
+
+@EACH_DAY
+def test_areas_become_full(layout: Layout, tmp_path: Path, survive: CrashTest) -> None:
+    """Each area is begun several times; the work behind is done early, late, and too late for a pass."""
+    path, truth = built(tmp_path / "s", layout, 3)
+    with small_journals(), recorded(path, truth, ONE_SEGMENT) as (driver, recording):
+        number = STRADDLING[layout]
+        driver.begin_journal()
+        by_journal = []
+        for turn in range(26):
+            by_journal.append(driver.append_in_a_pass({number: [600 if turn % 4 == 0 else 20], 0: [turn]}))
+            if turn in (4, 6, 12, 21, 22):
+                driver.work()
+        assert not all(by_journal)
+        assert all(by_journal[:11])
+        assert by_journal[-1]
+    survive(f"commit journal, areas, {layout}", recording, JournalChecker(ONE_SEGMENT))
+
+
+@EACH_DAY
+def test_areas_are_begun_anew(layout: Layout, tmp_path: Path, survive: CrashTest) -> None:
+    """Two long entries fill an area, so that a torn one destroys an entry of the epoch before and leaves another one."""
+    path, truth = built(tmp_path / "s", layout, 3)
+    with small_journals(), recorded(path, truth, ONE_SEGMENT) as (driver, recording):
+        driver.begin_journal()
+        for _ in range(14):
+            assert driver.append_in_a_pass({STRADDLING[layout]: [1700]})
+            driver.work()
+    survive(f"commit journal, begun anew, {layout}", recording, JournalChecker(ONE_SEGMENT))
+
+
+@EACH_DAY
+def test_the_journal_is_left(layout: Layout, tmp_path: Path, survive: CrashTest) -> None:
+    """What is journaled of a partition becomes untrue: it is cut, its log goes on in other segments, a session begins."""
+    path, truth = built(tmp_path / "s", layout, 13, mark=4)
+    with small_journals(), recorded(path, truth, SMALL_SEGMENTS) as (driver, recording):
+        number = STRADDLING[layout]
+        driver.begin_journal()
+        driver.append_in_a_pass({number: [10]})
+        driver.truncate(number, 13)
+        driver.append_in_a_pass({number: [200]})
+        driver.append_in_a_pass({number: [10]})
+        driver.append_blocks(number, [300, 1700, 10])
+        driver.append_in_a_pass({number: [40]})
+        driver.truncate(number, 15)
+        driver.append_in_a_pass({number: [10]})
+        driver.set_low_water_mark(number, 4, len(driver.truth.partitions[number].possible) - 1)
+        driver.append_in_a_pass({number: [20]})
+        driver.reopen_partition(number)
+        driver.append_in_a_pass({number: [20]})
+        driver.truncate(number, 20, allow_data_loss=True)
+        driver.reopen()
+        driver.append_in_a_pass({number: [10]})
+        driver.begin_journal()
+        driver.append_in_a_pass({number: [30]})
+    survive(f"commit journal, left, {layout}", recording, JournalChecker(SMALL_SEGMENTS))
+
+
+@LAYOUTS
+def test_a_checkpoint(layout: Layout, tmp_path: Path, survive: CrashTest) -> None:
+    """A batch reaches transaction 1000 behind records that only the journal has."""
+    path, truth = built(tmp_path / "s", layout, 988, per_segment=2000, size=10)
+    with small_journals(), recorded(path, truth, ONE_SEGMENT) as (driver, recording):
+        number = STRADDLING[layout]
+        driver.begin_journal()
+        for _ in range(3):
+            assert driver.append_in_a_pass({number: [10], 0: [5]})
+        assert not driver.append_in_a_pass({number: [10, 10]})
+        assert driver.append_in_a_pass({number: [10]})
+        driver.truncate(number, 1001)
+        assert driver.append_in_a_pass({number: [10]})
+    survive(f"commit journal, checkpoint, {layout}", recording, JournalChecker(ONE_SEGMENT))
+
+
+@EACH_DAY
+def test_partitions_come_and_go(layout: Layout, tmp_path: Path, survive: CrashTest) -> None:
+    """What left takes its records along; a partition that comes back empty gets nothing of the one before it."""
+    path, truth = built(tmp_path / "s", layout, 3)
+    with small_journals(), recorded(path, truth, SMALL_SEGMENTS) as (driver, recording):
+        number = STRADDLING[layout]
+        driver.begin_journal()
+        driver.append_in_a_pass({number: [10], 0: [30]})
+        driver.unassign(number, delete_files=False)
+        driver.append_in_a_pass({0: [300]})
+        driver.assign(number)
+        driver.append_in_a_pass({number: [20], 0: [10]})
+        driver.unassign(number, delete_files=True)
+        driver.assign(number)
+        driver.append_in_a_pass({number: [700], 0: [10]})
+        driver.work()
+        driver.unassign(0, delete_files=True)
+        driver.append_in_a_pass({number: [10]})
+    survive(f"commit journal, assignment, {layout}", recording, JournalChecker(SMALL_SEGMENTS))
+
+
+def journaled_operation(driver: Driver, rng: random.Random, numbers: list[int]) -> None:
+    """A pass, more often than not, or whatever else a node does."""
+    assigned = [n for n in numbers if n in driver.truth.partitions and True in driver.truth.partitions[n].assigned]
+    kind = rng.random()
+    if driver.storage.journal is None and kind < 0.7:
+        driver.begin_journal()
+    elif assigned and kind < 0.6:
+        chosen = rng.sample(assigned, rng.randint(1, len(assigned)))
+        driver.append_in_a_pass({n: rng.choices([None, 0, 40, 600], k=rng.choice([1, 1, 2])) for n in chosen})
+    elif driver.storage.journal is not None and kind < 0.7:
+        driver.work()
+    else:
+        one_operation(driver, rng, numbers)
+
+
+DEFAULT_SEEDS, LONG_SEEDS = 1, 12
+
+
+@LAYOUTS
+@pytest.mark.parametrize(
+    "seed",
+    [pytest.param(seed, marks=() if seed < DEFAULT_SEEDS else pytest.mark.long) for seed in range(LONG_SEEDS)],
+)
+def test_random_work(seed: int, layout: Layout, tmp_path: Path, survive: CrashTest) -> None:
+    rng = random.Random(seed)
+    path, truth = built(tmp_path / "s", layout, rng.choice([0, 3, 21]))
+    with small_journals(), recorded(path, truth, SMALL_SEGMENTS) as (driver, recording):
+        for _ in range(14):
+            journaled_operation(driver, rng, [0, 1, STRADDLING[layout]])
+    survive(f"commit journal, random work, {layout}", recording, JournalChecker(SMALL_SEGMENTS))
+
+
+NUMBER = STRADDLING[Layout.RELEASED]
+Failure = Callable[[Driver, Failing, Path], None]
+
+
+def _segment(path: Path) -> Path:
+    return path / str(NUMBER) / segment_name(0)
+
+
+def _turn(driver: Driver, times: int, *numbers: int) -> None:
+    """Passes that fill areas one after the other, with the work behind."""
+    for turn in range(5 * times):
+        driver.append_in_a_pass({number: [20] for number in numbers})
+        if turn % 5 == 2:
+            driver.work()
+
+
+def the_journal_cannot_be_synced(driver: Driver, fails: Failing, path: Path) -> None:
+    driver.append_in_a_pass({NUMBER: [10], 0: [10]})
+    fails.syncs_of(path / JOURNAL)
+    assert not driver.append_in_a_pass({NUMBER: [700], 0: [10]})
+    assert not driver.append_in_a_pass({NUMBER: [10]})
+    with pytest.raises(DiskWriteError):
+        driver.storage.partition(0).truncate(0)
+    assert not driver.work()
+    assert not driver.append_in_a_pass({NUMBER: [10]})
+    driver.truncate(NUMBER, 8)
+    assert not driver.append_in_a_pass({NUMBER: [10]})
+
+
+def the_journal_cannot_be_written(driver: Driver, fails: Failing, path: Path) -> None:
+    driver.append_in_a_pass({NUMBER: [10], 0: [10]})
+    fails.writes_to(path / JOURNAL)
+    assert not driver.append_in_a_pass({NUMBER: [700], 0: [10]})
+    assert not driver.append_in_a_pass({NUMBER: [10]})
+    driver.append(NUMBER, 1)
+    assert not driver.work()
+    driver.truncate(NUMBER, 8)
+    driver.append(NUMBER, 1)
+
+
+def an_area_cannot_be_begun(driver: Driver, fails: Failing, path: Path) -> None:
+    for _ in range(5):
+        driver.append_in_a_pass({NUMBER: [10]})
+    fails.syncs_of(path / JOURNAL)
+    assert not driver.append_in_a_pass({NUMBER: [700], 0: [10]})
+    assert not driver.work()
+    driver.truncate(NUMBER, 8)
+    driver.append(NUMBER, 1)
+
+
+def a_segment_cannot_be_synced_behind(driver: Driver, fails: Failing, path: Path) -> None:
+    """Once: it is written anew."""
+    for _ in range(6):
+        driver.append_in_a_pass({NUMBER: [10], 0: [10]})
+    fails.syncs_of(_segment(path))
+    assert driver.work()
+    _turn(driver, 3, NUMBER, 0)
+    assert driver.append_in_a_pass({NUMBER: [10]})
+    with pytest.raises(SyncFailedError):  # the partition's own descriptor is told as well
+        driver.close()
+
+
+def a_segment_can_never_be_synced_behind(driver: Driver, fails: Failing, path: Path) -> None:
+    """The journal is kept for it, and the next opening goes on."""
+    for _ in range(6):
+        driver.append_in_a_pass({NUMBER: [10], 0: [10]})
+    fails.syncs_of(_segment(path), FOREVER)
+    assert driver.work()
+    assert not driver.work()
+    assert not driver.append_in_a_pass({0: [10]})
+    with pytest.raises(SyncFailedError):
+        driver.append_in_a_pass({NUMBER: [10]})
+    driver.append(0, 2)
+    with pytest.raises(DiskError):
+        driver.close()
+
+
+def a_partition_fails_and_the_journal_goes_on(driver: Driver, fails: Failing, path: Path) -> None:
+    """What it has in the journal is not made durable by the next sync of its segment."""
+    for _ in range(2):
+        driver.append_in_a_pass({NUMBER: [10], 0: [10]})
+    fails.syncs_of(_segment(path))
+    driver.append_that_fails(NUMBER, 2)
+    _turn(driver, 3, 0)
+
+
+def a_partition_fails_and_is_opened_again(driver: Driver, fails: Failing, path: Path) -> None:
+    for _ in range(2):
+        driver.append_in_a_pass({NUMBER: [10], 0: [10]})
+    fails.syncs_of(_segment(path))
+    driver.append_that_fails(NUMBER, 2)
+    driver.append_in_a_pass({0: [10]})
+    driver.reopen_failed(NUMBER)
+    _turn(driver, 3, 0, NUMBER)
+    driver.truncate(NUMBER, 3)
+
+
+def a_partition_fails_and_the_directory_is_closed(driver: Driver, fails: Failing, path: Path) -> None:
+    for _ in range(2):
+        driver.append_in_a_pass({NUMBER: [10], 0: [10]})
+    fails.syncs_of(_segment(path))
+    driver.append_that_fails(NUMBER, 2)
+
+
+def a_partition_fails_and_leaves(driver: Driver, fails: Failing, path: Path) -> None:
+    for _ in range(2):
+        driver.append_in_a_pass({NUMBER: [10], 0: [10]})
+    fails.syncs_of(_segment(path))
+    driver.append_that_fails(NUMBER, 2)
+    driver.unassign(NUMBER, delete_files=True)
+    driver.assign(NUMBER)
+    driver.append_in_a_pass({0: [10], NUMBER: [400]})
+
+
+def a_segment_fails_behind_while_a_pass_is_under_way(driver: Driver, fails: Failing, path: Path) -> None:
+    """What was written already, and is journaled after the failure, is lost in the segment as well."""
+    for _ in range(6):
+        driver.append_in_a_pass({NUMBER: [10], 0: [10]})
+    journal = driver.storage.journal
+    assert journal is not None
+    fails.syncs_of(_segment(path))
+    commit = journal.commit
+
+    def late(writes: Sequence[WriteTo]) -> bool:
+        driver.work()
+        return commit(writes)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(journal, "commit", late)
+        assert driver.append_in_a_pass({NUMBER: [10]})
+    _turn(driver, 3, 0)
+    with pytest.raises(SyncFailedError):
+        driver.close()
+
+
+FAILURES: list[Failure] = [
+    the_journal_cannot_be_synced,
+    the_journal_cannot_be_written,
+    an_area_cannot_be_begun,
+    a_segment_cannot_be_synced_behind,
+    a_segment_can_never_be_synced_behind,
+    a_partition_fails_and_the_journal_goes_on,
+    a_partition_fails_and_is_opened_again,
+    a_partition_fails_and_the_directory_is_closed,
+    a_partition_fails_and_leaves,
+    a_segment_fails_behind_while_a_pass_is_under_way,
+]
+
+
+@pytest.mark.turns(3)
+@pytest.mark.parametrize("failure", FAILURES)
+def test_a_disk_that_fails(failure: Failure, tmp_path: Path, survive: CrashTest) -> None:
+    """A write or a sync fails, and then the power: what was acknowledged by then is there."""
+    path, truth = built(tmp_path / "s", Layout.RELEASED, 3)
+    with small_journals(), failing() as fails, recorded(path, truth, ONE_SEGMENT) as (driver, recording):
+        driver.begin_journal()
+        failure(driver, fails, path)
+    survive(f"commit journal, {failure.__name__}", recording, FailureChecker(ONE_SEGMENT))
