@@ -212,7 +212,7 @@ def _kinds() -> Iterable[FindingKind]:
         " segments. As damage: the journal, or the file that names it, cannot be had.",
         "The node, started with --journal or without, writes them back before anything else, and so does append; until then no"
         " repair is made. Bring a journal that is gone back. If it is lost for good, recover --forget-journal gives up what stood"
-        " only there, and recover --from REPLICA brings it back.",
+        " only there, and recover --from brings it back from a replica.",
     )  # fmt: skip
     yield FindingKind(
         Code.UNKNOWN_VERSION, damage,

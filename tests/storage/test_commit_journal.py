@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.builders import digest
-from tests.storage.journals import BEFORE, LOG, Journaled, is_marked
+from tests.storage.power_loss import BEFORE, LOG, Journaled, is_marked
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DamageError, DiskWriteError, RefusedError, SyncFailedError
 from waltzctl.engine.storage import commit_journal
