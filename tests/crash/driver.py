@@ -55,9 +55,9 @@ def small_journals() -> Iterator[None]:
         yield
 
 
-def begin_small_journal(storage: StorageDirectory) -> commit_journal.CommitJournal:
-    """Within `small_journals`: a journal without a thread, inside the directory."""
-    return storage.begin_journal(storage.path / JOURNAL, log=_LOG, area_size=_AREA_SIZE, threaded=False)
+def begin_small_journal(storage: StorageDirectory, place: str = JOURNAL) -> commit_journal.CommitJournal:
+    """Within `small_journals`: a journal without a thread, at a place inside the directory."""
+    return storage.begin_journal(storage.path / place, log=_LOG, area_size=_AREA_SIZE, threaded=False)
 
 
 def make_durable(
@@ -152,9 +152,9 @@ class Driver:
         self.storage.partition(number).append_blocks(blocks)
         self._done(number, before.holding(after))
 
-    def begin_journal(self) -> None:
+    def begin_journal(self, place: str = JOURNAL) -> None:
         """Within `small_journals`: passes are made durable by a commit journal from now on."""
-        begin_small_journal(self.storage)
+        begin_small_journal(self.storage, place)
 
     def work(self) -> bool:
         """What the journal's thread would do."""

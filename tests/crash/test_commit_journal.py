@@ -24,8 +24,9 @@ from tests.crash.driver import (
     small_journals,
 )
 from tests.crash.failing import FOREVER, Failing, failing
+from tests.crash.harness import DEATHS, Effort
 from tests.crash.layouts import EACH_DAY, LAYOUTS
-from tests.crash.simdisk import Piece
+from tests.crash.simdisk import Loss, Piece
 from tests.crash.storages import SMALL_SEGMENTS, StorageChecker, segments
 from tests.crash.test_random_work import one_operation
 from tests.crash.truth import Seen, Truth
@@ -41,6 +42,7 @@ from waltzctl.formats.segment import segment_name
 pytestmark = pytest.mark.turns(3)
 
 ONE_SEGMENT = StorageOptions()
+NUMBER = STRADDLING[Layout.RELEASED]
 
 
 class JournalChecker(StorageChecker):
@@ -62,17 +64,14 @@ class JournalChecker(StorageChecker):
     def _kept_of(self, path: Path) -> Mapping[int, Mapping[str, bytes]]:
         """With what the journal holds: that is written back before anything is judged."""
         kept = {number: dict(files) for number, files in segments(path).items()}
-        with suppress(WaltzError, FileNotFoundError, KeyError):
-            if not decode_control((path / CONTROL_FILE_NAME).read_bytes()).header.journaled:
-                return kept
-            state = read_state(path)
-            if state is None:  # what opening tells
-                return kept
-            for number, parts in in_force(state, list(_areas_of(state))).items():
-                for part in parts:
-                    content = bytearray(kept[number][segment_name(part.segment)])
-                    Piece(part.offset, part.data).apply(content)
-                    kept[number][segment_name(part.segment)] = bytes(content)
+        with suppress(WaltzError, FileNotFoundError, KeyError):  # the opening says it
+            marked = decode_control((path / CONTROL_FILE_NAME).read_bytes()).header.journaled
+            state = read_state(path) if marked else None
+            found = {} if state is None else in_force(state, list(_areas_of(state)))
+            for number, part in ((number, part) for number, parts in found.items() for part in parts):
+                content = bytearray(kept[number][segment_name(part.segment)])
+                Piece(part.offset, part.data).apply(content)
+                kept[number][segment_name(part.segment)] = bytes(content)
         return kept
 
     def _go_on(self, path: Path, seen: Seen, complaints: list[str]) -> None:
@@ -111,11 +110,12 @@ class FailureChecker(JournalChecker):
 
 @EACH_DAY
 def test_passes(layout: Layout, tmp_path: Path, survive: CrashTest) -> None:
-    """The journal begins, passes are made durable by it, and it ends."""
+    """The journal begins, in a directory of its own, passes are made durable by it, and it ends."""
     path, truth = built(tmp_path / "s", layout, 7)
+    (path / "device").mkdir()
     with small_journals(), recorded(path, truth, ONE_SEGMENT) as (driver, recording):
         number = STRADDLING[layout]
-        driver.begin_journal()
+        driver.begin_journal("device/journal")
         assert driver.append_in_a_pass({number: [10], 0: [30, 700]})
         assert driver.append_in_a_pass({number: [400]})
         driver.append(number, 2, 20)
@@ -217,6 +217,21 @@ def test_partitions_come_and_go(layout: Layout, tmp_path: Path, survive: CrashTe
     survive(f"commit journal, assignment, {layout}", recording, JournalChecker(SMALL_SEGMENTS))
 
 
+EVERY_RECOVERY = Effort(Loss(torn_positions=1, random_states=0), None, Loss(torn_positions=1, random_states=1))
+
+
+@pytest.mark.parametrize("effort", [pytest.param(EVERY_RECOVERY, id="power"), pytest.param(DEATHS, id="deaths")])
+def test_what_is_written_back_is_crashed_again(effort: Effort, tmp_path: Path, survive: CrashTest) -> None:
+    """Every opening that puts such a directory right is crashed at each of its changes, after a power loss or a death."""
+    path, truth = built(tmp_path / "s", Layout.RELEASED, 3)
+    with small_journals(), recorded(path, truth, ONE_SEGMENT) as (driver, recording):
+        driver.begin_journal()
+        assert driver.append_in_a_pass({NUMBER: [10], 0: [300]})
+        assert driver.append_in_a_pass({NUMBER: [700]})
+        driver.truncate(0, 1)
+    survive("commit journal, written back", recording, JournalChecker(ONE_SEGMENT), effort)
+
+
 def journaled_operation(driver: Driver, rng: random.Random, numbers: list[int]) -> None:
     """A pass, more often than not, or whatever else a node does."""
     assigned = [n for n in numbers if n in driver.truth.partitions and True in driver.truth.partitions[n].assigned]
@@ -249,7 +264,6 @@ def test_random_work(seed: int, layout: Layout, tmp_path: Path, survive: CrashTe
     survive(f"commit journal, random work, {layout}", recording, JournalChecker(SMALL_SEGMENTS))
 
 
-NUMBER = STRADDLING[Layout.RELEASED]
 Failure = Callable[[Driver, Failing, Path], None]
 
 

@@ -350,6 +350,9 @@ def _journals() -> Mapping[str, Callable[[Path], Recorded]]:
         "commit journal, left": Captured(test_commit_journal.test_the_journal_is_left, layout=RELEASED),
         "commit journal, checkpoint": Captured(test_commit_journal.test_a_checkpoint, layout=RELEASED),
         "commit journal, assignment": Captured(test_commit_journal.test_partitions_come_and_go, layout=RELEASED),
+        "commit journal, written back": Captured(
+            test_commit_journal.test_what_is_written_back_is_crashed_again, effort=LONG
+        ),
         "commit journal, random work": Captured(test_commit_journal.test_random_work, seed=0, layout=RELEASED),
     }
     for failure in test_commit_journal.FAILURES:
