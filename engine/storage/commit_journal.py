@@ -62,13 +62,14 @@ class _Area:
     """One area of a journal that is being written.
 
     `unflushed`: the segments that its entries speak of and that are not durable yet, with their partitions.  `partitions`:
-    those that it has not forgotten.
+    those that it has not forgotten.  `times`: how often it was begun anew.
     """
 
     def __init__(self, start: int) -> None:
         self.start = start
         self.unflushed: dict[PurePath, int] = {}
         self.partitions: set[int] = set()
+        self.times = 0
 
 
 @dataclass(slots=True)
@@ -330,6 +331,7 @@ class CommitJournal:
         self._current = 1 - self._current
         self._epoch, self._sequence, self._durable, self._position = self._epoch + 1, 0, 0, BLOCK
         begun.partitions = set()
+        begun.times += 1
         self._to_flush = full
         self._changed.notify_all()
         return True
@@ -398,14 +400,14 @@ class CommitJournal:
             unwanted, self._unwanted = self._unwanted, []
             _close(unwanted)
             area, self._to_flush = self._to_flush, None
-            unflushed = [] if area is None else list(area.unflushed.items())
+            times, unflushed = (0, []) if area is None else (area.times, list(area.unflushed.items()))
         for path, partition in unflushed:
             assert area is not None
-            self._flush_behind(area, path, partition)
+            self._flush_behind(area, times, path, partition)
         return True
 
-    def _flush_behind(self, area: _Area, path: PurePath, partition: int) -> None:
-        """Make a segment durable while others are appended to."""
+    def _flush_behind(self, area: _Area, times: int, path: PurePath, partition: int) -> None:
+        """Make a segment durable while others are appended to, for the area as it was begun so many `times`."""
         with self._changed:
             segment = self._segments.get(path)
         if segment is not None and not segment.doubtful:
@@ -415,6 +417,8 @@ class CommitJournal:
                 segment.doubtful = True
         with self._changed:
             if segment is None or path not in area.unflushed:  # forgotten meanwhile, and perhaps removed
+                return
+            if area.times != times:  # begun anew meanwhile: what stands there was journaled behind this flush
                 return
             if segment.doubtful:
                 try:

@@ -192,6 +192,34 @@ def test_a_full_area_is_flushed_behind_and_taken_again(journaled: Journaled, tmp
     assert journaled.held(journaled.after_power_loss(tmp_path)) == journaled.acknowledged
 
 
+def test_an_area_that_is_begun_anew_during_the_flush_is_not_taken_for_flushed(
+    journaled: Journaled, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The last segment that is flushed is forgotten meanwhile, so that its area is free, and journaled in it again."""
+    while journaled.journal._to_flush is None:
+        journaled.commit({0: 1})
+    sync, path = disk.WritableFile.sync, segment(journaled.path, 0)
+
+    def slow(file: disk.WritableFile) -> None:
+        sync(file)
+        if file.path == path:
+            monkeypatch.setattr(disk.WritableFile, "sync", sync)
+            epoch = journaled.journal._epoch
+            journaled.truncate(0, BEFORE)
+            while journaled.journal._epoch == epoch:
+                assert journaled.commit({1: 1})
+            assert journaled.commit({0: 1})
+
+    monkeypatch.setattr(disk.WritableFile, "sync", slow)
+    journaled.journal.work()
+    for _ in range(2):
+        epoch = journaled.journal._epoch
+        while journaled.journal._epoch == epoch:
+            journaled.journal.work()
+            assert journaled.commit({1: 1})
+    assert journaled.held(journaled.after_power_loss(tmp_path)) == journaled.acknowledged
+
+
 def test_without_room_the_segments_are_flushed(journaled: Journaled, tmp_path: Path) -> None:
     answers = [journaled.commit({0: 1, 1: 1}) for _ in range(40)]
     count = answers.index(False)
