@@ -162,10 +162,9 @@ class Node:
     def _begin_journal(self, storage: StorageDirectory) -> None:
         if self.options.journal is None:
             return
-        if (
-            storage.put_right is not None and storage.put_right.failed
-        ):  # one partition keeps no others from being served
-            self._log.error("appends are not journaled until %s could be written back", storage.put_right.path)
+        put_right = storage.put_right
+        if put_right is not None and put_right.failed:  # one partition keeps no others from being served
+            self._log.error("appends are not journaled until %s could be written back", put_right.path)
             return
         journal = storage.begin_journal(self.options.journal, log=self._log)
         self._log.info("the commit journal %s is in force", journal.path)

@@ -17,7 +17,7 @@ import errno
 import logging
 import threading
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
@@ -30,7 +30,6 @@ from waltzctl.formats.journal_file import (
     AREAS,
     BLOCK,
     AreaHeader,
-    JournalPart,
     WriteTo,
     decode_area_header,
     encode_area_header,
@@ -62,14 +61,13 @@ class _Area:
     """One area of a journal that is being written.
 
     `unflushed`: the segments that its entries speak of and that are not durable yet, with their partitions.  `partitions`:
-    those that it has not forgotten.  `times`: how often it was begun anew.
+    those that it has not forgotten.  `epoch`: that of its header, another one each time that it is begun anew.
     """
 
-    def __init__(self, start: int) -> None:
-        self.start = start
+    def __init__(self, start: int, epoch: int) -> None:
+        self.start, self.epoch = start, epoch
         self.unflushed: dict[PurePath, int] = {}
         self.partitions: set[int] = set()
-        self.times = 0
 
 
 @dataclass(slots=True)
@@ -104,11 +102,12 @@ class CommitJournal:
     ) -> None:
         self.state = state
         self._storage, self._control, self._log = storage, control, log
+        self._owner = owner_of(storage)
         self._files, self._unused = tuple(files), list(files)
         self._area_size = area_size
-        self._areas = [_Area(number * area_size) for number in range(AREAS)]
+        self._areas = [_Area(0, 1), _Area(area_size, 0)]
         self._current = 0
-        self._epoch, self._sequence, self._durable, self._position = 1, 0, 0, BLOCK
+        self._sequence, self._durable, self._position = 0, 0, BLOCK
         self._fault: DiskError | None = None
         self._retired = self._closed = False
         self._changed = threading.Condition()
@@ -189,14 +188,14 @@ class CommitJournal:
             self._changed.wait_for(lambda: self._unused)
             if self._fault is not None or self._retired or not self._make_room(padded(entry_size(writes)) + RESERVE):
                 return False
+            segments = {segment_path(self._storage, write): write.partition for write in writes}
             try:
-                self._open_segments(writes)
+                self._open_segments(segments)
             except (DiskError, FileNotFoundError):
                 return False
             area = self._areas[self._current]
-            for write in writes:  # before it is tried: what failed may stand there all the same
-                area.unflushed[segment_path(self._storage, write)] = write.partition
-                area.partitions.add(write.partition)
+            area.unflushed.update(segments)  # before it is tried: what failed may stand there all the same
+            area.partitions.update(segments.values())
             try:
                 self._put(writes)
             except DiskWriteError as error:
@@ -239,7 +238,7 @@ class CommitJournal:
         """
         with self._changed:
             if self._holds(partition) and not self._retired:
-                write_back(self._storage, self._parts_of(partition), self._control.cluster_key)
+                self._write_anew(partition)
             for segment in self._segments.values():
                 segment.doubtful = segment.doubtful and segment.partition != partition
 
@@ -272,6 +271,10 @@ class CommitJournal:
         return any(partition in area.partitions for area in self._areas)
 
     @property
+    def _epoch(self) -> int:
+        return self._areas[self._current].epoch
+
+    @property
     def _other(self) -> _Area:
         return self._areas[1 - self._current]
 
@@ -282,11 +285,10 @@ class CommitJournal:
     def _refusal(self, why: object) -> DiskWriteError:
         return DiskWriteError(self.state.path, None, OSError(errno.EIO, str(why)), doing="forget a partition in")
 
-    def _open_segments(self, writes: Sequence[WriteTo]) -> None:
-        for write in writes:
-            path = segment_path(self._storage, write)
+    def _open_segments(self, segments: Mapping[PurePath, int]) -> None:
+        for path, partition in segments.items():
             if path not in self._segments:
-                self._segments[path] = _Segment(write.partition, disk.WritableFile.open(path))
+                self._segments[path] = _Segment(partition, disk.WritableFile.open(path))
 
     def _put(self, writes: Sequence[WriteTo] = (), forgotten: Sequence[int] = ()) -> None:
         """Write an entry and make it durable; others may be written meanwhile.  Raises DiskWriteError."""
@@ -318,9 +320,7 @@ class CommitJournal:
         if not self._other_is_free or size > self._area_size - BLOCK:
             return False
         full, begun = self._areas[self._current], self._other
-        head = AreaHeader(
-            self.state.journal_id, owner_of(self._storage), self._area_size, self._epoch + 1, self._durable
-        )
+        head = AreaHeader(self.state.journal_id, self._owner, self._area_size, self._epoch + 1, self._durable)
         file = self._unused[-1]  # whoever asks for room waited for one
         try:  # before an entry of the epoch before is written over: one that is torn would be missed under the old header
             file.write_at(begun.start + header_offset(head.epoch), encode_area_header(head))
@@ -329,16 +329,16 @@ class CommitJournal:
             self._give_up(error)
             return False
         self._current = 1 - self._current
-        self._epoch, self._sequence, self._durable, self._position = self._epoch + 1, 0, 0, BLOCK
-        begun.partitions = set()
-        begun.times += 1
+        self._sequence, self._durable, self._position = 0, 0, BLOCK
+        begun.epoch, begun.partitions = head.epoch, set()
         self._to_flush = full
         self._changed.notify_all()
         return True
 
-    def _parts_of(self, partition: int) -> list[JournalPart]:
+    def _write_anew(self, partition: int) -> None:
+        """Write what the journal holds of a partition where it belongs, durably.  Raises DamageError, DiskError."""
         areas = [self._files[0].read_at(area.start, self._area_size) for area in self._areas]
-        return in_force(self.state, areas).get(partition, [])
+        write_back(self._storage, in_force(self.state, areas).get(partition, []), self._control.cluster_key)
 
     def _give_up(self, error: DiskError) -> None:
         """Journal nothing any more; the thread makes everything durable where it belongs."""
@@ -370,7 +370,7 @@ class CommitJournal:
             except DiskError:
                 segment.doubtful = True
         if segment.doubtful:
-            write_back(self._storage, self._parts_of(partition), self._control.cluster_key)
+            self._write_anew(partition)
 
     # --- the thread --------------------------------------------------------------------------------------------------
 
@@ -400,14 +400,14 @@ class CommitJournal:
             unwanted, self._unwanted = self._unwanted, []
             _close(unwanted)
             area, self._to_flush = self._to_flush, None
-            times, unflushed = (0, []) if area is None else (area.times, list(area.unflushed.items()))
+            epoch, unflushed = (0, []) if area is None else (area.epoch, list(area.unflushed.items()))
         for path, partition in unflushed:
             assert area is not None
-            self._flush_behind(area, times, path, partition)
+            self._flush_behind(area, epoch, path, partition)
         return True
 
-    def _flush_behind(self, area: _Area, times: int, path: PurePath, partition: int) -> None:
-        """Make a segment durable while others are appended to, for the area as it was begun so many `times`."""
+    def _flush_behind(self, area: _Area, epoch: int, path: PurePath, partition: int) -> None:
+        """Make a segment durable while others are appended to, for what an area held in an epoch."""
         with self._changed:
             segment = self._segments.get(path)
         if segment is not None and not segment.doubtful:
@@ -418,11 +418,11 @@ class CommitJournal:
         with self._changed:
             if segment is None or path not in area.unflushed:  # forgotten meanwhile, and perhaps removed
                 return
-            if area.times != times:  # begun anew meanwhile: what stands there was journaled behind this flush
+            if area.epoch != epoch:  # begun anew meanwhile: what stands there was journaled behind this flush
                 return
             if segment.doubtful:
                 try:
-                    write_back(self._storage, self._parts_of(partition), self._control.cluster_key)
+                    self._write_anew(partition)
                 except (DamageError, DiskError) as error:
                     self._give_up(_as_disk_error(path, error))
                     return
