@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from measuring import environment
-from running_nodes import PATIENCE, free_port, java
+from running_nodes import PATIENCE, java, reserved_ports
 
 NODES = 3
 
@@ -89,7 +89,7 @@ class Bench:
         """`port`: of the server that was started last."""
         self.nodes: list[tuple[subprocess.Popen[bytes], Sequence[object]]] = []
         """Processes, and the commands by which they were started."""
-        port = free_port()
+        (port,) = reserved_ports(1)
         config = place / "zoo.cfg"
         config.write_text(f"tickTime=1000\ndataDir={place / 'zk'}\nclientPort={port}\nclientPortAddress=127.0.0.1\n")
         main = "org.apache.zookeeper.server.ZooKeeperServerMain"
@@ -107,7 +107,7 @@ class Bench:
     def _node(self, stack: contextlib.ExitStack, number: int, partitions: int, key: str) -> None:
         directory, ready = self.place / f"n{number}", self.place / f"n{number}.ready"
         waltzctl("create-cluster", directory, "--partitions", partitions, "--key", key, "--layout", "released")
-        data, admin = free_port(), free_port()
+        data, admin = reserved_ports(2)
         ports = ("--port", data, "--admin-port", admin, "--http-port", "off", "--log-level", "warning")
         command = [sys.executable, "-m", "waltzctl", "serve", directory, *ports, "--ready-file", ready]
         self.nodes.append((stack.enter_context(started(self.place, f"n{number}", command, ready.exists)), command))
@@ -119,8 +119,8 @@ class Bench:
     @contextlib.contextmanager
     def listening(self, kind: str, name: str) -> Iterator[subprocess.Popen[bytes]]:
         """Run a server of one of the two kinds, from when it listens until the end of the block."""
-        self.port = port = free_port()
-        http = free_port()
+        port, http = reserved_ports(2)
+        self.port = port
         config = yaml_at(self.place / f"{name}.yml", server__port=port, server__jetty__port=http, **self._config)
         if kind == "ours":
             options = ("--host", "localhost", "--config", config, "--log-level", "warning")

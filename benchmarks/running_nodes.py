@@ -18,7 +18,11 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
-from measuring import environment
+from measuring import PROJECT, environment
+
+sys.path.insert(0, str(PROJECT))
+
+from tests.reserved_ports import reserved_ports
 
 KEY = uuid.UUID("b3c4b3c4-0000-4000-8000-000000000001")
 PARTITIONS = 64
@@ -41,21 +45,6 @@ def classpath() -> str:
             " drivers Bench and PlainStorage; --only ours measures our node with our client alone"
         )
     return found
-
-
-_given: set[int] = set()
-"""Ports that `free_port` told."""
-
-
-def free_port() -> int:
-    """A port of the loopback that nobody listens at; the system may name one again that nobody has bound yet."""
-    while True:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = int(probe.getsockname()[1])
-        if port not in _given:
-            _given.add(port)
-            return port
 
 
 def java(directory: Path, main: str, *arguments: object) -> list[str]:
@@ -144,11 +133,10 @@ def start_ours(
     directory = place / "ours"
     _run("create-cluster", directory, "--partitions", PARTITIONS, "--layout", "released", "--key", KEY)
     ready, log = place / "ours.ready", place / "ours.log"
-    port, admin_port = free_port(), free_port()
     program = ["-m", "waltzctl"]
     if profile is not None:
         program = [str(Path(__file__).resolve().parent / "sampled.py"), str(profile)]
-    command = [sys.executable, *program, "serve", directory, "--port", port, "--admin-port", admin_port]
+    command = [sys.executable, *program, "serve", directory, "--port", 0]
     command += ["--http-port", "off", "--segment-size", SEGMENT_SIZE, "--ready-file", ready, "--log-level", "warning"]
     command += [] if tls else ["--plaintext"]
     command += ["--journal", place / "journal"] if journal else []
@@ -157,16 +145,17 @@ def start_ours(
             [*map(str, command)],
             stdout=output, stderr=output, env=environment() | slower_flushes(place, flush_delay_ms),
         )  # fmt: skip
-    node = RunningNode("ours", directory, port, admin_port, tls, process, log)
+    node = RunningNode("ours", directory, 0, 0, tls, process, log)
     _wait(node, ready.exists)
-    assert json.loads(ready.read_text())["port"] == port
+    told = json.loads(ready.read_text())
+    node.port, node.admin_port = told["port"], told["admin_port"]
     return node
 
 
 def start_released(place: Path, *, tls: bool, flush_delay_ms: float = 0.0) -> RunningNode:
     """The released node on a new directory."""
     directory, log = place / "released", place / "released.log"
-    port, admin_port = free_port(), free_port()
+    port, admin_port = reserved_ports(2)
     command = java(
         place, "PlainStorage", port, admin_port, directory, KEY, PARTITIONS, SEGMENT_SIZE, "tls" if tls else "plain"
     )

@@ -15,7 +15,6 @@ import json
 import os
 import random
 import shutil
-import socket
 import sys
 import tempfile
 import textwrap
@@ -29,6 +28,7 @@ from stage import (
     CLEAN,
     DAMAGE_REMAINS,
     DAMAGED,
+    PROJECT,
     RED,
     REFUSED,
     REPAIRABLE,
@@ -44,6 +44,10 @@ from stage import (
     tell,
     title,
 )  # fmt: skip
+
+sys.path.insert(0, str(PROJECT))
+
+from tests.reserved_ports import reserved_ports
 
 PARTITIONS = 4
 RECORDS = 25_000
@@ -303,7 +307,7 @@ def cluster(stage: Stage) -> None:
     stage.environment["WALTZCTL_METADATA"] = str(stage.root / "cluster.meta")
     stage.run("create-cluster c-1 c-2 c-3 --partitions 2 --metadata cluster.meta --name demo")
     names = ("c-1", "c-2", "c-3")
-    free = _free_ports(2 * len(names))
+    free = reserved_ports(2 * len(names))  # a node that was killed is found again where it was
     ports = dict(zip(names, zip(free[::2], free[1::2], strict=True), strict=True))
     with contextlib.ExitStack() as running:
         nodes = {name: running.enter_context(stage.serve(name, _at(ports[name]))) for name in names}
@@ -359,19 +363,6 @@ def _settle(stage: Stage) -> None:
         if time.monotonic() > until:
             raise UnexpectedError(f"the cluster does not settle: {said}")
         time.sleep(0.2)
-
-
-def _free_ports(count: int) -> list[int]:
-    """So many that nobody listens at: all at once, and below those that the system gives to outgoing connections."""
-    found: list[int] = []
-    with contextlib.ExitStack() as held:
-        for port in random.sample(range(20_000, 32_000), 1_000):
-            if len(found) == count:
-                return found
-            with contextlib.suppress(OSError):
-                held.enter_context(socket.create_server(("127.0.0.1", port)))
-                found.append(port)
-    raise UnexpectedError(f"no {count} free ports between 20000 and 31999")
 
 
 def _at(ports: tuple[int, int]) -> str:

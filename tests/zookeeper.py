@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.processes import free_ports
+from tests.reserved_ports import reserved_ports
 from waltzctl.engine.spark.java import own_java, packaged_java
 
 _JARS = ("zookeeper*", "slf4j-api*", "metrics-core*", "netty-*", "snappy*")
@@ -117,7 +117,7 @@ def new_root() -> str:
 @contextlib.contextmanager
 def running(directory: Path) -> Iterator[ZooKeeperServer]:
     """One server, alone."""
-    server = ZooKeeperServer(directory, free_ports(1)[0])
+    server = ZooKeeperServer(directory, reserved_ports(1)[0])
     try:
         server.wait()
         yield server
@@ -128,7 +128,7 @@ def running(directory: Path) -> Iterator[ZooKeeperServer]:
 @contextlib.contextmanager
 def ensemble(directory: Path, size: int = 3) -> Iterator[tuple[ZooKeeperServer, ...]]:
     """Several servers that elect a leader."""
-    ports = free_ports(3 * size)
+    ports = reserved_ports(3 * size)
     peers = [f"server.{number}=127.0.0.1:{ports[3 * number + 1]}:{ports[3 * number + 2]}" for number in range(size)]
     servers = []
     try:

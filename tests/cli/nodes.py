@@ -134,29 +134,6 @@ def starting(*arguments: object, **changes: str) -> Iterator[Served]:
         served.process.stderr.close()
 
 
-def unused_ports(count: int) -> list[int]:
-    """Ports nobody listens at now, in a row, so that the two that follow a data port are free as well."""
-    held: list[socket.socket] = []
-    try:
-        while True:
-            held.append(socket.create_server(("127.0.0.1", 0)))
-            first: int = held[-1].getsockname()[1]
-            row = [first + n for n in range(count)]
-            if row[-1] < 65536 and all(_free(port) for port in row[1:]):
-                return row
-    finally:
-        for one in held:
-            one.close()
-
-
-def _free(port: int) -> bool:
-    try:
-        socket.create_server(("127.0.0.1", port)).close()
-    except OSError:
-        return False
-    return True
-
-
 def write_config(path: Path, storage: Path, ports: list[int], *more: str) -> Path:
     """A configuration file as a released node has it."""
     lines = [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-import socket
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from jsonschema import Draft202012Validator
 
 from tests import warm_start
 from tests.cli.running import ROOT, Answer, command_line, environment, invoke, on_terminal, run
+from tests.reserved_ports import reserved_ports
 
 pytestmark = pytest.mark.turns(3)
 
@@ -206,8 +206,7 @@ def test_a_partition_that_the_node_does_not_have(node: Served) -> None:
 
 
 def test_a_node_that_is_not_there_and_a_port_that_is_another(node: Served, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    (port,) = reserved_ports(1)
     answer = invoke("bench", f"127.0.0.1:{port}", *SHORT)
     assert (answer.status, answer.out) == (14, "")
     assert f"127.0.0.1:{port}: cannot connect" in answer.err

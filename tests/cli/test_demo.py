@@ -31,6 +31,7 @@ def test_the_demonstration_succeeds_and_cleans_up(tmp_path: Path) -> None:
 def test_the_demonstration_fails_when_something_is_not_as_expected(tmp_path: Path) -> None:
     """A waltzctl that always succeeds and says nothing must not pass."""
     (tmp_path / "fake" / "waltzctl").mkdir(parents=True)
+    (tmp_path / "fake" / "waltzctl" / "__init__.py").write_text("")  # without it a real one further on is taken
     (tmp_path / "fake" / "waltzctl" / "__main__.py").write_text("")
     copy = tmp_path / "fake" / "demo" / "demo.py"
     copy.parent.mkdir()
@@ -38,3 +39,4 @@ def test_the_demonstration_fails_when_something_is_not_as_expected(tmp_path: Pat
         (copy.parent / name).write_bytes((DEMO.parent / name).read_bytes())
     done = subprocess.run([sys.executable, str(copy)], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 1
+    assert "FAILED" in done.stderr

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from tests.cli.nodes import Served, serving
 from tests.cli.running import Answer, invoke, on_terminal, run
 from tests.cli.test_schemas import VALIDATORS
 from tests.net.certificates import PASSWORD, Authority
+from tests.reserved_ports import reserved_ports
 
 LARGE = 2**40 + 5
 
@@ -226,14 +226,13 @@ def test_what_cannot_be_meant_is_a_usage_error(words: list[str]) -> None:
 
 
 def test_a_data_port_that_nobody_named_is_said_to_be_assumed(served: Served) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    port, other = reserved_ports(2)
     admin = f"127.0.0.1:{served.ready['admin_port']}"
     answer = invoke("node", admin, "--data-port", port, "max-transaction-id", "--partition", 0)
     assert answer.status == 14
     assert f"127.0.0.1:{port}: cannot connect" in answer.err
     assert "--data-port" not in answer.err
-    answer = invoke("node", f"127.0.0.1:{port + 1}", "validate")
+    answer = invoke("node", f"127.0.0.1:{other}", "validate")
     assert answer.status == 14
     assert answer.err.count("--data-port says which it is") == 1
 

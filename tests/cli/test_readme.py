@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 from tests.builders import build_directory, make_records
-from tests.cli.nodes import serving, unused_ports
+from tests.cli.nodes import serving
 from tests.cli.running import ROOT, environment, run
+from tests.reserved_ports import reserved_ports
 from waltzctl.engine.storage.directory import StorageDirectory
 
 PATIENCE = 300
@@ -26,7 +27,7 @@ def blocks(section: str) -> dict[str, str]:
 
 def test_the_recipe_for_a_node(tmp_path: Path) -> None:
     found = blocks("A node")
-    ports = unused_ports(3)
+    ports = reserved_ports(3)
     (tmp_path / "data").mkdir()
     (tmp_path / "append.py").write_text(found["python"])
     program = tmp_path / "bin" / "waltzctl"

@@ -21,9 +21,10 @@ from jsonschema import Draft202012Validator
 
 from tests import warm_start
 from tests.builders import build_directory
-from tests.cli.nodes import PATIENCE, Served, serving, starting, unused_ports, write_config
+from tests.cli.nodes import PATIENCE, Served, serving, starting, write_config
 from tests.cli.running import ROOT, command_line, environment, invoke, on_terminal, run
 from tests.net.certificates import PASSWORD, Authority
+from tests.reserved_ports import reserved_ports
 from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.formats.control import Layout
 
@@ -38,6 +39,8 @@ def storage(tmp_path: Path) -> Path:
 
 
 FREE = ("--port", "0")
+ANY = [0, 0, 0]
+"""Free ports as well, of a configuration file."""
 
 
 # --- start ---------------------------------------------------------------------------------------------------------------
@@ -62,7 +65,7 @@ def test_it_says_that_it_is_ready_once_all_ports_answer(storage: Path, tmp_path:
 
 
 def test_ports_follow_the_data_port(storage: Path) -> None:
-    ports = unused_ports(3)
+    ports = reserved_ports(3)
     with serving(storage, "--port", ports[0]) as node:
         assert [node.ready["port"], node.ready["admin_port"], node.ready["http_port"]] == ports
 
@@ -78,7 +81,7 @@ def test_http_can_be_off_and_tls_too(storage: Path) -> None:
 
 
 def test_with_the_configuration_file_of_a_released_node(storage: Path, tmp_path: Path) -> None:
-    ports = unused_ports(3)
+    ports = reserved_ports(3)
     config = write_config(tmp_path / "node.yaml", storage, ports, "storage.segment.size.threshold: 4096", "made.up: 1")
     with serving("--config", config) as node:
         assert [node.ready["port"], node.ready["admin_port"], node.ready["http_port"]] == ports
@@ -88,7 +91,7 @@ def test_with_the_configuration_file_of_a_released_node(storage: Path, tmp_path:
 
 
 def test_options_go_before_the_environment_and_that_before_the_file(storage: Path, tmp_path: Path) -> None:
-    row = unused_ports(3)
+    row = reserved_ports(3)
     config = write_config(tmp_path / "node.yaml", tmp_path / "nowhere", [1, 2, 3])
     changes = {"WALTZCTL_SERVE_PORT": str(row[1]), "WALTZCTL_SERVE_ADMIN_PORT": str(row[2]), "WALTZCTL_SERVE_HTTP_PORT": "off",
                "WALTZCTL_SERVE_CONFIG": str(config)}  # fmt: skip
@@ -176,7 +179,7 @@ def test_a_version_that_is_not_known(storage: Path) -> None:
 
 @pytest.mark.parametrize("taken", [0, 1, 2])
 def test_a_port_in_use_is_named_and_leaves_nothing_behind(storage: Path, tmp_path: Path, taken: int) -> None:
-    ports = unused_ports(3)
+    ports = reserved_ports(3)
     ready = tmp_path / "ready"
     with socket.create_server(("127.0.0.1", ports[taken])):
         answer = run("serve", storage, "--port", ports[0], "--ready-file", ready)
@@ -360,13 +363,12 @@ def test_sighup_takes_over_what_can_change_and_names_what_cannot(storage: Path, 
     first, second = Authority().issue("first"), Authority().issue("second")
     pem = tmp_path / "node.pem"
     pem.write_bytes(first.certificate_pem() + first.key_pem())
-    ports = unused_ports(3)
     config = tmp_path / "node.yaml"
-    write_config(config, storage, ports, f"waltzctl.certificate: {pem}")
+    write_config(config, storage, ANY, f"waltzctl.certificate: {pem}")
     with serving("--config", config) as node:
         assert node.certificate() == first.certificate.public_bytes(Encoding.DER)
         pem.write_bytes(second.certificate_pem() + second.key_pem())
-        write_config(config, storage, [ports[0], ports[1], 1], f"waltzctl.certificate: {pem}",
+        write_config(config, storage, [0, 0, 1], f"waltzctl.certificate: {pem}",
                      "waltzctl.log.level: debug", "waltzctl.limits.maxConnections: 7")  # fmt: skip
         node.signal(signal.SIGHUP)
         node.wait_log("were read anew")
@@ -383,15 +385,14 @@ def test_sighup_takes_over_what_can_change_and_names_what_cannot(storage: Path, 
     "broken", ["storage.port: many", "waltzctl.certificate: /nowhere", "waltzctl.limits.memory: 1"]
 )
 def test_a_new_configuration_that_is_wrong_changes_nothing(storage: Path, tmp_path: Path, broken: str) -> None:
-    ports = unused_ports(3)
-    config = write_config(tmp_path / "node.yaml", storage, ports)
+    config = write_config(tmp_path / "node.yaml", storage, ANY)
     with serving("--config", config) as node:
         before = node.certificate()
-        write_config(config, storage, ports, "waltzctl.log.level: debug", broken)
+        write_config(config, storage, ANY, "waltzctl.log.level: debug", broken)
         node.signal(signal.SIGHUP)
         node.wait_log("the configuration stays as it was: ")
         assert node.certificate() == before
-        write_config(config, storage, ports, "waltzctl.drain: 1s")
+        write_config(config, storage, ANY, "waltzctl.drain: 1s")
         node.signal(signal.SIGHUP)
         node.wait_log("waltzctl.drain is 1.0 now")
         assert not [line for line in node.log if "log.level" in line]
@@ -424,11 +425,10 @@ def health(node: Served) -> str:
 
 def test_the_space_that_should_be_free_is_a_setting(storage: Path, tmp_path: Path) -> None:
     """By file, environment or option; a running node takes a new one."""
-    ports = unused_ports(3)
-    config = write_config(tmp_path / "node.yaml", storage, ports, "waltzctl.minFree: 4000000TB")
+    config = write_config(tmp_path / "node.yaml", storage, ANY, "waltzctl.minFree: 4000000TB")
     with serving("--config", config) as node:
         assert "make room before appends fail" in health(node)
-        write_config(config, storage, ports, "waltzctl.minFree: 0")
+        write_config(config, storage, ANY, "waltzctl.minFree: 0")
         node.signal(signal.SIGHUP)
         node.wait_log("waltzctl.minFree is 0 now")
         while '"healthy":true' not in health(node):  # a look at the disk is believed for a second

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.cli.running import Answer, environment, invoke
-from tests.interop.processes import Running, Stage, free_ports, wait_until
+from tests.interop.processes import Running, Stage, wait_until
+from tests.reserved_ports import reserved_ports
 
 
 class ClusterOfProcesses:
@@ -62,7 +63,7 @@ class ClusterOfProcesses:
             )
             assert made.status == 0, made.err
             for number in new:
-                self._ports[f"n{number}"] = free_ports(2)
+                self._ports[f"n{number}"] = reserved_ports(2)
         for number in numbers:
             name = f"n{number}"
             data, admin = self._ports[name]

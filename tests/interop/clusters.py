@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from tests.interop.processes import HOST, Running, Stage, accepts, free_ports, wait_until
+from tests.interop.processes import HOST, Running, Stage, accepts, wait_until
 from tests.interop.released import Java, ReleasedClient, ReleasedServer, Tools, ZooKeeper, key_of, pings, write_yaml
+from tests.reserved_ports import reserved_ports
 
 PROJECT = Path(__file__).resolve().parents[2]
 SEGMENT_SIZE = 200_000
@@ -41,7 +42,7 @@ class StorageNode:
 
     def __init__(self, stage: Stage, java: Java, name: str, config: dict[str, object]) -> None:
         self.name = name
-        self.port, self.admin_port, self.http_port = free_ports(3)
+        self.port, self.admin_port, self.http_port = reserved_ports(3)
         self.directory = stage.directory / name
         self.directory.mkdir()
         self._stage = stage
@@ -104,7 +105,7 @@ class OurServer:
     """A log server of ours; as `ReleasedServer`."""
 
     def __init__(self, stage: Stage, config: Mapping[str, object]) -> None:
-        self.port, self.http_port = free_ports(2)
+        self.port, self.http_port = reserved_ports(2)
         name = f"our-server-{self.port}"
         ready = stage.directory / f"{name}.ready"
         file = write_yaml(

@@ -1,13 +1,11 @@
-"""Processes and ports of a test, all of which end with it, whatever happens."""
+"""Processes of a test, all of which end with it, whatever happens."""
 
 from __future__ import annotations
 
 import os
-import random
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,51 +17,9 @@ HOST = "localhost"
 PATIENCE = 120.0
 """Seconds after which a program that shows no sign of life is given up; nothing is measured by it."""
 
-_LOWEST_PORT, _HIGHEST_PORT = 12_000, 32_000
-_handed_out: dict[int, socket.socket | None] = {}
-"""Ports, and what keeps other processes of tests from handing out the same one."""
-
 
 class GivenUpError(AssertionError):
     """Something that should have come never came; carries the end of the program's log."""
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of the loopback that nobody listens at.
-
-    They lie below those that the system gives to outgoing connections, so that none is taken between here and the
-    program that binds it.
-    """
-    found: list[int] = []
-    tries = list(range(_LOWEST_PORT, _HIGHEST_PORT))
-    random.Random(os.getpid() ^ time.monotonic_ns()).shuffle(tries)
-    for port in tries:
-        if len(found) == count:
-            return found
-        if port in _handed_out:
-            continue
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        if _reserve(port):
-            found.append(port)
-    raise GivenUpError(f"no {count} free ports between {_LOWEST_PORT} and {_HIGHEST_PORT}")
-
-
-def _reserve(port: int) -> bool:
-    """Whether the port is ours until this process ends: other processes look for ports as well, and bind them later."""
-    mark = None
-    if sys.platform == "linux":
-        mark = socket.socket(socket.AF_UNIX)
-        try:
-            mark.bind(f"\0waltzctl-test-port-{port}")  # a name without a file, gone with its process
-        except OSError:
-            mark.close()
-            return False
-    _handed_out[port] = mark
-    return True
 
 
 def accepts(port: int) -> bool:

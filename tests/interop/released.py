@@ -19,7 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.processes import HOST, PATIENCE, Stage, accepts, free_ports, wait_until
+from tests.interop.processes import HOST, PATIENCE, Stage, accepts, wait_until
+from tests.reserved_ports import reserved_ports
 
 CLASSPATH = os.environ.get("WALTZ_CLASSPATH")
 needs_released = pytest.mark.skipif(
@@ -86,7 +87,7 @@ class ZooKeeper:
     """A real ZooKeeper of one server."""
 
     def __init__(self, stage: Stage, java: Java) -> None:
-        self.port = free_ports(1)[0]
+        self.port = reserved_ports(1)[0]
         config = stage.directory / "zoo.cfg"
         config.write_text(
             f"tickTime=1000\ndataDir={stage.directory / 'zookeeper-data'}\nclientPort={self.port}\n"
@@ -176,7 +177,7 @@ class ReleasedServer:
     """A released Waltz server of a cluster."""
 
     def __init__(self, stage: Stage, java: Java, tools_config: dict[str, object]) -> None:
-        self.port, self.http_port = free_ports(2)
+        self.port, self.http_port = reserved_ports(2)
         config = write_yaml(
             stage.directory / f"server-{self.port}.yml",
             server__port=self.port,

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.reserved_ports import reserved_ports
 from tests.simulation.virtual_time import simulate
 from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.errors import PeerError, PeerUnreachableError
@@ -161,8 +162,8 @@ def test_each_watches_the_three_behind_it(own: int, servers: Sequence[int], watc
 
 def test_nobody_listens_is_what_the_system_says() -> None:
     async def work() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as listening:
-            port = listening.getsockname()[1]
+        (port,) = reserved_ports(1)
+        with socket.create_server(("127.0.0.1", port)):
             assert not await is_refused(Address("127.0.0.1", port))
             assert not await is_refused(Address("localhost", port)), "one of its addresses answers"
         assert await is_refused(Address("127.0.0.1", port))

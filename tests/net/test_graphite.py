@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.reserved_ports import reserved_ports
 from waltzctl.engine.net import graphite
 from waltzctl.engine.net.graphite import report_for_ever, report_lines, send
 from waltzctl.engine.net.monitoring_options import GraphiteOptions
@@ -133,8 +134,7 @@ def test_between_two_reports_is_the_time_that_was_said(monkeypatch: pytest.Monke
 
 
 def test_reporting_goes_on_when_the_receiver_comes_back(caplog: pytest.LogCaptureFixture) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
+    (port,) = reserved_ports(1)
     arrived = asyncio.Event
 
     async def scenario() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.reserved_ports import reserved_ports
 from waltzctl.engine.errors import ListenError
 from waltzctl.engine.net import port as port_module
 from waltzctl.engine.net.connection import Connection
@@ -56,10 +57,10 @@ def test_of_a_host_it_is_that_one() -> None:
 
 
 def test_a_port_that_is_taken_is_an_error_and_nothing_listens() -> None:
+    (number,) = reserved_ports(1)
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
+        taken.bind(("127.0.0.1", number))
         taken.listen()
-        number = taken.getsockname()[1]
         with pytest.raises(ListenError, match=str(number)):
             addresses("127.0.0.1", number)
     assert addresses("127.0.0.1", number)[0] == ("127.0.0.1", number)
@@ -91,11 +92,11 @@ def test_where_one_of_several_addresses_cannot_be_had_none_is_listened_at(monkey
 
 
 def test_whoever_starts_again_has_its_port_while_connections_of_before_still_end() -> None:
+    (number,) = reserved_ports(1)
     with socket.socket() as before:
         before.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        before.bind(("127.0.0.1", 0))
+        before.bind(("127.0.0.1", number))
         before.listen()
-        number = before.getsockname()[1]
         with socket.create_connection(("127.0.0.1", number)) as peer:
             accepted, _ = before.accept()
             accepted.close()  # whoever ends first waits for what may still arrive

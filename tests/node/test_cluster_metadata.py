@@ -16,6 +16,7 @@ import pytest
 from tests.golden import GOLDEN, needs_golden
 from tests.interop.processes import Stage
 from tests.interop.released import Java, ZooKeeper, needs_released
+from tests.reserved_ports import reserved_ports
 from waltzctl.engine.errors import (
     DamageError,
     InvalidRequestError,
@@ -66,14 +67,8 @@ def listening(*, answers: bytes | None) -> Iterator[int]:
                 connection.close()
 
 
-def unused_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-    return port
-
-
 def test_nobody_there_is_an_error_that_names_the_place_and_the_reason() -> None:
-    port = unused_port()
+    (port,) = reserved_ports(1)
     with pytest.raises(PeerUnreachableError, match=r"no connection within 0\.5 s") as caught:
         read_cluster_metadata(ZooKeeperOptions(f"127.0.0.1:{port}", "/w", connect_timeout=SHORT))
     assert f"127.0.0.1:{port}" in str(caught.value)

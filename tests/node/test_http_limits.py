@@ -18,6 +18,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from tests.node.running import LOOPS, connected, http, read_to_the_end, run
+from tests.reserved_ports import reserved_ports
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.net.http_port import HttpPort, _Http
 from waltzctl.engine.net.monitoring_options import HttpLimits
@@ -221,7 +222,8 @@ def test_a_free_port_is_one_of_the_first_address_and_any_other_of_all() -> None:
             assert host == "two.test"
             return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (f"127.0.0.{last}", number)) for last in (1, 2)]
 
-        async with serving() as (port, number, _):
+        (number,) = reserved_ports(1)
+        async with serving() as (port, _, _):
             asyncio.get_running_loop().getaddrinfo = found  # type: ignore[assignment]
             for wanted, expected in ((0, 1), (number, 2)):
                 await port.close()

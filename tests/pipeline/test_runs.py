@@ -19,6 +19,7 @@ import pytest
 pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
 
 from tests.builders import build_directory
+from tests.reserved_ports import reserved_ports
 from tests.spark import class_archive
 from tests.spark.nodes import served
 from tests.spark.object_store import running_store
@@ -280,8 +281,8 @@ def test_a_directory_an_object_store_and_a_live_node_are_read_side_by_side(tmp_p
     with running_store() as store:
         cluster.write([(80, 60), (80, 60), (80, 50)], 55)
         sources = [str(cluster.nodes[0]), store.upload(cluster.nodes[1], "s3://lake/node-2")]
-        with served(cluster.nodes[2]) as node:
-            admin_port = node.node.addresses.admin_port
+        (admin_port,) = reserved_ports(1)
+        with served(cluster.nodes[2], admin_port=admin_port) as node:
             sources.append(node.url)
             create_project(tmp_path / "lake", sources)
             options = store.options | {"plaintext": "true"}

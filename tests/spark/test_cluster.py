@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.running import Answer, invoke
-from tests.interop.processes import free_ports
+from tests.reserved_ports import reserved_ports
 from tests.spark import class_archive
 from tests.spark.running_cluster import Cluster, Talking, running_cluster
 from waltzctl.engine.spark.worker_python import write_launcher
@@ -86,7 +86,7 @@ class Program(Talking):
     """The program, with Spark Connect at `port`."""
 
     def __init__(self, cluster: Cluster, installed: Path, directory: Path, environment: dict[str, str]) -> None:
-        (self.port,) = free_ports(1)
+        (self.port,) = reserved_ports(1)
         settings = {
             "spark.executor.memory": "512m",
             "spark.sql.shuffle.partitions": "1",

@@ -10,6 +10,7 @@ pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
 
 from tests.builders import build_directory, make_records
 from tests.net.certificates import PASSWORD, Authority
+from tests.reserved_ports import reserved_ports
 from tests.spark.nodes import served
 from tests.spark.streaming import Query, as_row, findings, ids, open_stream, row_value
 from waltzctl.engine.errors import InvalidRequestError, PeerError, RefusedError, StalePlanError
@@ -133,13 +134,13 @@ def test_a_truncated_partition_of_a_node_stops_the_query(tmp_path: Path) -> None
 
 def test_a_node_that_is_gone_is_an_error_and_one_that_came_back_is_asked_again(tmp_path: Path) -> None:
     path = _directory(tmp_path, 3)
-    with served(path) as node:
+    port, admin_port = reserved_ports(2)
+    with served(path, port=port, admin_port=admin_port) as node:
         query = Query(node.url, plaintext="true", timeout="5s")
         query.run()
-        where = node.node.addresses
     with pytest.raises(PeerError):
         query.step()
-    with served(path, port=where.port, admin_port=where.admin_port) as node:
+    with served(path, port=port, admin_port=admin_port) as node:
         node.append(0, make_records(2, first=3))
         assert ids(query.step() or []) == [3, 4]
     query.reader.stop()
