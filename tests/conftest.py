@@ -100,12 +100,6 @@ def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 @pytest.fixture
-def soon_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What reads here waits for a twentieth of a second, not for half of one, until a file that changed counts as left."""
-    monkeypatch.setattr("waltzctl.engine.inspect.live.QUIET", 0.05)
-
-
-@pytest.fixture
 def disk_path() -> Iterator[Path]:
     """A directory that does not lie in memory, for what is about the system's cache or the pace of a disk."""
     above = next((one for one in (tempfile.gettempdir(), "/var/tmp") if not _in_memory(one)), None)

@@ -1,10 +1,5 @@
-"""What tests of comparisons share."""
+"""What tests of comparisons share: most of what is damaged here was written a moment ago."""
 
-from __future__ import annotations
+from tests.left_files import soon_quiet
 
-import pytest
-
-
-@pytest.fixture(autouse=True)
-def _quiet(soon_quiet: None) -> None:
-    """Most of what is damaged here was written a moment ago, by nobody who goes on."""
+__all__ = ["soon_quiet"]

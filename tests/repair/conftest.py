@@ -7,20 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from tests.left_files import soon_quiet
 from tests.memory import in_memory
 from tests.repair.scenes import Scene, make_scene
 from waltzctl.formats.control import Layout
+
+__all__ = ["soon_quiet"]
 
 
 @pytest.fixture
 def tmp_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with in_memory(Path()) as path:
         yield tmp_path_factory.mktemp("repair") if path == Path() else path
-
-
-@pytest.fixture(autouse=True)
-def _quiet(soon_quiet: None) -> None:
-    """Most of what is damaged here was written a moment ago, by nobody who goes on."""
 
 
 @pytest.fixture(params=list(Layout))
