@@ -32,6 +32,7 @@ from waltzctl import open_log_client
 from waltzctl.engine.client.log_client import LogClient
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.wire import client as wire
+from waltzctl.formats.wire.feed_frames import FEED_FRAME
 from waltzctl.formats.wire.frame import FRAME_HEADER
 from waltzctl.formats.wire.hello import WALTZ_CLIENT, Hello
 
@@ -65,7 +66,7 @@ class FeedCounter(asyncio.Protocol):
             behind = at + size + length
             if behind > end:
                 break
-            if behind - at == wire.FEED_FRAME and self._greeted:  # no other message of a feed is of that size
+            if behind - at == FEED_FRAME and self._greeted:  # no other message of a feed is of that size
                 self._position += 1
             elif length:
                 self._other(data[at + size : behind])

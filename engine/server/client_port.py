@@ -24,6 +24,7 @@ from waltzctl.engine.server.served_partition import Append, Partition
 from waltzctl.engine.server.store_partition import PartitionClosedError
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.wire import client as wire
+from waltzctl.formats.wire.feed_frames import feed_frames_as
 from waltzctl.formats.wire.frame import FRAME_HEADER, FrameError, Magic, check_header, decode_frame_header
 from waltzctl.formats.wire.hello import WALTZ_SERVER, Hello
 from waltzctl.formats.wire.primitives import Limits, MessageError
@@ -180,7 +181,7 @@ class ClientConnection(Connection):
     def feed(self, frames: bytes) -> None:
         """Send transactions: `FeedData` of the latest version back to back."""
         assert self.version is not None
-        self.answer(wire.feed_frames_as(frames, self.version))
+        self.answer(feed_frames_as(frames, self.version))
         self.send()
 
     def _go_on(self) -> None:

@@ -30,7 +30,8 @@ from waltzctl.engine.server.store_partition import PartitionClosedError, StorePa
 from waltzctl.engine.server.store_session import StoreSession
 from waltzctl.engine.server.transaction_cache import CHUNK, TransactionCache
 from waltzctl.formats.request_id import RequestId
-from waltzctl.formats.wire.client import FEED_FRAME, UNKNOWN_HIGH_WATER_MARK, feed_frames
+from waltzctl.formats.wire.client import UNKNOWN_HIGH_WATER_MARK
+from waltzctl.formats.wire.feed_frames import FEED_FRAME, feed_frames
 from waltzctl.formats.wire.records import WireRecord
 
 

@@ -1,7 +1,7 @@
 """The latest transactions of all partitions of a server, in bounded memory: what feeds tell of them, and their data.
 
-A feed gets bytes: frames are kept as they are sent (`formats.wire.client`), in chunks of `CHUNK` transactions whose ids begin at
-a multiple of it, so that to feed a hundred clients costs little more than to copy memory.
+A feed gets bytes: frames are kept as they are sent (`formats.wire.feed_frames`), in chunks of `CHUNK` transactions whose ids
+begin at a multiple of it, so that to feed a hundred clients costs little more than to copy memory.
 
 What is committed never changes, so that nothing here is ever wrong; what was not used for longest goes first.
 """
@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 from waltzctl.engine.net.metrics import Meter
 from waltzctl.engine.server.server_settings import CacheOptions
 from waltzctl.formats.request_id import RequestId
-from waltzctl.formats.wire.client import FEED_FRAME, put_feed_frame
+from waltzctl.formats.wire.feed_frames import FEED_FRAME, put_feed_frame
 
 V = TypeVar("V")
 CHUNK = 64

@@ -17,6 +17,7 @@ from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import RecordHeader
 from waltzctl.formats.wire import client
 from waltzctl.formats.wire.client import CLIENT_VERSIONS, CODECS, ClientMessage, MountState
+from waltzctl.formats.wire.feed_frames import FEED_FRAME, feed_frames, feed_frames_as
 from waltzctl.formats.wire.frame import Magic, decode_frame_header
 from waltzctl.formats.wire.hello import Hello
 from waltzctl.formats.wire.primitives import Limits, MessageError
@@ -267,8 +268,8 @@ def test_many_transactions_of_a_feed_at_once_are_the_same_bytes(version: int) ->
     single = [
         client.encode(client.FeedData(one.request_id, one.transaction_id, one.header), version) for one in headers
     ]
-    frames = client.feed_frames(headers)
-    assert client.feed_frames_as(frames, version) == b"".join(single)
-    assert len(frames) == 3 * client.FEED_FRAME
+    frames = feed_frames(headers)
+    assert feed_frames_as(frames, version) == b"".join(single)
+    assert len(frames) == 3 * FEED_FRAME
     assert fed(frames) == tuple(headers)
-    assert client.feed_frames_as(client.feed_frames([]), version) == b""
+    assert feed_frames_as(feed_frames([]), version) == b""
