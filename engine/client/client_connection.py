@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import socket
 import ssl
 from collections.abc import Callable
@@ -22,12 +21,20 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, Self, TypeVar, cast
 
 from waltzctl.engine.client.addresses import Address
+from waltzctl.engine.client.connection_failures import (
+    another_port,
+    closed_by_peer,
+    lost_connection,
+    no_common_version,
+    no_frame,
+    not_connected,
+)
 from waltzctl.engine.client.remote_failures import remote_error
 from waltzctl.engine.errors import DeadlineError, PeerError, PeerUnreachableError, ProtocolError
 from waltzctl.engine.net.futures import fail
 from waltzctl.formats.wire.failure import Failure
 from waltzctl.formats.wire.frame import FrameError, FrameReader, Magic, keep_alive
-from waltzctl.formats.wire.hello import ADMIN_SERVER, STORAGE_SERVER, WALTZ_SERVER, Hello, choose_version
+from waltzctl.formats.wire.hello import Hello, choose_version
 from waltzctl.formats.wire.primitives import Limits, MessageError
 
 DEFAULT_TIMEOUT = 30.0
@@ -42,13 +49,6 @@ WRITE_BUFFER = 1 << 20
 _SWEEPS = 8
 _GOODBYE_SECONDS = 3.0
 _MAX_FORGOTTEN = 100_000
-
-_SERVERS = {
-    STORAGE_SERVER: "the data port of a storage node",
-    ADMIN_SERVER: "the admin port of a storage node",
-    WALTZ_SERVER: "the port of a Waltz server",
-}
-_TLS_RECORDS = frozenset({0x14, 0x15, 0x16, 0x17})
 
 
 class CorrelatedMessage(Protocol):
@@ -159,18 +159,8 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
                 )
                 connection = made[-1]
                 await connection._greeted
-        except TimeoutError:
-            error: PeerError = DeadlineError(
-                str(address), f"no answer within {timeout:g} s while connecting", advice=_is_it_there(ssl_context)
-            )
-        except PeerError as failed:
-            error = failed
-        except ssl.SSLError as failed:
-            error = _tls_error(address, failed)
-        except OSError as failed:
-            error = PeerUnreachableError(
-                str(address), f"cannot connect: {_reason(failed)}", advice=_is_it_there(ssl_context)
-            )
+        except (PeerError, OSError) as failed:
+            error = not_connected(address, failed, timeout, tls=ssl_context is not None)
         else:
             return connection
         finally:
@@ -291,24 +281,18 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
             while self._error is None and (body := self._reader.next(self._port.magic, self.version)) is not None:
                 self._answer(self._port.decode(body, self.version))
         except FrameError as error:
-            self._break_off(self._frame_error(error, data))
+            self._break_off(no_frame(self.address, error, data, greeted=self._greeted.done()))
         except MessageError as error:
             self._break_off(ProtocolError(str(self.address), f"the peer sent a message that cannot be: {error}"))
 
     def eof_received(self) -> None:
         """The peer sends no more; whatever waits will not be answered."""
-        self._break_off(self._closed_by_peer())
+        self._break_off(closed_by_peer(self.address, greeted=self._greeted.done()))
 
     def connection_lost(self, error: Exception | None) -> None:
         """The connection is gone."""
         if self._error is None:
-            if isinstance(error, ssl.SSLError):
-                self._fail(_tls_error(self.address, error))
-            else:
-                why = (
-                    "the peer closed the connection" if error is None else f"the connection was lost: {_reason(error)}"
-                )
-                self._fail(PeerUnreachableError(str(self.address), why))
+            self._fail(lost_connection(self.address, error))
         if not self._closed.done():
             self._closed.set_result(None)
 
@@ -324,20 +308,13 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
 
     def _greet(self, hello: Hello) -> None:
         self.peer_text = hello.text
-        if hello.text != self._port.server and hello.text in _SERVERS:
-            self._break_off(
-                ProtocolError(
-                    str(self.address),
-                    f"this is {_SERVERS[hello.text]}, not {_SERVERS[self._port.server]}",
-                    advice="give the address of the other port",
-                )
-            )
+        other = another_port(self.address, hello.text, self._port.server)
+        if other is not None:
+            self._break_off(other)
             return
         version = choose_version(self._port.versions, hello.versions)
         if version is None:
-            theirs = ", ".join(map(str, sorted(set(hello.versions))[:10])) or "none"
-            ours = ", ".join(map(str, self._port.versions))
-            self._break_off(ProtocolError(str(self.address), f"no common version: the peer speaks {theirs}, we {ours}"))
+            self._break_off(no_common_version(self.address, hello.versions, self._port.versions))
             return
         self.version = version
         self._greeted.set_result(None)
@@ -458,44 +435,6 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
         told.__cause__ = error
         return told
 
-    def _closed_by_peer(self) -> PeerUnreachableError:
-        advice = (
-            None if self._greeted.done() else "without a greeting; does the port expect TLS, or a client certificate?"
-        )
-        return PeerUnreachableError(str(self.address), "the peer closed the connection", advice=advice)
-
-    def _frame_error(self, error: FrameError, data: bytes) -> ProtocolError:
-        if not self._greeted.done() and data[:1] and data[0] in _TLS_RECORDS:
-            return ProtocolError(str(self.address), "the peer speaks TLS", advice="leave --plaintext out")
-        advice = None if self._greeted.done() else "this is no port of a storage node"
-        return ProtocolError(str(self.address), f"the peer sent what is no frame: {error}", advice=advice)
-
 
 def _name(message: object) -> str:
     return type(message).__name__
-
-
-def _reason(error: BaseException) -> str:
-    if isinstance(error, socket.gaierror):
-        return f"the name cannot be looked up: {error.strerror}"
-    if isinstance(error, OSError) and error.errno:
-        return os.strerror(error.errno).lower()
-    return str(error) or type(error).__name__
-
-
-def _is_it_there(context: ssl.SSLContext | None) -> str:
-    return "is the node running, and is this its port?" + ("" if context else " does it expect TLS?")
-
-
-def _tls_error(address: Address, error: ssl.SSLError) -> PeerUnreachableError:
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return PeerUnreachableError(
-            str(address),
-            f"the certificate of the peer is not accepted: {error.verify_message}",
-            advice="give --trust-store with what vouches for it, or --insecure to accept any",
-        )
-    reason = (error.reason or str(error)).replace("_", " ").lower()
-    advice = "is it a port of a storage node? one without TLS needs --plaintext"
-    if "certificate" in reason or "alert" in reason:
-        advice = "the node wants another certificate from us: --key-store or --certificate"
-    return PeerUnreachableError(str(address), f"TLS cannot be agreed on: {reason}", advice=advice)

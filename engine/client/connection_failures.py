@@ -1,0 +1,94 @@
+"""Why a connection to a port of a node does not come about, or ends: the error that tells, and what helps.
+
+What a peer says wrongly may have an innocent cause, such as another port, or TLS where none is spoken; that is told first.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+from collections.abc import Collection
+
+from waltzctl.engine.client.addresses import Address
+from waltzctl.engine.errors import DeadlineError, PeerError, PeerUnreachableError, ProtocolError
+from waltzctl.formats.wire.frame import FrameError
+from waltzctl.formats.wire.hello import ADMIN_SERVER, STORAGE_SERVER, WALTZ_SERVER
+
+_SERVERS = {
+    STORAGE_SERVER: "the data port of a storage node",
+    ADMIN_SERVER: "the admin port of a storage node",
+    WALTZ_SERVER: "the port of a Waltz server",
+}
+_TLS_RECORDS = frozenset({0x14, 0x15, 0x16, 0x17})
+
+
+def not_connected(address: Address, error: Exception, timeout: float, *, tls: bool) -> PeerError:
+    """Why there is no connection within `timeout` seconds."""
+    advice = "is the node running, and is this its port?" + ("" if tls else " does it expect TLS?")
+    if isinstance(error, PeerError):
+        return error
+    if isinstance(error, TimeoutError):
+        return DeadlineError(str(address), f"no answer within {timeout:g} s while connecting", advice=advice)
+    if isinstance(error, ssl.SSLError):
+        return _tls_refused(address, error)
+    return PeerUnreachableError(str(address), f"cannot connect: {_reason(error)}", advice=advice)
+
+
+def lost_connection(address: Address, error: Exception | None) -> PeerUnreachableError:
+    """A connection is gone, for a reason of the system's or without one."""
+    if isinstance(error, ssl.SSLError):
+        return _tls_refused(address, error)
+    why = "the peer closed the connection" if error is None else f"the connection was lost: {_reason(error)}"
+    return PeerUnreachableError(str(address), why)
+
+
+def closed_by_peer(address: Address, *, greeted: bool) -> PeerUnreachableError:
+    """The peer sends no more."""
+    advice = None if greeted else "without a greeting; does the port expect TLS, or a client certificate?"
+    return PeerUnreachableError(str(address), "the peer closed the connection", advice=advice)
+
+
+def no_frame(address: Address, error: FrameError, data: bytes, *, greeted: bool) -> ProtocolError:
+    """Among `data`, the last that came, is what is no frame."""
+    if not greeted and data[:1] and data[0] in _TLS_RECORDS:
+        return ProtocolError(str(address), "the peer speaks TLS", advice="leave --plaintext out")
+    advice = None if greeted else "this is no port of a storage node"
+    return ProtocolError(str(address), f"the peer sent what is no frame: {error}", advice=advice)
+
+
+def another_port(address: Address, greeting: str, wanted: str) -> ProtocolError | None:
+    """The peer greets as a port that is known and not the one that is wanted; None where it does not."""
+    if greeting == wanted or greeting not in _SERVERS:
+        return None
+    said = f"this is {_SERVERS[greeting]}, not {_SERVERS[wanted]}"
+    return ProtocolError(str(address), said, advice="give the address of the other port")
+
+
+def no_common_version(address: Address, theirs: Collection[int], ours: Collection[int]) -> ProtocolError:
+    """No version is spoken on both sides; of the peer's the first ten are told."""
+    they = ", ".join(map(str, sorted(set(theirs))[:10])) or "none"
+    we = ", ".join(map(str, ours))
+    return ProtocolError(str(address), f"no common version: the peer speaks {they}, we {we}")
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, socket.gaierror):
+        return f"the name cannot be looked up: {error.strerror}"
+    if isinstance(error, OSError) and error.errno:
+        return os.strerror(error.errno).lower()
+    return str(error) or type(error).__name__
+
+
+def _tls_refused(address: Address, error: ssl.SSLError) -> PeerUnreachableError:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return PeerUnreachableError(
+            str(address),
+            f"the certificate of the peer is not accepted: {error.verify_message}",
+            advice="give --trust-store with what vouches for it, or --insecure to accept any",
+        )
+    reason = (error.reason or str(error)).replace("_", " ").lower()
+    advice = "is it a port of a storage node? one without TLS needs --plaintext"
+    if "certificate" in reason or "alert" in reason:
+        advice = "the node wants another certificate from us: --key-store or --certificate"
+    return PeerUnreachableError(str(address), f"TLS cannot be agreed on: {reason}", advice=advice)
