@@ -22,11 +22,11 @@ from waltzctl.engine.losses import Gap
 from waltzctl.engine.repair.content import Content, LiteralBytes, Piece
 from waltzctl.engine.repair.embedded import may_be_data, taken_in
 from waltzctl.engine.repair.repaired_segments import RepairContext, RepairedSegment, offsets
-from waltzctl.engine.repair.replicas import Neighbours, Proven, Refusal, ReplicaSegments, find_proven
+from waltzctl.engine.repair.replica_records import ReplicaRecords
+from waltzctl.engine.repair.replicas import Neighbours, Proven, Refusal, ReplicaSegments
 from waltzctl.engine.repair.rivals import Rivals
 from waltzctl.engine.repair.survey import Loss, Survey, by_ids, by_places, open_hint
-from waltzctl.engine.repair.witnesses import Witnesses, record_at, records_in_a_row
-from waltzctl.engine.scan.order import ORDER_WINDOW
+from waltzctl.engine.repair.witnesses import Witnesses, record_at
 from waltzctl.formats.segment import HEADER_SIZE, index_name, segment_name
 
 
@@ -43,11 +43,13 @@ class LossPlanner:
     mark: int | None
     durable_to: int
     witnesses: Witnesses = field(init=False)
+    records: ReplicaRecords = field(init=False)
     rivals: Rivals = field(init=False)
     _doubted: set[tuple[int, int]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.witnesses = Witnesses(self.context)
+        self.records = ReplicaRecords(self.context, self.replicas, self.witnesses)
         self.rivals = Rivals(self.context, self.replicas)
 
     def settle(self, part: RepairedSegment) -> None:
@@ -57,7 +59,7 @@ class LossPlanner:
         under the same id, or by records of the same lengths under those that are expected.  Where none does, data loss that is
         allowed is that of the ids in front: the records stay.
         """
-        found, content = part.survey, part.original
+        found, content, records = part.survey, part.original, self.records
         if found is None:
             return
         assert content is not None  # which was surveyed
@@ -67,11 +69,11 @@ class LossPlanner:
             assert tail is not None  # it is what the ids are asked about
             head = rest.losses[len(found.losses) - 1]
             here = Neighbours(self.witnesses.before(part, tail.first), None)
-            if self._held(part, head):
+            if records.hold(part, head):
                 part.survey = rest
             elif head.stop == head.first:  # a repeat in front of right ids, or the wrong ids up to the end
                 part.survey = replace(found, losses=(*found.losses[:-1], replace(tail, either=True)))
-            elif self.context.allow_data_loss and isinstance(self._prove(tail.first, tail.first + 1, here), Refusal):
+            elif self.context.allow_data_loss and isinstance(records.prove(tail.first, tail.first + 1, here), Refusal):
                 part.survey = rest
             return
         if (
@@ -84,11 +86,11 @@ class LossPlanner:
         if self.replicas:
             found = self._shifted(part, found)
         other = by_places(found) if self.replicas else None
-        if other is None or self._held(part, found.losses[-1]):
+        if other is None or records.hold(part, found.losses[-1]):
             return
         part.survey = other
         assert other.tail is not None
-        if self._whole_tail(part, other.tail) is None:
+        if records.whole_tail(part, other.tail) is None:
             part.survey = found
 
     def _goes_on_behind(self, part: RepairedSegment, found: Survey) -> Survey | None:
@@ -116,7 +118,7 @@ class LossPlanner:
             loss = found.losses[place]
             if may_be_data(part.index_path, part.first, loss):
                 assert loss.stop is not None
-                whole = taken_in(found, place) if self._held_otherwise(part, loss) else None
+                whole = taken_in(found, place) if self.records.hold_another(part, loss) else None
                 if whole is not None:
                     part.survey = found = whole
                     continue
@@ -141,26 +143,11 @@ class LossPlanner:
             around = self.witnesses.around(part, whole)
             if None in (around.before, around.after):
                 continue
-            proven = self._prove(whole.first, other.stop, around)
+            proven = self.records.prove(whole.first, other.stop, around)
             if isinstance(proven, Proven) and len(proven) == whole.length:
                 kept = (whole if loss is one else loss for loss in found.losses if loss is not other)
                 part.survey = found = replace(found, losses=tuple(kept))
         return found
-
-    def _held(self, part: RepairedSegment, loss: Loss) -> bool:
-        """Whether a replica has the record behind a loss, under its id."""
-        if loss.stop is None:
-            return False
-        record = record_at(part, loss.end)
-        return any(
-            record is not None and one.record(self.context.partition, loss.stop) == record for one in self.replicas
-        )
-
-    def _held_otherwise(self, part: RepairedSegment, loss: Loss) -> bool:
-        """Whether a replica has another record than the one behind a loss, under its id, and none has that one."""
-        assert loss.stop is not None
-        there = any(one.record(self.context.partition, loss.stop) for one in self.replicas)
-        return there and not self._held(part, loss)
 
     def inner(self, part: RepairedSegment, loss: Loss) -> None:
         """A loss in front of intact records of the same segment."""
@@ -172,7 +159,7 @@ class LossPlanner:
         elif loss.stop == loss.first:
             found = Refusal("no transaction is missing there")
         else:
-            found = self._prove(loss.first, loss.stop, self.witnesses.around(part, loss))
+            found = self.records.prove(loss.first, loss.stop, self.witnesses.around(part, loss))
         if isinstance(found, Proven):
             self._restored(part, loss, found)
             spans: tuple[Piece, ...] = tuple(run.span for run in found.runs)
@@ -199,12 +186,6 @@ class LossPlanner:
             ids=(loss.first, loss.stop - 1), offset=loss.offset, length=loss.end - loss.offset,
             loses_data=loss.cause is Code.REPLICA_DIFFERS or self.rivals.only_here(part, loss, found) is not None,
         )  # fmt: skip
-
-    def _prove(self, first: int, stop: int, neighbours: Neighbours) -> Proven | Refusal:
-        found = find_proven(self.replicas, self.context.partition, first, stop, neighbours)
-        if isinstance(found, Proven):
-            self.context.draft.sources |= {run.span.path for run in found.runs}
-        return found
 
     def _split(self, part: RepairedSegment, loss: Loss) -> None:
         """Leave the loss out: what is in front stays here, what follows gets a segment of its own."""
@@ -268,7 +249,9 @@ class LossPlanner:
         stop = following.first
         tail = None if part is None else part.tail
         neighbours = Neighbours(self.witnesses.before(part, first), self.witnesses.behind(following, stop))
-        found = Refusal("it was given up unread") if tail and tail.unread else self._prove(first, stop, neighbours)
+        found = (
+            Refusal("it was given up unread") if tail and tail.unread else self.records.prove(first, stop, neighbours)
+        )
         if isinstance(found, Proven):
             self._restore_behind(part, found, f"transactions missing in front of {following.data_path.name}")
             return
@@ -312,7 +295,7 @@ class LossPlanner:
             least = max(first + 1, required)  # with less, nothing would tell any more of what is lost behind it
             ends = {wanted} if whole else {one for one in (here, listed, wanted, required) if one >= least}
             for stop in sorted(ends, reverse=True):
-                found = self._prove(first, stop, before)
+                found = self.records.prove(first, stop, before)
                 if isinstance(found, Proven):
                     said = (
                         _why_restored(proven, mark)
@@ -333,7 +316,7 @@ class LossPlanner:
 
     def _stood_here(self, part: RepairedSegment, tail: Loss) -> int:
         """The id behind the records of an end whose bits or ids are wrong, as a replica has them in as many bytes; or 0."""
-        found = self._whole_tail(part, tail)
+        found = self.records.whole_tail(part, tail)
         return 0 if found is None else found.runs[-1].stop
 
     def _held_from(self, first: int, stop: int, before: Neighbours) -> Proven | None:
@@ -342,7 +325,7 @@ class LossPlanner:
         low, high = first, stop - 1  # proven up to `low`, and not up to `high` + 1
         while self.replicas and low < high:
             middle = (low + high + 1) // 2
-            found = self._prove(first, middle, before)
+            found = self.records.prove(first, middle, before)
             if isinstance(found, Proven):
                 most, low = found, middle
             else:
@@ -391,7 +374,7 @@ class LossPlanner:
     def _torn(self, part: RepairedSegment, tail: Loss, mark: int | None) -> None:
         """A torn end above the mark: what a crash leaves behind a write that nobody was told had succeeded."""
         context = self.context
-        whole = self._whole_tail(part, tail)
+        whole = self.records.whole_tail(part, tail)
         if whole is not None:
             self._restored(part, replace(tail, stop=whole.runs[-1].stop), whole)
             assert part.content is not None
@@ -430,42 +413,6 @@ class LossPlanner:
         found = tail.told(self.context.files(part), at_end)
         assert found is not None, "a scan has found it"
         self.context.draft.leave(replace(found, severity=Severity.DAMAGE), why)
-
-    def _whole_tail(self, part: RepairedSegment, tail: Loss) -> Proven | None:
-        """The last record or records from a replica, when they were written here and only their bits changed.
-
-        In full; but behind several whose ids are wrong one may be torn: it comes back where what is left of it is how the
-        replica's begins, and is cut like any torn end where it is not.
-        """
-        neighbours = Neighbours(self.witnesses.before(part, tail.first), None)
-        if not self.replicas or neighbours.before is None:
-            return None
-        length, whole = tail.end - tail.offset, None
-        for count in range(1, 1 + (ORDER_WINDOW if tail.out_of_order else 1)):
-            found = self._prove(tail.first, tail.first + count, neighbours)
-            if isinstance(found, Refusal):
-                return None
-            if len(found) < length:
-                whole = found
-            elif len(found) == length or (whole is not None and self._begins_alike(part, tail, found, len(whole))):
-                return found
-            else:
-                return whole if whole is not None and self._stands_alike(part, tail, whole) else None
-        return None
-
-    @staticmethod
-    def _begins_alike(part: RepairedSegment, tail: Loss, found: Proven, start: int) -> bool:
-        """Whether an end, from `start` bytes behind its beginning on, holds the bytes that a replica's records have there."""
-        assert part.original is not None
-        theirs = Content("", tuple(run.span for run in found.runs))
-        length = tail.end - tail.offset - start
-        return theirs.read(start, length) == part.original.read(tail.offset + start, length)
-
-    def _stands_alike(self, part: RepairedSegment, tail: Loss, whole: Proven) -> bool:
-        """Whether intact records, whatever their ids, end where a replica's do, and only a torn one is behind them."""
-        assert part.original is not None
-        ends = [one.end for one in records_in_a_row(part.original, tail.offset, tail.end)]
-        return ends[-1:] == [tail.offset + len(whole)]
 
     def cut_tail(self, part: RepairedSegment, tail: Loss, why: str, *, loses: bool) -> None:
         """Cut what stands behind the last record that is in its place."""

@@ -2186,8 +2186,8 @@ _REPAIR = (
         "there is a run, and so the place of one",
     ),
     Equivalent(
-        "engine/repair/recover_losses.py",
-        "LossPlanner._held",
+        "engine/repair/replica_records.py",
+        "ReplicaRecords.hold",
         "if loss.stop is None:",
         "if False:",
         "behind what reaches to the end of the file no record stands, and without one nobody is asked",

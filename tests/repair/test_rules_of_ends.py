@@ -22,6 +22,7 @@ from waltzctl.engine.repair.content import FileSpan
 from waltzctl.engine.repair.recover_losses import LossPlanner
 from waltzctl.engine.repair.recover_overlaps import Outcome, OverlapPlanner
 from waltzctl.engine.repair.repaired_segments import RepairedSegment
+from waltzctl.engine.repair.replica_records import ReplicaRecords
 from waltzctl.engine.repair.replicas import Neighbours, Proven, Refusal, ReplicaRun, WitnessRecord
 from waltzctl.engine.repair.survey import Loss, Survey
 from waltzctl.engine.repair.witnesses import Witnesses, records_in_a_row
@@ -220,7 +221,7 @@ def test_records_with_wrong_ids_end_where_those_of_a_replica_do(
     data = file_of(range(3)) + b"".join(one.encode() for one in wrong) + torn
     part = part_of(tmp_path, data)
     tail = Loss(Code.RECORD_ORDER, at(3), len(data), 3, None, at(2))
-    assert planner()._stands_alike(part, tail, theirs(tmp_path, *there)) is alike
+    assert planner().records._stands_alike(part, tail, theirs(tmp_path, *there)) is alike
 
 
 @pytest.mark.parametrize(
@@ -236,24 +237,23 @@ def test_what_is_left_of_a_record_is_how_the_replicas_begins(
         left[changed] ^= 1
     part = part_of(tmp_path, file_of(range(3)) + bytes(left))
     tail = Loss(Code.TORN_TAIL, at(3), at(3) + 30, 3, None, at(2))
-    assert LossPlanner._begins_alike(part, tail, found, start) is alike
+    assert ReplicaRecords._begins_alike(part, tail, found, start) is alike
 
 
 # --- up to where a replica is asked ---------------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(slots=True)
-class Asked(LossPlanner):
-    """A replica holds all up to `held`, in records of 60 bytes or of `sizes`; says what was asked for, and what became of it."""
+class Holding(ReplicaRecords):
+    """A replica holds all up to `held`, in records of 60 bytes or of `sizes`; says what was asked for."""
 
     held: int = 0
-    stood: int = 0
     sizes: Sequence[int] = ()
     begins: bool = False
     stands: bool = False
     said: list[object] = dataclasses.field(default_factory=list)
 
-    def _prove(self, first: int, stop: int, neighbours: Neighbours) -> Proven | Refusal:
+    def prove(self, first: int, stop: int, neighbours: Neighbours) -> Proven | Refusal:
         self.said.append((first, stop))
         if stop > self.held:
             return Refusal("why not")
@@ -261,6 +261,27 @@ class Asked(LossPlanner):
         spans = FileSpan(Path("r"), 0, size - 1), FileSpan(Path("r"), 900, 901)
         runs = ReplicaRun(first, middle, spans[0], 0, 0), ReplicaRun(middle, stop, spans[1], 0, 0)
         return Proven(runs, (Path("r"),))
+
+    def _begins_alike(self, part: RepairedSegment, tail: Loss, found: Proven, start: int) -> bool:  # type: ignore[override]
+        self.said.append(("begins", len(found), start))
+        return self.begins
+
+    def _stands_alike(self, part: RepairedSegment, tail: Loss, whole: Proven) -> bool:
+        self.said.append(("stands", len(whole)))
+        return self.stands
+
+
+@dataclasses.dataclass(slots=True)
+class Asked(LossPlanner):
+    """Says what was asked for of replicas that hold all up to `held`, and what became of it."""
+
+    held: int = 0
+    stood: int = 0
+    said: list[object] = dataclasses.field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        LossPlanner.__post_init__(self)
+        self.records = Holding(self.context, self.replicas, self.witnesses, self.held, said=self.said)
 
     def _restore_behind(self, part: RepairedSegment | None, found: Proven, why: str) -> None:
         self.said.append(why)
@@ -272,14 +293,6 @@ class Asked(LossPlanner):
 
     def _stood_here(self, part: RepairedSegment, tail: Loss) -> int:
         return self.stood
-
-    def _begins_alike(self, part: RepairedSegment, tail: Loss, found: Proven, start: int) -> bool:  # type: ignore[override]
-        self.said.append(("begins", len(found), start))
-        return self.begins
-
-    def _stands_alike(self, part: RepairedSegment, tail: Loss, whole: Proven) -> bool:
-        self.said.append(("stands", len(whole)))
-        return self.stands
 
     def _torn(self, part: RepairedSegment, tail: Loss, mark: int | None) -> None:
         self.said.append(f"torn, mark {mark}")
@@ -415,24 +428,20 @@ def test_an_end_is_made_of_a_replicas_records(
     tail: Loss, length: int, sizes: list[int], more: dict[str, bool], whole: int | None, said: list[object]
 ) -> None:
     """As many as there is room for; of several, the last may be torn."""
-    held = 8 + len(sizes)
-    planner = Asked(among(), [SimpleNamespace()], 9, 9, held=held, sizes=sizes, **more)  # type: ignore[arg-type, list-item]
-    planner.witnesses = SimpleNamespace(before=lambda *_: 7)  # type: ignore[assignment]
     tail = dataclasses.replace(tail, end=tail.offset + length)
-    found = planner._whole_tail(None, tail)  # type: ignore[arg-type]
-    assert ((None if found is None else found.runs[-1].stop), planner.said) == (whole, said)
-    planner.replicas, planner.said = (), []
-    assert (planner._whole_tail(None, tail), planner.said) == (None, [])  # type: ignore[arg-type]
-    planner.replicas, planner.witnesses = [SimpleNamespace()], SimpleNamespace(before=lambda *_: None)  # type: ignore[assignment, list-item]
-    assert (planner._whole_tail(None, tail), planner.said) == (None, [])  # type: ignore[arg-type]
+    there: Sequence[object] = [SimpleNamespace()]
+    for replicas, before, expected in ((there, 7, (whole, said)), ((), 7, (None, [])), (there, None, (None, []))):
+        witnesses = SimpleNamespace(before=lambda *_, before=before: before)
+        asked = Holding(among(), replicas, witnesses, 8 + len(sizes), sizes, **more)  # type: ignore[arg-type]
+        found = asked.whole_tail(None, tail)  # type: ignore[arg-type]
+        assert ((None if found is None else found.runs[-1].stop), asked.said) == expected
 
 
 @pytest.mark.parametrize(("more", "found"), [(0, True), (1, False)])
 def test_no_more_records_are_looked_for_in_an_end_than_are_followed_elsewhere(more: int, *, found: bool) -> None:
     many = ORDER_WINDOW + more
-    planner = Asked(among(), [SimpleNamespace()], 9, 9, held=8 + many)  # type: ignore[arg-type, list-item]
-    planner.witnesses = SimpleNamespace(before=lambda *_: 7)  # type: ignore[assignment]
-    whole = planner._whole_tail(None, dataclasses.replace(DISORDER, end=DISORDER.offset + 60 * many))  # type: ignore[arg-type]
+    asked = Holding(among(), [SimpleNamespace()], SimpleNamespace(before=lambda *_: 7), held=8 + many)  # type: ignore[arg-type, list-item]
+    whole = asked.whole_tail(None, dataclasses.replace(DISORDER, end=DISORDER.offset + 60 * many))  # type: ignore[arg-type]
     assert (whole is not None) is found
 
 
@@ -441,18 +450,9 @@ def test_no_more_records_are_looked_for_in_an_end_than_are_followed_elsewhere(mo
 
 @dataclasses.dataclass(slots=True)
 class Decided(LossPlanner):
-    """Says what becomes of a loss; `whole`: what a replica has of it, `against`: it speaks against it."""
+    """Says what becomes of a loss."""
 
-    whole: Proven | None = None
-    against: bool = False
     said: list[str] = dataclasses.field(default_factory=list)
-
-    def _whole_tail(self, part: RepairedSegment, tail: Loss) -> Proven | None:
-        return self.whole
-
-    def _prove(self, first: int, stop: int, neighbours: Neighbours) -> Proven | Refusal:
-        self.said.append(f"asked {first}..{stop - 1}")
-        return Refusal("why not") if self.whole is None else self.whole
 
     def _restored(self, part: RepairedSegment, loss: Loss, found: Proven) -> None:
         self.said.append(f"restored {loss.first}..{(loss.stop or 0) - 1}")
@@ -477,8 +477,15 @@ class Decided(LossPlanner):
 
 
 def decided(*, loss: bool, replica: bool, against: bool, whole: Proven | None = None, mark: int | None = 7) -> Decided:
+    """`whole`: what a replica has of it; `against`: one speaks against it."""
+
+    def prove(first: int, stop: int, _: Neighbours) -> Proven | Refusal:
+        planner.said.append(f"asked {first}..{stop - 1}")
+        return Refusal("why not") if whole is None else whole
+
     context = SimpleNamespace(allow_data_loss=loss, partition=0, segments=[])
-    planner = Decided(context, [SimpleNamespace()] if replica else [], mark, 9, whole=whole)  # type: ignore[arg-type, list-item]
+    planner = Decided(context, [SimpleNamespace()] if replica else [], mark, 9)  # type: ignore[arg-type, list-item]
+    planner.records = SimpleNamespace(prove=prove, whole_tail=lambda *_: whole)  # type: ignore[assignment]
     planner.rivals = SimpleNamespace(superfluous=lambda *_: against)  # type: ignore[assignment]
     planner.witnesses = SimpleNamespace(before=lambda *_: None, behind=lambda *_: None, around=lambda *_: None)  # type: ignore[assignment]
     context.give_up = lambda first, stop, why: planner.said.append(f"given up {first}..{stop - 1}")
