@@ -117,6 +117,7 @@ class StorageDirectory:
         self._options = options
         self._partitions: dict[int, Partition] = {}
         self._unopened: dict[int, _Examined | None] = {}
+        self._acknowledged: dict[int, int] = {}  # of those that failed, until what is behind it is cut off
         self._taken_back: tuple[str, ...] = ()
         self._findings: list[Finding] = []
         self._journal: CommitJournal | None = None
@@ -288,7 +289,9 @@ class StorageDirectory:
                 disk.sync_directory(self.path)
             if self.layout.has_flags:
                 self._control.set_flag(number, FLAG_ASSIGNED, True)
-            self._partitions[number] = self._open_partition(number)
+            opened = self._partitions[number] = self._open_again(number)  # it may have been left with its sync failed
+            with contextlib.suppress(DiskError, DamageError):  # it is taken in, and says itself what is the matter
+                self._end_where_acknowledged(opened)
 
     def unassign(self, number: int, *, delete_files: bool) -> None:
         """Take a partition away from this node; durable.
@@ -313,46 +316,66 @@ class StorageDirectory:
                 check_deletion(self.path, number)
             elif not self.layout.has_flags:
                 check_put_aside(self.path, number)
-            if assigned:
-                self._close_for_good(number, delete_files=delete_files)
-                if not unknown and self.layout.has_flags:
-                    self._control.set_flag(number, FLAG_ASSIGNED, False)
+            self._close_for_good(number, delete_files=delete_files)
+            if assigned and not unknown and self.layout.has_flags:
+                self._control.set_flag(number, FLAG_ASSIGNED, False)
             if delete_files:
+                self._acknowledged.pop(number, None)
                 begin_deletion(self.path, number)
                 finish_deletions(self.path, self._control)
             elif not self.layout.has_flags:
                 put_aside(self.path, number)
 
     def _close_for_good(self, number: int, *, delete_files: bool) -> None:
-        """Close a partition whose files are about to go, or to be somebody else's: no journal may write into them again."""
-        leaving = self._partitions[number]
-        if self._journal is not None and (leaving.failed is not None or leaving.quarantined):
+        """Close a partition whose files are about to go, or to be somebody else's: no journal may write into them again.
+
+        It may be closed already, by a call that could not make it durable.
+        """
+        leaving = self._partitions.get(number)
+        if leaving is not None:
+            self._note_acknowledged(leaving)  # for when it is assigned again, with its files
+        if self._journal is not None and (leaving is None or leaving.failed is not None or leaving.quarantined):
             try:
                 self._journal.write_back(number)  # also what is to be deleted: a crash may leave it here
             except (DamageError, DiskError):
                 if not delete_files:
                     raise
             self._journal.forget(number)
-        self._partitions.pop(number).close()
+        if leaving is not None:
+            del self._partitions[number]
+            leaving.close()
 
     def reopen(self, number: int) -> Partition:
         """Close an assigned partition and open it again, as opening the directory would: what a failed sync asks for.
 
         After a failed sync the files may show records that the disk does not hold.  None of them was acknowledged: they are cut
-        off before anything is written behind them.  Raises NotAssignedError, InvalidRequestError, DiskWriteError.
+        off before anything is written behind them.  Where that fails too, nobody is shown them, and the next call tries again.
+        Raises NotAssignedError, InvalidRequestError, CorruptRecordError, DiskError.
         """
         with self._lock:
             old = self.partition(number)
-            failed, acknowledged = old.failed is not None, old.max_transaction_id
-            if failed:
+            self._note_acknowledged(old)
+            if old.failed is not None:
                 renew_last_index(old.path, number)
             try:
                 old.close()
             finally:
                 opened = self._partitions[number] = self._open_again(number)
-            if failed and not opened.quarantined:
-                opened.truncate(acknowledged)
+                self._end_where_acknowledged(opened)
             return opened
+
+    def _note_acknowledged(self, leaving: Partition) -> None:
+        """Remember where a failed partition ends: once it is closed only its files tell, and they may hold more."""
+        if leaving.failed is not None:
+            self._acknowledged.setdefault(leaving.number, leaving.max_transaction_id)
+
+    def _end_where_acknowledged(self, opened: Partition) -> None:
+        """Whatever the files of one that had failed hold besides does not count.  Raises CorruptRecordError, DiskError."""
+        acknowledged = self._acknowledged.get(opened.number)
+        if acknowledged is not None:
+            opened.end_at(acknowledged)
+            if not opened.quarantined:
+                del self._acknowledged[opened.number]
 
     def _open_again(self, number: int) -> Partition:
         """Open a partition whose segments may lack what the journal holds."""

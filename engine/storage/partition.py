@@ -13,6 +13,7 @@ Thread-safe: writers take turns, readers wait for no disk write.
 
 from __future__ import annotations
 
+import errno
 import threading
 import uuid
 from collections.abc import Sequence
@@ -397,6 +398,25 @@ class Partition:
             except DiskWriteError as error:
                 raise self._fail(error) from None
             return after
+
+    def end_at(self, acknowledged: int) -> None:
+        """Have nothing count that stands behind the last transaction that was acknowledged before this one was opened.
+
+        It is cut off, durably, unless the partition is quarantined.  Nobody is shown it in any case; when it cannot be cut off,
+        the partition refuses writes until it is opened again.  Raises CorruptRecordError, DiskReadError, DiskWriteError.
+        """
+        with self._write_lock:
+            if self._quarantined:
+                self._log.hide_behind(acknowledged)
+                return
+            try:
+                self.truncate(acknowledged)
+            except BaseException as error:
+                self._log.hide_behind(acknowledged)
+                if self._failed is None:
+                    cause = OSError(errno.EIO, str(error))
+                    self._fail(DiskWriteError(self.path, None, cause, doing="cut off what was not acknowledged in"))
+                raise
 
     def _leave_journal(self, active: ActiveSegment) -> None:
         """Nothing of this partition is in a commit journal from now on: every record is durable in its segment.

@@ -25,6 +25,7 @@ from waltzctl.formats.segment import RecordHeader as RecordHeader
 
 CAREFUL_RECORDS = 100
 """Records that are read the careful way before the fast one is tried again."""
+_ABOVE_EVERY_ID = 2**63
 
 
 class _OvertakenError(Exception):
@@ -51,6 +52,7 @@ class PartitionLog:
         self._next = next_transaction_id
         self._gaps = lost_below is not None
         self._lost_below = lost_below or 0
+        self._hidden_from = _ABOVE_EVERY_ID
         self._closed = False
         self._truncations = 0
         self._lock = threading.Lock()
@@ -106,6 +108,17 @@ class PartitionLog:
             for segment in (*dropped, last):
                 self._readers.forget(segment.first_transaction_id)
         return tuple(dropped)
+
+    def hide_behind(self, last: int) -> None:
+        """Show nobody what stands behind a transaction, though it stays where it is; `last` may also be above the end."""
+        with self._lock:
+            self._hidden_from = last + 1
+            self._next = min(self._next, last + 1)
+
+    @property
+    def _shown_below(self) -> int:
+        """Nothing is shown from this id on: a batch may be on its way into the files, or something is hidden."""
+        return self._hidden_from if self._gaps else self._next
 
     def end_after(self, after: int) -> tuple[SegmentExtent, int]:
         """The segment that will be the last one, and its size, when everything behind `after` is gone.
@@ -184,8 +197,7 @@ class PartitionLog:
             raise InvalidRequestError(f"cannot read {count} records")
         pieces: list[memoryview | bytes] = []
         following, stop, left = first, first + count, max_bytes
-        if not self._gaps:
-            stop = min(stop, self._next)  # a batch may be on its way into the files
+        stop = min(stop, self._shown_below)
         while following < stop:
             try:
                 found = self._list_part(following, stop - following, left, headers=headers)
@@ -245,8 +257,7 @@ class PartitionLog:
 
     def _records(self, first: int, count: int) -> Generator[Record, None, None]:
         expected, stop = first, first + count
-        if not self._gaps:
-            stop = min(stop, self._next)  # a batch may be on its way into the files
+        stop = min(stop, self._shown_below)
         while expected < stop:
             truncations = self._truncations
             extent = self._extent_of(expected)
@@ -273,7 +284,7 @@ class PartitionLog:
         """
         with self._lock:
             self._check_open()
-            if transaction_id < 0 or (not self._gaps and transaction_id >= self._next):
+            if transaction_id < 0 or transaction_id >= self._shown_below:
                 return None
             place = bisect_right(self._segments, transaction_id, key=lambda s: s.first_transaction_id) - 1
             extent = self._segments[place] if place >= 0 else None

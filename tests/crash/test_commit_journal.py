@@ -367,6 +367,36 @@ def a_partition_fails_and_the_directory_is_closed(driver: Driver, fails: Failing
     driver.append_that_fails(NUMBER, 2)
 
 
+def a_partition_and_the_journal_fail(driver: Driver, fails: Failing, path: Path) -> None:
+    """The cut is refused until the journal is retired."""
+    for _ in range(2):
+        driver.append_in_a_pass({NUMBER: [10], 0: [10]})
+    fails.syncs_of(_segment(path))
+    driver.append_that_fails(NUMBER, 2)
+    fails.syncs_of(path / JOURNAL)
+    assert not driver.append_in_a_pass({0: [10]})
+    for _ in range(2):
+        with pytest.raises(DiskWriteError):
+            driver.storage.reopen(NUMBER)
+    assert not driver.work()
+    driver.reopen_failed(NUMBER)
+    driver.append(NUMBER, 1)
+
+
+def a_pass_fails_in_the_journal_and_in_a_segment(driver: Driver, fails: Failing, path: Path) -> None:
+    """What nobody was promised stands in the journal, and is written back with the rest when that is retired."""
+    driver.append_in_a_pass({NUMBER: [10], 0: [10]})
+    fails.syncs_of(path / JOURNAL)
+    fails.syncs_of(_segment(path))
+    with pytest.raises(SyncFailedError):
+        driver.append_in_a_pass({NUMBER: [10], 0: [10]})
+    with pytest.raises(DiskWriteError):
+        driver.storage.reopen(NUMBER)
+    assert not driver.work()
+    driver.reopen_failed(NUMBER)
+    driver.append(NUMBER, 1)
+
+
 def a_partition_fails_and_leaves(driver: Driver, fails: Failing, path: Path) -> None:
     for _ in range(2):
         driver.append_in_a_pass({NUMBER: [10], 0: [10]})
@@ -407,6 +437,8 @@ FAILURES: list[Failure] = [
     a_partition_fails_and_the_journal_goes_on,
     a_partition_fails_and_is_opened_again,
     a_partition_fails_and_the_directory_is_closed,
+    a_partition_and_the_journal_fail,
+    a_pass_fails_in_the_journal_and_in_a_segment,
     a_partition_fails_and_leaves,
     a_segment_fails_behind_while_a_pass_is_under_way,
 ]

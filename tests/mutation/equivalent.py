@@ -326,8 +326,8 @@ _STORAGE = (
     Equivalent(
         "engine/storage/partition_log.py",
         "PartitionLog._extent_of",
-        "if transaction_id < 0 or (not self._gaps and transaction_id >= self._next):",
-        "if transaction_id < 0 or (not self._gaps and transaction_id > self._next):",
+        "if transaction_id < 0 or transaction_id >= self._shown_below:",
+        "if transaction_id < 0 or transaction_id > self._shown_below:",
         "readers ask in front of the next one; whoever a truncation overtakes asks for a later one",
     ),
     *(

@@ -138,16 +138,15 @@ DIRECTORIES: tuple[Slip, ...] = (
     ),
     Slip(
         _DIRECTORY,
-        "                self._control.set_flag(number, FLAG_ASSIGNED, True)\n            self._partitions",
-        "                self._control.set_flag(number, FLAG_ASSIGNED | FLAG_AVAILABLE, True)\n"
-        "            self._partitions",
+        "                self._control.set_flag(number, FLAG_ASSIGNED, True)\n            opened",
+        "                self._control.set_flag(number, FLAG_ASSIGNED | FLAG_AVAILABLE, True)\n            opened",
         _OF_DIRECTORY,
         "a partition that was switched off comes back on",
     ),
     Slip(
         _DIRECTORY,
-        "        self._partitions.pop(number).close()\n",
-        "        self._partitions.pop(number)\n",
+        "            del self._partitions[number]\n            leaving.close()\n",
+        "            del self._partitions[number]\n",
         _OF_DIRECTORY,
         "a partition that was given up is written on",
     ),

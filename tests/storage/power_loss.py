@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +20,7 @@ from waltzctl.engine.storage.commit_journal import CommitJournal
 from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
 from waltzctl.engine.storage.journal_state import STATE_NAME
 from waltzctl.formats.control import CONTROL_FILE_NAME, decode_control
-from waltzctl.formats.segment import Record
+from waltzctl.formats.segment import Record, segment_name
 
 LOG = logging.getLogger("tests.journals")
 BEFORE = 5
@@ -137,3 +139,20 @@ class Journaled:
 def is_marked(path: Path) -> bool:
     """Whether a control file says that a journal is wanted."""
     return decode_control((path / CONTROL_FILE_NAME).read_bytes()).header.journaled
+
+
+def segment(path: Path, partition: int, first: int = 0) -> Path:
+    return path / str(partition) / segment_name(first)
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, name: str, path: Path, *, times: int = 10**6) -> None:
+    """A system call fails for a file, so many times."""
+    real, left = getattr(os, name), [times]
+
+    def call(descriptor: int, *arguments: object) -> object:
+        if left[0] and Path(f"/proc/self/fd/{descriptor}").readlink() == path:
+            left[0] -= 1
+            raise OSError(errno.EIO, "Input/output error")
+        return real(descriptor, *arguments)
+
+    monkeypatch.setattr(os, name, call)

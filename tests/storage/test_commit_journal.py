@@ -15,14 +15,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.builders import digest
-from tests.storage.power_loss import BEFORE, LOG, Journaled, is_marked
+from tests.storage.power_loss import BEFORE, LOG, Journaled, failing, is_marked, segment
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DamageError, DiskWriteError, RefusedError, SyncFailedError
 from waltzctl.engine.storage import commit_journal
 from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.engine.storage.journal_state import read_state, state_path
 from waltzctl.formats.journal_file import BLOCK
-from waltzctl.formats.segment import segment_name
 
 
 @pytest.fixture
@@ -31,23 +30,6 @@ def journaled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Journ
     yield made
     monkeypatch.undo()
     made.close()
-
-
-def segment(path: Path, partition: int, first: int = 0) -> Path:
-    return path / str(partition) / segment_name(first)
-
-
-def failing(monkeypatch: pytest.MonkeyPatch, name: str, path: Path, *, times: int = 10**6) -> None:
-    """A system call fails for a file, so many times."""
-    real, left = getattr(os, name), [times]
-
-    def call(descriptor: int, *arguments: object) -> object:
-        if left[0] and Path(f"/proc/self/fd/{descriptor}").readlink() == path:
-            left[0] -= 1
-            raise OSError(errno.EIO, "Input/output error")
-        return real(descriptor, *arguments)
-
-    monkeypatch.setattr(os, name, call)
 
 
 def test_what_only_the_journal_has_is_there_after_a_power_loss(journaled: Journaled, tmp_path: Path) -> None:
