@@ -76,12 +76,11 @@ class _Segment:
 
     `file`: a descriptor that was opened before anybody believed that.  A failed write is told once to every descriptor that is
     open then and to none that is opened later, and what failed then counts as written; a new one would succeed with the records
-    lost.  `doubtful`: this one was told, and what the journal holds is written anew, now and whenever more is journaled.
+    lost.
     """
 
     partition: int
     file: disk.WritableFile
-    doubtful: bool = False
 
 
 class CommitJournal:
@@ -113,6 +112,7 @@ class CommitJournal:
         self._changed = threading.Condition()
         self._to_flush: _Area | None = None
         self._segments: dict[PurePath, _Segment] = {}
+        self._doubtful: set[int] = set()
         self._unwanted: list[disk.WritableFile] = []
         self._thread = threading.Thread(target=self._work, name="commit-journal", daemon=True)
 
@@ -224,6 +224,7 @@ class CommitJournal:
             except DiskWriteError as error:
                 self._give_up(error)
                 raise
+            self._doubtful.discard(partition)
             for area in self._areas:
                 area.partitions.discard(partition)
                 area.unflushed = {path: number for path, number in area.unflushed.items() if number != partition}
@@ -231,16 +232,23 @@ class CommitJournal:
                 self._unwanted.append(self._segments.pop(path).file)  # whoever syncs it is who closes it
             self._changed.notify_all()
 
+    def doubts(self, partition: int) -> bool:
+        """Whether a flush of the partition's segments failed, of which its own descriptors will be told as well.
+
+        What the journal holds is written anew, then and whenever more is journaled, until `write_back` is called.
+        """
+        return partition in self._doubtful
+
     def write_back(self, partition: int) -> None:
         """Write what the journal holds of a partition where it belongs, again and durably.  Raises DamageError, DiskError.
 
-        For one whose segments could not be made durable: nobody knows what the disk has of them.
+        For one whose segments could not be made durable: nobody knows what the disk has of them.  The caller sees to it that
+        nothing is under way that was written before and is neither acknowledged nor journaled.
         """
         with self._changed:
             if self._holds(partition) and not self._retired:
                 self._write_anew(partition)
-            for segment in self._segments.values():
-                segment.doubtful = segment.doubtful and segment.partition != partition
+            self._doubtful.discard(partition)
 
     def close(self) -> None:
         """Make every segment durable, take the mark away and let go of the file; a second call does nothing.
@@ -259,6 +267,7 @@ class CommitJournal:
                 self._retire()
             except (DamageError, DiskError) as error:
                 self._fault = self._fault or _as_disk_error(self.state.path, error)
+                self._doubtful.clear()  # nothing is written back now: their own descriptors tell
                 raise
             finally:
                 _close(self._files)
@@ -363,13 +372,12 @@ class CommitJournal:
 
     def _flush(self, path: PurePath, partition: int) -> None:
         """Make a segment durable; where that fails, or once did, what the journal holds of it is written anew."""
-        segment = self._segments[path]
-        if not segment.doubtful:
+        if partition not in self._doubtful:
             try:
-                segment.file.sync()
+                self._segments[path].file.sync()
             except DiskError:
-                segment.doubtful = True
-        if segment.doubtful:
+                self._doubtful.add(partition)
+        if partition in self._doubtful:
             self._write_anew(partition)
 
     # --- the thread --------------------------------------------------------------------------------------------------
@@ -410,24 +418,24 @@ class CommitJournal:
         """Make a segment durable while others are appended to, for what an area held in an epoch."""
         with self._changed:
             segment = self._segments.get(path)
-        if segment is not None and not segment.doubtful:
+        if segment is not None and partition not in self._doubtful:
             try:
                 segment.file.sync()
             except DiskError:
-                segment.doubtful = True
+                self._doubtful.add(partition)
         with self._changed:
             if segment is None or path not in area.unflushed:  # forgotten meanwhile, and perhaps removed
                 return
             if area.epoch != epoch:  # begun anew meanwhile: what stands there was journaled behind this flush
                 return
-            if segment.doubtful:
+            if partition in self._doubtful:
                 try:
                     self._write_anew(partition)
                 except (DamageError, DiskError) as error:
                     self._give_up(_as_disk_error(path, error))
                     return
             area.unflushed.pop(path)
-            if not segment.doubtful and not any(path in one.unflushed for one in self._areas):
+            if partition not in self._doubtful and not any(path in one.unflushed for one in self._areas):
                 self._segments.pop(path).file.close()
             self._changed.notify_all()
 

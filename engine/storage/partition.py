@@ -24,6 +24,7 @@ from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import (
     BelowLowWaterMarkError,
     DamageError,
+    DiskError,
     DiskWriteError,
     InvalidRequestError,
     MarkWouldFallError,
@@ -461,7 +462,32 @@ class Partition:
         if self._failed is not None:
             raise self._failed
         assert self._active is not None
+        self._settle_doubts(self._active)
         return self._active
+
+    def _settle_doubts(self, active: ActiveSegment) -> None:
+        """Where a flush failed behind the commit journal, go on with a new descriptor of the data file: the old one will be told
+        as well, though nothing is missing.  Raises DiskWriteError.
+
+        The new one is told of whatever fails from now on.  What failed before is durable all the same: nothing is under way,
+        and what was acknowledged was synced with the old descriptor, or behind the journal, or is now written anew.
+        """
+        if self.journal is None or not self.journal.doubts(self.number):
+            return
+        try:
+            renewed = disk.WritableFile.open(active.data.path)
+            try:
+                self.journal.write_back(self.number)
+            except BaseException:
+                renewed.close()
+                raise
+        except (DamageError, DiskError, FileNotFoundError) as error:
+            if not isinstance(error, DiskWriteError):
+                cause = OSError(errno.EIO, str(error))
+                error = DiskWriteError(active.data.path, None, cause, doing="write anew what is journaled of")
+            raise self._fail(error) from None
+        active.data.close()
+        active.data = renewed
 
     def _why(self) -> str:
         graver = [finding for finding in self._findings if finding.severity == "damage"]
@@ -519,6 +545,7 @@ class Partition:
                 return
             try:
                 if self._active is not None and self._failed is None:
+                    self._settle_doubts(self._active)
                     self._leave_journal(self._active)
                     self._active.sync_index()
             finally:

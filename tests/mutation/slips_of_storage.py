@@ -375,6 +375,27 @@ STORAGE: tuple[Slip, ...] = (
         "what only the journal has of a partition is lost when it is removed and added again",
     ),
     Slip(
+        _PARTITION,
+        "            try:\n                self.journal.write_back(self.number)\n            except BaseException:\n",
+        "            try:\n                pass\n            except BaseException:\n",
+        ("tests/storage/test_failed_behind.py::test_what_was_under_way_is_written_anew_as_well",),
+        "a partition believes that what was under way when a flush failed is durable",
+    ),
+    Slip(
+        _PARTITION,
+        "                    self._settle_doubts(self._active)\n                    self._leave_journal(self._active)\n",
+        "                    self._leave_journal(self._active)\n",
+        ("tests/storage/test_failed_behind.py::test_a_partition_goes_on",),
+        "a stop fails for a segment that the journal has put right",
+    ),
+    Slip(
+        _JOURNAL,
+        "                self._doubtful.clear()  # nothing is written back now: their own descriptors tell\n",
+        "",
+        ("tests/storage/test_failed_behind.py::test_a_journal_that_could_not_be_put_away_puts_nothing_right_any_more",),
+        "a partition takes a new descriptor though nobody wrote anew what the old one lost",
+    ),
+    Slip(
         _JOURNAL,
         "        return not self._other.unflushed\n",
         "        return True\n",
