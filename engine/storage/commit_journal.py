@@ -6,6 +6,10 @@ their segments as ever; only who makes them durable differs.
 Two entries at most are under way at the same time, each with a descriptor of its own: a failed write is told once to every
 descriptor, so neither can take the other's failure for its own success.
 
+Nobody holds the lock while the journal's device is waited for.  An entry has its place before it is written, so one behind it
+may be in the file earlier, and would not count as long as the one in front is missing.  Hence an entry is flushed only when all
+in front of it in its area are written: that makes them durable as well, and a reader comes to whatever is acknowledged.
+
 Areas: while one is filled, the segments that the other one speaks of are made durable by a thread.  When that is not done in
 time, appends are not journaled: whoever asks flushes the segments, as without a journal.  So is it when the journal cannot be
 written any more; what it held until then is made durable in the segments, and the mark goes.
@@ -13,16 +17,18 @@ written any more; what it held until then is made durable in the segments, and t
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
+import math
 import threading
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from waltzctl.engine.durable import disk
-from waltzctl.engine.errors import DamageError, DiskError, DiskWriteError, RefusedError, WaltzError
+from waltzctl.engine.errors import DamageError, DiskError, DiskWriteError, RefusedError
 from waltzctl.engine.storage.control_file import OpenControlFile
 from waltzctl.engine.storage.journal_recovery import in_force, remove_file, segment_path, write_back
 from waltzctl.engine.storage.journal_state import GIVING_UP, JournalState, owner_of, remove_state, write_state
@@ -48,7 +54,7 @@ RESERVE = 64 * BLOCK
 AT_A_TIME = 2
 """Entries that are under way at the same time."""
 _PATIENCE = 10.0
-"""Seconds that forgetting waits for room in the other area."""
+"""Seconds that forgetting waits for room in the other area, and as many for entries in front of it that are being written."""
 _ZEROS = 1 << 20
 
 
@@ -61,13 +67,20 @@ class _Area:
     """One area of a journal that is being written.
 
     `unflushed`: the segments that its entries speak of and that are not durable yet, with their partitions.  `partitions`:
-    those that it has not forgotten.  `epoch`: that of its header, another one each time that it is begun anew.
+    those that it has not forgotten.  `epoch`: that of its header, another one each time that it is begun anew.  `writing`: the
+    sequences of entries that have a place and are not written yet.
     """
 
     def __init__(self, start: int, epoch: int) -> None:
         self.start, self.epoch = start, epoch
         self.unflushed: dict[PurePath, int] = {}
         self.partitions: set[int] = set()
+        self.writing: set[int] = set()
+
+    @property
+    def first_writing(self) -> float:
+        """The first of those sequences; above each when there is none."""
+        return min(self.writing, default=math.inf)
 
 
 @dataclass(slots=True)
@@ -108,7 +121,7 @@ class CommitJournal:
         self._current = 0
         self._sequence, self._durable, self._position = 0, 0, BLOCK
         self._fault: DiskError | None = None
-        self._retired = self._closed = False
+        self._retired = self._closed = self._beginning = False
         self._changed = threading.Condition()
         self._to_flush: _Area | None = None
         self._segments: dict[PurePath, _Segment] = {}
@@ -185,7 +198,7 @@ class CommitJournal:
         if size > MOST_IN_ENTRY or self._fault is not None:
             return False
         with self._changed:
-            self._changed.wait_for(lambda: self._unused)
+            self._changed.wait_for(lambda: self._unused and not self._beginning)
             if self._fault is not None or self._retired or not self._make_room(padded(entry_size(writes)) + RESERVE):
                 return False
             segments = {segment_path(self._storage, write): write.partition for write in writes}
@@ -198,8 +211,7 @@ class CommitJournal:
             area.partitions.update(segments.values())
             try:
                 self._put(writes)
-            except DiskWriteError as error:
-                self._give_up(error)
+            except DiskWriteError:
                 return False
             return self._fault is None
 
@@ -212,18 +224,17 @@ class CommitJournal:
             if self._retired or self._closed or not self._holds(partition):  # closed: nothing is changed any more
                 return
             self._changed.wait_for(
-                lambda: self._fault is not None or (self._unused and (self._has_room(BLOCK) or self._other_is_free)),
+                lambda: (
+                    self._fault is not None
+                    or (self._unused and not self._beginning and (self._has_room(BLOCK) or self._other_is_free))
+                ),
                 _PATIENCE,
             )
+            if self._fault is None and (not self._unused or self._beginning or not self._make_room(BLOCK)):
+                raise self._refusal(self._fault or "neither area has room, or the device does not answer")
             if self._fault is not None:
                 raise self._refusal(self._fault)
-            if not self._unused or not self._make_room(BLOCK):
-                raise self._refusal("neither area has room")
-            try:
-                self._put(forgotten=[partition])
-            except DiskWriteError as error:
-                self._give_up(error)
-                raise
+            self._put(forgotten=[partition], patience=_PATIENCE)
             self._doubtful.discard(partition)
             for area in self._areas:
                 area.partitions.discard(partition)
@@ -263,6 +274,7 @@ class CommitJournal:
         if self._thread.is_alive():
             self._thread.join()
         with self._changed:
+            self._changed.wait_for(lambda: len(self._unused) == len(self._files))  # nobody writes to what is closed
             try:
                 self._retire()
             except (DamageError, DiskError) as error:
@@ -289,7 +301,7 @@ class CommitJournal:
 
     @property
     def _other_is_free(self) -> bool:
-        return not self._other.unflushed
+        return not self._other.unflushed and not self._other.writing
 
     def _refusal(self, why: object) -> DiskWriteError:
         return DiskWriteError(self.state.path, None, OSError(errno.EIO, str(why)), doing="forget a partition in")
@@ -299,20 +311,47 @@ class CommitJournal:
             if path not in self._segments:
                 self._segments[path] = _Segment(partition, disk.WritableFile.open(path))
 
-    def _put(self, writes: Sequence[WriteTo] = (), forgotten: Sequence[int] = ()) -> None:
-        """Write an entry and make it durable; others may be written meanwhile.  Raises DiskWriteError."""
-        epoch, sequence, file = self._epoch, self._sequence, self._unused.pop()
+    @contextlib.contextmanager
+    def _at_the_disk(self) -> Iterator[None]:
+        """Without the lock.  Whatever goes wrong, nothing is journaled any more: behind an entry that is missing none counts."""
+        self._changed.release()
+        failed: BaseException | None = None
+        try:
+            yield
+        except BaseException as error:
+            failed = error
+            raise
+        finally:
+            self._changed.acquire()
+            if failed is not None:
+                self._give_up(_as_disk_error(self.state.path, failed))
+
+    def _put(
+        self, writes: Sequence[WriteTo] = (), forgotten: Sequence[int] = (), *, patience: float | None = None
+    ) -> None:
+        """Write an entry and make it durable; others may be written meanwhile.
+
+        Raises DiskWriteError, also when entries in front of it are not written within `patience` seconds; it may count then.
+        """
+        area, epoch, sequence, file = self._areas[self._current], self._epoch, self._sequence, self._unused.pop()
         raw = encode_entry(self.state.journal_id, (epoch, sequence, self._durable), writes, forgotten)
-        start = self._areas[self._current].start + self._position
+        start = area.start + self._position
         self._position += len(raw)
         self._sequence += 1
+        area.writing.add(sequence)
         try:
-            file.write_at(start, raw)
-            self._changed.release()
             try:
-                file.sync()
+                with self._at_the_disk():
+                    file.write_at(start, raw)
             finally:
-                self._changed.acquire()
+                area.writing.remove(sequence)
+                self._changed.notify_all()
+            if not self._changed.wait_for(lambda: self._fault is not None or sequence < area.first_writing, patience):
+                raise self._refusal("an entry in front of its own is still being written")
+            if self._fault is not None:
+                raise self._refusal(self._fault)
+            with self._at_the_disk():
+                file.sync()
             if epoch == self._epoch:
                 self._durable = max(self._durable, sequence + 1)
         finally:
@@ -330,18 +369,23 @@ class CommitJournal:
             return False
         full, begun = self._areas[self._current], self._other
         head = AreaHeader(self.state.journal_id, self._owner, self._area_size, self._epoch + 1, self._durable)
-        file = self._unused[-1]  # whoever asks for room waited for one
+        file, self._beginning = self._unused.pop(), True  # whoever asks for room waited for one
         try:  # before an entry of the epoch before is written over: one that is torn would be missed under the old header
-            file.write_at(begun.start + header_offset(head.epoch), encode_area_header(head))
-            file.sync()
-        except DiskWriteError as error:
-            self._give_up(error)
+            with self._at_the_disk():
+                file.write_at(begun.start + header_offset(head.epoch), encode_area_header(head))
+                file.sync()
+        except DiskWriteError:
+            return False
+        finally:
+            self._unused.append(file)
+            self._beginning = False
+            self._changed.notify_all()
+        if self._fault is not None or self._retired:  # meanwhile
             return False
         self._current = 1 - self._current
         self._sequence, self._durable, self._position = 0, 0, BLOCK
         begun.epoch, begun.partitions = head.epoch, set()
         self._to_flush = full
-        self._changed.notify_all()
         return True
 
     def _write_anew(self, partition: int) -> None:
@@ -424,6 +468,7 @@ class CommitJournal:
             except DiskError:
                 self._doubtful.add(partition)
         with self._changed:
+            self._changed.wait_for(lambda: not area.writing)  # what is not in the file cannot be written anew
             if segment is None or path not in area.unflushed:  # forgotten meanwhile, and perhaps removed
                 return
             if area.epoch != epoch:  # begun anew meanwhile: what stands there was journaled behind this flush
@@ -440,7 +485,7 @@ class CommitJournal:
             self._changed.notify_all()
 
 
-def _as_disk_error(path: PurePath, error: WaltzError) -> DiskError:
+def _as_disk_error(path: PurePath, error: BaseException) -> DiskError:
     return error if isinstance(error, DiskError) else DiskWriteError(path, None, OSError(errno.EIO, str(error)))
 
 
