@@ -156,6 +156,8 @@ class CommitJournal:
                 advice=f"bring back what the findings name, and run without --journal until then; {GIVING_UP}",
             )
         owner, path = owner_of(storage), path.absolute()
+        if ".." in path.parts:  # through the storage directory, perhaps, and not in it
+            path = path.parent.resolve() / path.name
         _clear(path, owner)
         state = JournalState(path, uuid.uuid4())
         files: list[disk.WritableFile] = []

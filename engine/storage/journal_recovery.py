@@ -120,7 +120,11 @@ def put_right(storage: Path, control: OpenControlFile) -> PutRight | None:
     well.
     """
     if not control.journaled:
-        remove_state(storage)  # of a journal that was taken out of force
+        if Path(
+            state_path(storage)
+        ).exists():  # of a journal that was taken out of force, by one whose sync may have failed
+            control.set_journaled(False)
+            remove_state(storage)
         return None
     state = read_state(storage)
     if state is None:

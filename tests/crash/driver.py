@@ -56,7 +56,7 @@ def small_journals() -> Iterator[None]:
 
 
 def begin_small_journal(storage: StorageDirectory, place: str = JOURNAL) -> commit_journal.CommitJournal:
-    """Within `small_journals`: a journal without a thread, at a place inside the directory."""
+    """Within `small_journals`: a journal without a thread, at a place inside the directory, or at an absolute one."""
     return storage.begin_journal(storage.path / place, log=_LOG, area_size=_AREA_SIZE, threaded=False)
 
 
@@ -264,9 +264,14 @@ class Driver:
 
 
 @contextmanager
-def recorded(path: Path, truth: Truth, options: StorageOptions) -> Iterator[tuple[Driver, Recording[Truth]]]:
-    """Open a directory, record what is done with it until the end of the block, and close it, which is recorded as well."""
-    recorder: Recorder[Truth] = Recorder(path)
+def recorded(
+    path: Path, truth: Truth, options: StorageOptions, *, below: Path | None = None
+) -> Iterator[tuple[Driver, Recording[Truth]]]:
+    """Open a directory, record what is done with it until the end of the block, and close it, which is recorded as well.
+
+    `below`: the directory that a crash leaves, where it is not the opened one alone.
+    """
+    recorder: Recorder[Truth] = Recorder(below or path)
     with recorder.listening():
         recorder.promise(truth, settled=True)
         driver = Driver(recorder, path, options, truth)

@@ -29,13 +29,14 @@ class Failing:
     def __init__(self) -> None:
         self._sync, self._write, self._open = os.fdatasync, os.pwrite, os.open
         self._syncs: dict[Path, int] = {}
+        self._before: dict[Path, int] = {}
         self._writes: dict[Path, bool] = {}
         self._errors: dict[int, int] = {}  # by inode
         self._told: dict[int, int] = {}  # by descriptor
 
-    def syncs_of(self, path: Path, times: int = 1) -> None:
-        """So many writes-back of this file fail, the next ones."""
-        self._syncs[path] = times
+    def syncs_of(self, path: Path, times: int = 1, *, behind: int = 0) -> None:
+        """So many writes-back of this file fail, the next ones, or those `behind` so many that succeed."""
+        self._syncs[path], self._before[path] = times, behind
 
     def writes_to(self, path: Path) -> None:
         """The next write to this file ends half-way, for want of room."""
@@ -48,7 +49,9 @@ class Failing:
 
     def fdatasync(self, descriptor: int) -> None:
         inode, path = os.fstat(descriptor).st_ino, _path_of(descriptor)
-        if self._syncs.get(path, 0):
+        if self._before.get(path, 0):
+            self._before[path] -= 1
+        elif self._syncs.get(path, 0):
             self._syncs[path] -= 1
             self._errors[inode] = self._errors.get(inode, 0) + 1
             if disk.observer is not None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 import random
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -26,10 +29,12 @@ from tests.crash.driver import (
 from tests.crash.failing import FOREVER, Failing, failing
 from tests.crash.harness import DEATHS, Effort
 from tests.crash.layouts import EACH_DAY, LAYOUTS
+from tests.crash.recorder import Recorder
 from tests.crash.simdisk import Loss, Piece
 from tests.crash.storages import SMALL_SEGMENTS, StorageChecker, segments
 from tests.crash.test_random_work import one_operation
 from tests.crash.truth import Seen, Truth
+from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DiskError, DiskWriteError, SyncFailedError, WaltzError
 from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
 from waltzctl.engine.storage.journal_recovery import _areas_of, in_force
@@ -43,6 +48,7 @@ pytestmark = pytest.mark.turns(3)
 
 ONE_SEGMENT = StorageOptions()
 NUMBER = STRADDLING[Layout.RELEASED]
+OUTSIDE = "device/journal"
 
 
 class JournalChecker(StorageChecker):
@@ -97,6 +103,18 @@ def _written(storage: StorageDirectory, number: int) -> UnsyncedAppend | None:
     )
 
 
+class OutsideChecker(JournalChecker):
+    """The journal stands beside the directory, at `OUTSIDE`.  A crash state is laid out elsewhere than it was recorded."""
+
+    def recover(self, root: Path) -> Seen:
+        """As ever, with the state's absolute path led to where the journal stands now."""
+        state = Path(state_path(root / self.name))
+        with suppress(FileNotFoundError, ValueError):  # a torn one names no journal
+            document = json.loads(state.read_bytes())
+            state.write_text(json.dumps({**document, "path": str(root / OUTSIDE)}, indent=2) + "\n")
+        return JournalChecker.recover(self, root)
+
+
 class FailureChecker(JournalChecker):
     """Of what was not acknowledged nothing is held: a sync of it failed, and an opening cannot know that."""
 
@@ -121,6 +139,24 @@ def test_passes(layout: Layout, tmp_path: Path, survive: CrashTest) -> None:
         driver.append(number, 2, 20)
         assert driver.append_in_a_pass({0: [10], number: [None, 0]})
     survive(f"commit journal, {layout}", recording, JournalChecker(ONE_SEGMENT))
+
+
+@EACH_DAY
+def test_a_journal_on_another_device(layout: Layout, tmp_path: Path, survive: CrashTest) -> None:
+    """It is made, filled, left and taken away outside of the directory whose records it has."""
+    root = tmp_path / "machine"
+    (root / "device").mkdir(parents=True)
+    path, truth = built(root / "s", layout, 7)
+    with small_journals(), recorded(path, truth, ONE_SEGMENT, below=root) as (driver, recording):
+        number = STRADDLING[layout]
+        driver.begin_journal(str(root / OUTSIDE))
+        assert driver.append_in_a_pass({number: [10], 0: [30, 700]})
+        assert driver.append_in_a_pass({number: [400]})
+        driver.truncate(number, 9)
+        assert driver.append_in_a_pass({number: [10]})
+        driver.unassign(0, delete_files=True)
+        assert driver.append_in_a_pass({number: [20]})
+    survive(f"commit journal, outside, {layout}", recording, OutsideChecker(ONE_SEGMENT, "s"))
 
 
 @EACH_DAY
@@ -451,3 +487,68 @@ def test_a_disk_that_fails(failure: Failure, tmp_path: Path, survive: CrashTest)
         driver.begin_journal()
         failure(driver, fails, path)
     survive(f"commit journal, {failure.__name__}", recording, FailureChecker(ONE_SEGMENT))
+
+
+def left_marked(place: Path) -> tuple[Path, Truth]:
+    """A directory whose machine lost power: what was acknowledged in two partitions stands in the journal only."""
+    held, truth = built(place / "held", Layout.RELEASED, 3)
+    path = place / "s"
+    with small_journals(), recorded(held, truth, ONE_SEGMENT) as (driver, _):
+        driver.begin_journal()
+        sizes = {name: name.stat().st_size for name in held.glob("*/*.seg")}
+        assert driver.append_in_a_pass({NUMBER: [10], 0: [300]})
+        assert driver.append_in_a_pass({NUMBER: [700]})
+        shutil.copytree(held, path)
+        truth = driver.truth
+    for name, size in sizes.items():
+        os.truncate(path / name.relative_to(held), size)
+    return path, truth
+
+
+def a_segment_fails(fails: Failing, path: Path) -> None:
+    fails.syncs_of(_segment(path))
+
+
+def every_segment_fails(fails: Failing, path: Path) -> None:
+    fails.syncs_of(_segment(path))
+    fails.syncs_of(path / "0" / segment_name(0))
+
+
+def what_is_left_cannot_be_said(fails: Failing, path: Path) -> None:
+    fails.syncs_of(_segment(path))
+    fails.syncs_of(Path(f"{state_path(path)}{disk.TEMPORARY_SUFFIX}"))
+
+
+def the_mark_cannot_be_taken_away(fails: Failing, path: Path) -> None:
+    fails.syncs_of(path / CONTROL_FILE_NAME, behind=1)
+
+
+FAULTS = [a_segment_fails, every_segment_fails, what_is_left_cannot_be_said, the_mark_cannot_be_taken_away]
+
+
+@pytest.mark.turns(2)
+@pytest.mark.parametrize("failure", FAULTS)
+def test_writing_back_fails(failure: Callable[[Failing, Path], None], tmp_path: Path, survive: CrashTest) -> None:
+    """A sync fails while a directory is put right: a partition waits for the next opening, or the opening is refused."""
+    path, truth = left_marked(tmp_path)
+    with small_journals(), failing() as fails:
+        recorder: Recorder[Truth] = Recorder(path)
+        with recorder.listening():
+            recorder.promise(truth, settled=True)
+            failure(fails, path)
+            failed = []
+            try:
+                with StorageDirectory.open(path, options=ONE_SEGMENT) as storage:
+                    assert storage.put_right is not None
+                    failed = list(storage.put_right.failed)
+                    assert [n for n, one in storage.partitions.items() if one.quarantined] == failed
+            except DiskError:
+                assert failure in (what_is_left_cannot_be_said, the_mark_cannot_be_taken_away)
+            else:
+                assert failed == ([NUMBER] if failure is a_segment_fails else [0, NUMBER])
+            driver = Driver(recorder, path, ONE_SEGMENT, truth)
+            assert not any(one.quarantined for one in driver.storage.partitions.values())
+            driver.truncate(0, 1)
+            driver.append(NUMBER, 1)
+            driver.close()
+    survive(f"commit journal, {failure.__name__} in writing back", recorder.recording, JournalChecker(ONE_SEGMENT))

@@ -345,6 +345,7 @@ def _pages() -> Mapping[str, Callable[[Path], Recorded]]:
 def _journals() -> Mapping[str, Callable[[Path], Recorded]]:
     found: dict[str, Callable[[Path], Recorded]] = {
         "commit journal": Captured(test_commit_journal.test_passes, layout=RELEASED),
+        "commit journal, outside": Captured(test_commit_journal.test_a_journal_on_another_device, layout=RELEASED),
         "commit journal, areas": Captured(test_commit_journal.test_areas_become_full, layout=RELEASED),
         "commit journal, begun anew": Captured(test_commit_journal.test_areas_are_begun_anew, layout=RELEASED),
         "commit journal, left": Captured(test_commit_journal.test_the_journal_is_left, layout=RELEASED),
@@ -358,6 +359,9 @@ def _journals() -> Mapping[str, Callable[[Path], Recorded]]:
     for failure in test_commit_journal.FAILURES:
         name = f"commit journal, {failure.__name__.replace('_', ' ')}"
         found[name] = Captured(test_commit_journal.test_a_disk_that_fails, failure=failure)
+    for fault in test_commit_journal.FAULTS:
+        name = f"commit journal, {fault.__name__.replace('_', ' ')} in writing back"
+        found[name] = Captured(test_commit_journal.test_writing_back_fails, failure=fault)
     return found
 
 

@@ -417,6 +417,13 @@ STORAGE: tuple[Slip, ...] = (
         "a stop closes the journal under an entry, whose bytes may go into another file",
     ),
     Slip(
+        _WRITTEN_BACK,
+        "            control.set_journaled(False)\n            remove_state(storage)\n        return None\n",
+        "            remove_state(storage)\n        return None\n",
+        ("tests/crash/test_commit_journal.py::test_writing_back_fails",),
+        "a power loss brings a mark back whose state is gone, and the directory is refused",
+    ),
+    Slip(
         _JOURNAL,
         "        return not self._other.unflushed and not self._other.writing\n",
         "        return not self._other.unflushed\n",
@@ -448,8 +455,8 @@ STORAGE: tuple[Slip, ...] = (
     ),
     Slip(
         _WRITTEN_BACK,
-        "    if not control.journaled:\n        remove_state(storage)",
-        "    if read_state(storage) is None:\n        remove_state(storage)",
+        "    if not control.journaled:\n        if Path",
+        "    if read_state(storage) is None:\n        if Path",
         ("tests/storage/test_commit_journal.py::test_a_journal_that_is_no_longer_in_force_is_not_looked_at",),
         "a journal that was taken out of force is written over what a released node wrote since",
     ),

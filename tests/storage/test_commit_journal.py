@@ -95,6 +95,25 @@ def test_a_journal_inside_the_directory_moves_with_it(tmp_path: Path, monkeypatc
     made.close()
 
 
+def test_a_journal_beside_the_directory_is_not_inside_whatever_leads_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a copy that is opened beside the original takes the original's journal for its own, and removes it."""
+    made = Journaled(tmp_path, monkeypatch)
+    made.storage.close()
+    made.storage = StorageDirectory.open(made.path)
+    made.file = made.path / ".." / "journal"
+    made.begin()
+    made.commit({1: 2})
+    assert made.journal.path == tmp_path / "journal"
+    copy = tmp_path / "copy"
+    shutil.copytree(made.path, copy)
+    assert made.held(copy) == made.acknowledged
+    assert made.file.exists()
+    monkeypatch.undo()
+    made.close()
+
+
 # --- what makes the journal untrue -----------------------------------------------------------------------------------
 
 
