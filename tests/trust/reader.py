@@ -5,7 +5,8 @@ imported, which a test asserts.  Every integer is big-endian and signed::
 
     control file    header 128: version 4, created 8, cluster key 16, partitions 4, zeros 96; then one info for each partition:
                     id 4 and two structs of session 8, mark 8, local mark 8, [flags 4, sequence 4,] CRC-32 4
-                    (with flags and sequence: released, 76 bytes an info; without: documented, 60)
+                    (with flags and sequence: released, 76 bytes an info; without: documented, 60); while a commit
+                    journal is in force every bit of the number of partitions is turned
     <p>/<first, 19 digits>.seg   header 128: version 4, created 8, key 16, partition 4, first id 8, zeros 88; then records:
                     id 8, request id 16 (client, generation, partition, sequence), header 4, length 4, CRC-32 of the data 4, data,
                     CRC-32 of all before it 4
@@ -259,6 +260,7 @@ def control_of(data: bytes) -> tuple[bytes, int | None, dict[int, Mark]] | None:
     if len(data) < CONTROL_HEADER.size:
         return None
     _, _, key, count, _ = CONTROL_HEADER.unpack_from(data)
+    count = ~count if count < 0 else count
     sizes = {76: RELEASED, 60: DOCUMENTED}
     body = len(data) - CONTROL_HEADER.size
     fitting = [size for size in sizes if 0 < count < 1 << 16 and size * count == body]

@@ -23,7 +23,7 @@ from waltzctl.engine.findings import Code
 NOT_OF_A_DIRECTORY = {
     "read-error": "needs a disk that fails: tests/storage and tests/inspect have one",
     "seen-from-outside": "said of a node, seen through its port",
-    "journal-pending": "needs a commit journal, and no repair touches such a directory: tests/inspect and tests/repair make them",
+    "journal-pending": "of a directory with a commit journal in force: tests.trust.pending draws them",
     "replica-differs": "said of two directories that are compared",
     "manifest-differs": "said of a directory and its manifest, as are the others of the name",
     "manifest-extra-file": "",
