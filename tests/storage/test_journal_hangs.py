@@ -93,6 +93,7 @@ def test_a_cut_is_refused_soon_and_others_go_on(
 def test_an_entry_is_not_flushed_before_the_one_in_front_is_written(
     journaled: Journaled, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    assert journaled.commit({2: 1})
     with monkeypatch.context() as patch:
         hanging = Hanging(patch, journaled, "pwrite")
         flushed = Hanging(patch, journaled, "fdatasync")
@@ -102,6 +103,11 @@ def test_an_entry_is_not_flushed_before_the_one_in_front_is_written(
         second = Doing(lambda: journaled.commit({1: 1}))
         assert not second.is_done(0.1)
         before = flushed.calls
+        (tmp_path / "between").mkdir()
+        copy = journaled.after_power_loss(tmp_path / "between")
+        assert journaled.held(copy) == journaled.acknowledged, (
+            "what stands behind the hole does not count, nor is it damage"
+        )
         hanging.go.set()
         assert first.is_done()
         assert second.is_done()
