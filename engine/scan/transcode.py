@@ -7,6 +7,8 @@ without a look), copies, and computes or compares the record's checksum.  The in
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,6 +24,8 @@ from waltzctl.engine.scan.wire_layout import (
     EXPECTED,
     FILLED,
     FOUND,
+    GROUP_COLUMNS,
+    GROUPS,
     LENGTH_COLUMN,
     LONGEST,
     POSITION,
@@ -31,6 +35,7 @@ from waltzctl.engine.scan.wire_layout import (
     TAKEN,
     WIRE_OVERHEAD,
     FrameVerdict,
+    GroupColumn,
 )
 from waltzctl.engine.scan.wire_loops import Table, new_state
 from waltzctl.formats.segment import MAX_DATA_LENGTH
@@ -49,6 +54,7 @@ __all__ = [
 
 _FEW = 8
 """Rows up to which plain Python is faster than NumPy."""
+_STOP, _EXPECTED, _VERDICT = int(GroupColumn.STOP), int(GroupColumn.EXPECTED), int(GroupColumn.VERDICT)
 _VERDICTS = {int(verdict): verdict for verdict in FrameVerdict}
 
 
@@ -131,9 +137,7 @@ class AppendEncoder:
         The first record must have the id `next_transaction_id`, and ids go on through all of them.  An append without records is
         right.  Neither the table nor the bytes are believed; the bytes must not change meanwhile.
         """
-        if table.ndim != 2 or table.shape[1] != COLUMNS or table.dtype != np.int64:
-            raise ValueError("a table has eight columns of 64-bit words")
-        table = np.ascontiguousarray(table)
+        table = _checked(table)
         records, size = room_for(table, len(buffer))
         out, offsets = np.empty(size, np.uint8), np.empty(records + 1, np.int64)
         state = new_state()
@@ -143,6 +147,43 @@ class AppendEncoder:
         records, size = state[RECORDS], state[BYTES]
         block = EncodedBlock(next_transaction_id, records, out.data[:size].toreadonly(), offsets[: records + 1])
         return EncodedAppends(state[TAKEN], verdict, block, state[FOUND])
+
+    def encode_groups(
+        self, buffer: bytes | bytearray | memoryview, table: Table, stops: Sequence[int], following: Sequence[int]
+    ) -> list[EncodedBlock | None]:
+        """As `encode`, for groups of rows of which each has ids of its own, in one call.
+
+        A group ends in front of the row that `stops` names, the last one with the table; `following`: the id that its first
+        record must have.  None for a group in which something is not right: `encode` tells what.
+        """
+        table = _checked(table)
+        if not stops or stops[-1] != len(table) or any(map(operator.gt, [0, *stops], stops)):
+            raise ValueError(f"groups end with rows {list(stops)} of {len(table)}")
+        groups = np.zeros((len(stops), GROUP_COLUMNS), np.int64)
+        groups[:, _STOP], groups[:, _EXPECTED] = stops, following
+        records, size = room_for(table, len(buffer))
+        out, offsets = np.empty(size, np.uint8), np.empty(records + 1, np.int64)
+        state = new_state()
+        state[FILLED], state[GROUPS], state[LONGEST] = len(buffer), len(stops), self._max_data_length
+        self._loops().encode_groups(state, buffer, table, groups, offsets, out)
+        blocks: list[EncodedBlock | None] = []
+        encoded = out.data.toreadonly()
+        first = start = 0
+        for expected, (verdict, last, stop) in zip(following, groups[:, _VERDICT:].tolist(), strict=True):
+            if verdict == FrameVerdict.DONE:
+                block = EncodedBlock(expected, last - first, encoded[start:stop], offsets[first : last + 1] - start)
+                blocks.append(block)
+                first, start = last, stop
+            else:
+                blocks.append(None)
+        return blocks
+
+
+def _checked(table: Table) -> Table:
+    """A table of frames as the loops take it."""
+    if table.ndim != 2 or table.shape[1] != COLUMNS or table.dtype != np.int64:
+        raise ValueError("a table has eight columns of 64-bit words")
+    return np.ascontiguousarray(table)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,9 @@ class Loops(Protocol):
     def encode(self, state: State, buffer: Any, table: Table, offsets: Table, out: Any) -> int:
         """Run `engine.scan.wire_loops.encode`.  Returns a Verdict."""
 
+    def encode_groups(self, state: State, buffer: Any, table: Table, groups: Table, offsets: Table, out: Any) -> None:
+        """Run `engine.scan.wire_loops.encode_groups`; `groups` has GROUPS rows, and what became of each is told there."""
+
     def to_list(self, state: State, buffer: Any, out: Any, *, brief: bool) -> int:
         """Run `engine.scan.wire_loops.to_list`.  Returns a Verdict."""
 

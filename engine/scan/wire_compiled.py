@@ -32,7 +32,12 @@ _SOURCES = (
     "wire_native.py",
     "wire_compiled.py",
 )
-_ARGUMENTS: Mapping[str, tuple[int, int]] = {"split": (2, 0), "encode": (4, 0), "to_list": (2, 1)}
+_ARGUMENTS: Mapping[str, tuple[int, int]] = {
+    "split": (2, 0),
+    "encode": (4, 0),
+    "encode_groups": (5, 0),
+    "to_list": (2, 1),
+}
 """How many pointers, and words, each loop takes behind its state."""
 _loaded: dict[str, CompiledLoops] = {}
 _lock = threading.Lock()
@@ -93,6 +98,18 @@ class CompiledLoops:
     def encode(self, state: State, buffer: Any, table: Table, offsets: Table, out: Any) -> int:
         """See `engine.scan.wire_code.Loops.encode`."""
         return self._run("encode", state, _pointer(buffer), _pointer(table), _pointer(offsets), _pointer(out))
+
+    def encode_groups(self, state: State, buffer: Any, table: Table, groups: Table, offsets: Table, out: Any) -> None:
+        """See `engine.scan.wire_code.Loops.encode_groups`."""
+        self._run(
+            "encode_groups",
+            state,
+            _pointer(buffer),
+            _pointer(table),
+            _pointer(groups),
+            _pointer(offsets),
+            _pointer(out),
+        )
 
     def to_list(self, state: State, buffer: Any, out: Any, *, brief: bool) -> int:
         """See `engine.scan.wire_code.Loops.to_list`."""

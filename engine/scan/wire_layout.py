@@ -76,7 +76,7 @@ class Word(enum.IntEnum):
     EXPECTED = 8
     """In: the id that the next record must have."""
     RECORDS = 9
-    """Out: records delivered."""
+    """Out: records delivered.  In, of the loop over append requests: those that stand in front of what it delivers."""
     TABLES = kernel.TABLES
     """In: address of the checksum constants (compiled loops only)."""
     FUNCTION = kernel.FUNCTION
@@ -84,16 +84,21 @@ class Word(enum.IntEnum):
     RESULT = kernel.RESULT
     """Out: the status (compiled loops only)."""
     BYTES = 13
-    """Out: bytes delivered."""
+    """As RECORDS, in bytes."""
     FOUND = 14
     """Out, of the loop over append requests: id of the record that it stopped at, else -1."""
+    ROW = 15
+    """In, of the loop over append requests: the row that it begins with."""
+    GROUPS = 16
+    """In, of the loop over groups of append requests: how many there are."""
 
 
-WORDS = 16
+WORDS = 17
 TABLES, FUNCTION, RESULT = int(Word.TABLES), int(Word.FUNCTION), int(Word.RESULT)
 POSITION, FILLED, ROWS, TAKEN = int(Word.POSITION), int(Word.FILLED), int(Word.ROWS), int(Word.TAKEN)
 MAGIC, VERSION, LONGEST, NEEDED = int(Word.MAGIC), int(Word.VERSION), int(Word.LONGEST), int(Word.NEEDED)
 EXPECTED, RECORDS, BYTES, FOUND = int(Word.EXPECTED), int(Word.RECORDS), int(Word.BYTES), int(Word.FOUND)
+ROW, GROUPS = int(Word.ROW), int(Word.GROUPS)
 
 
 class FrameColumn(enum.IntEnum):
@@ -118,6 +123,27 @@ BODY_COLUMN, LENGTH_COLUMN, TYPE_COLUMN = int(FrameColumn.BODY), int(FrameColumn
 SESSION_COLUMN, SEQUENCE_COLUMN = int(FrameColumn.SESSION), int(FrameColumn.SEQUENCE)
 PARTITION_COLUMN, RECORDS_COLUMN = int(FrameColumn.PARTITION), int(FrameColumn.RECORDS)
 OFFLINE_COLUMN = int(FrameColumn.OFFLINE)
+
+
+class GroupColumn(enum.IntEnum):
+    """Columns of a table of groups: consecutive rows of a table of frames, appends of one partition."""
+
+    STOP = 0
+    """In: the row behind its last one."""
+    EXPECTED = 1
+    """In: the id that its first record must have."""
+    VERDICT = 2
+    """Out: a FrameVerdict; of a group that is not right nothing is delivered."""
+    RECORDS = 3
+    """Out: records delivered up to the end of this group, those of the groups in front of it included."""
+    BYTES = 4
+    """As RECORDS, in bytes."""
+
+
+GROUP_COLUMNS = len(GroupColumn)
+STOP_COLUMN, EXPECTED_COLUMN = int(GroupColumn.STOP), int(GroupColumn.EXPECTED)
+VERDICT_COLUMN, RECORDS_END_COLUMN = int(GroupColumn.VERDICT), int(GroupColumn.RECORDS)
+BYTES_END_COLUMN = int(GroupColumn.BYTES)
 
 
 class SplitStatus(enum.IntEnum):

@@ -33,17 +33,21 @@ from waltzctl.engine.scan.wire_layout import (
     BODY_LENGTH_AT,
     BRIEF,
     BYTES,
+    BYTES_END_COLUMN,
     COLUMNS,
     COUNT,
     DATA_LENGTH_AT,
     DISK_HEAD,
     DISK_OVERHEAD,
     EXPECTED,
+    EXPECTED_COLUMN,
     FILLED,
     FINE,
     FOUND,
     FRAME_SIZE,
     FULL,
+    GROUP_COLUMNS,
+    GROUPS,
     HEAD,
     LENGTH_COLUMN,
     LONGEST,
@@ -59,16 +63,20 @@ from waltzctl.engine.scan.wire_layout import (
     PREFIX_SIZE,
     RECORDS,
     RECORDS_COLUMN,
+    RECORDS_END_COLUMN,
+    ROW,
     ROWS,
     SEQUENCE_AT,
     SEQUENCE_COLUMN,
     SESSION_AT,
     SESSION_COLUMN,
     SHORT,
+    STOP_COLUMN,
     TAKEN,
     TOO_LONG,
     TYPE_AT,
     TYPE_COLUMN,
+    VERDICT_COLUMN,
     VERSION,
     VERSION_AT,
     WIRE_OVERHEAD,
@@ -151,18 +159,19 @@ def encode(state: Any, memory: Any, table: Any, offsets: Any, out: Any) -> int:
     """Turn the records of append requests into records on disk, a request whole or not at all, until one is not right.
 
     `offsets` receives where each record begins in `out`, and where the last one ends.  The caller has made room for every request
-    whose count its length allows.
+    whose count its length allows.  It goes on behind the RECORDS and BYTES that are there; EXPECTED is the id that the first of
+    those would have.
     """
     filled = get(state, FILLED)
     rows = get(state, ROWS)
     longest = get(state, LONGEST)
     expected = get(state, EXPECTED)
-    row = 0
-    total = 0
-    size = 0
+    row = get(state, ROW)
+    total = get(state, RECORDS)
+    size = get(state, BYTES)
     found = -1
     status = FINE
-    put(offsets, 0, 0)
+    put(offsets, total, size)
     while row < rows:
         cell = row * COLUMNS
         body = get(table, cell + BODY_COLUMN)
@@ -232,6 +241,33 @@ def encode(state: Any, memory: Any, table: Any, offsets: Any, out: Any) -> int:
     put(state, BYTES, size)
     put(state, FOUND, found)
     return status
+
+
+def encode_groups(state: Any, memory: Any, table: Any, groups: Any, offsets: Any, out: Any) -> int:
+    """As `encode`, for groups of requests one behind the other, each with ids of its own; of a group all or nothing."""
+    count = get(state, GROUPS)
+    row = 0
+    records = 0
+    size = 0
+    group = 0
+    while group < count:
+        cell = group * GROUP_COLUMNS
+        stop = get(groups, cell + STOP_COLUMN)
+        put(state, ROW, row)
+        put(state, ROWS, stop)
+        put(state, RECORDS, records)
+        put(state, BYTES, size)
+        put(state, EXPECTED, get(groups, cell + EXPECTED_COLUMN) - records)
+        status = encode(state, memory, table, offsets, out)
+        if status == FINE:
+            records = get(state, RECORDS)
+            size = get(state, BYTES)
+        put(groups, cell + VERDICT_COLUMN, status)
+        put(groups, cell + RECORDS_END_COLUMN, records)
+        put(groups, cell + BYTES_END_COLUMN, size)
+        row = stop
+        group += 1
+    return FINE
 
 
 def to_list(state: Any, memory: Any, out: Any, brief: Any) -> int:
@@ -392,6 +428,15 @@ class InterpretedLoops:
         status = encode(state, memoryview(buffer), table.ravel().tolist(), places, out.data)
         offsets[:] = places
         return status
+
+    def encode_groups(
+        self, state: State, buffer: Any, table: Table, groups: Table, offsets: Table, out: npt.NDArray[np.uint8]
+    ) -> None:
+        """Run `encode_groups`."""
+        cells, places = groups.ravel().tolist(), [0] * len(offsets)
+        encode_groups(state, memoryview(buffer), table.ravel().tolist(), cells, places, out.data)
+        groups[:] = np.array(cells, np.int64).reshape(groups.shape)
+        offsets[:] = places
 
     def to_list(self, state: State, buffer: Any, out: npt.NDArray[np.uint8], *, brief: bool) -> int:
         """Run `to_list`."""

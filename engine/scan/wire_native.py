@@ -117,9 +117,12 @@ def translate(kind: str) -> dict[str, str]:
     primitives: tuple[Any, ...] = (checksum, joined)
     for primitive in primitives:
         names[primitive.__name__] = inlined(bind(primitive, ways, __name__))
+    encode = bind(wire_loops.encode, names, __name__)
+    names["encode"] = inlined(encode)
     loops: dict[str, tuple[Any, int]] = {
         "split": (wire_loops.split, 3),
         "encode": (wire_loops.encode, 5),
+        "encode_groups": (wire_loops.encode_groups, 6),
         "to_list": (wire_loops.to_list, 4),
     }
     return {name: text_of(bind(loop, names, __name__), count) for name, (loop, count) in loops.items()}

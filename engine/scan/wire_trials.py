@@ -10,18 +10,25 @@ from waltzctl.engine.scan.kernel import made_up_record
 from waltzctl.engine.scan.wire_layout import (
     APPEND_TYPE,
     BYTES,
+    BYTES_END_COLUMN,
     COLUMNS,
     COUNT,
     DISK_HEAD,
     EXPECTED,
+    EXPECTED_COLUMN,
     FILLED,
     FUNCTION,
+    GROUP_COLUMNS,
+    GROUPS,
     HEAD,
     LONGEST,
     MAGIC,
     POSITION,
+    RECORDS_COLUMN,
+    RECORDS_END_COLUMN,
     RESULT,
     ROWS,
+    STOP_COLUMN,
     TABLES,
     VERSION,
     WORD,
@@ -80,6 +87,9 @@ def answers(loops: Loops) -> list[Any]:
         data[place] ^= 4
         _encode(loops, data, _split(loops, data, 64, told), told)
         _encode(loops, data, tables[-1], told)
+        _encode_groups(loops, data, tables[-1], 5, told)
+    for rows in (1, 3, 64):
+        _encode_groups(loops, good, tables[-1], rows, told)
     _encode(loops, good, tables[-1], told)
     _encode(loops, good, tables[-1], told, max(_LENGTHS) - 1)
     _encode(loops, good, tables[0], told)
@@ -115,6 +125,21 @@ def _encode(loops: Loops, data: bytes | bytearray, table: Any, told: list[Any], 
     out, offsets = np.zeros(2 * len(data), np.uint8), np.zeros(4 * len(_LENGTHS), np.int64)
     status = loops.encode(state, data, table, offsets, out)
     told.append((status, _words(state), offsets.tobytes(), out[: state[BYTES]].tobytes()))
+
+
+def _encode_groups(loops: Loops, data: bytes | bytearray, table: Any, rows: int, told: list[Any]) -> None:
+    """Groups of so many rows; the ids of every fourth one are others than it says."""
+    state = new_state()
+    stops = [*range(rows, len(table), rows), len(table)]
+    before = np.cumsum([0, *table[:, RECORDS_COLUMN]])
+    groups = np.zeros((len(stops), GROUP_COLUMNS), np.int64)
+    groups[:, STOP_COLUMN] = stops
+    groups[:, EXPECTED_COLUMN] = before[[0, *stops[:-1]]] + (np.arange(len(stops)) % 4 == 1)
+    state[FILLED], state[GROUPS], state[LONGEST] = len(data), len(stops), max(_LENGTHS)
+    out, offsets = np.zeros(2 * len(data), np.uint8), np.zeros(4 * len(_LENGTHS), np.int64)
+    loops.encode_groups(state, data, table, groups, offsets, out)
+    records, size = int(groups[-1, RECORDS_END_COLUMN]), int(groups[-1, BYTES_END_COLUMN])
+    told.append((_words(state), groups.tolist(), offsets[: records + 1].tobytes(), out[:size].tobytes()))
 
 
 def _list(loops: Loops, data: bytes | bytearray, brief: bool, told: list[Any], longest: int = max(_LENGTHS)) -> None:

@@ -131,7 +131,7 @@ def test_a_loop_that_fails_is_an_error() -> None:
     with pytest.raises(RuntimeError, match=r"^the compiled loop failed$"):
         kernel.lane(100, 1, wide=True, max_length=1).walk()
     address, function = _failing(5, 0)
-    code = LoadedCode(dict.fromkeys(("split", "encode", "to_list"), address), function)
+    code = LoadedCode(dict.fromkeys(wire_compiled._ARGUMENTS, address), function)
     loops = wire_compiled.CompiledLoops("table", code)
     with pytest.raises(RuntimeError, match=r"^the compiled loop split failed$"):
         loops.split(new_state(), bytearray(8), np.zeros((1, 8), np.int64))

@@ -24,7 +24,7 @@ from waltzctl.engine.scan import code_cache, object_code, wire_code, wire_compil
 from waltzctl.engine.scan.frames import FrameColumn, FrameSplitter
 from waltzctl.engine.scan.kernels import WAY_VARIABLE
 from waltzctl.engine.scan.transcode import AppendEncoder, FrameVerdict
-from waltzctl.engine.scan.wire_layout import BYTES, FOUND, NEEDED, POSITION, RECORDS, TAKEN, SplitStatus
+from waltzctl.engine.scan.wire_layout import BYTES, FOUND, NEEDED, POSITION, RECORDS, TAKEN, GroupColumn, SplitStatus
 from waltzctl.engine.scan.wire_loops import INTERPRETED
 from waltzctl.formats.segment import Record
 from waltzctl.formats.wire.storage import AppendRequest, decode
@@ -277,6 +277,11 @@ class _WrongLoops:
         status = INTERPRETED.encode(state, buffer, table, offsets, out)
         return self._spoilt("encode", status, state, offsets, out)
 
+    def encode_groups(self, state: Any, buffer: Any, table: Any, groups: Any, offsets: Any, out: Any) -> None:
+        INTERPRETED.encode_groups(state, buffer, table, groups, offsets, out)
+        told = [groups[-1, column : column + 1] for column in (2, 3, 4)]  # what is told of the last one
+        self._spoilt("groups", 0, state, *told, offsets, out)
+
     def to_list(self, state: Any, buffer: Any, out: Any, *, brief: bool) -> int:
         status = INTERPRETED.to_list(state, buffer, out, brief=brief)
         return self._spoilt("headers" if brief else "records", status, state, out)
@@ -288,6 +293,7 @@ class _WrongLoops:
         *(("split",), ("split", POSITION), ("split", TAKEN), ("split", NEEDED), ("split", None, 0)),
         *(("encode",), ("encode", TAKEN), ("encode", RECORDS), ("encode", FOUND)),
         *(("encode", None, 0), ("encode", None, 1)),
+        *(("groups", TAKEN), *(("groups", None, place) for place in range(5))),
         *(("headers",), ("headers", FOUND), ("headers", None, 0)),
         *(("records",), ("records", BYTES), ("records", None, 0)),
     ],
@@ -306,7 +312,8 @@ class _Asked:
         self.noted: list[tuple[bytes, int, list[list[int]]]] = []
         self.encoded: list[tuple[bytes, list[list[int]]]] = []
         self.listed: list[tuple[bytes, bool]] = []
-        self.said: dict[str, set[int]] = {"split": set(), "encode": set(), "list": set()}
+        self.said: dict[str, set[int]] = {"split": set(), "encode": set(), "list": set(), "groups": set()}
+        self.groups: set[tuple[bool, ...]] = set()
 
     def split(self, state: Any, buffer: Any, table: Any) -> int:
         status = INTERPRETED.split(state, buffer, table)
@@ -319,6 +326,11 @@ class _Asked:
         status = INTERPRETED.encode(state, buffer, table, offsets, out)
         self.said["encode"].add(status)
         return status
+
+    def encode_groups(self, state: Any, buffer: Any, table: Any, groups: Any, offsets: Any, out: Any) -> None:
+        INTERPRETED.encode_groups(state, buffer, table, groups, offsets, out)
+        self.said["groups"] |= set(groups[:, GroupColumn.VERDICT].tolist())
+        self.groups |= {tuple(bool(verdict) for verdict in groups[:, GroupColumn.VERDICT])}
 
     def to_list(self, state: Any, buffer: Any, out: Any, *, brief: bool) -> int:
         self.listed.append((bytes(buffer), brief))
@@ -341,7 +353,12 @@ def test_the_trial_meets_every_answer(asked: _Asked) -> None:
         "split": {*SplitStatus},
         "encode": verdicts - {FrameVerdict.RECORD_CHECKSUM},
         "list": verdicts,
+        "groups": verdicts - {FrameVerdict.RECORD_CHECKSUM, FrameVerdict.TOO_LONG},
     }
+    between = any(
+        shown[place : place + 3] == (False, True, False) for shown in asked.groups for place in range(len(shown))
+    )
+    assert between, "a group that is not right stands between two that are"
 
 
 def _changes(right: Iterable[int], other: Iterable[int]) -> list[tuple[int, int]]:
@@ -409,7 +426,7 @@ def test_frames_of_the_release(way: str, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_every_argument_of_a_compiled_loop_has_its_kind() -> None:
     """All are addresses but whether a list is to be brief; the first one is that of the state."""
-    loops = (wire_loops.split, wire_loops.encode, wire_loops.to_list)
+    loops = (wire_loops.split, wire_loops.encode, wire_loops.encode_groups, wire_loops.to_list)
     kinds = {loop.__name__: [*signature(loop).parameters][1:] for loop in loops}
     assert {
         name: (sum(one != "brief" for one in names), names.count("brief")) for name, names in kinds.items()
