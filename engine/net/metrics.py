@@ -93,6 +93,19 @@ class Meter:
             self._count += count
             self._uncounted += count
 
+    def mark_all(self, counts: Floats, times: Floats) -> None:
+        """As `mark`, of what happened at `times` by the clock, in their order."""
+        with self._lock:
+            start = 0
+            while start < len(times):
+                if times[start] - self._last_tick >= TICK_SECONDS:
+                    self._tick(float(times[start]))
+                stop = max(start + 1, int(np.searchsorted(times, self._last_tick + TICK_SECONDS)))
+                count = int(counts[start:stop].sum())
+                self._count += count
+                self._uncounted += count
+                start = stop
+
     @property
     def count(self) -> int:
         """Events so far."""
@@ -252,11 +265,20 @@ class _Sampled:
         noted = self._noted.copy()
         if noted:
             del self._noted[: len(noted)]
-            values, counts, times = np.array(noted, np.float64).T
-            self._reservoir.update(values, counts, times)
-            self._sum += float(values @ counts)
-            places = np.searchsorted(self._bounds, values, side="left")
-            self._buckets += np.bincount(places, counts, len(self._buckets)).astype(np.int64)
+            self._take(*np.array(noted, np.float64).T)
+
+    def _take(self, values: Floats, counts: Floats, times: Floats) -> None:
+        """Take in values; the lock is held."""
+        self._reservoir.update(values, counts, times)
+        self._sum += float(values @ counts)
+        places = np.searchsorted(self._bounds, values, side="left")
+        self._buckets += np.bincount(places, counts, len(self._buckets)).astype(np.int64)
+
+    def update_all(self, values: Floats, counts: Floats, times: Floats) -> None:
+        """As `update`, of what came at `times` by the clock, in their order."""
+        with self._lock:
+            self._take_in()
+            self._take(values, counts, times)
 
     def sample(self) -> Sample:
         """The present sample."""
@@ -318,6 +340,13 @@ class Timer(_Sampled):
             return
         self._note(seconds, count)
         self._meter.mark(count)
+
+    def update_all(self, values: Floats, counts: Floats, times: Floats) -> None:
+        """As `update`, of what came at `times` by the clock, in their order."""
+        kept = (values >= 0) & (counts > 0)
+        if kept.any():
+            super().update_all(values[kept], counts[kept], times[kept])
+            self._meter.mark_all(counts[kept], times[kept])
 
     @property
     def count(self) -> int:

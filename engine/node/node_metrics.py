@@ -7,17 +7,21 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
+import numpy as np
+
 from waltzctl.engine.net.metrics import Clock, Counter, Histogram, Meter, Timer
 from waltzctl.formats.control import FLAG_AVAILABLE
 
+NOTED = 256
+"""Commits of a partition that are noted before they are taken in."""
+
 
 class NodePartitionMetrics:
-    """What is counted of one partition while it is loaded: an attribute for each of `SHOWN` and of `REQUEST_COUNTERS`."""
+    """What is counted of one partition while it is loaded: an attribute for each of `SHOWN` and of `REQUEST_COUNTERS`.
 
-    append: Meter
-    append_latency: Timer
-    flush_latency: Timer
-    flush_requests: Histogram
+    What commits have noted (`committed`) is taken in when there is much of it, or somebody looks.  Thread-safe.
+    """
+
     last_session_info_request: Counter
     set_low_water_mark_request: Counter
     truncate_request: Counter
@@ -29,11 +33,56 @@ class NodePartitionMetrics:
 
     def __init__(self, partition: int, clock: Clock = time.monotonic) -> None:
         self.partition = partition
-        self.append = Meter(clock)
-        for one in SHOWN:
-            setattr(self, one.attribute, one.kind(clock))
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._noted: list[tuple[float, int, float, float]] = []  # as `committed` has it; appended to without the lock
+        self._append = Meter(clock)
+        self._append_latency, self._flush_latency, self._flush_requests = Timer(clock), Timer(clock), Histogram(clock)
         for name in REQUEST_COUNTERS:
             setattr(self, name, Counter())
+
+    @property
+    def append(self) -> Meter:
+        """Append requests that were admitted."""
+        self._take_in()
+        return self._append
+
+    @property
+    def append_latency(self) -> Timer:
+        """From an append request's arrival to its answer."""
+        self._take_in()
+        return self._append_latency
+
+    @property
+    def flush_latency(self) -> Timer:
+        """One write and flush, shared by a group of appends."""
+        self._take_in()
+        return self._flush_latency
+
+    @property
+    def flush_requests(self) -> Histogram:
+        """Append requests that a flush made durable."""
+        self._take_in()
+        return self._flush_requests
+
+    def committed(self, requests: int, waited: float, seconds: float) -> None:
+        """So many append requests share one write and flush of so many seconds, and were answered `waited` after they came."""
+        self._noted.append((waited, requests, seconds, self._clock()))
+        if len(self._noted) >= NOTED:
+            self._take_in()
+
+    def _take_in(self) -> None:
+        with self._lock:  # whoever looks waits for what another thread is taking in
+            noted = self._noted.copy()
+            if not noted:
+                return
+            del self._noted[: len(noted)]
+            waited, requests, seconds, times = np.array(noted, np.float64).T
+            self._append.mark_all(requests, times)
+            self._append_latency.update_all(waited, requests, times)
+            once = np.ones(len(times))
+            self._flush_latency.update_all(seconds, once, times)
+            self._flush_requests.update_all(requests, once, times)
 
     def counters(self) -> dict[str, Counter]:
         """The counters of requests by the release's names."""

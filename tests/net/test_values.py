@@ -7,11 +7,14 @@ import logging
 import math
 import warnings
 from dataclasses import dataclass
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from waltzctl.engine.errors import InvalidOptionsError
 from waltzctl.engine.net import logs
@@ -153,6 +156,121 @@ def test_values_are_taken_in_many_at_a_time_or_when_somebody_looks(updates: tupl
     assert (timer.count, timer.buckets().count, timer.buckets().sum) == (total, total, total / 2)
     assert (histogram.count, histogram.sum, len(histogram.sample().values)) == (total, total / 2, total)
     assert (timer._noted, histogram._noted) == ([], [])
+
+
+# ---- what is told later -------------------------------------------------------------------------------------------------
+
+_STEPS = st.sampled_from([0.0, 0.125, 1.0, 4.875, 5.0, 7.5, 23.0, 61.5])
+"""Within a tick, up to the next, and over silent ones; without fractions that a sum would round."""
+_EVENTS = st.lists(st.tuples(st.floats(-0.5, 20.0), st.integers(0, 400), _STEPS), max_size=12)
+"""Values, how often each, and how long after the one before."""
+
+
+def timed(begun: float, events: list[tuple[float, int, float]]) -> list[tuple[float, int, float]]:
+    """The events with the time of each in the place of its step."""
+    times = accumulate((step for _, _, step in events), initial=begun)
+    return [(value, count, when) for (value, count, _), when in zip(events, islice(times, 1, None), strict=True)]
+
+
+def columns(noted: list[tuple[float, int, float]]) -> Any:
+    return np.array(noted, np.float64).reshape(-1, 3).T
+
+
+@settings(deadline=None)
+@given(_EVENTS, _EVENTS, st.booleans())
+def test_a_meter_that_is_told_later_is_as_one_that_was_told_at_once(
+    first: list[tuple[float, int, float]], second: list[tuple[float, int, float]], asked: bool
+) -> None:
+    """Whether somebody asked for its rates in between or not."""
+    clock = Clock()
+    later, at_once = Meter(clock), Meter(clock)
+    for events in (first, second):
+        noted = timed(clock.now, events)
+        for _, count, when in noted:
+            clock.now = when
+            at_once.mark(count)
+        _, counts, times = columns(noted)
+        later.mark_all(counts, times)
+        assert later.count == at_once.count
+        if asked:
+            clock.now += 2.5
+            assert later.rates() == at_once.rates()
+    for _ in range(3):
+        assert later.rates() == at_once.rates()
+        clock.now += 5.0
+
+
+def test_what_is_told_to_a_meter_behind_its_tick_belongs_to_the_present_interval() -> None:
+    """Somebody asked for the rates between an event and its being told: it is not lost, and the tick is not made again."""
+    clock = Clock()
+    meter = Meter(clock)
+    begun = clock.now
+    meter.mark(10)
+    clock.now = begun + 6.0
+    assert meter.rates().one_minute == 2.0
+    meter.mark_all(np.array([3.0, 4.0, 5.0]), np.array([begun + 4.0, begun + 4.5, begun + 9.0]))
+    assert meter.count == 22
+    clock.now = begun + 10.0
+    assert meter.rates().one_minute == pytest.approx(2.0 + (1 - math.exp(-5 / 60)) * (12 / 5 - 2.0))
+
+
+@settings(deadline=None)
+@given(_EVENTS, _EVENTS)
+def test_a_timer_and_a_histogram_that_are_told_later_are_as_those_that_were_told_at_once(
+    single: list[tuple[float, int, float]], together: list[tuple[float, int, float]]
+) -> None:
+    """Also behind single values that are noted and not taken in yet."""
+    clock = Clock()
+    timers, histograms = (Timer(clock), Timer(clock)), (Histogram(clock), Histogram(clock))
+    for value, count, when in timed(clock.now, single):
+        clock.now = when
+        for timer, histogram in zip(timers, histograms, strict=True):
+            timer.update(value, count)
+            histogram.update(value, count)
+    noted = timed(clock.now, together)
+    for value, count, when in noted:
+        clock.now = when
+        timers[1].update(value, count)
+        histograms[1].update(value, count)
+    timers[0].update_all(*columns(noted))
+    histograms[0].update_all(*columns(noted))
+    later, at_once = timers[0].buckets(), timers[1].buckets()
+    assert (later.cumulative, later.sum) == (at_once.cumulative, pytest.approx(at_once.sum, abs=1e-9))
+    assert (timers[0].count, timers[0].rates()) == (timers[1].count, timers[1].rates())
+    assert (histograms[0].count, histograms[0].sum) == (histograms[1].count, pytest.approx(histograms[1].sum, abs=1e-9))
+    for one, other in (timers, histograms):
+        samples = one.sample(), other.sample()
+        assert len(samples[0].values) == len(samples[1].values) == min(one.count, 1028)
+        if one.count <= 1028:
+            assert samples[0].values == samples[1].values
+            assert samples[0].weights == pytest.approx(samples[1].weights)
+
+
+def test_what_was_noted_before_is_taken_in_before() -> None:
+    timer, histogram = Timer(Clock()), Histogram(Clock())
+    for metric in (timer, histogram):
+        metric.update(0.5)
+        metric.update_all(*columns([(0.25, 1, 1000.0)]))
+        assert metric._noted == []
+        assert metric._reservoir.entries()[:, 2].tolist() == [0.5, 0.25]
+
+
+def test_what_cannot_be_a_duration_is_left_out_of_what_a_timer_is_told_and_nothing_else() -> None:
+    timer = Timer(Clock())
+    timer.update_all(*columns([(-0.001, 3, 1000.0), (0.0, 2, 1000.0), (1.0, 0, 1000.0), (2.0, 1, 1001.0)]))
+    assert (timer.count, timer.buckets().count, timer.buckets().sum) == (3, 3, 2.0)
+    assert timer.sample().values == (0.0, 0.0, 2.0)
+    timer.update_all(*columns([(-1.0, 3, 1000.0)]))
+    timer.update_all(*columns([]))
+    assert (timer.count, timer.sample().values) == (3, (0.0, 0.0, 2.0))
+
+
+def test_a_reservoir_is_no_larger_when_it_is_told_much_at_once() -> None:
+    timer, histogram = Timer(Clock()), Histogram(Clock())
+    values = columns([(float(value % 7), 2, 1000.0 + value) for value in range(1500)])
+    for metric in (timer, histogram):
+        metric.update_all(*values)
+        assert (metric.count, len(metric.sample().values)) == (3000, 1028)
 
 
 # ---- documents ----------------------------------------------------------------------------------------------------------

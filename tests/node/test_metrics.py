@@ -22,7 +22,7 @@ from waltzctl.engine.net.metrics import BUCKETS, RESERVOIR_SIZE, Counter, Histog
 from waltzctl.engine.net.metrics_json import indented, registry, report
 from waltzctl.engine.net.prometheus import exposition, prefers_text
 from waltzctl.engine.node.node_collector import NodeCollector, NodeSurroundings
-from waltzctl.engine.node.node_metrics import NodeMetrics, PartitionGauges
+from waltzctl.engine.node.node_metrics import NodeMetrics, NodePartitionMetrics, PartitionGauges
 from waltzctl.engine.node.readings import NodePartitionReading, NodeReading
 
 properties = settings(deadline=None)
@@ -235,6 +235,141 @@ def test_nothing_is_lost_between_threads() -> None:
     assert sum(one.append_latency.count for one in found) == 3 * rounds * workers
     assert sum(one.append_latency.buckets().count for one in found) == 3 * rounds * workers
     assert sum(one.record_request.count for one in found) == rounds * workers
+
+
+# --- what commits note ------------------------------------------------------------------------------------------------
+
+_WHILE_NOTED = ("append", "append_latency", "flush_latency", "flush_requests")
+
+
+def committed(metrics: NodePartitionMetrics, count: int) -> None:
+    for number in range(count):
+        metrics.committed(2, 0.25, 0.5 + number % 2)
+
+
+def shown(metrics: NodePartitionMetrics) -> list[object]:
+    append, waited, flush, requests = (getattr(metrics, name) for name in _WHILE_NOTED)
+    return [
+        *(append.rates(), waited.rates(), flush.rates(), requests.count, requests.sum),
+        *(one.buckets().cumulative for one in (waited, flush)),
+        *(round(one.buckets().sum, 9) for one in (waited, flush)),
+        *(one.sample().values for one in (waited, flush, requests)),
+    ]
+
+
+@properties
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(1, 30),
+            st.sampled_from([-0.001, 0.0, 0.003, 0.7]),
+            st.sampled_from([0.0, 0.002, 1.5]),
+            st.sampled_from([0.0, 0.5, 5.0, 17.5]),
+        ),
+        max_size=20,
+    )
+)
+def test_commits_count_as_if_each_had_been_told_by_single_updates(
+    commits: list[tuple[int, float, float, float]],
+) -> None:
+    """What was answered before it came, as a clock may say, counts as a request of which nothing is known."""
+    clock = Clock()
+    noting, telling = NodePartitionMetrics(3, clock), NodePartitionMetrics(3, clock)
+    for requests, waited, seconds, step in commits:
+        clock.now += step
+        noting.committed(requests, waited, seconds)
+        telling.append.mark(requests)
+        telling.append_latency.update(waited, requests)
+        telling.flush_latency.update(seconds)
+        telling.flush_requests.update(requests)
+    for _ in range(2):
+        assert shown(noting) == shown(telling)
+        clock.now += 5.0
+
+
+@pytest.mark.parametrize(("count", "waiting"), [(1, 1), (255, 255), (256, 0), (257, 1), (512, 0)])
+def test_commits_are_taken_in_many_at_a_time(count: int, waiting: int) -> None:
+    metrics = NodePartitionMetrics(3, Clock())
+    committed(metrics, count)
+    assert len(metrics._noted) == waiting
+    assert metrics._append.count == metrics._append_latency.count == 2 * (count - waiting)
+    assert metrics._flush_latency.count == metrics._flush_requests.count == count - waiting
+
+
+@pytest.mark.parametrize(("attribute", "count"), [*zip(_WHILE_NOTED, (6, 6, 3, 3), strict=True)])
+def test_commits_are_taken_in_when_somebody_looks(attribute: str, count: int) -> None:
+    """At any of what they count towards, and at each of it when it is told of something else."""
+    metrics = NodePartitionMetrics(3, Clock())
+    committed(metrics, 3)
+    assert getattr(metrics, attribute).count == count
+    assert metrics._noted == []
+    assert (metrics._append.count, metrics._flush_requests.count) == (6, 3)
+
+
+def test_a_commit_that_is_noted_while_others_are_taken_in_waits_for_the_next_time() -> None:
+    class Meanwhile(list[Any]):
+        def copy(self) -> list[Any]:
+            found = super().copy()
+            committed(metrics, 1)
+            return found
+
+    metrics = NodePartitionMetrics(3, Clock())
+    metrics._noted = Meanwhile()
+    committed(metrics, 5)
+    assert metrics.append.count == 10
+    assert len(metrics._noted) == 1
+    metrics._noted = list(metrics._noted)
+    assert (metrics.append.count, metrics.flush_latency.count) == (12, 6)
+
+
+def test_who_looks_while_another_thread_takes_commits_in_sees_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its peer was answered, and asks next what was counted of it."""
+    metrics = NodePartitionMetrics(3, Clock())
+    committed(metrics, 2)
+    seen: list[int] = []
+    looking = threading.Thread(target=lambda: seen.append(metrics.append.count))
+    real = Meter.mark_all
+
+    def mark_all(meter: Meter, counts: Any, times: Any) -> None:
+        if meter is metrics._append:
+            looking.start()
+            looking.join(0.05)
+        real(meter, counts, times)
+
+    monkeypatch.setattr(Meter, "mark_all", mark_all)
+    metrics.flush_requests  # noqa: B018
+    looking.join()
+    assert seen == [4]
+
+
+def test_no_commit_is_lost_between_threads_that_note_and_threads_that_look() -> None:
+    metrics = NodePartitionMetrics(3)
+    rounds, workers = 2000, 3
+    barrier, over = threading.Barrier(2 * workers), threading.Event()
+
+    def note() -> None:
+        barrier.wait()
+        committed(metrics, rounds)
+
+    def look() -> None:
+        barrier.wait()
+        while not over.is_set():
+            shown(metrics)
+
+    noting = [threading.Thread(target=note) for _ in range(workers)]
+    looking = [threading.Thread(target=look) for _ in range(workers)]
+    for thread in (*noting, *looking):
+        thread.start()
+    for thread in noting:
+        thread.join()
+    over.set()
+    for thread in looking:
+        thread.join()
+    total = rounds * workers
+    assert (metrics.append.count, metrics.append_latency.count) == (2 * total, 2 * total)
+    assert (metrics.append_latency.buckets().count, metrics.flush_latency.buckets().count) == (2 * total, total)
+    assert (metrics.flush_latency.count, metrics.flush_requests.count) == (total, total)
+    assert metrics.flush_requests.sum == 2 * total
 
 
 def test_a_partition_that_was_given_up_begins_anew() -> None:
