@@ -55,7 +55,10 @@ class FileSystem:
         library = ctypes.CDLL(None, use_errno=True)
         self._sync_file_system = library.syncfs
         self._sync_range = library.sync_file_range
-        self._sync_range.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
+        # there is nothing to wait for when the file system was flushed, and letting other threads in takes longer than asking
+        self._ask_range = ctypes.PyDLL(None, use_errno=True).sync_file_range
+        for function in (self._sync_range, self._ask_range):
+            function.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
         self._path, self._clock = directory, clock
         self._descriptor: int | None = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self.device = os.fstat(self._descriptor).st_dev
@@ -112,7 +115,8 @@ class FileSystem:
             whole = _called(self._sync_file_system, self._descriptor)
             if whole is not None and whole.errno in _NOT_ALLOWED:
                 return None
-            own = [_called(self._sync_range, file.fileno(), 0, 0, _WAIT_BEFORE) for file in files]
+            ask = self._ask_range if whole is None else self._sync_range
+            own = [_called(ask, file.fileno(), 0, 0, _WAIT_BEFORE) for file in files]
             if whole is None and any(error is not None and error.errno in _NOT_ALLOWED for error in own):
                 return None
             return [error or whole for error in own]

@@ -31,6 +31,7 @@ class Calls:
         self.made: list[str] = []
         monkeypatch.setattr(whole, "_sync_file_system", self._noted("whole", whole._sync_file_system))
         monkeypatch.setattr(whole, "_sync_range", self._noted("file", whole._sync_range))
+        monkeypatch.setattr(whole, "_ask_range", self._noted("file", whole._ask_range))
 
     def _noted(self, name: str, real: Callable[..., int]) -> Callable[..., int]:
         def call(descriptor: int, *arguments: Any) -> int:
