@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 
@@ -40,6 +41,13 @@ class JobExecutor(Protocol):
 
     def schedule(self, job: Job) -> None:
         """Have a job run.  The caller sees to it that it does not stand in line already."""
+        ...
+
+    def call_later(self, seconds: float, call: Callable[[], None]) -> bool:
+        """Have something short called after so many seconds, in any thread; never once it is closed.
+
+        False: it cannot be had.
+        """
         ...
 
     def close(self) -> None:
@@ -145,6 +153,21 @@ class Executor:
         with self._lock:
             self._workers.remove(worker)
             self._start_worker(job)
+
+    def call_later(self, seconds: float, call: Callable[[], None]) -> bool:
+        """Have something short called after so many seconds; never once the pool is closed.  False: there is no thread for it."""
+        timer = threading.Timer(seconds, self._call, (call,))
+        timer.daemon, timer.name = True, f"{self._name}-timer"
+        try:
+            timer.start()
+        except RuntimeError as error:
+            self._log.warning("nothing can be called later: no thread can be started: %s", error)
+            return False
+        return True
+
+    def _call(self, call: Callable[[], None]) -> None:
+        if not self._closing:
+            call()
 
     def close(self) -> None:
         """Let what stands in line run, and end the threads."""

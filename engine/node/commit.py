@@ -186,6 +186,21 @@ class GroupCommit:
         """What `begin` wrote is durable, or its sync failed with `error`: answer every request."""
         self._answer(commit.runs, lambda: self._finished(commit, error))
 
+    # --- for a commit that is shared with other partitions (`engine.node.shared_commit`) ------------------------------------
+
+    @property
+    def usual_session(self) -> int | None:
+        """The session whose online appends need no further look; None where requests must be judged one by one."""
+        return None if self.broken else self._judge.open_session()
+
+    def answering(self, requests: int) -> None:
+        """So many requests are answered now."""
+        self._judge.answering(requests)
+
+    def count(self, requests: int, waited: float, seconds: float) -> None:
+        """Tell the metrics of requests that shared one write and flush; see `NodePartitionMetrics.committed`."""
+        self._metrics.committed(requests, waited, seconds)
+
     def _answer(self, runs: Sequence[AppendRun], work: Callable[[], _Done | UnsyncedCommit]) -> UnsyncedCommit | None:
         """Do `work` for runs, and answer them all: by what became of them, or by what it failed with.
 
@@ -194,7 +209,7 @@ class GroupCommit:
         try:
             outcome = work()
         except BaseException as error:
-            self._fail(runs, error)
+            self.fail(runs, error)
             if isinstance(error, (KeyboardInterrupt, SystemExit)):
                 raise
             return None
@@ -236,7 +251,7 @@ class GroupCommit:
             else:
                 post(sender, answer, requests, size, self._log)
 
-    def _fail(self, runs: Sequence[AppendRun], error: BaseException) -> None:
+    def fail(self, runs: Sequence[AppendRun], error: BaseException) -> None:
         """All requests of the runs fail."""
         denial = report(error, self._log, f"{_requests(runs)} append requests")
         self._judge.note_failure(error)
@@ -337,6 +352,11 @@ class GroupCommit:
 
     def _count(self, counted: Sequence[_Counted], wrote: bool, seconds: float, finished: float) -> None:
         """Tell the metrics.  Called when the answers are on their way."""
+        if wrote and len(counted) == 1 and len(counted[0][0]) == 1 and counted[0][0][0][2] is None:  # as nearly always
+            ((stretches, received),) = counted
+            ((start, stop, _),) = stretches
+            self.count(stop - start, finished - sum(received) / len(received), seconds)
+            return
         tried, done = 0, 0
         for stretches, received in counted:
             tried += sum(stop - start for start, stop, d in stretches if d is None or d.code in _TRIED)

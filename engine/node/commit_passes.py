@@ -2,31 +2,39 @@
 
 A partition in which a client has one request in flight has nothing to share a flush with.  A node has many of them: a thread for
 each spends its time on being woken.  Here partitions that have small appends waiting stand in one line.  A pass takes the whole
-line: it has each partition judge, encode and write what waits in it, then flushes all their files at the same time
-(`engine.durable.flusher`), or a journal for all of them (`engine.storage.commit_journal`), then has each answer.  Meanwhile the
-line grows for the next pass.
+line: it judges, encodes and writes what waits in all of them, over one table where they are as usual
+(`engine.node.shared_commit`), then flushes all their files at the same time (`engine.durable.flusher`), or a journal for all of
+them (`engine.storage.commit_journal`), then answers.  Meanwhile the line grows for the next pass.
 
-A few passes are under way at the same time: while one waits for the disk, another one works.  When all of them have been waiting
-for long, the disk of the partitions in them is slow or hangs; then partitions are executed by threads of their own, as those are
-whose requests are long or are no appends, so that nobody waits for another partition's disk.
+Another pass begins beside the first one where the disk takes its time: while one waits for it, the other one works.  When both
+have been waiting for long, the disk of the partitions in them is slow or hangs; then partitions are executed by threads of their
+own, as those are whose requests are long or are no appends, so that nobody waits for another partition's disk.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from waltzctl.engine.durable.flusher import Flusher
 from waltzctl.engine.errors import SyncFailedError
 from waltzctl.engine.net.executor import Job, JobExecutor
-from waltzctl.engine.node.commit import UnsyncedCommit
+from waltzctl.engine.node.commit import GroupCommit, UnsyncedCommit
+from waltzctl.engine.node.requests import AppendRun
+from waltzctl.engine.node.shared_commit import SharedCommits, TakenAppends
 from waltzctl.engine.storage.commit_journal import CommitJournal
 from waltzctl.engine.storage.partition import UnsyncedAppend
 
 AT_A_TIME = 2
-"""Passes that are under way at the same time."""
+"""Passes that are under way at the same time, at most."""
+_BESIDE = 0.002
+"""Seconds after which a pass counts as one that waits for the disk: another one begins beside it.
+
+Before that it is better to wait for it, as what comes meanwhile shares the next pass.
+"""
 _PATIENCE = 0.05
 """Seconds after which a pass counts as one that waits for a slow disk."""
 
@@ -34,8 +42,14 @@ _PATIENCE = 0.05
 class PassMember(Protocol):
     """A partition that stands in the line of passes (`engine.node.partition_service`), at most once."""
 
-    def begin(self) -> UnsyncedCommit | None:
-        """Take what is queued and write it; None when there is nothing to be synced.
+    commit: GroupCommit
+
+    def take(self) -> Sequence[AppendRun]:
+        """Take the small appends that are queued in front; empty when there are none."""
+        ...
+
+    def begin(self, runs: Sequence[AppendRun]) -> UnsyncedCommit | None:
+        """Write what was taken; None when there is nothing to be synced.
 
         Raises the exits of the interpreter only, and then there is nothing to be synced.
         """
@@ -62,27 +76,60 @@ class CommitPasses:
         pool: JobExecutor,
         flusher: Flusher,
         *,
+        shared: SharedCommits,
         journal: CommitJournal | None = None,
         at_a_time: int = AT_A_TIME,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`journal`: what makes a pass durable where it can, instead of the segments."""
-        self._pool, self._flusher, self._journal, self._clock = pool, flusher, journal, clock
+        """`shared`: who commits what several partitions have in one go.  `journal`: what makes a pass durable where it can,
+        instead of the segments.
+        """
+        self._pool, self._flusher, self._shared, self._journal, self._clock = pool, flusher, shared, journal, clock
         self._lock = threading.Lock()
         self._line: list[PassMember] = []
         self._resting = [_Pass(self) for _ in range(at_a_time)]
-        self._begun: dict[Job, float] = {}  # read while none rests; of one that rests, when its last run began
+        self._begun: dict[Job, float] = {}  # when each that is under way took its line
+        self._look_due = False
 
-    def schedule(self, member: PassMember) -> None:
-        """Have a partition take part in the next pass.  The caller sees to it that it does not stand in line already."""
+    def schedule(self, *members: PassMember) -> None:
+        """Have partitions take part in the next pass.  The caller sees to it that none stands in line already."""
         with self._lock:
-            self._line.append(member)
-            jobs: list[Job] = []  # otherwise a pass that ends looks at the line
-            if self._resting:
-                jobs = [self._resting.pop()]
-                self._begun[jobs[0]] = self._clock()
-            elif self._clock() - max(self._begun.values()) > _PATIENCE:
-                jobs, self._line = [*self._line], []
+            self._line += members
+            jobs = self._due()
+            look = bool(self._line) and not jobs and not self._look_due
+            self._look_due = self._look_due or look
+        self._start(jobs)
+        if look:
+            self._look_later()
+
+    def _due(self) -> list[Job]:
+        """What is to be started for the line now, if anything: a pass, or everybody alone.  The lock is held."""
+        now = self._clock()
+        under_way = now - max(self._begun.values()) if self._begun else math.inf
+        if self._resting and under_way > _BESIDE:
+            chosen = self._resting.pop()
+            self._begun[chosen] = now
+            return [chosen]
+        if not self._resting and under_way > _PATIENCE:
+            alone: list[Job] = [*self._line]
+            self._line = []
+            return alone
+        return []  # a pass that ends looks at the line
+
+    def _look(self) -> None:
+        """Nobody may have come since, and the passes that are under way may hang."""
+        with self._lock:
+            jobs = self._due() if self._line else []
+            self._look_due = look = bool(self._line) and not jobs
+        self._start(jobs)
+        if look:
+            self._look_later()
+
+    def _look_later(self) -> None:
+        if not self._pool.call_later(_PATIENCE, self._look):
+            self._look_due = False  # whoever comes next asks again
+
+    def _start(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
             self._pool.schedule(job)
 
@@ -94,24 +141,36 @@ class CommitPasses:
     def execute(self, members: list[PassMember]) -> None:
         """One pass over `members`.  Raises the exits of the interpreter only, after everything is answered."""
         leave: BaseException | None = None
-        written: list[tuple[PassMember, UnsyncedCommit]] = []
+        taken: list[tuple[PassMember, Sequence[AppendRun]]] = []
         for member in members:
+            if runs := member.take():
+                taken.append((member, runs))
+            else:
+                member.go_on()
+        shared = self._shared.begin([TakenAppends(member.commit, runs) for member, runs in taken])
+        for place in shared.answered:
+            taken[place][0].go_on()
+        alone: list[tuple[PassMember, UnsyncedCommit]] = []
+        for member, runs in (taken[place] for place in shared.left):
             try:
-                commit = member.begin()
+                commit = member.begin(runs)
             except (KeyboardInterrupt, SystemExit) as exit_:
                 leave, commit = exit_, None
             if commit is None:
                 member.go_on()
             else:
-                written.append((member, commit))
-        errors = self._make_durable([commit.written for _, commit in written])
-        for (member, commit), error in zip(written, errors, strict=True):
+                alone.append((member, commit))
+        together = shared.written
+        errors = self._make_durable([*together, *(commit.written for _, commit in alone)])
+        shared.finish(errors[: len(together)])
+        for (member, commit), error in zip(alone, errors[len(together) :], strict=True):
             try:
                 member.finish(commit, error)
             except (KeyboardInterrupt, SystemExit) as exit_:
                 leave = exit_
-        for member, _ in written:
+        for member in (*(taken[place][0] for place in shared.places), *(member for member, _ in alone)):
             member.go_on()
+        leave = shared.leave or leave
         if leave is not None:
             raise leave
 
@@ -130,6 +189,7 @@ class CommitPasses:
             if line:
                 self._begun[by] = self._clock()
             else:
+                del self._begun[by]
                 self._resting.append(by)
             return line
 

@@ -297,17 +297,36 @@ class DataConnection(Connection):
     def _hand_over_sorted(
         self, received: Received, table: Table, messages: dict[int, StorageMessage], now: float
     ) -> None:
+        """Hand frames of several partitions over; those partitions that take part in passes take part in the same one."""
         table = table[np.argsort(table[:, PARTITION], kind="stable")]
         appends, partitions = table[:, TYPE] == APPEND, table[:, PARTITION]
         together = appends[1:] & appends[:-1] & (partitions[1:] == partitions[:-1])
         starts = [0, *(np.flatnonzero(~together) + 1).tolist()]
-        for start, stop in zip(starts, [*starts[1:], len(table)], strict=True):
-            partition = int(partitions[start])
-            if appends[start]:
-                self._hand_over(partition, _run(self, received, table[start:stop].copy(), now))
-                continue
-            message, size = messages[int(table[start, BODY])], int(table[start, LENGTH])
-            self._hand_over_message(partition, message, size, now)
+        bodies, lengths = table[:, BODY].tolist(), table[:, LENGTH].tolist()
+        numbers, are_appends = partitions.tolist(), appends.tolist()
+        self._begin(len(table), sum(lengths))
+        in_pass: list[PartitionService] = []
+        row = 0
+        try:
+            for start, stop in zip(starts, [*starts[1:], len(table)], strict=True):
+                partition = numbers[start]
+                if not are_appends[start]:
+                    row = stop
+                    self._pass_on_message(partition, messages[bodies[start]], lengths[start], now)
+                    continue
+                rows = table[start:stop].copy()
+                if stop - start == 1:
+                    rows[0, BODY] = HEADER
+                    frame = bytes(received[bodies[start] - HEADER : bodies[start] + lengths[start]])
+                    run = AppendRun(self, frame, rows, lengths[start], now)
+                else:
+                    run = _run(self, received, rows, now)
+                row = stop  # whether a partition that fails has taken it nobody knows
+                self._pass_on(partition, run, in_pass)
+        finally:
+            PartitionService.start_together(in_pass)
+            if row < len(table):  # something failed, memory for example: nobody will answer what was not passed on
+                self._done(len(table) - row, sum(lengths[row:]))
 
     def _open(self, message: OpenRequest) -> None:
         """Compare key and number of partitions; as in the release nothing depends on the answer."""
@@ -323,22 +342,31 @@ class DataConnection(Connection):
     # --- handing over ------------------------------------------------------------------------------------------------
 
     def _hand_over_message(self, partition: int, message: StorageMessage, size: int, now: float) -> None:
+        self._begin(1, size)
+        self._pass_on_message(partition, message, size, now)
+
+    def _pass_on_message(self, partition: int, message: StorageMessage, size: int, now: float) -> None:
         if isinstance(message, OpenRequest):
             self._open(message)
+            self._done(1, size)
         else:
             sender = _Read(self) if isinstance(message, _READS) else self
-            self._hand_over(partition, Request(sender, message, size, now))
+            self._pass_on(partition, Request(sender, message, size, now))
 
     def _hand_over(self, partition: int, item: Item) -> None:
         """Give an item to its partition, or let it wait behind those that wait already."""
         self._begin(_requests(item), item.size)
+        self._pass_on(partition, item)
+
+    def _pass_on(self, partition: int, item: Item, in_pass: list[PartitionService] | None = None) -> None:
+        """As `_hand_over`, for an item that is counted as under way already.  `in_pass`: see `PartitionService.submit`."""
         waiting = self._waiting.get(partition)
         if waiting is not None:
             waiting.append(item)
-        elif not self._offer(partition, item):
+        elif not self._offer(partition, item, in_pass):
             self._waiting[partition] = deque([item])
 
-    def _offer(self, partition: int, item: Item) -> bool:
+    def _offer(self, partition: int, item: Item, in_pass: list[PartitionService] | None = None) -> bool:
         """Whether the item is taken or answered; False: it has to wait."""
         service = self._data_port.hosted.service(partition)
         if service is None:
@@ -350,7 +378,7 @@ class DataConnection(Connection):
             return False
         if reading and self._answered_now(service, cast("Request", item)):
             return True
-        admission = service.submit(item)
+        admission = service.submit(item, in_pass)
         if admission is Admission.ACCEPTED:
             return True
         if reading:

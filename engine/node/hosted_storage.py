@@ -31,6 +31,7 @@ from waltzctl.engine.node.permissions import (
     wrong_cluster_key,
     wrong_number_of_partitions,
 )
+from waltzctl.engine.node.shared_commit import SharedCommits
 from waltzctl.engine.scan.transcode import AppendEncoder
 from waltzctl.engine.storage.assignment import put_aside_path
 from waltzctl.engine.storage.availability_marks import Availability
@@ -81,7 +82,9 @@ class HostedStorage:
             threads=min(MOST_THREADS, storage.num_partitions - 1),
             file_system=FileSystem.of(storage.path) if options.flush_file_system else None,
         )
-        self._passes = CommitPasses(self._pool, self._flusher, journal=storage.journal)
+        self._passes = CommitPasses(
+            self._pool, self._flusher, shared=SharedCommits(self._encoder, log), journal=storage.journal
+        )
         probe = DiskProbe(storage.path, min_free_bytes=health.min_free_bytes, name=_ROOM_PROBE)
         self._room = Room(probe, max_age=health.max_age)
         self._services: dict[int, PartitionService] = {}

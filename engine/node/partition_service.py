@@ -83,7 +83,7 @@ class PartitionService:
         self._fences, self._pool, self._passes, self._log = fences, pool, passes, log
         self._availability = availability
         self._session = max(partition.session_id, fences.get(partition.number))
-        self._commit = GroupCommit(
+        self.commit = GroupCommit(
             partition,
             encoder,
             self,
@@ -105,8 +105,11 @@ class PartitionService:
 
     # --- in front: any thread ----------------------------------------------------------------------------------------
 
-    def submit(self, item: Item) -> Admission:
+    def submit(self, item: Item, together: list[PartitionService] | None = None) -> Admission:
         """Queue an item, or say why not; never blocks.  Thread-safe.
+
+        `together`: receives this partition where it is to take part in a pass with whatever else the caller submits:
+        `start_together` has to follow.
 
         An item for a partition that was given up meanwhile is accepted and answered with a failure.
         """
@@ -127,9 +130,22 @@ class PartitionService:
                 self._scheduled = True
         if over is not None:
             refuse(item, over, self._log)
+        elif together is not None and self._passes is not None and self._fits_pass(item):
+            together.append(self)
         else:
             self._schedule(item)
         return Admission.ACCEPTED
+
+    @staticmethod
+    def start_together(services: Sequence[PartitionService]) -> None:
+        """Have what `submit` noted executed: several partitions by the next pass."""
+        if len(services) == 1:
+            (only,) = services
+            only.go_on()
+        elif services:
+            passes = services[0]._passes
+            assert passes is not None, "only who takes part in passes is noted"
+            passes.schedule(*services)
 
     def _schedule(self, first: Item) -> None:
         """Have what is queued executed, `first` at first: by the next pass, or by a thread of its own.
@@ -224,12 +240,12 @@ class PartitionService:
 
     # --- behind: one worker at a time --------------------------------------------------------------------------------
 
-    def begin(self) -> UnsyncedCommit | None:
-        """Take the appends that are queued in front, and write them; None when there is nothing to be synced.  For a pass."""
+    def take(self) -> Sequence[AppendRun]:
+        """Take the appends that are queued in front, as far as they are small; empty when there are none.  For a pass."""
         with self._lock:
             queue = self._queue
             if self._held or not queue or not self._fits_pass(queue[0]):
-                return None
+                return ()
             count, size, most = 0, 0, self._most_in_pass
             while count < len(queue) and isinstance(item := queue[count], AppendRun) and size + item.size <= most:
                 size += item.size
@@ -243,11 +259,15 @@ class PartitionService:
             waiters, self._waiters = self._waiters, []
         if waiters:
             self._call(waiters)
-        return self._commit.begin(runs)
+        return runs
+
+    def begin(self, runs: Sequence[AppendRun]) -> UnsyncedCommit | None:
+        """Write what `take` gave, by itself; None when there is nothing to be synced.  For a pass."""
+        return self.commit.begin(runs)
 
     def finish(self, commit: UnsyncedCommit, error: SyncFailedError | None) -> None:
         """What `begin` wrote is durable, or its sync failed: answer.  For a pass."""
-        self._commit.finish(commit, error)
+        self.commit.finish(commit, error)
 
     def go_on(self) -> None:
         """Nothing of this partition is under way now: see to it that what is queued is executed."""
@@ -265,7 +285,7 @@ class PartitionService:
         """There is nothing to do, or it has to wait; the lock is held."""
         self._scheduled = False
         if not self._queue:
-            self._commit.broken.clear()
+            self.commit.broken.clear()
         self._idle.notify_all()
 
     def run(self) -> bool:
@@ -302,7 +322,7 @@ class PartitionService:
                     while place + 1 < count and isinstance(following := batch[place + 1], AppendRun):
                         runs.append(following)
                         place += 1
-                    self._commit.execute(runs)
+                    self.commit.execute(runs)
                 else:
                     self._answer(item)
             except (KeyboardInterrupt, SystemExit) as error:
@@ -314,7 +334,7 @@ class PartitionService:
 
     def _answer(self, request: Request) -> None:
         message = request.message
-        if self._commit.is_broken(request.sender):
+        if self.commit.is_broken(request.sender):
             self.answering(1)
             break_off(request.sender, MALFORMED_REASON, 1, request.size, self._log)
             return
@@ -418,7 +438,7 @@ class PartitionService:
     def resume(self, partition: Partition | None = None) -> None:
         """Go on after `hold`, with the partition's files opened anew if they were."""
         if partition is not None:
-            self.partition = self._commit.target = partition
+            self.partition = self.commit.target = partition
             self._outage.opened_again(partition)
         with self._lock:
             self._held = False

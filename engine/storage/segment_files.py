@@ -23,6 +23,7 @@ from waltzctl.formats.segment import (
     CHECKPOINT_INTERVAL,
     FORMAT_VERSION,
     HEADER_SIZE,
+    INDEX_ENTRY,
     SegmentHeader,
     encode_offsets,
     entry_position,
@@ -210,7 +211,8 @@ class ActiveSegment:
             raise
 
     def _write(self, part: BatchPart) -> None:
-        entries = encode_offsets(part.offsets[:-1] + self.end)
+        alone = len(part.offsets) == 2  # as often; arrays cost more than the one entry
+        entries = INDEX_ENTRY.struct.pack(self.end) if alone else encode_offsets(part.offsets[:-1] + self.end)
         self.data.write_pieces_at(self.end, part.pieces)
         self.index_synced = False
         self.index.write_at(entry_position(self.next_transaction_id, self.first_transaction_id), entries)

@@ -64,7 +64,8 @@ def make_durable(
     journal: commit_journal.CommitJournal | None, appends: list[UnsyncedAppend]
 ) -> list[SyncFailedError | None]:
     """As a pass of a node does."""
-    return CommitPasses(cast("Any", None), Flusher(log=_LOG, threads=0), journal=journal)._make_durable(appends)
+    none = cast("Any", None)
+    return CommitPasses(none, Flusher(log=_LOG, threads=0), shared=none, journal=journal)._make_durable(appends)
 
 
 def built(

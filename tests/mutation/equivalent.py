@@ -3462,6 +3462,11 @@ _SPARK = (
 
 _COMMIT, _ANSWERS = "engine/node/commit.py", "engine/node/answers.py"
 _QUICK = "the long way makes the same of the only one; this one is quicker"
+_STOP = "stop = max(start + 1, int(np.searchsorted(times, self._last_tick + TICK_SECONDS)))"
+_ONE_BY_ONE = "events of one interval are then counted one by one, which takes longer"
+_ROUNDED = (
+    "a guard: but for rounding, and for times out of order, the first one always belongs to the interval of its tick"
+)
 _ENDED = "nothing is left of what was received, so that nobody asks how long the next frame is"
 _ONE_MORE = "however much more is read, it is more than may be there"
 _NODE = (
@@ -3479,6 +3484,22 @@ _NODE = (
         "break",
         "continue",
         "no weight is negative, so that all others are left out as well",
+    ),
+    *(
+        Equivalent("engine/net/metrics.py", "Meter.mark_all", _STOP, _STOP.replace(*change), why)
+        for change, why in (
+            (("max(", "min("), _ONE_BY_ONE),
+            (("tick +", "tick -"), _ONE_BY_ONE),
+            (("start + 1", "start - 1"), _ROUNDED),
+            (("start + 1", "start + 0"), _ROUNDED),
+        )
+    ),
+    Equivalent(
+        "engine/net/metrics.py",
+        "Timer.update_all",
+        "kept = (values >= 0) & (counts > 0)",
+        "kept = (values >= 0) & (counts >= 0)",
+        "what happened zero times adds nothing anywhere; a guard against less than that",
     ),
     Equivalent(
         "engine/net/connection.py",

@@ -5,10 +5,19 @@ from __future__ import annotations
 from tests.mutation.trial import Slip
 
 _COMMIT = "engine/node/commit.py"
+_COMMIT_PASSES = "engine/node/commit_passes.py"
+_DATA_PORT = "engine/node/data_port.py"
+_NODE_METRICS = "engine/node/node_metrics.py"
+_METRICS = "engine/net/metrics.py"
 _PARTITION_SERVICE = "engine/node/partition_service.py"
 _HOSTED_STORAGE = "engine/node/hosted_storage.py"
 _PARTITION_REQUESTS = "engine/node/partition_requests.py"
 _OF_COMMIT = ("tests/node/test_commit.py",)
+_OF_PASSES = ("tests/node/test_commit_passes.py",)
+_OF_SERVICES_IN_PASSES = ("tests/node/test_service_in_passes.py",)
+_OF_CONNECTIONS = ("tests/node/test_data_connection.py",)
+_OF_NODE_METRICS = ("tests/node/test_metrics.py",)
+_OF_VALUES = ("tests/net/test_values.py",)
 _OF_PARTITION_SERVICE = ("tests/node/test_partition_service.py",)
 _OF_HOSTING = ("tests/node/test_hosting.py",)
 
@@ -39,13 +48,13 @@ SERVICES: tuple[Slip, ...] = (
         "each frame of a long run costs a flush",
     ),
     Slip(
-        "engine/node/commit_passes.py",
+        _COMMIT_PASSES,
         "            except (KeyboardInterrupt, SystemExit) as exit_:\n                leave = exit_\n        for",
         "            except (KeyboardInterrupt, SystemExit) as exit_:\n"
         "                leave = exit_\n"
         "                break\n"
         "        for",
-        ("tests/node/test_commit_passes.py",),
+        _OF_PASSES,
         "an exit in one partition leaves the others locked and unanswered",
     ),
     Slip(
@@ -70,13 +79,13 @@ SERVICES: tuple[Slip, ...] = (
         _PARTITION_SERVICE,
         "            self._waiting -= self._under_way\n            self._waiting_bytes -= size\n",
         "            self._waiting -= self._under_way\n",
-        ("tests/node/test_service_in_passes.py",),
+        _OF_SERVICES_IN_PASSES,
         "a queue becomes full for ever",
     ),
     Slip(
         _PARTITION_SERVICE,
-        "        if not self._queue:\n            self._commit.broken.clear()\n        self._idle",
-        "        self._commit.broken.clear()\n        self._idle",
+        "        if not self._queue:\n            self.commit.broken.clear()\n        self._idle",
+        "        self.commit.broken.clear()\n        self._idle",
         _OF_PARTITION_SERVICE,
         "what came behind a broken frame is executed when the partition goes on",
     ),
@@ -142,7 +151,7 @@ SERVICES: tuple[Slip, ...] = (
         "a stop takes as many times its time as there are partitions",
     ),
     Slip(
-        "engine/node/data_port.py",
+        _DATA_PORT,
         "self.budget.capacity, self.reads.capacity = self.limits.memory, self.limits.reads",
         "self.budget.capacity = self.limits.memory",
         _OF_HOSTING,
@@ -161,5 +170,177 @@ SERVICES: tuple[Slip, ...] = (
         "    return do",
         ("tests/node/test_service.py",),
         "requests are not counted",
+    ),
+    Slip(
+        _COMMIT_PASSES,
+        "if self._resting and under_way > _BESIDE:",
+        "if self._resting and under_way < _BESIDE:",
+        _OF_PASSES,
+        "while a disk takes its time nothing else is committed",
+    ),
+    Slip(
+        _COMMIT_PASSES,
+        "now - max(self._begun.values()) if self._begun else math.inf",
+        "now - min(self._begun.values()) if self._begun else math.inf",
+        _OF_PASSES,
+        "one disk that hangs leaves everybody to threads and flushes of their own",
+    ),
+    Slip(
+        _COMMIT_PASSES,
+        "if not self._resting and under_way > _PATIENCE:",
+        "if not self._resting and under_way > _BESIDE:",
+        _OF_PASSES,
+        "on a disk of an ordinary speed nobody shares a flush",
+    ),
+    Slip(
+        _COMMIT_PASSES,
+        "            self._begun[chosen] = now\n            return [chosen]",
+        "            return [chosen]",
+        _OF_PASSES,
+        "two passes are begun for what one would have shared",
+    ),
+    Slip(
+        _COMMIT_PASSES,
+        "            alone: list[Job] = [*self._line]\n            self._line = []\n",
+        "            alone: list[Job] = [*self._line]\n",
+        _OF_PASSES,
+        "a partition is executed by a thread and by a pass at the same time",
+    ),
+    Slip(
+        _COMMIT_PASSES,
+        "        self._start(jobs)\n        if look:\n            self._look_later()\n\n    def _due",
+        "        self._start(jobs)\n\n    def _due",
+        _OF_PASSES,
+        "the last one that came before all others fell silent waits behind a disk that hangs",
+    ),
+    Slip(
+        _COMMIT_PASSES,
+        "            self._look_due = look = bool(self._line) and not jobs\n",
+        "            look = bool(self._line) and not jobs\n",
+        _OF_PASSES,
+        "after the first look nobody looks again",
+    ),
+    Slip(
+        _COMMIT_PASSES,
+        "            jobs = self._due() if self._line else []\n",
+        "            jobs = self._due()\n",
+        _OF_PASSES,
+        "passes begin for nobody",
+    ),
+    Slip(
+        _COMMIT_PASSES,
+        "            self._look_due = False  # whoever comes next asks again\n",
+        "            pass\n",
+        _OF_PASSES,
+        "a system that once had no thread leaves the last one waiting behind a disk that hangs",
+    ),
+    Slip(
+        _COMMIT_PASSES,
+        "                del self._begun[by]\n                self._resting.append(by)\n",
+        "                self._resting.append(by)\n",
+        _OF_PASSES,
+        "who comes right behind a pass waits for a look at it",
+    ),
+    Slip(
+        _DATA_PORT,
+        "            PartitionService.start_together(in_pass)\n            if row",
+        "            if row",
+        _OF_CONNECTIONS,
+        "appends of several partitions that come together are never executed",
+    ),
+    Slip(
+        _DATA_PORT,
+        "        finally:\n            PartitionService.start_together(in_pass)\n",
+        "            PartitionService.start_together(in_pass)\n        finally:\n",
+        _OF_CONNECTIONS,
+        "one partition that fails leaves those in front of it without an answer for ever",
+    ),
+    Slip(
+        _DATA_PORT,
+        "                self._done(len(table) - row, sum(lengths[row:]))",
+        "                pass",
+        _OF_CONNECTIONS,
+        "memory of the port is lost whenever there is none, until it takes no requests at all",
+    ),
+    Slip(
+        _DATA_PORT,
+        "                    rows[0, BODY] = HEADER\n",
+        "",
+        _OF_CONNECTIONS,
+        "an append that came with those of others is read where there is nothing",
+    ),
+    Slip(
+        _DATA_PORT,
+        "            self._open(message)\n            self._done(1, size)\n",
+        "            self._open(message)\n",
+        _OF_CONNECTIONS,
+        "every peer that opens its connection keeps memory of the port",
+    ),
+    Slip(
+        _PARTITION_SERVICE,
+        "elif together is not None and self._passes is not None and self._fits_pass(item):",
+        "elif together is not None and self._passes is not None:",
+        _OF_SERVICES_IN_PASSES,
+        "a long append, or a read, waits until its whole block is handed over",
+    ),
+    Slip(
+        _PARTITION_SERVICE,
+        "            (only,) = services\n            only.go_on()\n",
+        "            pass\n",
+        _OF_SERVICES_IN_PASSES,
+        "an append that is the only one of its block is never executed",
+    ),
+    *(
+        Slip(
+            _NODE_METRICS,
+            f"        self._take_in()\n        return self.{attribute}",
+            f"        return self.{attribute}",
+            _OF_NODE_METRICS,
+            "a node that has little to do shows commits of an hour ago, or none",
+        )
+        for attribute in ("_append\n", "_append_latency", "_flush_latency", "_flush_requests")
+    ),
+    Slip(
+        _NODE_METRICS,
+        "            del self._noted[: len(noted)]\n",
+        "            self._noted.clear()\n",
+        _OF_NODE_METRICS,
+        "commits are not counted",
+    ),
+    Slip(
+        _NODE_METRICS,
+        "        with self._lock:  # whoever looks waits for what another thread is taking in\n",
+        "        if self._noted:\n",
+        _OF_NODE_METRICS,
+        "who was answered does not find its commit in the metrics",
+    ),
+    Slip(
+        _METRICS,
+        "                if times[start] - self._last_tick >= TICK_SECONDS:\n"
+        "                    self._tick(float(times[start]))\n",
+        "",
+        _OF_VALUES,
+        "rates of appends are those of another time",
+    ),
+    Slip(
+        _METRICS,
+        "stop = max(start + 1, int(np.searchsorted(times, self._last_tick + TICK_SECONDS)))",
+        "stop = len(times)",
+        _OF_VALUES,
+        "rates of appends are those of another time",
+    ),
+    Slip(
+        _METRICS,
+        "        kept = (values >= 0) & (counts > 0)\n",
+        "        kept = counts > 0\n",
+        _OF_VALUES,
+        "a clock that was set back makes a latency of less than nothing",
+    ),
+    Slip(
+        "engine/net/executor.py",
+        "        if not self._closing:\n            call()",
+        "        call()",
+        ("tests/net/test_waiting.py",),
+        "partitions are given to a pool that has ended",
     ),
 )

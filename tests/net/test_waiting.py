@@ -162,6 +162,75 @@ def test_where_the_system_has_no_further_thread_those_that_are_there_do_the_work
     ]
 
 
+def test_something_is_called_once_after_its_time() -> None:
+    """By a thread that keeps no process from ending, though all those of the pool are at work."""
+    pool = Executor(1, log=LOG, name="w")
+    busy = Job()
+    pool.schedule(busy)
+    assert busy.begun.wait(PATIENCE)
+    called: list[tuple[float, str, bool]] = []
+    done = threading.Event()
+
+    def call() -> None:
+        called.append((time.monotonic(), threading.current_thread().name, threading.current_thread().daemon))
+        done.set()
+
+    begun = time.monotonic()
+    assert pool.call_later(0.05, call)
+    assert called == [], "not by whoever asks"
+    assert done.wait(PATIENCE)
+    time.sleep(0.1)
+    ((when, name, daemon),) = called
+    assert begun + 0.05 <= when
+    assert (name, daemon) == ("w-timer", True)
+    busy.go.set()
+    pool.close()
+
+
+def test_nothing_is_called_once_a_pool_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = Executor(1, log=LOG)
+    asked: list[tuple[float, Any, tuple[object, ...]]] = []
+
+    class Noted:
+        def __init__(self, seconds: float, call: Any, arguments: tuple[object, ...]) -> None:
+            asked.append((seconds, call, arguments))
+
+        def start(self) -> None:
+            """The test says when its time has come."""
+
+    called: list[str] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(executor.threading, "Timer", Noted)
+        assert pool.call_later(7.0, lambda: called.append("later"))
+    ((seconds, call, arguments),) = asked
+    assert seconds == 7.0
+    call(*arguments)
+    assert called == ["later"]
+    pool.close()
+    call(*arguments)
+    assert called == ["later"]
+
+
+def test_where_the_system_has_no_thread_nothing_is_called_later_and_the_log_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pool = Executor(1, log=LOG)
+
+    class NoTimer:
+        def __init__(self, *_: object) -> None: ...
+
+        def start(self) -> None:
+            raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(executor.threading, "Timer", NoTimer)
+        assert pool.call_later(0.0, lambda: None) is False
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("WARNING", "nothing can be called later: no thread can be started: can't start new thread")
+    ]
+    pool.close()
+
+
 # ---- one flight at a time -----------------------------------------------------------------------------------------------
 
 

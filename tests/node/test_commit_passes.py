@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -11,6 +14,8 @@ from waltzctl.engine.durable.flusher import Flusher
 from waltzctl.engine.errors import SyncFailedError
 from waltzctl.engine.net.executor import Executor
 from waltzctl.engine.node.commit_passes import CommitPasses, PassMember
+from waltzctl.engine.node.shared_commit import SharedCommits
+from waltzctl.engine.scan.transcode import AppendEncoder
 
 
 class Commit:
@@ -23,11 +28,18 @@ class Commit:
 class Partition:
     """Notes what is done with it."""
 
-    def __init__(self, name: str, done: list[str], *, writes: bool = True, leaves: str = "") -> None:
-        self.name, self.done, self.writes, self.leaves = name, done, writes, leaves
+    def __init__(
+        self, name: str, done: list[str], *, waits: bool = True, writes: bool = True, leaves: str = ""
+    ) -> None:
+        self.name, self.done, self.waits, self.writes, self.leaves = name, done, waits, writes, leaves
+        self.commit = SimpleNamespace(usual_session=None)
         self.errors: list[object] = []
 
-    def begin(self) -> Commit | None:
+    def take(self) -> list[str]:
+        return [self.name] if self.waits else []
+
+    def begin(self, runs: list[str]) -> Commit | None:
+        assert runs == [self.name]
         self.done.append(f"begin {self.name}")
         if self.leaves == "begin":
             raise SystemExit
@@ -52,10 +64,16 @@ class Pool:
 
     def __init__(self) -> None:
         self.line: list[Any] = []
-        self.others_wait = False
+        self.later: list[tuple[float, Callable[[], None]]] = []
+        self.others_wait, self.has_threads = False, True
 
     def schedule(self, job: Any) -> None:
         self.line.append(job)
+
+    def call_later(self, seconds: float, call: Callable[[], None]) -> bool:
+        if self.has_threads:
+            self.later.append((seconds, call))
+        return self.has_threads
 
     def run(self) -> bool:
         return bool(self.line.pop(0).run())
@@ -82,6 +100,7 @@ class Passes:
         self.passes = CommitPasses(
             cast("Executor", self.pool),
             cast("Flusher", self.flushes),
+            shared=SharedCommits(AppendEncoder(max_data_length=1000), logging.getLogger("test")),
             at_a_time=at_a_time,
             clock=lambda: self.now,
         )
@@ -176,11 +195,83 @@ def test_so_many_are_under_way_at_a_time() -> None:
     one = Passes(2)
     for name in "abcd":
         one.schedule(name)
+        one.now += 0.01
     assert len(one.pool.line) == 2
     one.pool.run()
     assert [step for step in one.done if step.startswith("sync")] == ["sync a b c d"]
     one.pool.run()
     assert len(one.done) == 4 * 3 + 1
+
+
+@pytest.mark.parametrize(("waited", "beside"), [(0.0, False), (0.002, False), (0.0021, True)])
+def test_another_pass_begins_beside_one_that_waits_for_the_disk(waited: float, beside: bool) -> None:
+    """Before that whoever comes waits for its end, and shares the next one."""
+    one = Passes(2)
+    one.now = 0.0
+    one.schedule("a")
+    one.now += waited
+    one.schedule("b")
+    assert len(one.pool.line) == 1 + beside
+    assert len(one.pool.later) == (not beside), "nobody may come, and the pass may hang"
+
+
+def test_who_waits_behind_passes_is_looked_at_once_in_a_while_and_nobody_else() -> None:
+    one = Passes(2)
+    one.now = 0.0
+    one.schedule("a")
+    for name in "bc":
+        one.schedule(name)
+    ((seconds, look),) = one.pool.later
+    assert seconds == pytest.approx(0.05)
+    one.now += seconds
+    one.pool.later.clear()
+    look()
+    assert (len(one.pool.line), one.pool.later) == (2, []), "a second pass took them"
+    one.schedule("d")
+    one.now += 0.02
+    ((_, look),) = one.pool.later
+    one.pool.later.clear()
+    look()
+    assert (len(one.pool.line), len(one.pool.later)) == (2, 1), "that has not been under way for long"
+    one.now += 0.04
+    one.pool.later.pop()[1]()
+    assert [getattr(job, "name", "") for job in one.pool.line[2:]] == ["a", "b", "c", "d"], "both seem to hang"
+    one.schedule("e")
+    assert [getattr(job, "name", "") for job in one.pool.line[6:]] == ["e"]
+    assert one.pool.later == []
+
+
+def test_a_look_at_an_empty_line_is_the_last_one() -> None:
+    one = Passes()
+    one.now = 0.0
+    one.schedule("a")
+    one.schedule("b")
+    one.pool.run()
+    ((_, look),) = one.pool.later
+    one.pool.later.clear()
+    look()
+    assert (one.pool.line, one.pool.later) == ([], []), "and no pass begins for nobody"
+    one.schedule("c")
+    one.schedule("d")
+    assert len(one.pool.later) == 1, "and there is one again where it is needed"
+
+
+def test_a_look_that_could_not_be_had_is_asked_for_again() -> None:
+    """Otherwise a system that had no thread for a moment would leave the last one waiting behind a disk that hangs, for ever."""
+    one = Passes()
+    one.now = 0.0
+    one.schedule("a")
+    one.pool.has_threads = False
+    one.schedule("b")
+    one.pool.has_threads = True
+    one.schedule("c")
+    ((_, look),) = one.pool.later
+    one.pool.later.clear()
+    one.pool.has_threads = False
+    look()
+    one.pool.has_threads = True
+    one.schedule("d")
+    assert len(one.pool.later) == 1
 
 
 def test_a_pass_lets_others_have_its_thread() -> None:

@@ -30,7 +30,7 @@ class Partition:
     def __init__(self) -> None:
         self.taken: list[Any] = []
 
-    def submit(self, item: Any) -> Any:
+    def submit(self, item: Any, together: list[Any] | None = None) -> Any:
         from waltzctl.engine.node.partition_service import Admission
 
         self.taken.append(item)

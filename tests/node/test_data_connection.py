@@ -17,6 +17,7 @@ from tests.node.serving import SESSION, appends
 from tests.node.unplugged import Peer
 from waltzctl.engine.errors import MismatchError
 from waltzctl.engine.net.connection import OVERHEAD
+from waltzctl.engine.node import data_port
 from waltzctl.engine.node.partition_service import Admission
 from waltzctl.engine.node.requests import AppendRun, Request
 from waltzctl.engine.scan.frames import FrameColumn, FrameSplitter
@@ -27,20 +28,44 @@ from waltzctl.formats.wire.frame import FRAME_HEADER, FrameReader, Magic, keep_a
 HEADER = FRAME_HEADER.size
 
 
+class Passes:
+    """Notes who was scheduled together."""
+
+    def __init__(self) -> None:
+        self.calls: list[list[Any]] = []
+
+    def schedule(self, *members: Any) -> None:
+        self.calls.append([*members])
+
+
 @dataclass
 class Partition:
-    """A partition's service.  `admission`: what it says to the next item; `quick`: whether it answers short reads at once."""
+    """A partition's service.  `admission`: what it says to the next item; `quick`: whether it answers short reads at once.
+
+    `_passes`: with them an append is noted for whoever starts several together.  `breaks`: it fails, and nobody knows how far it
+    came.
+    """
 
     admission: Admission = Admission.ACCEPTED
     quick: bool = False
     taken: list[Any] = field(default_factory=list)
     waiters: list[Callable[[], None]] = field(default_factory=list)
     rooms: list[int] = field(default_factory=list)
+    _passes: Passes | None = None
+    breaks: bool = False
+    went_on: int = 0
 
-    def submit(self, item: Any) -> Admission:
+    def submit(self, item: Any, together: list[Any] | None = None) -> Admission:
+        if self.breaks:
+            raise MemoryError
         if self.admission is Admission.ACCEPTED:
             self.taken.append(item)
+            if together is not None and self._passes is not None and len(self.taken) == 1:
+                together.append(self)
         return self.admission
+
+    def go_on(self) -> None:
+        self.went_on += 1
 
     def answer_now(self, request: Request, room: int) -> bool:
         self.rooms.append(room)
@@ -172,6 +197,21 @@ def test_a_big_frame_keeps_the_buffer_it_was_received_in(hosted: Hosted) -> None
     assert peer.port.budget.used == len(frame) - HEADER + OVERHEAD, "its place is given back, and it is under way"
 
 
+def test_each_of_several_partitions_has_a_copy_of_just_its_bytes(hosted: Hosted) -> None:
+    """One append each, or one that has several; before, between and behind those of others and what is no append."""
+    peer = connected(hosted)
+    zero, one, two = (appends(0, count, partition=number, size=30 + number) for number, count in enumerate((1, 3, 1)))
+    read_of = storage.encode(last_id(9, 2))
+    peer.send(b"".join([one[0], read_of, zero[0], keep_alive(Magic.STORAGE, 0), one[1], one[2], two[0]]))
+    peer.port.scratch[:] = bytes(len(peer.port.scratch))
+    assert handed(hosted.partitions[0]) == [zero]
+    assert handed(hosted.partitions[1]) == [one]
+    assert handed(hosted.partitions[2]) == [last_id(9, 2), two]
+    runs = [item for each in hosted.partitions.values() for item in each.taken if isinstance(item, AppendRun)]
+    assert [bytes(run.buffer) for run in runs] == [b"".join(frames) for frames in (zero, one, two)]
+    assert all(type(run.buffer) is bytes for run in runs)
+
+
 def corrupted(number: int) -> bytes:
     """A read with a byte too many."""
     whole = storage.encode(read(number))
@@ -237,6 +277,129 @@ def test_an_open_request_is_compared_and_nothing_depends_on_it(
     peer.send(storage.encode(last_id(3)))
     assert handed(hosted.partitions[0]) == [last_id(3)]
     assert (peer.connection.requests, peer.connection.size) == (1, len(storage.encode(last_id(3))) - HEADER)
+
+
+# ---- who is executed together -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def passes(hosted: Hosted) -> Passes:
+    """Those of all partitions."""
+    found = Passes()
+    for partition in hosted.partitions.values():
+        partition._passes = found
+    return found
+
+
+def going_on(hosted: Hosted) -> list[int]:
+    return [partition.went_on for partition in hosted.partitions.values()]
+
+
+def test_partitions_of_one_block_are_scheduled_together_when_all_have_their_requests(
+    hosted: Hosted, passes: Passes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever stands between their appends; each once, however many runs it has."""
+    peer = connected(hosted)
+    zero, one, two = (appends(0, 3, partition=number) for number in range(3))
+    taken: list[int] = []
+    real = Passes.schedule
+
+    def schedule(self: Passes, *members: Any) -> None:
+        taken.append(sum(len(partition.taken) for partition in hosted.partitions.values()))
+        real(self, *members)
+
+    monkeypatch.setattr(Passes, "schedule", schedule)
+    opened, asked = storage.encode(storage.OpenRequest(KEY, 3)), storage.encode(last_id(7, 1))
+    nothing = keep_alive(Magic.STORAGE, 0)
+    parts = [two[0], nothing, zero[0], one[0], opened, asked, one[1], nothing, two[1], zero[1], one[2], zero[2], two[2]]
+    peer.send(b"".join(parts))
+    assert passes.calls == [list(hosted.partitions.values())]
+    assert taken == [5], "three runs, the message, and the run behind it"
+    assert going_on(hosted) == [0, 0, 0]
+    assert peer.connection.requests == 10
+    assert peer.connection.size == sum(len(part) - HEADER for part in parts if part not in (opened, nothing))
+    assert peer.port.budget.used == peer.connection.size + 10 * OVERHEAD
+    for item in [item for partition in hosted.partitions.values() for item in partition.taken]:
+        item.sender.post(b"", len(item.table) if isinstance(item, AppendRun) else 1, item.size)
+    peer.outbox.flush()
+    assert (peer.connection.requests, peer.connection.size, peer.port.budget.used) == (0, 0, 0)
+
+
+def test_a_partition_of_a_block_that_has_nobody_beside_it_goes_on_by_itself(hosted: Hosted, passes: Passes) -> None:
+    """It may be the only one that is at work, and needs no pass then."""
+    peer = connected(hosted)
+    hosted.partitions[1]._passes = None  # so that its appends are executed without a pass
+    peer.send(b"".join([*appends(0, 2), *appends(0, 2, partition=1), storage.encode(last_id(7, 2))]))
+    assert (passes.calls, going_on(hosted)) == ([], [1, 0, 0])
+    assert [len(partition.taken) for partition in hosted.partitions.values()] == [1, 1, 1]
+
+
+def test_who_has_no_room_or_stands_still_is_not_scheduled_with_the_others(hosted: Hosted, passes: Passes) -> None:
+    peer = connected(hosted)
+    hosted.partitions[0].admission, hosted.partitions[1].admission = Admission.FULL, Admission.STALLED
+    frames = [frame for number in (0, 1, 2, 9) for frame in appends(0, 2, partition=number)]
+    peer.send(b"".join(frames))
+    assert (passes.calls, going_on(hosted)) == ([], [0, 0, 1])
+    assert peer.connection.requests == 4, "those that wait and those that are taken; the others are answered"
+    hosted.partitions[0].admission = Admission.ACCEPTED
+    hosted.partitions[0].waiters.pop()()
+    peer.outbox.flush()
+    assert (passes.calls, going_on(hosted)) == ([], [0, 0, 1]), "what waited is executed as it comes"
+    assert handed(hosted.partitions[0]) == [frames[:2]]
+
+
+def test_what_is_alone_in_its_block_is_executed_as_it_comes(hosted: Hosted, passes: Passes) -> None:
+    peer = connected(hosted)
+    for frames in (appends(0, 1), appends(0, 3, partition=1), [storage.encode(last_id(7, 2))]):
+        peer.send(b"".join(frames))
+    assert (passes.calls, going_on(hosted)) == ([], [0, 0, 0])
+    assert [len(partition.taken) for partition in hosted.partitions.values()] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(("breaks", "started"), [(0, []), (1, [0]), (2, [0, 1])])
+def test_when_a_partition_fails_those_in_front_of_it_are_executed_and_what_is_behind_it_is_given_back(
+    hosted: Hosted, passes: Passes, breaks: int, started: list[int]
+) -> None:
+    """Whether the one that failed will answer what it was given nobody knows: to give it back twice would be worse."""
+    peer = connected(hosted)
+    frames = [appends(0, 2 + number, partition=number, size=20 + number) for number in range(3)]
+    hosted.partitions[breaks].breaks = True
+    with pytest.raises(MemoryError):
+        peer.send(b"".join(frame for each in frames for frame in each))
+    scheduled = [hosted.partitions[number] for number in started]
+    if len(started) == 1:
+        assert (passes.calls, going_on(hosted)) == ([], [1, 0, 0])
+    else:
+        assert (passes.calls, going_on(hosted)) == ([scheduled] if scheduled else [], [0, 0, 0])
+    assert [len(partition.taken) for partition in hosted.partitions.values()] == [
+        int(number in started) for number in range(3)
+    ]
+    left = [frame for each in frames[: breaks + 1] for frame in each]
+    assert peer.connection.requests == len(left)
+    assert peer.connection.size == sum(len(frame) - HEADER for frame in left)
+    assert peer.port.budget.used == peer.connection.size + OVERHEAD * len(left)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_what_there_was_no_memory_for_is_given_back_too(
+    hosted: Hosted, passes: Passes, which: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer = connected(hosted)
+    frames = [*appends(0, 2), *appends(0, 2, partition=1), storage.encode(last_id(7, 2))]
+    real, made = data_port._run, list[object]()
+
+    def run(*given: Any) -> AppendRun:
+        if len(made) == which:
+            raise MemoryError
+        made.append(given)
+        return real(*given)
+
+    monkeypatch.setattr(data_port, "_run", run)
+    with pytest.raises(MemoryError):
+        peer.send(b"".join(frames))
+    assert going_on(hosted) == [which, 0, 0]
+    assert peer.connection.requests == 2 * which
+    assert peer.port.budget.used == sum(len(frame) - HEADER + OVERHEAD for frame in frames[: 2 * which])
 
 
 # ---- who has no room ----------------------------------------------------------------------------------------------------

@@ -729,7 +729,7 @@ def test_what_stands_behind_a_broken_frame_is_not_looked_at_until_the_queue_is_e
     assert (alone.peer.requests, alone.service.queue_size) == (4, 0)
     assert other.answers == [MaxTransactionIdResponse(SESSION, 6, 3, 0), SuccessResponse(SESSION, 7, 3)]
     assert alone.partition.done == [1, 1]
-    assert alone.service._commit.broken == [], "whoever comes now is another one"
+    assert alone.service.commit.broken == [], "whoever comes now is another one"
 
 
 def test_a_broken_frame_is_remembered_while_the_partition_is_held(alone: Alone) -> None:

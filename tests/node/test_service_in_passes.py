@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.node.service_support import Peer, appended, created, run_of, serving
-from tests.node.test_partition_service import SESSION, Alone, Partition, Pool
+from tests.node.service_support import PATIENCE, Peer, appended, created, run_of, serving
+from tests.node.test_partition_service import SESSION, STALL, Alone, Partition, Pool
 from waltzctl.engine.errors import SyncFailedError
 from waltzctl.engine.node import partition_service
 from waltzctl.engine.node.commit import UnsyncedCommit
 from waltzctl.engine.node.node_settings import ServiceOptions
+from waltzctl.engine.node.partition_service import Admission, PartitionService
 from waltzctl.engine.node.permissions import not_loaded
 from waltzctl.formats.wire.storage import MaxTransactionIdRequest, SuccessResponse, encode
 
@@ -48,7 +51,7 @@ class InPasses(Alone):
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
         super().__init__(monkeypatch, **options)
         self.partition = TwoHalves()
-        self.service.partition = self.service._commit.target = self.partition  # type: ignore[assignment]
+        self.service.partition = self.service.commit.target = self.partition  # type: ignore[assignment]
         self.passes = Pool()
         self.service._passes = self.passes  # type: ignore[assignment]
 
@@ -59,7 +62,8 @@ class InPasses(Alone):
 
     def begin(self) -> UnsyncedCommit | None:
         assert self.passes.line.pop(0) is self.service
-        return self.service.begin()
+        runs = self.service.take()
+        return self.service.begin(runs) if runs else None
 
     @property
     def lines(self) -> tuple[int, int]:
@@ -255,12 +259,184 @@ def test_what_a_pass_begins_and_ends_is_progress(alone: InPasses) -> None:
 
 
 def test_an_empty_queue_forgets_whose_frames_were_broken(alone: InPasses) -> None:
-    alone.service._commit.broken.append(alone.peer)
+    alone.service.commit.broken.append(alone.peer)
     alone.append(0)
     assert alone.begin() is None
     assert alone.peer.reasons
     alone.service.go_on()
-    assert alone.service._commit.broken == []
+    assert alone.service.commit.broken == []
+
+
+# ---- several partitions together ----------------------------------------------------------------------------------------
+
+
+class Together(Pool):
+    """Passes that note who was scheduled by one call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[list[Any]] = []
+
+    def schedule(self, *jobs: Any) -> None:
+        self.calls.append([*jobs])
+        for job in jobs:
+            super().schedule(job)
+
+
+class Several:
+    """Two services with passes, and what the caller of `submit` was given to start."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
+        self.both = [InPasses(monkeypatch, **options) for _ in range(2)]
+        self.passes, self.noted = Together(), list[PartitionService]()
+        for one in self.both:
+            one.passes = one.service._passes = self.passes  # type: ignore[assignment]
+
+    def append(self, which: int, *firsts: int, size: int | None = None) -> Admission:
+        one = self.both[which]
+        run = run_of(one.peer, [appended(n, sequence=n, session=SESSION, partition=3) for n in firsts])
+        return one.service.submit(run if size is None else run._replace(size=size), self.noted)
+
+    def start(self) -> None:
+        PartitionService.start_together(self.noted)
+
+    def execute(self) -> None:
+        """One pass over whoever is scheduled."""
+        members, self.passes.line = self.passes.line, []
+        for service in members:
+            if (runs := service.take()) and (commit := service.begin(runs)) is not None:
+                service.finish(commit, None)
+            service.go_on()
+
+    @property
+    def services(self) -> list[PartitionService]:
+        return [one.service for one in self.both]
+
+
+@pytest.fixture
+def several(monkeypatch: pytest.MonkeyPatch) -> Several:
+    return Several(monkeypatch)
+
+
+def test_appends_of_several_partitions_are_scheduled_by_one_call_and_not_before(several: Several) -> None:
+    """Though nothing is under way: they have each other to share a pass with."""
+    for one in several.both:
+        one.pool.at_rest = True
+    several.append(0, 0, 1)
+    several.append(1, 0)
+    several.append(0, 2)
+    assert several.noted == several.services, "each once"
+    assert (several.passes.calls, [one.lines for one in several.both]) == ([], [(0, 0)] * 2)
+    several.start()
+    assert several.passes.calls == [several.services]
+    several.execute()
+    assert [one.sequences() for one in several.both] == [[0, 1, 2], [0]]
+    assert [one.lines for one in several.both] == [(0, 0)] * 2
+
+
+@pytest.mark.parametrize(("at_rest", "lines"), [(True, (0, 1)), (False, (1, 0))])
+def test_a_single_one_is_executed_as_if_it_had_come_alone(
+    several: Several, at_rest: bool, lines: tuple[int, int]
+) -> None:
+    only = several.both[0]
+    only.pool.at_rest = at_rest
+    several.append(0, 0)
+    several.start()
+    assert only.lines == lines
+    if at_rest:
+        only.work()
+    else:
+        several.execute()
+    assert only.sequences() == [0]
+
+
+def test_nobody_is_nothing(several: Several) -> None:
+    several.start()
+    assert several.passes.calls == []
+
+
+@pytest.mark.parametrize(("size", "lines"), [(MOST, (0, 0)), (MOST + 1, (0, 1))])
+def test_a_long_append_does_not_wait_for_the_others_of_its_block(
+    several: Several, size: int, lines: tuple[int, int]
+) -> None:
+    several.append(0, 0, size=size)
+    assert several.both[0].lines == lines
+    assert several.noted == ([several.both[0].service] if lines == (0, 0) else [])
+
+
+def test_whoever_cannot_take_part_in_a_pass_is_not_noted(several: Several) -> None:
+    """A request that is no append; one of a service without passes; one that is under way already, is held or was given up."""
+    first, second = several.both
+    first.service.submit(first.item(), several.noted)
+    assert (several.noted, first.lines) == ([], (0, 1))
+    several.append(0, 0)
+    assert (several.noted, first.lines) == ([], (0, 1)), "it follows what is scheduled"
+    second.service._passes = None
+    several.append(1, 0)
+    assert (several.noted, second.lines) == ([], (0, 1))
+    second.work()
+    second.service._passes = several.passes  # type: ignore[assignment]
+    second.service._held = True
+    several.append(1, 1)
+    assert (several.noted, second.lines) == ([], (0, 0))
+    second.service.refuse(not_loaded(3))
+    several.append(1, 2)
+    assert several.noted == []
+    assert second.codes() == ["", "not-assigned"]
+
+
+def test_who_has_no_room_for_an_append_is_not_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    several = Several(monkeypatch, queue_requests=1)
+    assert several.append(0, 0) is Admission.ACCEPTED
+    several.noted.clear()
+    assert several.append(0, 1) is Admission.FULL
+    several.both[1].now += STALL + 1  # whose clock is everybody's
+    assert several.append(0, 1) is Admission.STALLED
+    assert several.noted == []
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_partition_that_is_ended_before_it_is_started_has_answered_and_comes_to_rest(
+    several: Several, others: int
+) -> None:
+    ended, other = several.both
+    several.append(0, 0, 1)
+    for number in range(others):
+        several.append(1, number)
+    ended.service.end(not_loaded(3))
+    assert ended.codes() == ["not-assigned"] * 2
+    several.start()
+    several.execute()
+    assert (ended.peer.answers, ended.partition.done, ended.lines) == ([], [], (0, 0))
+    assert ended.service.hold(0.0), "nobody waits for it for ever"
+    assert other.sequences() == list(range(others))
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_who_holds_a_partition_waits_until_it_is_started_and_then_it_waits(several: Several, others: int) -> None:
+    held, other = several.both
+    several.append(0, 0)
+    for number in range(others):
+        several.append(1, number)
+    assert not held.service.hold(0.0), "it counts as under way"
+    held_at_last: list[bool] = []
+    holding = threading.Thread(target=lambda: held_at_last.append(held.service.hold(PATIENCE)))
+    holding.start()
+    until = time.monotonic() + PATIENCE
+    while not held.service._held and time.monotonic() < until:
+        time.sleep(0.001)
+    several.start()
+    several.execute()
+    holding.join(PATIENCE)
+    assert held_at_last == [True]
+    assert (held.peer.answers, held.service.queue_size) == ([], 1)
+    assert other.sequences() == list(range(others))
+    held.service.resume()
+    several.execute()
+    assert held.sequences() == [0]
+
+
+# ---- on a disk ----------------------------------------------------------------------------------------------------------
 
 
 def test_many_partitions_at_once_on_a_disk(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import errno
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -79,6 +80,14 @@ class LoopExecutor:
         self._under_way -= 1
         if again:
             self.schedule(job)
+
+    def call_later(self, seconds: float, call: Callable[[], None]) -> bool:
+        asyncio.get_running_loop().call_later(seconds, self._call, call)
+        return True
+
+    def _call(self, call: Callable[[], None]) -> None:
+        if self._node.life == self._life and self._node.up:
+            call()
 
     def close(self) -> None:
         """There is nothing to end."""
