@@ -216,6 +216,11 @@ def decode_entries(raw: Buffer) -> npt.NDArray[np.int64]:
     return np.frombuffer(raw, INDEX_ENTRY.dtype["offset"], len(raw) // ENTRY_SIZE).astype(np.int64)
 
 
+def unpack_entries(raw: bytes | bytearray) -> tuple[int, ...]:
+    """As `decode_entries`, of whole entries; faster for up to some dozens."""
+    return struct.unpack(f">{len(raw) // ENTRY_SIZE}{INDEX_ENTRY.fields[0].code}", raw)
+
+
 def entry_position(transaction_id: int, first_transaction_id: int) -> int:
     """Byte offset of a transaction's entry in the index file."""
     return HEADER_SIZE + ENTRY_SIZE * (transaction_id - first_transaction_id)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -186,8 +185,7 @@ def _checked(table: Table) -> Table:
     return np.ascontiguousarray(table)
 
 
-@dataclass(frozen=True, slots=True)
-class ListForm:
+class ListForm(NamedTuple):
     """Records as they stand in a list on the wire: `records` of them in `data`, which took `disk_bytes` on disk.
 
     `verdict` tells why there are no more, DONE when there are as many as were asked for.

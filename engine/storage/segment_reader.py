@@ -9,15 +9,16 @@ No memory is taken for a length that was not compared with what is left of the f
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator
 from copy import copy
 from functools import cached_property
+from itertools import pairwise
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from waltzctl.engine.errors import CorruptRecordError
 from waltzctl.engine.findings import Code, make_finding
@@ -38,6 +39,7 @@ from waltzctl.formats.segment import (
     Record,
     decode_entries,
     entry_position,
+    unpack_entries,
 )
 
 if TYPE_CHECKING:
@@ -48,6 +50,8 @@ READ_AHEAD = 256 << 10
 LIST_BYTES = 1 << 20
 """Bytes that are read and transcoded at a time for a list: they stay in a core's cache."""
 LIST_RECORDS = LIST_BYTES // RECORD_OVERHEAD
+_FEW = 32
+"""Records up to which plain Python is faster than NumPy."""
 
 _CODES = {
     DamageCause.RECORD_CHECKSUM: Code.RECORD_CHECKSUM,
@@ -200,23 +204,24 @@ class SegmentReader:
 
         run = _run_of(extent, transaction_id)
         count = min(count, run.next_transaction_id - transaction_id, LIST_RECORDS)
-        offsets = self._entries(extent, run, transaction_id, count)
-        if offsets is None:
+        span = self._span(extent, run, transaction_id, count, LIST_BYTES if max_bytes is None else max_bytes)
+        if span is None:
             return None
-        room = min(LIST_BYTES, LIST_BYTES if max_bytes is None else max_bytes)
-        count = max(1, int(np.searchsorted(offsets, offsets[0] + room, side="right")) - 1)
-        size = int(offsets[count] - offsets[0])
+        start, count, size = span
         if size > self._max_data_length + RECORD_OVERHEAD and count == 1:
             return None
         data = np.empty(size, np.uint8).data
-        if self._data.read_into(int(offsets[0]), data) < size:
+        if self._data.read_into(start, data) < size:
             return None
         return list_form(data, transaction_id, count, headers=headers, max_data_length=self._max_data_length)
 
-    def _entries(
-        self, extent: SegmentExtent, run: BelievedRun, transaction_id: int, count: int
-    ) -> npt.NDArray[np.int64] | None:
-        """Where the index says that `count` records are and where the last one ends; None when that cannot be."""
+    def _span(
+        self, extent: SegmentExtent, run: BelievedRun, transaction_id: int, count: int, max_bytes: int
+    ) -> tuple[int, int, int] | None:
+        """Where `count` records begin, how many of them a list may have (see `read_list`), and their bytes: as the index says.
+
+        None when what it says cannot be.
+        """
         if self._index is None:
             return None
         at_end = transaction_id + count == run.next_transaction_id
@@ -225,13 +230,21 @@ class SegmentReader:
         raw = read_bytes(self._index, position, wanted * ENTRY_SIZE)
         if len(raw) < wanted * ENTRY_SIZE:
             return None
+        room = min(LIST_BYTES, max_bytes)
+        if count <= _FEW:
+            few = (*unpack_entries(raw), run.end) if at_end else unpack_entries(raw)
+            if few[0] < run.start or few[-1] > run.end or any(b - a < RECORD_OVERHEAD for a, b in pairwise(few)):
+                return None
+            count = max(1, bisect_right(few, few[0] + room) - 1)
+            return few[0], count, few[count] - few[0]
         offsets = np.empty(count + 1, np.int64)
         offsets[:wanted] = decode_entries(raw)
         if at_end:
             offsets[count] = run.end
         if offsets[0] < run.start or offsets[-1] > run.end or (np.diff(offsets) < RECORD_OVERHEAD).any():
             return None
-        return offsets
+        count = max(1, int(np.searchsorted(offsets, offsets[0] + room, side="right")) - 1)
+        return int(offsets[0]), count, int(offsets[count] - offsets[0])
 
     def _view(
         self, extent: SegmentExtent, transaction_id: int, *, at: int | None = None, data_must_agree: bool = True

@@ -308,7 +308,14 @@ _STORAGE = (
     ),
     Equivalent(
         "engine/storage/segment_reader.py",
-        "SegmentReader._entries",
+        "SegmentReader._span",
+        "if few[0] < run.start or few[-1] > run.end or any(b - a < RECORD_OVERHEAD for a, b in pairwise(few)):",
+        "if few[0] < (run.start) - 1 or few[-1] > run.end or any(b - a < RECORD_OVERHEAD for a, b in pairwise(few)):",
+        "no record begins one byte in front of the run, which the careful way tells",
+    ),
+    Equivalent(
+        "engine/storage/segment_reader.py",
+        "SegmentReader._span",
         "if offsets[0] < run.start or offsets[-1] > run.end or (np.diff(offsets) < RECORD_OVERHEAD).any():",
         "if offsets[0] < (run.start) - 1 or offsets[-1] > run.end or (np.diff(offsets) < RECORD_OVERHEAD).any():",
         "no record begins one byte in front of the run, which the careful way tells",
@@ -3700,7 +3707,7 @@ TUNED: dict[str, tuple[str, ...]] = {
     "engine/storage/partition_log.py": ("CAREFUL_RECORDS",),
     "engine/storage/partition_recovery.py": ("KNOWN_BEFORE_CUT", "_PIECE"),
     "engine/log/places.py": ("SMALL", "LARGE"),
-    "engine/storage/segment_reader.py": ("READ_AHEAD", "LIST_BYTES"),
+    "engine/storage/segment_reader.py": ("READ_AHEAD", "LIST_BYTES", "_FEW"),
     "engine/storage/segment_recovery.py": ("CHECKPOINTS_TRIED",),
 }
 """Constants of modules that only say how much is taken at once, or what something is taken to cost."""

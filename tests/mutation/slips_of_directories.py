@@ -103,8 +103,8 @@ DIRECTORIES: tuple[Slip, ...] = (
     ),
     Slip(
         _SEGMENT_READER,
-        "room = min(LIST_BYTES, LIST_BYTES if max_bytes is None else max_bytes)",
-        "room = LIST_BYTES if max_bytes is None else max_bytes",
+        "room = min(LIST_BYTES, max_bytes)",
+        "room = max_bytes",
         _OF_SEGMENT_READER,
         "one peer has a node read as much at once as it likes",
     ),

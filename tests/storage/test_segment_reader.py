@@ -23,6 +23,12 @@ COUNT = 12
 FIRST = 20
 
 
+@pytest.fixture(autouse=True, params=[segment_reader._FEW, 0], ids=["few", "many"])
+def _form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Entries of the index are gone over in two ways, by how many they are."""
+    monkeypatch.setattr(segment_reader, "_FEW", request.param)
+
+
 @pytest.fixture
 def records() -> list[Record]:
     return [one for n in range(COUNT) for one in make_records(1, first=FIRST + n, size=5 + 7 * n)]
