@@ -115,7 +115,7 @@ def directory(tmp_path: Path) -> Path:
     return made
 
 
-def killed(stage: Stage, directory: Path, journal: Path, more: int = 500) -> list[Ledger]:
+def killed(stage: Stage, directory: Path, journal: Path, more: int = 2000) -> list[Ledger]:
     """A directory whose node was killed under load: marked, with something in its journal."""
     node, ledgers = ServedNode(stage, directory, *SEGMENTS), [Ledger(partition) for partition in range(PARTITIONS)]
     node.start("--journal", str(journal))
