@@ -44,7 +44,7 @@ from waltzctl.formats.control import CONTROL_FILE_NAME, Layout, decode_control
 from waltzctl.formats.journal_file import WriteTo
 from waltzctl.formats.segment import segment_name
 
-pytestmark = pytest.mark.turns(3)
+pytestmark = pytest.mark.turns(6)
 
 ONE_SEGMENT = StorageOptions()
 NUMBER = STRADDLING[Layout.RELEASED]
