@@ -270,8 +270,7 @@ class DataConnection(Connection):
             if isinstance(received, bytearray):  # a big frame keeps the buffer that it was received in
                 run = AppendRun(self, received, table, size, now)
             else:
-                table[0, BODY] = HEADER
-                run = AppendRun(self, bytes(received[body - HEADER : body + size]), table, size, now)
+                run = _run_of_one(self, received, table, body, size, now)
             self._hand_over(row[PARTITION], run)
             return
         try:
@@ -316,9 +315,7 @@ class DataConnection(Connection):
                     continue
                 rows = table[start:stop].copy()
                 if stop - start == 1:
-                    rows[0, BODY] = HEADER
-                    frame = bytes(received[bodies[start] - HEADER : bodies[start] + lengths[start]])
-                    run = AppendRun(self, frame, rows, lengths[start], now)
+                    run = _run_of_one(self, received, rows, bodies[start], lengths[start], now)
                 else:
                     run = _run(self, received, rows, now)
                 row = stop  # whether a partition that fails has taken it nobody knows
@@ -468,6 +465,14 @@ def _not_assigned(item: Item) -> bytes:
     row = np.zeros((1, len(FrameColumn)), np.int64)
     row[0, SESSION], row[0, SEQUENCE], row[0, PARTITION] = message.session_id, message.sequence, message.partition
     return failure_frames(not_loaded(message.partition), row)
+
+
+def _run_of_one(
+    sender: DataConnection, received: Received, table: Table, body: int, size: int, now: float
+) -> AppendRun:
+    """As `_run`, for one frame, whose body of `size` bytes stands at `body`: arrays would cost more than copying it."""
+    table[0, BODY] = HEADER
+    return AppendRun(sender, bytes(received[body - HEADER : body + size]), table, size, now)
 
 
 def _run(sender: DataConnection, received: Received, table: Table, now: float) -> AppendRun:

@@ -264,7 +264,7 @@ SERVICES: tuple[Slip, ...] = (
     ),
     Slip(
         _DATA_PORT,
-        "                    rows[0, BODY] = HEADER\n",
+        "    table[0, BODY] = HEADER\n",
         "",
         _OF_CONNECTIONS,
         "an append that came with those of others is read where there is nothing",

@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,14 +22,6 @@ from waltzctl.engine.storage import commit_journal
 from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.engine.storage.journal_state import read_state, state_path
 from waltzctl.formats.journal_file import BLOCK
-
-
-@pytest.fixture
-def journaled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Journaled]:
-    made = Journaled(tmp_path, monkeypatch)
-    yield made
-    monkeypatch.undo()
-    made.close()
 
 
 def test_what_only_the_journal_has_is_there_after_a_power_loss(journaled: Journaled, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,6 @@ from waltzctl.engine.storage import commit_journal
 from waltzctl.formats.journal_file import BLOCK
 
 PATIENCE = 10
-
-
-@pytest.fixture
-def journaled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Journaled]:
-    made = Journaled(tmp_path, monkeypatch)
-    yield made
-    monkeypatch.undo()
-    made.close()
 
 
 class Hanging:

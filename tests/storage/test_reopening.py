@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,14 +17,6 @@ from hypothesis import strategies as st
 from tests.storage.power_loss import BEFORE, Journaled, failing, segment
 from waltzctl.engine.errors import DiskError, DiskReadError, DiskWriteError, SyncFailedError
 from waltzctl.engine.storage.partition_log import PartitionLog
-
-
-@pytest.fixture
-def journaled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Journaled]:
-    made = Journaled(tmp_path, monkeypatch)
-    yield made
-    monkeypatch.undo()
-    made.close()
 
 
 def fail_to_append(made: Journaled, partition: int) -> None:
