@@ -78,7 +78,7 @@ class MessageCodec:
             if message not in self._fast:
                 with contextlib.suppress(SchemaError):
                     self._derived[message] = DerivedForm(schema)
-        self._readers: dict[type[Message], Callable[[memoryview, Limits], Any]] = {}
+        self._readers: dict[int, Callable[[Buffer, Limits], Any]] = {}  # by type, of those that were wanted
 
     def has_fast_form(self, kind: type[Message]) -> bool:
         """Whether messages of this kind go round the schema."""
@@ -115,30 +115,40 @@ class MessageCodec:
         return frame_header(self.magic, self.version, len(body)) + body
 
     def decode(self, body: Buffer, limits: Limits = DEFAULT_LIMITS) -> Any:
-        """The message in the body of a frame.  Raises MessageError."""
-        view = memoryview(body)
-        kind = self._kind_of(view)
-        if not self.has_fast_form(kind):
-            return self.decode_by_schema(view, limits)
-        reader = self._readers.get(kind)
-        if reader is None and kind in self._derived:
-            reader = self._readers[kind] = self._derived[kind].reader(kind)
+        """The message in the body of a frame.  Raises MessageError.  What is read fastest is `bytes`."""
+        reader = self._readers.get(body[0]) if len(body) else None
+        if reader is None:
+            kind = self._kind_of(memoryview(body))
+            if not self.has_fast_form(kind):
+                return self.decode_by_schema(body, limits)
+            reader = self._readers[kind.TYPE] = self._reader(kind)
         try:
-            if reader is not None:
-                return reader(view, limits)
-            values, position = self._prefix.unpack(view, 0, limits)
-            more, position = self._fast[kind].unpack(view, position, limits)
+            return reader(body, limits)
         except BeyondBodyError:
-            raise MessageError(f"{kind.__name__}: a field goes beyond the body of {len(view)} bytes") from None
+            raise MessageError(
+                f"{self.by_type[body[0]].__name__}: a field goes beyond the body of {len(body)} bytes"
+            ) from None
         except TrailingBytesError as error:
-            raise _ends_wrong(kind, error.args[0], len(view)) from None
+            raise _ends_wrong(self.by_type[body[0]], error.args[0], len(body)) from None
         except MessageError as error:
-            raise MessageError(f"{kind.__name__}: {error}") from None
-        if position != len(view):
-            raise _ends_wrong(kind, position, len(view))
-        values |= more
-        del values["type"]
-        return kind(**values)
+            raise MessageError(f"{self.by_type[body[0]].__name__}: {error}") from None
+
+    def _reader(self, kind: type[Message]) -> Callable[[Buffer, Limits], Any]:
+        if kind in self._derived:
+            return self._derived[kind].reader(kind)
+        prefix, rest = self._prefix, self._fast[kind]
+
+        def read(body: Buffer, limits: Limits) -> Any:
+            view = memoryview(body)
+            values, position = prefix.unpack(view, 0, limits)
+            more, position = rest.unpack(view, position, limits)
+            if position != len(view):
+                raise TrailingBytesError(position)
+            values |= more
+            del values["type"]
+            return kind(**values)
+
+        return read
 
     def decode_by_schema(self, body: Buffer, limits: Limits = DEFAULT_LIMITS) -> Any:
         """As `decode`, by the schema alone."""

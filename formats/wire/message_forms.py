@@ -13,9 +13,10 @@ list             a count, and as many numbers
 What is none of these (a structure whose members depend on others, a list of structures) has no derived form.  Counts are held
 against the body and the limits as by the schema, in the same order, so that both refuse the same bodies for the same reason.
 
-Reading is one function for each form, whose source is made of its pieces, as that of a dataclass's constructor is made of its
-fields: a server reads a message in two thirds of the time that calls from piece to piece take.  It is made when it is first
-wanted: a command meets few of the messages, and 0.1 ms for each of all versions would delay its start by 20 ms.
+Reading is one function for each form, and writing another one, whose source is made of the pieces, as that of a dataclass's
+constructor is made of its fields: a server reads a message in two thirds of the time that calls from piece to piece take, and a
+client writes one in half.  They are made when they are first wanted: a command meets few of the messages, and 0.1 ms for each of
+all versions would delay its start by 20 ms.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 from functools import cached_property
-from operator import attrgetter
 from typing import Any, Protocol
 
 import construct
 
+from waltzctl.formats.checksums import Buffer
 from waltzctl.formats.schema import SchemaError, compile_schema
 from waltzctl.formats.wire.primitives import COUNT, ByteArrayOf, Limits, ListOf, ValueOf, check_count
 
@@ -45,8 +46,11 @@ class TrailingBytesError(Exception):
 class FieldGroup(Protocol):
     """Some members of a message."""
 
-    def pack(self, message: Any) -> bytes:
-        """Their bytes.  Raises struct.error where a value does not fit."""
+    def writing(self, own: str, scope: dict[str, Any]) -> tuple[list[str], list[str]]:
+        """Lines, and expressions that are their bytes, one behind the other, once the lines were run.
+
+        Both know the `message`; scope and names as for `reading`.  They raise struct.error, or ValueError, for what does not fit.
+        """
         ...
 
     def reading(self, own: str, scope: dict[str, Any]) -> tuple[list[str], dict[str, str]]:
@@ -132,29 +136,32 @@ class FixedFields:
             count = len(compile_schema(construct.Struct(member)).fields)
             self._members.append((member.name, at, at + count, _maker(member, count)))
             at += count
-        self._leaves = self._getter(members)
+        self._writing = [self._leaves(member) for member in members]
 
     @staticmethod
-    def _getter(members: list[Any]) -> Callable[[Any], Any]:
-        """The leaves of a message's members.  The member `type` is the class's `TYPE`."""
-        paths = [_paths(member, "") for member in members]
-        flat = ["TYPE" if path == "type" else path for one in paths if one is not None for path in one]
-        if None not in paths:
-            get = attrgetter(*flat)
-            return get if len(flat) > 1 else lambda message: (get(message),)
-        named = [("TYPE" if member.name == "type" else member.name, _flatten(member)) for member in members]
+    def _leaves(member: Any) -> tuple[str, Callable[[Any], list[Any]] | None]:
+        """An expression of a member's leaves and, where it calls `{make}`, what that is; `type` is the class's `TYPE`."""
+        paths = _paths(member, "")
+        if paths is not None:
+            return ", ".join(f"message.{'TYPE' if path == 'type' else path}" for path in paths), None
+        flatten = _flatten(member)
 
-        def one_by_one(message: Any) -> list[Any]:
-            leaves: list[Any] = []
-            for name, flatten in named:
-                flatten(getattr(message, name), leaves)
-            return leaves
+        def leaves(value: Any) -> list[Any]:
+            found: list[Any] = []
+            flatten(value, found)
+            return found
 
-        return one_by_one
+        return f"*{{make}}(message.{member.name})", leaves
 
-    def pack(self, message: Any) -> bytes:
+    def writing(self, own: str, scope: dict[str, Any]) -> tuple[list[str], list[str]]:
         """See `FieldGroup`."""
-        return self.struct.pack(*self._leaves(message))
+        scope[f"{own}_write"] = self.struct.pack
+        leaves = []
+        for number, (expression, make) in enumerate(self._writing):
+            if make is not None:
+                scope[f"{own}_leaves_{number}"] = make
+            leaves.append(expression.replace("{make}", f"{own}_leaves_{number}"))
+        return [], [f"{own}_write({', '.join(leaves)})"]
 
     def reading(self, own: str, scope: dict[str, Any]) -> tuple[list[str], dict[str, str]]:
         """See `FieldGroup`."""
@@ -189,16 +196,17 @@ class _Bytes:
     def __init__(self, name: str, array: ByteArrayOf, adapter: Any) -> None:
         self._name, self._array, self._adapter = name, array, adapter
 
-    def pack(self, message: Any) -> bytes:
-        value = getattr(message, self._name)
+    def writing(self, own: str, scope: dict[str, Any]) -> tuple[list[str], list[str]]:
+        array, value = self._array, f"{own}_value"
+        lines = [f"{value} = message.{self._name}"]
         if self._adapter is not None:
-            value = self._adapter._encode(value, None, "")
-        if value is None:
-            if not self._array.nullable:
-                raise ValueError(f"{self._array.what} is missing")
-            return _COUNT.pack(-1)
-        packed: bytes = _COUNT.pack(len(value)) + value
-        return packed
+            scope[f"{own}_adapt"] = self._adapter._encode
+            lines.append(f"{value} = {own}_adapt({value}, None, '')")
+        if not array.nullable:
+            lines.append(f"if {value} is None: raise ValueError({f'{array.what} is missing'!r})")
+            return lines, [f"write_count(len({value}))", value]
+        lines += [f"{own}_count = -1 if {value} is None else len({value})", f"{value} = {value} or b''"]
+        return lines, [f"write_count({own}_count)", value]
 
     def reading(self, own: str, scope: dict[str, Any]) -> tuple[list[str], dict[str, str]]:
         array, value = self._array, f"{own}_value"
@@ -227,9 +235,11 @@ class _Numbers:
         self._name, self._list, self._size = name, listed, one.size
         self._order, self._code = one.format[0], one.format[1:]
 
-    def pack(self, message: Any) -> bytes:
-        numbers = getattr(message, self._name)
-        return _COUNT.pack(len(numbers)) + struct.pack(f"{self._order}{len(numbers)}{self._code}", *numbers)
+    def writing(self, own: str, scope: dict[str, Any]) -> tuple[list[str], list[str]]:
+        value, count = f"{own}_value", f"{own}_count"
+        lines = [f"{value} = message.{self._name}", f"{count} = len({value})"]
+        numbers = f"write_numbers(f'{self._order}{{{count}}}{self._code}', *{value})"
+        return lines, [f"write_count({count})", f"({numbers} if {count} else b'')"]
 
     def reading(self, own: str, scope: dict[str, Any]) -> tuple[list[str], dict[str, str]]:
         listed, value = self._list, f"{own}_value"
@@ -269,7 +279,18 @@ class DerivedForm:
 
     def pack(self, message: Any) -> bytes:
         """The body.  Raises struct.error, ValueError for a value that does not fit."""
-        return b"".join([piece.pack(message) for piece in self._pieces])
+        packed: bytes = self._pack(message)
+        return packed
+
+    @cached_property
+    def _pack(self) -> Callable[[Any], Any]:
+        scope: dict[str, Any] = {"write_count": _COUNT.pack, "write_numbers": struct.pack, "join": b"".join}
+        lines, parts = list[str](), list[str]()
+        for number, piece in enumerate(self._pieces):
+            more, expressions = piece.writing(f"p{number}", scope)
+            lines += more
+            parts += expressions
+        return _function("write", "message", [*lines, f"return join(({', '.join(parts)},))"], scope)
 
     def unpack(self, body: memoryview, position: int, limits: Limits) -> tuple[dict[str, Any], int]:
         """The members that begin at `position`, by name, and the position behind them.  Raises BeyondBodyError, MessageError."""
@@ -280,7 +301,7 @@ class DerivedForm:
     def _unpack(self) -> Callable[..., Any]:
         return self._compiled("body, position, limits", [], None)
 
-    def reader(self, kind: type[Any]) -> Callable[[memoryview, Limits], Any]:
+    def reader(self, kind: type[Any]) -> Callable[[Buffer, Limits], Any]:
         """A function that reads a whole body as a message of a class, whose fields are the members but `type`.
 
         It raises TrailingBytesError, and as `unpack`.
@@ -304,10 +325,15 @@ class DerivedForm:
                 "if position != size: raise TrailingBytesError(position)",
                 f"return kind({', '.join(f'{name}={value}' for name, value in found.items() if name != 'type')})",
             ]
-        source = "\n    ".join([f"def read({arguments}):", *lines])
-        exec(source, scope)  # of our own schemas' names and sizes alone
-        made: Callable[..., Any] = scope["read"]
-        return made
+        return _function("read", arguments, lines, scope)
+
+
+def _function(name: str, arguments: str, lines: list[str], scope: dict[str, Any]) -> Callable[..., Any]:
+    """A function of these lines."""
+    source = "\n    ".join([f"def {name}({arguments}):", *lines])
+    exec(source, scope)  # of our own schemas' names and sizes alone
+    made: Callable[..., Any] = scope[name]
+    return made
 
 
 def _piece(member: Any) -> FieldGroup | None:
