@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from waltzctl.connection_options import run_async
 from waltzctl.console import Console
 from waltzctl.engine.errors import RefusedError
+from waltzctl.event_loop import run_async
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import ManualSection
 from waltzctl.repair_procedure import Switches, confirm, show_to_person

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -160,10 +160,3 @@ def refuse_with_node(**given: object) -> None:
         if value is not None and value is not False:
             option = "--" + name.replace("_", "-")
             raise typer.BadParameter("works on directories and files, not on a node", param_hint=f"'{option}'")
-
-
-def run_async(work: Coroutine[Any, Any, Result]) -> Result:
-    """Do asynchronous work to its end.  Ctrl-C cancels it; connections are closed before KeyboardInterrupt is raised."""
-    import asyncio  # here, because --help needs none of it
-
-    return asyncio.run(work)

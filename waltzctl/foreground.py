@@ -26,6 +26,7 @@ from waltzctl.engine.net.configuration import Configuration
 from waltzctl.engine.net.logs import LineStream, NodeLog, goes_to_journal
 from waltzctl.engine.net.notify import Notifier
 from waltzctl.engine.net.tls_options import TlsOptions
+from waltzctl.event_loop import collect_seldom, loop_factory
 from waltzctl.exit_status import ExitStatus
 from waltzctl.options import Format
 from waltzctl.outcome import say
@@ -311,6 +312,7 @@ def prepare_process() -> None:
     import resource
 
     sys.setswitchinterval(SWITCH_INTERVAL)
+    collect_seldom()
     with contextlib.suppress(OSError, AttributeError):  # a C library without this call has no such settings
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_M_MMAP_THRESHOLD, BIG_BLOCK)
@@ -318,18 +320,6 @@ def prepare_process() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, hard), hard))
-
-
-def loop_factory(wanted: bool) -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Uvloop's event loop, where it is there and `wanted`; None for asyncio's own."""
-    if not wanted:
-        return None
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory
 
 
 def serve(service: Callable[[], Service[Options, S]], *, with_uvloop: bool) -> ExitStatus:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from waltzctl.connection_options import run_async
+from waltzctl.event_loop import run_async
 from waltzctl.metadata_option import ClusterTarget
 
 if TYPE_CHECKING:
@@ -68,4 +68,4 @@ def use_logs(
             ]
             return await work(opened)
 
-    return run_async(whole())
+    return run_async(whole(), with_uvloop=True)

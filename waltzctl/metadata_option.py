@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from waltzctl.connection_options import Connecting, run_async
+from waltzctl.connection_options import Connecting
+from waltzctl.event_loop import run_async
 from waltzctl.options import parsed
 from waltzctl.values import parse_duration
 

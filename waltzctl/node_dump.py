@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TextIO
 
-from waltzctl.connection_options import Connecting, run_async
+from waltzctl.connection_options import Connecting
 from waltzctl.console import Console, on_terminal
 from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.connection_factory import ConnectionFactory
@@ -16,6 +16,7 @@ from waltzctl.engine.client.inspect import NodeRecord, read_records
 from waltzctl.engine.columns.finding_columns import FINDING
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.verification import Tally
+from waltzctl.event_loop import run_async
 from waltzctl.exit_status import ExitStatus
 from waltzctl.options import DataForm, DumpFormat, Format
 from waltzctl.outcome import say

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from contextlib import aclosing
 
-from waltzctl.connection_options import run_async
 from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.connection_factory import ConnectionFactory
 from waltzctl.engine.client.inspect import NodeVerification, NodeVerifyOptions, node_status
@@ -14,6 +13,7 @@ from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.status import StorageStatus
 from waltzctl.engine.inspect.verification import VerifySummary
 from waltzctl.engine.progress import Progress
+from waltzctl.event_loop import run_async
 
 
 def verify_nodes(

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from waltzctl.connection_options import SECURITY, Connecting, address_of, with_connection
 from waltzctl.console import Console
+from waltzctl.event_loop import run_async
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Example, Manual, ManualSection
 from waltzctl.options import (
@@ -24,8 +24,6 @@ from waltzctl.options import (
 from waltzctl.values import counted, format_ranges, parse_duration, parse_size
 
 if TYPE_CHECKING:
-    import asyncio
-
     from waltzctl.engine.client.addresses import Address
     from waltzctl.engine.client.connection_factory import ConnectionFactory
     from waltzctl.engine.client.load import LoadOptions, LoadResult, SurveyedPartition
@@ -167,9 +165,9 @@ def run(
             timeout=reach.timeout,
         )
         options.check()
-        surveyed = _on_loop(_look(reach, node, partitions))
+        surveyed = run_async(_look(reach, node, partitions), with_uvloop=True)
         _agree(console, node, surveyed, options, truncate=truncate, yes=yes)
-        places, result = _on_loop(_load(console, reach, node, surveyed, options, truncate=truncate))
+        places, result = run_async(_load(console, reach, node, surveyed, options, truncate=truncate), with_uvloop=True)
         shown = bench_result_object(
             node, places, options, result, tls=reach.context(node) is not None, truncated=truncate
         )
@@ -190,19 +188,6 @@ def _appended(places: Sequence[LoadPartition], result: LoadResult) -> int:
     return sum(
         last - place.last_transaction_id for place, last in zip(places, result.last_transaction_ids, strict=True)
     )
-
-
-def _on_loop(work: Coroutine[Any, Any, Result]) -> Result:
-    """As `connecting.run_async`, on the fastest loop there is."""
-    import asyncio
-
-    factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
-    with contextlib.suppress(ImportError):
-        import uvloop
-
-        factory = uvloop.new_event_loop
-    with asyncio.Runner(loop_factory=factory) as runner:
-        return runner.run(work)
 
 
 async def _look(reach: ConnectionFactory, node: Address, partitions: Sequence[int]) -> tuple[SurveyedPartition, ...]:

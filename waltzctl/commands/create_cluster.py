@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waltzctl.connection_options import run_async
 from waltzctl.console import Console
+from waltzctl.event_loop import run_async
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Example, Manual, ManualSection
 from waltzctl.metadata_option import ZOOKEEPER_USER, location_of

@@ -7,15 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waltzctl.connection_options import (
-    SECURITY,
-    Connecting,
-    nodes_of,
-    refuse_without_node,
-    run_async,
-    with_connection,
-)
+from waltzctl.connection_options import SECURITY, Connecting, nodes_of, refuse_without_node, with_connection
 from waltzctl.console import Console
+from waltzctl.event_loop import run_async
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Example, Manual, ManualSection
 from waltzctl.options import (

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from waltzctl.change_procedure import Changed, change
-from waltzctl.connection_options import address_of, run_async
+from waltzctl.connection_options import address_of
+from waltzctl.event_loop import run_async
 from waltzctl.exit_status import ExitStatus
 from waltzctl.metadata_option import ClusterTarget
 from waltzctl.values import counted, format_ranges

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from waltzctl.commands.cluster.cluster_target import LOOKING
-from waltzctl.connection_options import run_async
 from waltzctl.console import Console, on_terminal
+from waltzctl.event_loop import run_async
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Example, Manual
 from waltzctl.metadata_option import ClusterTarget

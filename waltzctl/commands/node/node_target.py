@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from waltzctl.change_procedure import Changed, change
-from waltzctl.connection_options import Connecting, run_async
+from waltzctl.connection_options import Connecting
 from waltzctl.engine.errors import PeerError, WaltzError
+from waltzctl.event_loop import run_async
 from waltzctl.exit_status import ExitStatus
 from waltzctl.options import partitions_of
 from waltzctl.values import format_ranges

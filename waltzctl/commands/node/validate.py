@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from waltzctl.commands.node.node_target import NodeTarget
-from waltzctl.connection_options import run_async
 from waltzctl.console import Console
+from waltzctl.event_loop import run_async
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Example, Manual
 from waltzctl.options import FormatOption, QuietOption, VerboseOption, parsed
