@@ -278,8 +278,7 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
                 if body is None:
                     return
                 self._greet(Hello.decode(body, limits=LIMITS))
-            while self._error is None and (body := self._reader.next(self._port.magic, self.version)) is not None:
-                self._answer(self._port.decode(body, self.version))
+            self._take()
         except FrameError as error:
             self._break_off(no_frame(self.address, error, data, greeted=self._greeted.done()))
         except MessageError as error:
@@ -318,6 +317,11 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
             return
         self.version = version
         self._greeted.set_result(None)
+
+    def _take(self) -> None:
+        """What came, as far as it is whole.  Raises FrameError, MessageError."""
+        while self._error is None and (body := self._reader.next(self._port.magic, self.version)) is not None:
+            self._answer(self._port.decode(body, self.version))
 
     def _answer(self, message: M) -> None:
         waiting = self._waiting.pop(message.sequence, None)

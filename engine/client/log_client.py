@@ -30,7 +30,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Mapping
 from typing import Any, Protocol, Self
 
 from waltzctl.engine.client.addresses import Address
@@ -46,6 +46,7 @@ from waltzctl.engine.errors import (
     WaltzError,
 )
 from waltzctl.engine.metadata.server_directory import PartitionServer, Told
+from waltzctl.engine.net.deadlines import Deadline, Deadlines
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.wire import client as wire
 
@@ -83,6 +84,7 @@ class LogClient:
         self._mounts: dict[Mount, None] = {}  # in their order
         self._tasks: dict[asyncio.Task[None], None] = {}  # in their order
         self._client_id: int | None = None
+        self._deadlines = Deadlines()
 
     async def __aenter__(self) -> Self:
         self._spawn(self._servers.follow(self._told))
@@ -99,6 +101,7 @@ class LogClient:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.gather(*(endpoint.close() for endpoint in self._endpoints.values()))
+        self._deadlines.close()
 
     @property
     def num_partitions(self) -> int:
@@ -113,13 +116,15 @@ class LogClient:
         `build` is called again whenever the append has failed and is to be sent again.  Raises DeadlineError, after which it may
         or may not be committed, ClientAheadError, and what `build` raises.
         """
-        async with self._within(timeout, f"an append to partition {partition}; it may or may not be committed"):
-            mount = await self._for_appends(partition)
+        with self._within(timeout, lambda: f"an append to partition {partition}; it may or may not be committed"):
+            mount = self._appending.get(partition)
+            if mount is None or mount.spent:
+                mount = await self._for_appends(partition)
             return await mount.append((lambda _mark: build) if isinstance(build, Draft) else build)
 
     async def flush(self, partition: int, *, timeout: float | None = None) -> int:
         """Wait until everything that was appended before is decided; the high-water mark then."""
-        async with self._within(timeout, f"a flush of partition {partition}"):
+        with self._within(timeout, lambda: f"a flush of partition {partition}"):
             return await (await self._for_appends(partition)).flush()
 
     def seen(self, partition: int) -> int:
@@ -177,7 +182,7 @@ class LogClient:
     async def data(self, partition: int, transaction_id: int, *, timeout: float | None = None) -> bytes:
         """A transaction's data, its checksum verified.  Raises RefusedError where there is none, CorruptRecordError."""
         self._check(partition)
-        async with self._within(timeout, f"the data of transaction {transaction_id} of partition {partition}"):
+        with self._within(timeout, lambda: f"the data of transaction {transaction_id} of partition {partition}"):
             wrong = 0
             while True:
                 answer = await self._ask(
@@ -200,7 +205,7 @@ class LogClient:
     async def high_water_mark(self, partition: int, *, timeout: float | None = None) -> int:
         """The last committed transaction of a partition; -1: none."""
         self._check(partition)
-        async with self._within(timeout, f"the high-water mark of partition {partition}"):
+        with self._within(timeout, lambda: f"the high-water mark of partition {partition}"):
             while True:
                 answer = await self._ask(partition, wire.HighWaterMarkRequest, wire.HighWaterMarkResponse)
                 if answer.transaction_id >= -1:
@@ -209,14 +214,12 @@ class LogClient:
 
     # ---- inside --------------------------------------------------------------------------------------------------------
 
-    @contextlib.asynccontextmanager
-    async def _within(self, timeout: float | None, what: str) -> AsyncIterator[None]:
+    def _within(self, timeout: float | None, what: Callable[[], str]) -> Deadline:
+        """Around a call; raises DeadlineError."""
         seconds = self.options.timeout if timeout is None else timeout
-        try:
-            async with asyncio.timeout(seconds):
-                yield
-        except TimeoutError:
-            raise DeadlineError("the cluster", f"no answer within {seconds:g} s to {what}") from None
+        return self._deadlines.within(
+            seconds, lambda: DeadlineError("the cluster", f"no answer within {seconds:g} s to {what()}")
+        )
 
     def _check(self, partition: int) -> None:
         if not 0 <= partition < self.num_partitions:

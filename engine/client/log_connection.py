@@ -1,5 +1,7 @@
 """A connection to a log server for feeds and appends: answers to calls find who asked, all else goes to its partition.
 
+Most of what comes are transactions of feeds.  No message is made of them: those that came together are given on as their frames.
+
 Source: release 0.13.2.
 """
 
@@ -13,16 +15,22 @@ from waltzctl.engine.client.server_client import SERVER_PORT
 from waltzctl.engine.errors import PeerError
 from waltzctl.formats.request_id import LAST_SEQUENCE
 from waltzctl.formats.wire import client as wire
+from waltzctl.formats.wire.feed_frames import FEED_FRAME, feed_prefix
+from waltzctl.formats.wire.frame import Magic, keep_alive
 
-Pushed: TypeAlias = wire.FeedData | wire.FeedSuspended | wire.MountResponse | wire.FlushResponse | wire.LockFailure
-"""What a server sends to the one who mounted a partition."""
-_PUSHED = (wire.FeedData, wire.FeedSuspended, wire.MountResponse, wire.FlushResponse, wire.LockFailure)
+Pushed: TypeAlias = wire.FeedSuspended | wire.MountResponse | wire.FlushResponse | wire.LockFailure
+"""What a server sends to the one who mounted a partition, besides the transactions themselves."""
+_PUSHED = (wire.FeedSuspended, wire.MountResponse, wire.FlushResponse, wire.LockFailure)
 PORT = SERVER_PORT
 
 
 class LogConnection(NodePortConnection[wire.ClientMessage]):
-    """Set `pushed` and `lost` as soon as it stands; both are called in the event loop."""
+    """Set `fed`, `pushed` and `lost` as soon as it stands; all are called in the event loop.
 
+    `fed`: with whole frames of `FeedData` (`formats.wire.feed_frames.feed_rows`).
+    """
+
+    fed: Callable[[bytes], None] | None = None
     pushed: Callable[[Pushed], None] | None = None
     lost: Callable[[PeerError], None] | None = None
 
@@ -45,6 +53,18 @@ class LogConnection(NodePortConnection[wire.ClientMessage]):
         """Go on reading."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
+
+    def _take(self) -> None:
+        reader, version = self._reader, self.version
+        prefix, empty = feed_prefix(version), keep_alive(Magic.CLIENT, version)
+        while self._error is None:
+            frames = reader.run(prefix, FEED_FRAME, empty)
+            if frames and self.fed is not None:
+                self.fed(frames)
+            body = reader.next(Magic.CLIENT, version)
+            if body is None:
+                return
+            self._answer(self._port.decode(body, version))
 
     def _answer(self, message: Any) -> None:
         if isinstance(message, _PUSHED):

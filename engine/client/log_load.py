@@ -58,11 +58,14 @@ async def load(client: LogClient, options: LogLoadOptions) -> LogLoadResult:
     taken: list[int] = []
     chance = Random()
 
+    without_locks = Draft(data)
+
     def draft(_mark: int) -> Draft:
         nonlocal calls
         calls += 1
-        locks = [("performance_analysis_lock", chance.randrange(options.lock_pool))] if options.lock_pool else ()
-        return Draft(data, write_locks=locks)
+        if not options.lock_pool:
+            return without_locks
+        return Draft(data, write_locks=[("performance_analysis_lock", chance.randrange(options.lock_pool))])
 
     async def produce(partition: int) -> None:
         nonlocal done

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,7 @@ from waltzctl.formats.checksums import crc32
 from waltzctl.formats.lock_id import lock_id
 from waltzctl.formats.request_id import LAST_SEQUENCE, RequestId
 from waltzctl.formats.wire import client as wire
+from waltzctl.formats.wire.feed_frames import feed_rows
 
 
 class ClientAheadError(RefusedError):
@@ -66,7 +67,7 @@ class Endpoint:
         self._connect, self._spawn, self._options = connect, spawn, options
         self._current: LogConnection | None = None
         self._making: asyncio.Task[LogConnection] | None = None
-        self._mounts: dict[Mount, None] = {}  # in their order
+        self._mounts: dict[int, Mount] = {}  # by partition, in their order
         self._keeping: asyncio.Task[None] | None = None
         self.sequence = -1
         """Of the present connection: one more with each that is made."""
@@ -81,14 +82,14 @@ class Endpoint:
 
     async def _make(self) -> LogConnection:
         made = await self._connect(self.address)
-        made.pushed, made.lost = self._pushed, self._lost
+        made.fed, made.pushed, made.lost = self._fed, self._pushed, self._lost
         self._current = made
         self.sequence += 1
         return made
 
     def attach(self, mount: Mount) -> None:
-        """Mount through this connection from now on, also when it is made again."""
-        self._mounts[mount] = None
+        """Mount through this connection from now on, also when it is made again; a client id mounts a partition once."""
+        self._mounts[mount.partition] = mount
         if self._current is not None and not self._current.closed:
             mount.connected(self._current, self.sequence)
         elif self._keeping is None or self._keeping.done():
@@ -96,7 +97,8 @@ class Endpoint:
 
     def detach(self, mount: Mount) -> None:
         """No longer."""
-        self._mounts.pop(mount, None)
+        if self._mounts.get(mount.partition) is mount:
+            del self._mounts[mount.partition]
 
     async def _keep(self) -> None:
         """Connect until it stands, and mount what waits for it."""
@@ -105,19 +107,27 @@ class Endpoint:
             with contextlib.suppress(PeerError):
                 made = await self.connection()
                 if not made.closed:  # it may have ended before anybody could be told
-                    for mount in [*self._mounts]:
+                    for mount in [*self._mounts.values()]:
                         mount.connected(made, self.sequence)
                 if not made.closed:
                     return
             await asyncio.sleep(pause)
             pause = min(2 * pause, self._options.longest_retry)
 
+    def _fed(self, frames: bytes) -> None:
+        mounts = self._mounts
+        for client, generation, partition, sequence, transaction_id, header in feed_rows(frames):
+            mount = mounts.get(partition)
+            if mount is not None:
+                mount.fed(client, generation, sequence, transaction_id, header)
+
     def _pushed(self, message: Pushed) -> None:
-        for mount in [*self._mounts]:
+        mount = self._mounts.get(message.request_id.partition)
+        if mount is not None:
             mount.pushed(message)
 
     def _lost(self, _error: PeerError) -> None:
-        for mount in self._mounts:
+        for mount in self._mounts.values():
             mount.lost()
         if self._mounts and (self._keeping is None or self._keeping.done()):
             self._keeping = self._spawn(self._keep())
@@ -177,6 +187,7 @@ class Mount:
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     _calls: int = 0
     _idle: asyncio.Event = field(default_factory=asyncio.Event)
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
 
     # ---- where it is mounted -------------------------------------------------------------------------------------------
 
@@ -240,12 +251,10 @@ class Mount:
     # ---- what the server says ------------------------------------------------------------------------------------------
 
     def pushed(self, message: Pushed) -> None:
-        """A message of the connection; most are about other partitions, or other clients' appends."""
-        if message.request_id.partition != self.partition or self._mounted_as is None:
+        """A message of the connection about the partition."""
+        if self._mounted_as is None:
             return
         match message:
-            case wire.FeedData():
-                self._fed(message)
             case wire.LockFailure():
                 if self._own(message.request_id) and message.request_id.sequence in self._pending:
                     self._refused[message.request_id.sequence] = message.transaction_id
@@ -278,8 +287,7 @@ class Mount:
             )
             return
         if state is wire.MountState.NOT_READY:
-            loop = asyncio.get_running_loop()
-            self._again = loop.call_later(self.options.not_ready, self._mount_again)
+            self._again = self._loop.call_later(self.options.not_ready, self._mount_again)
             return
         for flush in self._flushes:  # what was sent before the mount is decided by it
             flush.mark = self.position if flush.mark is None else flush.mark
@@ -296,23 +304,31 @@ class Mount:
         if self._connection is not None and self._endpoint is not None:
             self.connected(self._connection, self._endpoint.sequence)
 
-    def _fed(self, message: wire.FeedData) -> None:
-        if message.transaction_id != self.position + 1:
+    def fed(self, client: int, generation: int, sequence: int, transaction_id: int, header: int) -> None:
+        """A committed transaction; most are other clients' appends."""
+        if self._mounted_as is None or transaction_id != self.position + 1:
             return  # of a mount before this one
-        self.position = message.transaction_id
-        found = Transaction(self.partition, message.transaction_id, message.request_id, message.header)
-        if self._pending and self._own(message.request_id) and message.request_id.sequence in self._pending:
-            while self._pending:
-                sequence, one = self._pending.popitem(last=False)
-                if sequence == message.request_id.sequence:
-                    _set(one, found)
-                    break
-                _set(one, None)  # what was sent before this one can no longer come
-        if self.queue is not None:
-            self.queue.put_nowait(found)
-            if self._connection is not None and not self._has_room:
-                self._connection.pause()
+        self.position = transaction_id
+        own = client == self.client_id and sequence in self._pending
+        if own or self.queue is not None:
+            request_id = RequestId(client, generation, self.partition, sequence)
+            found = Transaction(self.partition, transaction_id, request_id, header)
+            if own:
+                self._committed(found)
+            if self.queue is not None:
+                self.queue.put_nowait(found)
+                if self._connection is not None and not self._has_room:
+                    self._connection.pause()
         self._decide()
+
+    def _committed(self, found: Transaction) -> None:
+        """An append of this client is this transaction."""
+        while self._pending:
+            sequence, one = self._pending.popitem(last=False)
+            if sequence == found.request_id.sequence:
+                _set(one, found)
+                return
+            _set(one, None)  # what was sent before this one can no longer come
 
     def _decide(self) -> None:
         """What the feed has come past: flushes, appends in front of them, and appends that a lock refused."""
@@ -326,12 +342,17 @@ class Mount:
             if passed_over and flush.nudge and self.ready.is_set():  # the server knows this mount no more
                 self.ready.clear()
                 self._mount_again()
+        if self._refused:  # as seldom; this is asked for each transaction of a feed
+            self._build_again()
+        if len(self._pending) < self.options.in_flight:
+            self._room.set()
+
+    def _build_again(self) -> None:
+        """The feed has come to what was in the way of these appends."""
         for sequence in [one for one, in_the_way in self._refused.items() if in_the_way <= self.position]:
             del self._refused[sequence]
             if sequence in self._pending:
                 _set(self._pending.pop(sequence), None)
-        if len(self._pending) < self.options.in_flight:
-            self._room.set()
 
     # ---- the feed ------------------------------------------------------------------------------------------------------
 
@@ -367,17 +388,16 @@ class Mount:
 
     async def append(self, build: Build) -> Transaction | None:
         """See `LogClient.append`."""
-        with self._under_way():
-            return await self._append(build)
-
-    @contextlib.contextmanager
-    def _under_way(self) -> Iterator[None]:
-        """Around a call that `settled` waits for."""
         self._calls += 1
         try:
-            yield
+            return await self._append(build)
         finally:
-            self._calls -= 1
+            self._call_over()
+
+    def _call_over(self) -> None:
+        """One of those that `settled` waits for."""
+        self._calls -= 1
+        if not self._calls:
             self._idle.set()
 
     async def _append(self, build: Build) -> Transaction | None:
@@ -399,7 +419,8 @@ class Mount:
 
     async def _send(self, build: Build) -> tuple[int, _Decided] | None:
         while True:
-            await self.ready.wait()
+            if not self.ready.is_set():
+                await self.ready.wait()
             if self._error is not None:
                 raise self._error
             assert self._connection is not None
@@ -407,47 +428,51 @@ class Mount:
             if draft is None:
                 return None
             number = self._next_id()
-            one: _Decided = asyncio.get_running_loop().create_future()
-            with contextlib.suppress(PeerError):
-                self._connection.send(
-                    wire.AppendRequest(
-                        number,
-                        self.position,
-                        draft.header,
-                        draft.data,
-                        crc32(draft.data),
-                        _ids(draft.write_locks),
-                        _ids(draft.read_locks),
-                        _ids(draft.append_locks),
-                    )
-                )
-                self._pending[number.sequence] = one
+            request = wire.AppendRequest(
+                number,
+                self.position,
+                draft.header,
+                draft.data,
+                crc32(draft.data),
+                _ids(draft.write_locks),
+                _ids(draft.read_locks),
+                _ids(draft.append_locks),
+            )
+            try:
+                self._connection.send(request)
+            except PeerError:  # the mount is told that it is lost, and waits for the next connection
+                continue
+            one: _Decided = self._loop.create_future()
+            self._pending[number.sequence] = one
+            if self._nudge is None:
                 self._watch()
-                return number.sequence, one
+            return number.sequence, one
 
     async def flush(self) -> int:
         """See `LogClient.flush`."""
-        with self._under_way():
+        self._calls += 1
+        try:
             while True:
                 await self.ready.wait()
                 if self._error is not None:
                     raise self._error
                 with contextlib.suppress(PeerError):
                     return await self._flush().done
+        finally:
+            self._call_over()
 
     def _flush(self) -> _Flushing:
         assert self._connection is not None
         number = self._next_id()
         self._connection.send(wire.FlushRequest(number))
-        flush = _Flushing(number.sequence, asyncio.get_running_loop().create_future())
+        flush = _Flushing(number.sequence, self._loop.create_future())
         self._flushes.append(flush)
         return flush
 
     def _watch(self) -> None:
         """Send a flush when nothing was decided for a while."""
         if self._nudge is None:
-            loop = asyncio.get_running_loop()
-            self._nudge = loop.call_later(self.options.nudge, self._nudged, next(iter(self._pending)))
+            self._nudge = self._loop.call_later(self.options.nudge, self._nudged, next(iter(self._pending)))
 
     def _nudged(self, oldest: int) -> None:
         self._nudge = None
@@ -462,7 +487,7 @@ class Mount:
 
 
 def _ids(locks: Collection[Lock]) -> tuple[int, ...]:
-    return tuple(lock_id(*lock) for lock in locks)
+    return tuple([lock_id(*lock) for lock in locks]) if locks else ()
 
 
 def _set(future: asyncio.Future[Any], value: object) -> None:

@@ -6,7 +6,9 @@ its length and made one of another version in place.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import struct
+from collections.abc import Iterator, Sequence
+from functools import cache
 
 from construct import Struct
 
@@ -19,9 +21,27 @@ from waltzctl.formats.wire.frame import FRAME_HEADER, Magic
 _FEED = compile_schema(Struct(*FRAME_HEADER.schema.subcons, *PREFIX_SCHEMA.subcons, *FeedData.FIELDS.subcons)).struct
 FEED_FRAME = _FEED.size
 """Bytes of a whole frame of `FeedData`, the same in every version."""
+_PREFIX = compile_schema(Struct(*FRAME_HEADER.schema.subcons, PREFIX_SCHEMA.subcons[0])).struct
+_ROW = struct.Struct(f">{_PREFIX.size}x{_FEED.format.removeprefix(_PREFIX.format)}")
+"""A whole frame without what all of them begin with."""
 _FEED_BODY = FEED_FRAME - FRAME_HEADER.size
 _VERSION_AT = compile_schema(Struct(FRAME_HEADER.schema.subcons[0])).struct.size
 """Where in a frame the version stands, 16 bits: the only thing in which the versions of `FeedData` differ."""
+
+
+@cache
+def feed_prefix(version: int) -> bytes:
+    """What every whole frame of `FeedData` of a version begins with, and no other frame: header and type."""
+    return FRAME_HEADER.struct.pack(Magic.CLIENT, version, _FEED_BODY) + bytes([FeedData.TYPE])
+
+
+FeedRow = tuple[int, int, int, int, int, int]
+"""Client, generation, partition and sequence of the request id, transaction id, header."""
+
+
+def feed_rows(frames: bytes) -> Iterator[FeedRow]:
+    """What whole frames of `FeedData`, back to back, tell."""
+    return _ROW.iter_unpack(frames)
 
 
 def put_feed_frame(frames: bytearray, offset: int, transaction_id: int, request_id: RequestId, header: int) -> None:

@@ -135,3 +135,23 @@ class FrameReader:
             if body:
                 return memoryview(body)
         return None
+
+    def run(self, prefix: bytes, size: int, empty: bytes) -> bytes:
+        """Whole frames of `size` bytes that begin with `prefix`, one behind the other, as many as are next; `b""`: none.
+
+        `empty`, the keep-alive, is passed over between them, so that what `next` finds then is no such frame.
+        """
+        buffer, parts = self._buffer, list[bytearray]()
+        at = begin = 0
+        while True:
+            if buffer.startswith(prefix, at) and at + size <= len(buffer):
+                at += size
+            elif buffer.startswith(empty, at):
+                parts.append(buffer[begin:at])
+                at = begin = at + len(empty)
+            else:
+                break
+        if at:
+            parts.append(buffer[begin:at])
+            del buffer[:at]
+        return b"".join(parts)

@@ -17,8 +17,8 @@ from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import RecordHeader
 from waltzctl.formats.wire import client
 from waltzctl.formats.wire.client import CLIENT_VERSIONS, CODECS, ClientMessage, MountState
-from waltzctl.formats.wire.feed_frames import FEED_FRAME, feed_frames, feed_frames_as
-from waltzctl.formats.wire.frame import Magic, decode_frame_header
+from waltzctl.formats.wire.feed_frames import FEED_FRAME, feed_frames, feed_frames_as, feed_prefix, feed_rows
+from waltzctl.formats.wire.frame import FrameReader, Magic, decode_frame_header, keep_alive
 from waltzctl.formats.wire.hello import Hello
 from waltzctl.formats.wire.primitives import Limits, MessageError
 
@@ -273,3 +273,52 @@ def test_many_transactions_of_a_feed_at_once_are_the_same_bytes(version: int) ->
     assert len(frames) == 3 * FEED_FRAME
     assert fed(frames) == tuple(headers)
     assert feed_frames_as(feed_frames([]), version) == b""
+
+
+MIXED = (
+    *[client.FeedData(RequestId(n, n + 1, n + 2, -n), 5 * n, -n) for n in range(3)],
+    client.FeedSuspended(ID),
+    client.LockFailure(ID, 7),
+    None,
+)
+"""Transactions of a feed, others of their length and shorter, and a keep-alive (None)."""
+
+
+@few
+@given(
+    picks=st.lists(st.integers(0, len(MIXED) - 1), max_size=40),
+    cuts=st.lists(st.integers(1, 100), max_size=60),
+    version=st.sampled_from(CLIENT_VERSIONS),
+)
+def test_transactions_of_a_feed_come_out_in_runs_and_in_their_place(
+    picks: list[int], cuts: list[int], version: int
+) -> None:
+    messages = [MIXED[pick] for pick in picks]
+    empty = keep_alive(Magic.CLIENT, version)
+    stream = b"".join(empty if one is None else client.encode(one, version) for one in messages)
+    reader, found, position = FrameReader(), list[object](), 0
+    for size in [*cuts, len(stream)]:
+        reader.feed(stream[position : position + size])
+        position += size
+        while True:
+            frames = reader.run(feed_prefix(version), FEED_FRAME, empty)
+            for one, generation, partition, sequence, transaction_id, header in feed_rows(frames):
+                found.append(client.FeedData(RequestId(one, generation, partition, sequence), transaction_id, header))
+            body = reader.next(Magic.CLIENT, version)
+            if body is None:
+                break
+            message = client.decode(body, version)
+            assert not isinstance(message, client.FeedData), "a transaction that was left for `next`"
+            found.append(message)
+    assert found == [one for one in messages if one is not None]
+    assert reader.pending == 0
+
+
+def test_a_frame_of_a_feed_that_is_of_another_length_or_version_is_no_run() -> None:
+    whole = client.encode(MIXED[0], 4)
+    for wrong in (whole[:6] + b"\x1e" + whole[7:] + b"x", client.encode(MIXED[0], 3), whole[:7] + b"\x0a" + whole[8:]):
+        reader = FrameReader()
+        reader.feed(whole + wrong + whole)
+        assert reader.run(feed_prefix(4), FEED_FRAME, keep_alive(Magic.CLIENT, 4)) == whole
+        assert reader.run(feed_prefix(4), FEED_FRAME, keep_alive(Magic.CLIENT, 4)) == b""
+        assert reader.pending == len(wrong + whole)

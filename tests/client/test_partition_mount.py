@@ -1,0 +1,178 @@
+"""What becomes of appends by what a server says, word by word: a scripted server on a real socket, one step to each side."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.client.peers import Bodies, scripted
+from tests.server.storing import LOG
+from waltzctl.engine.client.addresses import Address
+from waltzctl.engine.client.log_client import LogClient
+from waltzctl.engine.client.log_connection import PORT, LogConnection
+from waltzctl.engine.client.log_transaction import Draft, Transaction
+from waltzctl.engine.client.partition_mount import ClientOptions
+from waltzctl.engine.metadata.server_directory import PartitionServer, Told
+from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.wire import client as wire
+from waltzctl.formats.wire.frame import Magic, keep_alive
+from waltzctl.formats.wire.hello import WALTZ_SERVER, Hello
+
+CLIENT, OTHER = 101, 7
+
+
+@dataclass
+class Server:
+    """The server of partition 0, which says what the test has it say; `appends`: the requests that came, in their order."""
+
+    appends: asyncio.Queue[wire.AppendRequest] = field(default_factory=asyncio.Queue)
+    writer: asyncio.StreamWriter | None = None
+
+    async def script(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(Hello((4,), WALTZ_SERVER).encode())
+        bodies = Bodies(reader)
+        await bodies.next(Magic.HELLO)
+        while True:
+            message = wire.decode(await bodies.next(Magic.CLIENT, 4))
+            match message:
+                case wire.HighWaterMarkRequest():
+                    writer.write(wire.encode(wire.HighWaterMarkResponse(message.request_id, -1)))
+                case wire.MountRequest():
+                    self.writer = writer
+                    writer.write(wire.encode(wire.MountResponse(message.request_id, wire.MountState.READY)))
+                case wire.AppendRequest():
+                    self.appends.put_nowait(message)
+
+    def say(self, *messages: wire.ServerResponse | None) -> None:
+        """In one write; None is a keep-alive."""
+        assert self.writer is not None
+        empty = keep_alive(Magic.CLIENT, 4)
+        self.writer.write(b"".join(empty if one is None else wire.encode(one) for one in messages))
+
+    async def appended(self, *expected: bytes) -> list[RequestId]:
+        """The next appends are these."""
+        found = [await self.appends.get() for _ in expected]
+        assert [one.data for one in found] == [*expected]
+        return [one.request_id for one in found]
+
+    async def nothing_comes(self) -> None:
+        """Of appends, in a while."""
+        await asyncio.sleep(0.05)
+        assert self.appends.empty()
+
+
+@dataclass
+class Directory:
+    """Partition 0 is the scripted server's."""
+
+    at: Address
+    num_partitions: int = 1
+
+    async def client_id(self) -> int:
+        return CLIENT
+
+    async def follow(self, told: Told) -> None:
+        servers: Mapping[int, PartitionServer] = {0: PartitionServer(self.at.host, self.at.port, 1)}
+        told(servers)
+        await asyncio.Event().wait()
+
+
+def fed(transaction_id: int, request_id: RequestId) -> wire.FeedData:
+    return wire.FeedData(request_id, transaction_id, 0)
+
+
+def others(transaction_id: int, sequence: int = 1) -> wire.FeedData:
+    return fed(transaction_id, RequestId(OTHER, 1, 0, sequence))
+
+
+Appending = Callable[[bytes], asyncio.Task[Transaction | None]]
+
+
+def run(test: Callable[[Server, Appending], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        server = Server()
+
+        async def connect(address: Address) -> LogConnection:
+            return await LogConnection.connect(PORT, address, ssl_context=None, timeout=5.0)
+
+        async with (
+            asyncio.timeout(8.0),
+            scripted(server.script) as at,
+            LogClient(Directory(at), connect, log=LOG, options=ClientOptions(timeout=10.0)) as client,
+        ):
+            await test(server, lambda data: asyncio.ensure_future(client.append(0, Draft(data))))
+
+    asyncio.run(whole())
+
+
+def became(transaction: Transaction | None) -> Any:
+    assert transaction is not None
+    return transaction.transaction_id, transaction.request_id
+
+
+def test_what_was_sent_before_one_that_is_committed_can_no_longer_come_and_is_sent_again() -> None:
+    async def test(server: Server, append: Appending) -> None:
+        one, two, three = append(b"1"), append(b"2"), append(b"3")
+        _, second, third = await server.appended(b"1", b"2", b"3")
+        server.say(fed(0, second))
+        assert became(await two) == (0, second)
+        (again,) = await server.appended(b"1")
+        assert not one.done()
+        assert not three.done(), "it was sent behind the one that is committed"
+        server.say(fed(1, third), None, fed(2, again))
+        assert [became(await three), became(await one)] == [(1, third), (2, again)]
+        await server.nothing_comes()
+
+    run(test)
+
+
+def test_another_clients_transaction_of_the_same_number_is_not_ones_own() -> None:
+    async def test(server: Server, append: Appending) -> None:
+        task = append(b"1")
+        (mine,) = await server.appended(b"1")
+        server.say(others(0, mine.sequence), fed(1, mine))
+        assert became(await task) == (1, mine)
+
+    run(test)
+
+
+def test_a_transaction_that_does_not_follow_is_of_another_mount() -> None:
+    async def test(server: Server, append: Appending) -> None:
+        task = append(b"1")
+        (mine,) = await server.appended(b"1")
+        server.say(fed(1, mine))
+        await server.nothing_comes()
+        assert not task.done(), "transaction 0 is next"
+        server.say(others(0), others(0, 2), fed(1, mine))
+        assert became(await task) == (1, mine)
+
+    run(test)
+
+
+def test_an_append_that_a_lock_refused_is_built_anew_once_the_feed_has_come_to_what_was_in_the_way() -> None:
+    async def test(server: Server, append: Appending) -> None:
+        task = append(b"1")
+        (mine,) = await server.appended(b"1")
+        server.say(others(0), wire.LockFailure(mine, 1))
+        await server.nothing_comes()
+        server.say(others(1))
+        (again,) = await server.appended(b"1")
+        server.say(fed(2, again))
+        assert became(await task) == (2, again)
+
+    run(test)
+
+
+def test_an_append_that_a_lock_refused_for_what_is_known_already_is_built_anew_at_once() -> None:
+    async def test(server: Server, append: Appending) -> None:
+        task = append(b"1")
+        (mine,) = await server.appended(b"1")
+        server.say(others(0), wire.LockFailure(mine, 0))
+        (again,) = await server.appended(b"1")
+        server.say(wire.LockFailure(RequestId(OTHER, 1, 0, again.sequence), 0), fed(1, again))
+        assert became(await task) == (1, again)
+        await server.nothing_comes()
+
+    run(test)

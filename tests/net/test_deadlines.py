@@ -1,0 +1,133 @@
+"""Deadlines that share a timer, in virtual time, held against `asyncio.timeout`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from tests.simulation.virtual_time import simulate
+from waltzctl.engine.net.deadlines import Deadlines
+
+
+class LateError(Exception):
+    """The call took too long."""
+
+
+async def call(deadlines: Deadlines, seconds: float, takes: float) -> str:
+    try:
+        with deadlines.within(seconds, LateError):
+            await asyncio.sleep(takes)
+    except LateError:
+        return f"late at {asyncio.get_running_loop().time():g}"
+    return "done"
+
+
+def test_what_takes_longer_is_cancelled_when_its_time_is_over_and_nothing_else() -> None:
+    async def work() -> None:
+        deadlines = Deadlines()
+        found = await asyncio.gather(
+            call(deadlines, 2.0, 1.875),
+            call(deadlines, 2.0, 2.125),
+            call(deadlines, 0.5, 2.0),
+            call(deadlines, 3.0, 2.5),
+        )
+        assert found == ["done", "late at 2", "late at 0.5", "done"]
+        assert await call(deadlines, 2.0, 2.125) == "late at 4.5", "a timer of a length that was in use before"
+
+    simulate(work())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_calls_end_as_with_a_timer_for_each(seed: int) -> None:
+    """Sevenths and fifths: no call ends in the moment in which its time is over."""
+    chance = Random(seed)
+    calls = [
+        (chance.randrange(40) / 7, chance.choice((1 / 5, 1.0, 11 / 5)), 0.001 + chance.randrange(20) / 7)
+        for _ in range(60)
+    ]
+
+    async def each(within: Callable[[float], object], begins: float, seconds: float, takes: float) -> tuple[str, float]:
+        await asyncio.sleep(begins)
+        said = "done"
+        try:
+            if isinstance(deadlines := within(seconds), asyncio.Timeout):
+                async with deadlines:
+                    await asyncio.sleep(takes)
+            else:
+                with deadlines:  # type: ignore[attr-defined]
+                    await asyncio.sleep(takes)
+        except TimeoutError:
+            said = "late"
+        return said, round(asyncio.get_running_loop().time(), 9)
+
+    async def work(within: Callable[[float], object]) -> list[tuple[str, float]]:
+        return await asyncio.gather(*(each(within, *one) for one in calls))
+
+    async def shared() -> list[tuple[str, float]]:
+        deadlines = Deadlines()
+        return await work(lambda seconds: deadlines.within(seconds, TimeoutError))
+
+    expected = simulate(work(asyncio.timeout))
+    assert simulate(shared()) == expected
+    assert {said for said, _ in expected} == {"done", "late"}
+
+
+def test_a_cancellation_from_outside_and_what_the_call_raises_are_its_own() -> None:
+    async def work() -> None:
+        deadlines = Deadlines()
+        task = asyncio.ensure_future(call(deadlines, 5.0, 10.0))
+        await asyncio.sleep(1.0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        with pytest.raises(TimeoutError, match="of the builder"), deadlines.within(5.0, LateError):
+            raise TimeoutError("of the builder")
+        await asyncio.sleep(10.0)  # a deadline of theirs would ring now
+
+    simulate(work())
+
+
+def test_a_cancellation_in_the_moment_in_which_time_is_over_stays_one() -> None:
+    async def work() -> None:
+        deadlines = Deadlines()
+        task = asyncio.ensure_future(call(deadlines, 1.0, 10.0))
+        await asyncio.sleep(0)
+        asyncio.get_running_loop().call_at(1.0, task.cancel)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    simulate(work())
+
+
+def test_one_within_another() -> None:
+    async def work() -> None:
+        deadlines, said = Deadlines(), list[str]()
+
+        async def outer() -> None:
+            with deadlines.within(1.0, LateError):
+                said.append(await call(deadlines, 0.5, 10.0))
+                said.append(await call(deadlines, 2.0, 10.0))
+
+        with pytest.raises(LateError):
+            await outer()
+        assert said == ["late at 0.5"]
+        assert asyncio.get_running_loop().time() == 1.0
+
+    simulate(work())
+
+
+def test_a_length_that_nobody_uses_is_forgotten_and_a_closed_client_leaves_no_timer() -> None:
+    async def work() -> None:
+        deadlines = Deadlines()
+        for number in range(100):
+            assert await call(deadlines, 1.0 + number / 128, 0.125) == "done"
+        await asyncio.sleep(3.0)
+        assert deadlines._lines == {}
+        assert await call(deadlines, 7.0, 0.125) == "done"
+        deadlines.close()
+        assert [one for one in asyncio.get_running_loop()._scheduled if not one.cancelled()] == []  # type: ignore[attr-defined]
+
+    simulate(work())
