@@ -33,7 +33,9 @@ RESERVOIR_SIZE = 1028
 RESERVOIR_ALPHA = 0.015
 """How fast a reservoir forgets, per second (release 0.13.2)."""
 NOTED = 128
-"""Values that are noted before they are taken in; a run of so many equal ones is taken in at once."""
+"""Values that are noted before they are taken in, each with how often it came: for one it takes as long as for all of them."""
+LONG_RUN = 1024
+"""A value that came so often is taken in at once: a reservoir that is not full needs a row for each time."""
 BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Upper bounds, seconds, of a timer's buckets; one more has no bound."""
 
@@ -256,7 +258,7 @@ class _Sampled:
 
     def _note(self, value: float, count: int) -> None:
         self._noted.append((value, count, self._clock()))
-        if len(self._noted) >= NOTED or count >= NOTED:
+        if len(self._noted) >= NOTED or count >= LONG_RUN:
             with self._lock:
                 self._take_in()
 

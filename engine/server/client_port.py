@@ -25,9 +25,11 @@ from waltzctl.engine.server.store_partition import PartitionClosedError
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.wire import client as wire
 from waltzctl.formats.wire.feed_frames import feed_frames_as
-from waltzctl.formats.wire.frame import FRAME_HEADER, FrameError, Magic, check_header, decode_frame_header
+from waltzctl.formats.wire.frame import FRAME_HEADER, FrameError, FrameHeader, Magic, check_header
 from waltzctl.formats.wire.hello import WALTZ_SERVER, Hello
 from waltzctl.formats.wire.primitives import Limits, MessageError
+
+_HEADER = FRAME_HEADER.struct.unpack_from
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,33 +104,40 @@ class ClientConnection(Connection):
 
     def _messages(self, received: Received, start: int, end: int) -> tuple[int, int]:
         assert self.version is not None
+        magic, version, longest = self.MAGIC, self.version, self._max_body
         while end - start >= HEADER:
-            header = decode_frame_header(received[start : start + HEADER])
-            try:
-                check_header(header, self.MAGIC, self.version, self._max_body)
-            except FrameError as error:
-                self._refuse(str(error), received[start:end])
+            header = _HEADER(received, start)
+            length = header[2]
+            if header[:2] != (magic, version) or not 0 <= length <= longest:
+                self._refuse_frame(FrameHeader(*header), received[start:end])
                 return end, 0
-            behind = start + HEADER + header.length
+            behind = start + HEADER + length
             if behind > end:
-                return start, HEADER + header.length
-            if header.length:
-                self._message(received, start + HEADER, behind)
+                return start, HEADER + length
+            if length:
+                self._message(bytes(received[start + HEADER : behind]))
                 if self._closing:
                     return end, 0
             start = behind
         return start, FRAME_HEADER.size if start < end else 0
 
-    def _message(self, received: Received, start: int, end: int) -> None:
+    def _refuse_frame(self, header: FrameHeader, received: Received) -> None:
+        """Say what is wrong with it."""
         assert self.version is not None
-        body = bytes(received[start:end])
+        try:
+            check_header(header, self.MAGIC, self.version, self._max_body)
+        except FrameError as error:
+            self._refuse(str(error), received)
+
+    def _message(self, body: bytes) -> None:
+        assert self.version is not None
         try:
             message = wire.decode(body, self.version, limits=self._limits)
             handler = self._handlers.get(type(message))
             if handler is None:
                 raise MessageError(f"{type(message).__name__} is nothing that a client sends")
         except MessageError as error:
-            self._refuse(f"a corrupted message: {error}", received[start:end])
+            self._refuse(f"a corrupted message: {error}", body)
             return
         handler(message)
 
@@ -236,18 +245,7 @@ class ClientConnection(Connection):
                 self.send()
 
         locks = request.write_locks, request.read_locks, request.append_locks
-        partition.append(
-            Append(
-                request.request_id,
-                request.client_high_water_mark,
-                Locks(*locks) if any(locks) else NO_LOCKS,
-                request.header,
-                request.data,
-                request.checksum,
-                refused,
-                asyncio.get_running_loop().time(),
-            )
-        )
+        partition.append(Append(request, Locks(*locks) if any(locks) else NO_LOCKS, refused, self._heard))
 
     def _flush(self, request: wire.FlushRequest) -> None:
         partition = self._partition(request.request_id)

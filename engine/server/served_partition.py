@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -30,25 +30,21 @@ from waltzctl.engine.server.store_partition import PartitionClosedError, StorePa
 from waltzctl.engine.server.store_session import StoreSession
 from waltzctl.engine.server.transaction_cache import CHUNK, TransactionCache
 from waltzctl.formats.request_id import RequestId
-from waltzctl.formats.wire.client import UNKNOWN_HIGH_WATER_MARK
+from waltzctl.formats.wire.client import UNKNOWN_HIGH_WATER_MARK, AppendRequest
 from waltzctl.formats.wire.feed_frames import FEED_FRAME, feed_frames
 from waltzctl.formats.wire.records import WireRecord
 
 
 @dataclass(slots=True)
 class Append:
-    """One append.
+    """One append, its data's checksum verified.
 
     `refused`: called with the conflicting transaction when a lock is in the way.  `arrived`: when it came, in the loop's time.
     `lost`: in how many sessions it was sent and is not in the log.
     """
 
-    request_id: RequestId
-    client_high_water_mark: int
+    request: AppendRequest
     locks: Locks
-    header: int
-    data: bytes
-    checksum: int
     refused: Callable[[int], None]
     arrived: float = 0.0
     lost: int = 0
@@ -237,13 +233,14 @@ class Partition:
                 self._locks.reset(self.high_water_mark)
                 continue
             self._queue.popleft()
-            if item.locks and (written := self._locks.last_written(item.locks)) > item.client_high_water_mark:
+            if item.locks and (written := self._locks.last_written(item.locks)) > item.request.client_high_water_mark:
                 self._locks.give_up(item.locks)
                 self.metrics.rejected.mark()
                 item.refused(written)
                 continue
             transaction_id = session.next_transaction_id + len(batch)
-            batch.append(WireRecord(transaction_id, item.request_id, item.header, item.data, item.checksum))
+            one = item.request
+            batch.append(WireRecord(transaction_id, one.request_id, one.header, one.data, one.checksum))
             self._pending.append((transaction_id, item))
         if not batch:
             return False
@@ -259,21 +256,23 @@ class Partition:
         self._batches -= 1
         before = self.high_water_mark
         arrived = self._pending[0][1].arrived if self._pending else 0.0
+        decided = list[tuple[int, Append]]()
         while self._pending and self._pending[0][0] <= last:
-            transaction_id, item = self._pending.popleft()
-            self._commit(transaction_id, item)
+            decided.append(self._pending.popleft())
+        self._commit(decided)
         count = self.high_water_mark - before
         self.metrics.committed.mark(count)
         self.metrics.latency.update(self._time() - arrived, count)  # of the batch's oldest; they arrived together
         self._wake()
 
-    def _commit(self, transaction_id: int, item: Append) -> None:
+    def _commit(self, committed: Sequence[tuple[int, Append]]) -> None:
+        """Appends that are these transactions now."""
         assert self._locks is not None
-        if item.locks:
-            self._locks.commit(item.locks, transaction_id)
-        self.high_water_mark = transaction_id
-        self._cache.put_fed(self.number, transaction_id, item.request_id, item.header)
-        self._cache.put_data(self.number, transaction_id, item.data, item.checksum)
+        for transaction_id, item in committed:
+            if item.locks:
+                self._locks.commit(item.locks, transaction_id)
+            self.high_water_mark = transaction_id
+        self._cache.put(self.number, [(transaction_id, item.request) for transaction_id, item in committed])
 
     def _wake(self) -> None:
         self._work.set()
@@ -295,8 +294,8 @@ class Partition:
             others, again = False, list[Append]()
             while self._pending:
                 transaction_id, item = self._pending.popleft()
-                if not others and written.get(transaction_id) == item.request_id:
-                    self._commit(transaction_id, item)
+                if not others and written.get(transaction_id) == item.request.request_id:
+                    self._commit([(transaction_id, item)])
                 else:
                     others = others or transaction_id in written
                     self._locks.give_up(item.locks)
@@ -335,8 +334,9 @@ class Partition:
         found = self._cache.fed(self.number, first, count)
         if not found:
             headers = await self.store.headers(first, min(count, CHUNK - first % CHUNK))
-            for one in headers:  # who follows reads the same
-                self._cache.put_fed(self.number, one.transaction_id, one.request_id, one.header)
+            self._cache.put_fed(
+                self.number, [(one.transaction_id, one) for one in headers]
+            )  # who follows reads the same
             found = feed_frames(headers)
         return found
 

@@ -9,12 +9,13 @@ What is committed never changes, so that nothing here is ever wrong; what was no
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import Generic, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Generic, Protocol, TypeVar
 
 from waltzctl.engine.net.metrics import Meter
 from waltzctl.engine.server.server_settings import CacheOptions
 from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.wire.client import AppendRequest
 from waltzctl.formats.wire.feed_frames import FEED_FRAME, put_feed_frame
 
 V = TypeVar("V")
@@ -35,8 +36,7 @@ class _Bounded(Generic[V]):
         self._values: OrderedDict[tuple[int, int], V] = OrderedDict()
         self.used = 0
 
-    def put(self, key: tuple[int, int], value: V) -> None:
-        size = self._size(value)
+    def put(self, key: tuple[int, int], value: V, size: int) -> None:
         if key in self._values or size > self._capacity // 4:
             return
         self._values[key] = value
@@ -53,6 +53,18 @@ class _Bounded(Generic[V]):
 
     def __contains__(self, key: tuple[int, int]) -> bool:
         return key in self._values
+
+
+class Fed(Protocol):
+    """What a feed tells of a transaction."""
+
+    @property
+    def request_id(self) -> RequestId:
+        """Of the append."""
+
+    @property
+    def header(self) -> int:
+        """32 bits."""
 
 
 class _Chunk:
@@ -83,19 +95,32 @@ class TransactionCache:
         """Bytes of memory that what is fed, and data, take."""
         return self._feed.used, self._data.used
 
-    def put_fed(self, partition: int, transaction_id: int, request_id: RequestId, header: int) -> None:
-        """Keep what a feed tells of a committed transaction."""
-        number, place = divmod(transaction_id, CHUNK)
+    def put(self, partition: int, committed: Sequence[tuple[int, AppendRequest]]) -> None:
+        """Keep what was committed: what a feed tells of it, and its data."""
+        self.put_fed(partition, committed)
+        for transaction_id, one in committed:
+            self.put_data(partition, transaction_id, one.data, one.checksum)
+
+    def put_fed(self, partition: int, transactions: Sequence[tuple[int, Fed]]) -> None:
+        """Keep what a feed tells of committed transactions, by their ids."""
+        known: int | None = None
+        for transaction_id, one in transactions:
+            number, place = divmod(transaction_id, CHUNK)
+            if number != known:
+                known, chunk = number, self._chunk(partition, number)
+            put_feed_frame(chunk.frames, place * FEED_FRAME, transaction_id, one.request_id, one.header)
+            chunk.held[place] = 1
+
+    def _chunk(self, partition: int, number: int) -> _Chunk:
         chunk = self._feed.get((partition, number))
         if chunk is None:
             chunk = _Chunk()
-            self._feed.put((partition, number), chunk)
-        put_feed_frame(chunk.frames, place * FEED_FRAME, transaction_id, request_id, header)
-        chunk.held[place] = 1
+            self._feed.put((partition, number), chunk, CHUNK_BYTES)
+        return chunk
 
     def put_data(self, partition: int, transaction_id: int, data: bytes, checksum: int) -> None:
         """Keep a committed transaction's data, unless it is a large part of all there is room for."""
-        self._data.put((partition, transaction_id), (data, checksum))
+        self._data.put((partition, transaction_id), (data, checksum), len(data) + DATA_BYTES)
 
     def fed(self, partition: int, first: int, count: int) -> bytes:
         """Frames of a feed from a transaction on, without a gap, `count` at most; none where the first is not kept."""

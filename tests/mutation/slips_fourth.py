@@ -300,8 +300,8 @@ FOURTH: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/server/locks.py",
-        "for slot in (*writing, *self._slots(locks.read))):",
-        "for slot in writing):",
+        "(*writing, *self._slots(locks.read))):",
+        "writing)):",
         ("tests/server/test_client_port.py::test_locks_let_one_of_two_through",),
         "an append that read what another one is about to write is let through",
     ),

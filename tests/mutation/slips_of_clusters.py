@@ -167,8 +167,8 @@ CLUSTERS: tuple[Slip, ...] = (
     ),
     Slip(
         _PARTITION,
-        "if item.locks and (written := self._locks.last_written(item.locks)) > item.client_high_water_mark:",
-        "if (written := self._locks.last_written(item.locks) if item.locks else -1) > item.client_high_water_mark:",
+        "if item.locks and (written := self._locks.last_written(item.locks)) > item.request.client_high_water_mark:",
+        "if (written := self._locks.last_written(item.locks) if item.locks else -1) > item.request.client_high_water_mark:",
         _SERVED,
         "a client that knows of nothing yet is refused what needs no lock",
     ),

@@ -22,6 +22,7 @@ from waltzctl.engine.net.graphite import report_lines
 from waltzctl.engine.net.logs import Line, NodeLog, Throttle, human_line, journal_line, json_line
 from waltzctl.engine.net.metrics import (
     BUCKETS,
+    RESERVOIR_SIZE,
     Counter,
     Gauge,
     Histogram,
@@ -145,7 +146,9 @@ def test_a_reservoir_keeps_as_many_as_that_of_the_release() -> None:
     assert len(reservoir.entries()) == 1028
 
 
-@pytest.mark.parametrize(("updates", "waiting"), [((1,) * 127, 127), ((1,) * 128, 0), ((1, 127), 2), ((1, 128), 0)])
+@pytest.mark.parametrize(
+    ("updates", "waiting"), [((1,) * 127, 127), ((1,) * 128, 0), ((1, 1023), 2), ((1, 1024), 0), ((200,) * 3, 3)]
+)
 def test_values_are_taken_in_many_at_a_time_or_when_somebody_looks(updates: tuple[int, ...], waiting: int) -> None:
     timer, histogram = Timer(Clock()), Histogram(Clock())
     for count in updates:
@@ -154,7 +157,8 @@ def test_values_are_taken_in_many_at_a_time_or_when_somebody_looks(updates: tupl
     assert (len(timer._noted), len(histogram._noted)) == (waiting, waiting)
     total = sum(updates)
     assert (timer.count, timer.buckets().count, timer.buckets().sum) == (total, total, total / 2)
-    assert (histogram.count, histogram.sum, len(histogram.sample().values)) == (total, total / 2, total)
+    sampled = min(total, RESERVOIR_SIZE)
+    assert (histogram.count, histogram.sum, len(histogram.sample().values)) == (total, total / 2, sampled)
     assert (timer._noted, histogram._noted) == ([], [])
 
 

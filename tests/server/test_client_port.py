@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.node.running import LOOPS, run
-from tests.server.serving import Client, serving
+from tests.server.serving import QUICK, Client, serving
 from tests.server.storing import PARTITION
+from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.formats.lock_id import lock_id
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.wire import client as wire
 from waltzctl.formats.wire.client import CLIENT_VERSIONS, MountState
+from waltzctl.formats.wire.frame import FrameHeader, Magic
 
 
 async def feed(client: Client, position: int, count: int) -> list[tuple[int, RequestId]]:
@@ -233,5 +237,33 @@ def test_nonsense_ends_the_connection_and_no_other(tmp_path: Path, body: bytes) 
             assert await bad.hear() is None
             good.append(b"goes on")
             assert (await good.flush())[0] == 0
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    ("header", "why"),
+    [
+        (FrameHeader(Magic.CLIENT, 4, 4096), None),
+        (FrameHeader(Magic.CLIENT, 4, 4097), "a body of 4097 bytes; the longest accepted here has 4096"),
+        (FrameHeader(Magic.CLIENT, 4, -1), "length -1 of the body is negative"),
+        (FrameHeader(Magic.CLIENT, 3, 40), "version 3 instead of the agreed 4"),
+        (FrameHeader(Magic.STORAGE, 4, 40), "magic 0x53 instead of 0x4c"),
+    ],
+)
+def test_a_frame_that_was_not_agreed_on_ends_the_connection_before_its_body_is_there(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, header: FrameHeader, why: str | None
+) -> None:
+    async def work() -> None:
+        async with serving(tmp_path, 1) as cluster:
+            server = await cluster.server(options=replace(QUICK, limits=PortLimits(max_body=4096)))
+            client = await cluster.client()
+            client.writer.write(header.encode() + bytes([wire.AppendRequest.TYPE]))
+            if why is None:
+                await asyncio.sleep(0.1)
+                assert [one.peer for one in server.port.connections], "it waits for the rest"
+            else:
+                assert await client.hear() is None
+                assert why in caplog.text
 
     run(work())

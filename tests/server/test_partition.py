@@ -108,7 +108,11 @@ def test_a_client_that_knows_nothing_appends_without_locks_and_not_with_them(tmp
             refused = list[int]()
             for number, taken in ((0, NO_LOCKS), (1, Locks(write=(5,)))):
                 server.partitions[PARTITION].append(
-                    Append(RequestId(9, 0, PARTITION, number), -2, taken, 0, b"x", crc32(b"x"), refused.append)
+                    Append(
+                        wire.AppendRequest(RequestId(9, 0, PARTITION, number), -2, 0, b"x", crc32(b"x")),
+                        taken,
+                        refused.append,
+                    )
                 )
             assert await server.partitions[PARTITION].flush() == 0
             assert refused == [-1]

@@ -19,7 +19,7 @@ def header(partition: int, number: int) -> RecordHeader:
 
 def put(cache: TransactionCache, partition: int, number: int) -> None:
     one = header(partition, number)
-    cache.put_fed(partition, one.transaction_id, one.request_id, one.header)
+    cache.put_fed(partition, [(number, one)])
 
 
 def run(cache: TransactionCache, partition: int, first: int, count: int) -> list[int]:

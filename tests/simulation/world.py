@@ -34,6 +34,7 @@ from waltzctl.engine.server.store_partition import PartitionClosedError, StorePa
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import RecordHeader
+from waltzctl.formats.wire.client import AppendRequest
 from waltzctl.formats.znodes import UNRESOLVED, PartitionMetadata, ReplicaState
 
 LOG = logging.getLogger("waltzctl.simulation")
@@ -240,7 +241,9 @@ class World:
             asked.refused = True
 
         server.partition.append(
-            Append(made, asked.client_high_water_mark, asked.locks, number % 5, data, crc32(data), refused)
+            Append(
+                AppendRequest(made, asked.client_high_water_mark, number % 5, data, crc32(data)), asked.locks, refused
+            )
         )
 
     def flush(self, server: Server) -> None:
