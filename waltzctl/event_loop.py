@@ -33,10 +33,14 @@ def run_async(work: Coroutine[Any, Any, Result], *, with_uvloop: bool = False) -
     """
     import asyncio  # here, because --help needs none of it
 
+    before = gc.get_threshold()
     if with_uvloop:
         collect_seldom()
-    with asyncio.Runner(loop_factory=loop_factory(with_uvloop)) as runner:
-        return runner.run(work)
+    try:
+        with asyncio.Runner(loop_factory=loop_factory(with_uvloop)) as runner:
+            return runner.run(work)
+    finally:
+        gc.set_threshold(*before)
 
 
 def collect_seldom() -> None:

@@ -94,9 +94,16 @@ class ZooKeeper:
             "clientPortAddress=127.0.0.1\nmaxClientCnxns=0\nforceSync=no\nmaxSessionTimeout=60000\n"
         )
         log = stage.directory / "zookeeper.log4j"
-        self.running = stage.start(
-            "zookeeper",
-            java.command("org.apache.zookeeper.server.ZooKeeperServerMain", config, log=log),
+        self._stage = stage
+        self._command = java.command("org.apache.zookeeper.server.ZooKeeperServerMain", config, log=log)
+        self._starts = itertools.count()
+        self.start()
+
+    def start(self) -> None:
+        """Start it, also again, and return once it answers."""
+        self.running = self._stage.start(
+            f"zookeeper-{next(self._starts)}",
+            self._command,
             env={"_JAVA_OPTIONS": ""} if "_JAVA_OPTIONS" in os.environ else None,
         )
         wait_until(self._answers, "ZooKeeper answers", of=self.running)

@@ -12,21 +12,24 @@ from tests.interop.processes import GivenUpError, Running, wait_until
 _made = itertools.count()
 
 
-def _start(cluster: Cluster, what: str) -> Running:
+def _start(cluster: Cluster, what: str, locks: int = 0) -> Running:
     name = f"{what}-{next(_made)}"
     log = cluster.stage.directory / f"{name}.log4j"
-    command = cluster.java.command("ReleasedTraffic", what, cluster.tools.config, cluster.num_partitions, log=log)
+    command = cluster.java.command(
+        "ReleasedTraffic", what, cluster.tools.config, cluster.num_partitions, locks, log=log
+    )
     return cluster.stage.start(name, command, pipes=True)
 
 
 class Traffic:
     """A released client that writes to all partitions until it is stopped; see ``java/ReleasedTraffic.java``."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, locks: int = 0) -> None:
+        """`locks`: of each partition; each transaction is written under one of them."""
         self.committed: list[list[str]] = [[] for _ in range(cluster.num_partitions)]
         """The texts of each partition's transactions that the client reported as committed."""
         self.errors: list[str] = []
-        self._running = _start(cluster, "write")
+        self._running = _start(cluster, "write", locks)
         self._reader = threading.Thread(target=self._read, name="traffic")
         self._reader.start()
 

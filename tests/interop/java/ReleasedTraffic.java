@@ -1,3 +1,4 @@
+import com.wepay.waltz.client.PartitionLocalLock;
 import com.wepay.waltz.client.Serializer;
 import com.wepay.waltz.client.Transaction;
 import com.wepay.waltz.client.TransactionBuilder;
@@ -8,16 +9,20 @@ import com.wepay.waltz.client.WaltzClientConfig;
 import java.io.FileInputStream;
 import java.io.InputStream;
 import java.nio.charset.StandardCharsets;
+import java.util.Collections;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.Semaphore;
+import java.util.concurrent.ThreadLocalRandom;
 import org.yaml.snakeyaml.Yaml;
 
 /**
- * The released Waltz client of a whole cluster.  Arguments: "write" or "read", the tools' YAML file, the number of partitions.
+ * The released Waltz client of a whole cluster.  Arguments: "write" or "read", the tools' YAML file, the number of partitions, and
+ * how many locks there are.
  *
- * write: transactions without locks in all partitions, a few under way in each, until stdin ends; each has a text of its own,
- * and "done PARTITION TEXT" is said when the client reports it as committed.  read: everything from the first transaction to the
+ * write: transactions in all partitions, each under one of the partition's locks if there are any, a few under way in each
+ * partition, until stdin ends; each has a text of its own, and "done PARTITION TEXT" is said when the client reports it as
+ * committed.  read: everything from the first transaction to the
  * high-water marks at the start, "read PARTITION ID TEXT" each, in the order in which it comes.
  */
 public final class ReleasedTraffic {
@@ -36,10 +41,12 @@ public final class ReleasedTraffic {
         }
     };
 
+    private static int locks;
     private static final Map<Integer, Long> marks = new ConcurrentHashMap<>();
 
     public static void main(String[] arguments) throws Exception {
         int partitions = Integer.parseInt(arguments[2]);
+        locks = Integer.parseInt(arguments[3]);
         boolean reading = arguments[0].equals("read");
         Map<Integer, Long> ends = ends(arguments[1], partitions);
         for (int partition = 0; partition < partitions; partition++) {
@@ -131,6 +138,10 @@ public final class ReleasedTraffic {
                 padded.append('x');
             }
             builder.setTransactionData(padded.toString(), TEXT);
+            if (locks > 0) {
+                long lock = ThreadLocalRandom.current().nextInt(locks);
+                builder.setWriteLocks(Collections.singletonList(new PartitionLocalLock("smoke", lock)));
+            }
             return true;
         }
 
