@@ -21,7 +21,7 @@ from tests.interop.traffic import Traffic, expect_nothing_lost_or_doubled
 pytestmark = needs_released
 
 OURS, RELEASED = Kind.OURS, Kind.RELEASED
-PARTITIONS, LOCKS, TIMES = 4, 100, 4
+PARTITIONS, LOCKS, TIMES = 4, 100, 2
 """`TIMES`: how often each component goes down and comes up."""
 
 
