@@ -334,9 +334,8 @@ class Partition:
         found = self._cache.fed(self.number, first, count)
         if not found:
             headers = await self.store.headers(first, min(count, CHUNK - first % CHUNK))
-            self._cache.put_fed(
-                self.number, [(one.transaction_id, one) for one in headers]
-            )  # who follows reads the same
+            # who follows reads the same
+            self._cache.put_fed(self.number, [(one.transaction_id, one) for one in headers])
             found = feed_frames(headers)
         return found
 
