@@ -278,7 +278,8 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
                 if body is None:
                     return
                 self._greet(Hello.decode(body, limits=LIMITS))
-            self._take()
+            while self._error is None and (body := self._next()) is not None:
+                self._answer(self._port.decode(body, self.version))
         except FrameError as error:
             self._break_off(no_frame(self.address, error, data, greeted=self._greeted.done()))
         except MessageError as error:
@@ -318,10 +319,9 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
         self.version = version
         self._greeted.set_result(None)
 
-    def _take(self) -> None:
-        """What came, as far as it is whole.  Raises FrameError, MessageError."""
-        while self._error is None and (body := self._reader.next(self._port.magic, self.version)) is not None:
-            self._answer(self._port.decode(body, self.version))
+    def _next(self) -> memoryview | None:
+        """The body of the next message that came; None when it is not whole.  Raises FrameError."""
+        return self._reader.next(self._port.magic, self.version)
 
     def _answer(self, message: M) -> None:
         waiting = self._waiting.pop(message.sequence, None)

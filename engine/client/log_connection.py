@@ -54,17 +54,12 @@ class LogConnection(NodePortConnection[wire.ClientMessage]):
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
-    def _take(self) -> None:
-        reader, version = self._reader, self.version
-        prefix, empty = feed_prefix(version), keep_alive(Magic.CLIENT, version)
-        while self._error is None:
-            frames = reader.run(prefix, FEED_FRAME, empty)
-            if frames and self.fed is not None:
-                self.fed(frames)
-            body = reader.next(Magic.CLIENT, version)
-            if body is None:
-                return
-            self._answer(self._port.decode(body, version))
+    def _next(self) -> memoryview | None:
+        empty = keep_alive(Magic.CLIENT, self.version)
+        frames = self._reader.run(feed_prefix(self.version), FEED_FRAME, empty)
+        if frames and self.fed is not None:
+            self.fed(frames)
+        return super()._next()
 
     def _answer(self, message: Any) -> None:
         if isinstance(message, _PUSHED):

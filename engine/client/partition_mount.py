@@ -444,8 +444,7 @@ class Mount:
                 continue
             one: _Decided = self._loop.create_future()
             self._pending[number.sequence] = one
-            if self._nudge is None:
-                self._watch()
+            self._watch()
             return number.sequence, one
 
     async def flush(self) -> int:

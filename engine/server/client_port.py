@@ -25,11 +25,9 @@ from waltzctl.engine.server.store_partition import PartitionClosedError
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.wire import client as wire
 from waltzctl.formats.wire.feed_frames import feed_frames_as
-from waltzctl.formats.wire.frame import FRAME_HEADER, FrameError, FrameHeader, Magic, check_header
+from waltzctl.formats.wire.frame import FRAME_HEADER, FrameError, Magic, body_length
 from waltzctl.formats.wire.hello import WALTZ_SERVER, Hello
 from waltzctl.formats.wire.primitives import Limits, MessageError
-
-_HEADER = FRAME_HEADER.struct.unpack_from
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +102,11 @@ class ClientConnection(Connection):
 
     def _messages(self, received: Received, start: int, end: int) -> tuple[int, int]:
         assert self.version is not None
-        magic, version, longest = self.MAGIC, self.version, self._max_body
         while end - start >= HEADER:
-            header = _HEADER(received, start)
-            length = header[2]
-            if header[:2] != (magic, version) or not 0 <= length <= longest:
-                self._refuse_frame(FrameHeader(*header), received[start:end])
+            try:
+                length = body_length(received, start, self.MAGIC, self.version, self._max_body)
+            except FrameError as error:
+                self._refuse(str(error), received[start:end])
                 return end, 0
             behind = start + HEADER + length
             if behind > end:
@@ -120,14 +117,6 @@ class ClientConnection(Connection):
                     return end, 0
             start = behind
         return start, FRAME_HEADER.size if start < end else 0
-
-    def _refuse_frame(self, header: FrameHeader, received: Received) -> None:
-        """Say what is wrong with it."""
-        assert self.version is not None
-        try:
-            check_header(header, self.MAGIC, self.version, self._max_body)
-        except FrameError as error:
-            self._refuse(str(error), received)
 
     def _message(self, body: bytes) -> None:
         assert self.version is not None

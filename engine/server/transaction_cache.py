@@ -36,7 +36,8 @@ class _Bounded(Generic[V]):
         self._values: OrderedDict[tuple[int, int], V] = OrderedDict()
         self.used = 0
 
-    def put(self, key: tuple[int, int], value: V, size: int) -> None:
+    def put(self, key: tuple[int, int], value: V) -> None:
+        size = self._size(value)
         if key in self._values or size > self._capacity // 4:
             return
         self._values[key] = value
@@ -115,12 +116,12 @@ class TransactionCache:
         chunk = self._feed.get((partition, number))
         if chunk is None:
             chunk = _Chunk()
-            self._feed.put((partition, number), chunk, CHUNK_BYTES)
+            self._feed.put((partition, number), chunk)
         return chunk
 
     def put_data(self, partition: int, transaction_id: int, data: bytes, checksum: int) -> None:
         """Keep a committed transaction's data, unless it is a large part of all there is room for."""
-        self._data.put((partition, transaction_id), (data, checksum), len(data) + DATA_BYTES)
+        self._data.put((partition, transaction_id), (data, checksum))
 
     def fed(self, partition: int, first: int, count: int) -> bytes:
         """Frames of a feed from a transaction on, without a gap, `count` at most; none where the first is not kept."""

@@ -75,6 +75,17 @@ def check_header(header: FrameHeader, magic: int, version: int, max_body: int, s
         raise FrameError(f"a body of {header.length} bytes; the longest accepted here has {max_body}")
 
 
+def body_length(data: Buffer, start: int, magic: int, version: int, max_body: int, shown: Buffer = b"") -> int:
+    """Bytes of the body of the frame that begins at `start`, whose 7 bytes of header are there.
+
+    Raises FrameError as `check_header`; no object is made for a header that is right.
+    """
+    found_magic, found_version, length = FRAME_HEADER.struct.unpack_from(data, start)
+    if found_magic != magic or found_version != version or not 0 <= length <= max_body:
+        check_header(FrameHeader(found_magic, found_version, length), magic, version, max_body, shown)
+    return int(length)
+
+
 def _looks(shown: Buffer) -> str:
     data = bytes(shown[:_SHOWN])
     if not data:
@@ -124,9 +135,7 @@ class FrameReader:
         """
         buffer = self._buffer
         while len(buffer) >= FRAME_HEADER.size:
-            header = decode_frame_header(buffer)
-            check_header(header, magic, version, self.max_body, buffer)
-            end = FRAME_HEADER.size + header.length
+            end = FRAME_HEADER.size + body_length(buffer, 0, magic, version, self.max_body, buffer)
             if len(buffer) < end:
                 return None
             with memoryview(buffer) as view:

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
 import pytest
 
+from tests.client.told_servers import Directory
 from tests.server.serving import QUICK, Serving, serving
 from tests.server.storing import LOG, PARTITION
 from waltzctl.engine.client.addresses import Address
@@ -21,37 +22,13 @@ from waltzctl.engine.client.log_connection import PORT, LogConnection
 from waltzctl.engine.client.log_transaction import Draft, Transaction
 from waltzctl.engine.client.partition_mount import SPENT_AT, ClientAheadError, ClientOptions
 from waltzctl.engine.errors import CorruptRecordError, DeadlineError, InvalidRequestError, RefusedError
-from waltzctl.engine.metadata.server_directory import PartitionServer, Told
+from waltzctl.engine.metadata.server_directory import PartitionServer
 from waltzctl.engine.server.client_port import ClientConnection
 from waltzctl.engine.server.served_partition import Append, Partition
 from waltzctl.formats.request_id import LAST_SEQUENCE
 from waltzctl.formats.wire import client as wire
 
 OPTIONS = ClientOptions(timeout=20.0, nudge=0.3, first_retry=0.01, longest_retry=0.05, not_ready=0.02)
-
-
-@dataclass
-class Directory:
-    """Who has the partition, as the test says."""
-
-    num_partitions: int = 2
-    servers: Mapping[int, PartitionServer] = field(default_factory=dict)
-    told: list[Told] = field(default_factory=list)
-    given: int = 100
-
-    async def client_id(self) -> int:
-        self.given += 1
-        return self.given
-
-    async def follow(self, told: Told) -> None:
-        self.told.append(told)
-        told(self.servers)
-        await asyncio.Event().wait()
-
-    def tell(self, servers: Mapping[int, PartitionServer]) -> None:
-        self.servers = servers
-        for told in self.told:
-            told(servers)
 
 
 @dataclass

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from tests.client.peers import Bodies, scripted
+from tests.client.told_servers import Directory
 from tests.server.storing import LOG
 from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.log_client import LogClient
 from waltzctl.engine.client.log_connection import PORT, LogConnection
 from waltzctl.engine.client.log_transaction import Draft, Transaction
 from waltzctl.engine.client.partition_mount import ClientOptions
-from waltzctl.engine.metadata.server_directory import PartitionServer, Told
+from waltzctl.engine.metadata.server_directory import PartitionServer
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.wire import client as wire
 from waltzctl.formats.wire.frame import Magic, keep_alive
 from waltzctl.formats.wire.hello import WALTZ_SERVER, Hello
 
-CLIENT, OTHER = 101, 7
+OTHER = 7
 
 
 @dataclass
@@ -63,22 +64,6 @@ class Server:
         assert self.appends.empty()
 
 
-@dataclass
-class Directory:
-    """Partition 0 is the scripted server's."""
-
-    at: Address
-    num_partitions: int = 1
-
-    async def client_id(self) -> int:
-        return CLIENT
-
-    async def follow(self, told: Told) -> None:
-        servers: Mapping[int, PartitionServer] = {0: PartitionServer(self.at.host, self.at.port, 1)}
-        told(servers)
-        await asyncio.Event().wait()
-
-
 def fed(transaction_id: int, request_id: RequestId) -> wire.FeedData:
     return wire.FeedData(request_id, transaction_id, 0)
 
@@ -100,7 +85,12 @@ def run(test: Callable[[Server, Appending], Awaitable[None]]) -> None:
         async with (
             asyncio.timeout(8.0),
             scripted(server.script) as at,
-            LogClient(Directory(at), connect, log=LOG, options=ClientOptions(timeout=10.0)) as client,
+            LogClient(
+                Directory(servers={0: PartitionServer(at.host, at.port, 1)}),
+                connect,
+                log=LOG,
+                options=ClientOptions(timeout=10.0),
+            ) as client,
         ):
             await test(server, lambda data: asyncio.ensure_future(client.append(0, Draft(data))))
 

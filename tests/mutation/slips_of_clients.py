@@ -119,9 +119,9 @@ CLIENTS: tuple[Slip, ...] = (
         "behind a keep-alive a transaction of a feed is taken for an answer",
     ),
     Slip(
-        "engine/server/client_port.py",
-        "or not 0 <= length <= longest:",
-        "or not 0 <= length <= longest + 1:",
+        "formats/wire/frame.py",
+        "or not 0 <= length <= max_body:",
+        "or not 0 <= length <= max_body + 1:",
         ("tests/server/test_client_port.py",),
         "a frame longer than agreed on is waited for",
     ),
