@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -10,8 +9,6 @@ if TYPE_CHECKING:
     import asyncio
 
 Result = TypeVar("Result")
-
-_YOUNG_OBJECTS = 20_000
 
 
 def loop_factory(wanted: bool) -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -33,20 +30,5 @@ def run_async(work: Coroutine[Any, Any, Result], *, with_uvloop: bool = False) -
     """
     import asyncio  # here, because --help needs none of it
 
-    before = gc.get_threshold()
-    if with_uvloop:
-        collect_seldom()
-    try:
-        with asyncio.Runner(loop_factory=loop_factory(with_uvloop)) as runner:
-            return runner.run(work)
-    finally:
-        gc.set_threshold(*before)
-
-
-def collect_seldom() -> None:
-    """Have Python look for cycles among 20,000 new objects at a time instead of 700.
-
-    Requests under way are thousands of objects without a cycle, and to look at them over and over took a quarter of a log
-    server's time.
-    """
-    gc.set_threshold(_YOUNG_OBJECTS, *gc.get_threshold()[1:])
+    with asyncio.Runner(loop_factory=loop_factory(with_uvloop)) as runner:
+        return runner.run(work)

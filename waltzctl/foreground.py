@@ -26,7 +26,7 @@ from waltzctl.engine.net.configuration import Configuration
 from waltzctl.engine.net.logs import LineStream, NodeLog, goes_to_journal
 from waltzctl.engine.net.notify import Notifier
 from waltzctl.engine.net.tls_options import TlsOptions
-from waltzctl.event_loop import collect_seldom, loop_factory
+from waltzctl.event_loop import loop_factory
 from waltzctl.exit_status import ExitStatus
 from waltzctl.options import Format
 from waltzctl.outcome import say
@@ -312,7 +312,6 @@ def prepare_process() -> None:
     import resource
 
     sys.setswitchinterval(SWITCH_INTERVAL)
-    collect_seldom()
     with contextlib.suppress(OSError, AttributeError):  # a C library without this call has no such settings
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_M_MMAP_THRESHOLD, BIG_BLOCK)
