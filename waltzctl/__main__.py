@@ -14,8 +14,8 @@ import threading
 from collections.abc import Sequence
 
 _YOUNG_OBJECTS = 20_000
-"""New objects among which Python looks for cycles, instead of 700: requests under way are thousands without one, and to look at them
-over and over took a quarter of a log server's time.
+"""New objects among which Python looks for cycles, instead of 700: requests under way are thousands without one, and to look at
+them over and over took a quarter of a log server's time.
 """
 
 
