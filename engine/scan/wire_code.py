@@ -34,6 +34,12 @@ class Loops(Protocol):
     def to_list(self, state: State, buffer: Any, out: Any, *, brief: bool) -> int:
         """Run `engine.scan.wire_loops.to_list`.  Returns a Verdict."""
 
+    def take_appends(self, state: State, buffer: Any, runs: Table, places: Table, out: Any) -> None:
+        """Run `engine.scan.client_loops.take_appends`; `runs` has ROWS rows, `places` one word more."""
+
+    def number_records(self, state: State, records: bytearray, feed: bytes, out: bytearray) -> int:
+        """Run `engine.scan.client_loops.number_records`.  Returns a Verdict."""
+
 
 _ready: Loops = INTERPRETED
 _looked = False

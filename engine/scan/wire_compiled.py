@@ -28,7 +28,9 @@ _SOURCES = (
     "crc_kernel.py",
     "compiled.py",
     "wire_layout.py",
+    "wire_memory.py",
     "wire_loops.py",
+    "client_loops.py",
     "wire_native.py",
     "wire_compiled.py",
 )
@@ -37,6 +39,8 @@ _ARGUMENTS: Mapping[str, tuple[int, int]] = {
     "encode": (4, 0),
     "encode_groups": (5, 0),
     "to_list": (2, 1),
+    "take_appends": (4, 0),
+    "number_records": (3, 0),
 }
 """How many pointers, and words, each loop takes behind its state."""
 _loaded: dict[str, CompiledLoops] = {}
@@ -114,6 +118,14 @@ class CompiledLoops:
     def to_list(self, state: State, buffer: Any, out: Any, *, brief: bool) -> int:
         """See `engine.scan.wire_code.Loops.to_list`."""
         return self._run("to_list", state, _pointer(buffer), _pointer(out), int(brief))
+
+    def take_appends(self, state: State, buffer: Any, runs: Table, places: Table, out: Any) -> None:
+        """See `engine.scan.wire_code.Loops.take_appends`."""
+        self._run("take_appends", state, _pointer(buffer), _pointer(runs), _pointer(places), _pointer(out))
+
+    def number_records(self, state: State, records: bytearray, feed: bytes, out: bytearray) -> int:
+        """See `engine.scan.wire_code.Loops.number_records`."""
+        return self._run("number_records", state, _pointer(records), _pointer(feed), _pointer(out))
 
 
 def _kind(way: str) -> str:

@@ -9,6 +9,10 @@ from construct import Struct
 from waltzctl.engine.scan import kernel
 from waltzctl.formats.schema import compile_schema
 from waltzctl.formats.segment import CHECKSUM, RECORD_HEADER, RECORD_OVERHEAD
+from waltzctl.formats.wire.client import APPEND_FRONT
+from waltzctl.formats.wire.client import AppendRequest as ClientAppend
+from waltzctl.formats.wire.feed_frames import FEED_FRAME as FEED_SIZE
+from waltzctl.formats.wire.feed_frames import FEED_FRAME_SCHEMA
 from waltzctl.formats.wire.frame import FRAME_HEADER
 from waltzctl.formats.wire.primitives import COUNT as COUNT_FIELD
 from waltzctl.formats.wire.records import WIRE_RECORD_HEAD, WIRE_RECORD_HEADER
@@ -41,6 +45,26 @@ DISK_OVERHEAD = RECORD_OVERHEAD
 BRIEF = WIRE_RECORD_HEADER.size
 """Bytes of a record header in a list: what stands in front of the data length."""
 
+CLIENT_APPEND = ClientAppend.TYPE
+CLIENT_TYPE_AT = APPEND_FRONT.offset_of("type")
+CLIENT_REQUEST_AT = APPEND_FRONT.offset_of("request_id")
+CLIENT_AT = APPEND_FRONT.offset_of("request_id.client")
+CLIENT_PARTITION_AT = APPEND_FRONT.offset_of("request_id.partition")
+CLIENT_MARK_AT = APPEND_FRONT.offset_of("client_high_water_mark")
+CLIENT_LOCKS_AT = APPEND_FRONT.size
+"""Where the lists of locks of a client's append begin."""
+REQUEST_AT = WIRE_RECORD_HEAD.offset_of("request_id")
+REQUEST_SIZE = WIRE_RECORD_HEAD.size_of("request_id")
+REST_AT = WIRE_RECORD_HEAD.offset_of("header")
+"""Where the part of a record begins that stands behind the locks of a client's append as it is: header, data, checksum."""
+REST_LENGTH_AT = DATA_LENGTH_AT - REST_AT
+REST_HEAD = HEAD - REST_AT
+FEED_FRAME = FEED_SIZE
+FEED_REQUEST_AT = FEED_FRAME_SCHEMA.offset_of("request_id")
+FEED_ID_AT = FEED_FRAME_SCHEMA.offset_of("transaction_id")
+FEED_HEADER_AT = FEED_FRAME_SCHEMA.offset_of("header")
+ID_SIZE = WIRE_RECORD_HEAD.size_of("transaction_id")
+
 
 def _check_layouts() -> None:
     """The head of a record is copied as it is: the first fields on disk must be those on the wire."""
@@ -49,6 +73,16 @@ def _check_layouts() -> None:
     assert BRIEF == DATA_LENGTH_AT, "a record header is not what stands in front of the data length"
     assert RECORD_HEADER.offset_of("data_checksum") == HEAD, "the data's checksum does not follow on disk"
     assert DISK_HEAD == HEAD + WORD, "something else stands in front of the data on disk"
+    behind = [field.name for field in ClientAppend.FIELDS.subcons[-3:]]
+    assert behind == ["header", "data", "checksum"], "an append of a client does not end like a record"
+    assert REST_AT == REQUEST_AT + REQUEST_SIZE == ID_SIZE + REQUEST_SIZE, (
+        "a record does not begin with id and request id"
+    )
+    assert FEED_REQUEST_AT + REQUEST_SIZE == FEED_ID_AT, (
+        "a frame of a feed has the id elsewhere than behind the request id"
+    )
+    assert FEED_ID_AT + ID_SIZE == FEED_HEADER_AT, "a frame of a feed has the header elsewhere than behind the id"
+    assert FEED_HEADER_AT + WORD == FEED_FRAME, "a frame of a feed does not end with the header"
 
 
 _check_layouts()
@@ -91,14 +125,21 @@ class Word(enum.IntEnum):
     """In, of the loop over append requests: the row that it begins with."""
     GROUPS = 16
     """In, of the loop over groups of append requests: how many there are."""
+    LISTS = 17
+    """In, of the loop over appends of clients: lists of locks that an append has in this version of the protocol."""
+    MOST_LOCKS = 18
+    """In, of the same: bound for each of the lists."""
+    RUNS = 19
+    """Out, of the same: rows of runs filled."""
 
 
-WORDS = 17
+WORDS = 20
 TABLES, FUNCTION, RESULT = int(Word.TABLES), int(Word.FUNCTION), int(Word.RESULT)
 POSITION, FILLED, ROWS, TAKEN = int(Word.POSITION), int(Word.FILLED), int(Word.ROWS), int(Word.TAKEN)
 MAGIC, VERSION, LONGEST, NEEDED = int(Word.MAGIC), int(Word.VERSION), int(Word.LONGEST), int(Word.NEEDED)
 EXPECTED, RECORDS, BYTES, FOUND = int(Word.EXPECTED), int(Word.RECORDS), int(Word.BYTES), int(Word.FOUND)
 ROW, GROUPS = int(Word.ROW), int(Word.GROUPS)
+LISTS, MOST_LOCKS, RUNS = int(Word.LISTS), int(Word.MOST_LOCKS), int(Word.RUNS)
 
 
 class FrameColumn(enum.IntEnum):
@@ -144,6 +185,26 @@ GROUP_COLUMNS = len(GroupColumn)
 STOP_COLUMN, EXPECTED_COLUMN = int(GroupColumn.STOP), int(GroupColumn.EXPECTED)
 VERDICT_COLUMN, RECORDS_END_COLUMN = int(GroupColumn.VERDICT), int(GroupColumn.RECORDS)
 BYTES_END_COLUMN = int(GroupColumn.BYTES)
+
+
+class RunColumn(enum.IntEnum):
+    """Columns of a table of runs: consecutive appends of one client to one partition, or a single one that has locks."""
+
+    STOP = 0
+    """Appends up to the end of this run, those of the runs in front of it included."""
+    CLIENT = 1
+    PARTITION = 2
+    MARK = 3
+    """The client's high-water mark in the first of them."""
+    LOCKS = 4
+    """How many locks the append has; 0: none in the whole run."""
+    LOCKS_AT = 5
+    """Offset in the buffer of its lists of locks."""
+
+
+RUN_COLUMNS = len(RunColumn)
+RUN_STOP, RUN_CLIENT, RUN_PARTITION = int(RunColumn.STOP), int(RunColumn.CLIENT), int(RunColumn.PARTITION)
+RUN_MARK, RUN_LOCKS, RUN_LOCKS_AT = int(RunColumn.MARK), int(RunColumn.LOCKS), int(RunColumn.LOCKS_AT)
 
 
 class SplitStatus(enum.IntEnum):

@@ -1,8 +1,8 @@
 """The loops over wire data: frames in a receive buffer, append requests to disk records, disk records to a list's records.
 
-Each loop is written once.  As they stand here they run interpreted, on the primitives of this module; `engine.scan.wire_native`
-takes the same code objects, puts machine-level primitives of the same names in their place and compiles them.  Places come
-from the compiled schemas of the formats.
+Each loop is written once.  As they stand here they run interpreted, on the primitives of `engine.scan.wire_memory`;
+`engine.scan.wire_native` takes the same code objects, puts machine-level primitives of the same names in their place and compiles
+them.  Places come from the compiled schemas of the formats.
 
 A loop believes nothing: not the table it is given (it may describe another buffer), not a count, not a length.  Each is
 compared with what is there before anything is read through it, by subtracting, so that nothing overflows.  Where a loop passes
@@ -11,14 +11,13 @@ over a frame twice, the second pass works with the places that the first one not
 
 from __future__ import annotations
 
-import struct
 from array import array
-from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from waltzctl.engine.scan.client_loops import number_records, take_appends
 from waltzctl.engine.scan.wire_layout import (
     APPEND_HEAD,
     APPEND_LEAST,
@@ -35,7 +34,6 @@ from waltzctl.engine.scan.wire_layout import (
     BYTES,
     BYTES_END_COLUMN,
     COLUMNS,
-    COUNT,
     DATA_LENGTH_AT,
     DISK_HEAD,
     DISK_OVERHEAD,
@@ -66,6 +64,8 @@ from waltzctl.engine.scan.wire_layout import (
     RECORDS_END_COLUMN,
     ROW,
     ROWS,
+    RUN_COLUMNS,
+    RUNS,
     SEQUENCE_AT,
     SEQUENCE_COLUMN,
     SESSION_AT,
@@ -83,11 +83,19 @@ from waltzctl.engine.scan.wire_layout import (
     WORD,
     WORDS,
 )
-from waltzctl.formats.checksums import crc32, multiply, shift_operator
-from waltzctl.formats.segment import CHECKSUM
-from waltzctl.formats.wire.frame import FRAME_HEADER
-from waltzctl.formats.wire.records import WIRE_RECORD_HEAD
-from waltzctl.formats.wire.storage import PREFIX
+from waltzctl.engine.scan.wire_memory import (
+    byte_at,
+    checksum,
+    copy,
+    get,
+    half_at,
+    joined,
+    long_at,
+    put,
+    put_word,
+    unsigned_at,
+    word_at,
+)
 
 # --- the loops --------------------------------------------------------------------------------------------------------
 
@@ -325,76 +333,6 @@ def to_list(state: Any, memory: Any, out: Any, brief: Any) -> int:
     return status
 
 
-# --- primitives of the interpreted loops; the compiled ones have their own of the same names --------------------------
-
-_byte = struct.Struct(">" + PREFIX.fields[0].code).unpack_from
-_half = struct.Struct(">" + FRAME_HEADER.fields[1].code).unpack_from
-_word = COUNT.struct.unpack_from
-_unsigned = CHECKSUM.struct.unpack_from
-_long = struct.Struct(">" + WIRE_RECORD_HEAD.fields[0].code).unpack_from
-_put_word = CHECKSUM.struct.pack_into
-_TWO_PASSES = 16 << 10
-"""Data of fewer bytes is passed over twice: cheaper, interpreted, than joining two checksums."""
-_shift = lru_cache(maxsize=64)(shift_operator)
-
-
-def get(words: Any, place: int) -> int:
-    """A 64-bit word of a state, a table or a list of offsets."""
-    return words[place]  # type: ignore[no-any-return]
-
-
-def put(words: Any, place: int, value: int) -> None:
-    """Set a 64-bit word."""
-    words[place] = value
-
-
-def byte_at(memory: Any, position: int) -> int:
-    """An unsigned byte."""
-    return _byte(memory, position)[0]  # type: ignore[no-any-return]
-
-
-def half_at(memory: Any, position: int) -> int:
-    """A signed 16-bit integer."""
-    return _half(memory, position)[0]  # type: ignore[no-any-return]
-
-
-def word_at(memory: Any, position: int) -> int:
-    """A signed 32-bit integer."""
-    return _word(memory, position)[0]  # type: ignore[no-any-return]
-
-
-def unsigned_at(memory: Any, position: int) -> int:
-    """An unsigned 32-bit integer."""
-    return _unsigned(memory, position)[0]  # type: ignore[no-any-return]
-
-
-def long_at(memory: Any, position: int) -> int:
-    """A signed 64-bit integer."""
-    return _long(memory, position)[0]  # type: ignore[no-any-return]
-
-
-def put_word(memory: Any, position: int, value: int) -> None:
-    """Store an unsigned 32-bit integer."""
-    _put_word(memory, position, value)
-
-
-def copy(target: Any, at: int, source: Any, position: int, length: int) -> None:
-    """Copy bytes from one buffer to another."""
-    target[at : at + length] = source[position : position + length]
-
-
-def checksum(state: Any, value: int, memory: Any, position: int, length: int) -> int:
-    """CRC-32 of bytes; `value` is the checksum of what stands before them."""
-    return crc32(memory[position : position + length], value)
-
-
-def joined(state: Any, first: int, second: int, memory: Any, position: int, length: int) -> int:
-    """CRC-32 of two pieces from that of each; the second one's bytes stand in `memory`."""
-    if length < _TWO_PASSES:
-        return crc32(memory[position : position + length], first)
-    return multiply(_shift(length), first) ^ second
-
-
 # --- running them -----------------------------------------------------------------------------------------------------
 
 Table = npt.NDArray[np.int64]
@@ -441,6 +379,17 @@ class InterpretedLoops:
     def to_list(self, state: State, buffer: Any, out: npt.NDArray[np.uint8], *, brief: bool) -> int:
         """Run `to_list`."""
         return to_list(state, memoryview(buffer), out.data, int(brief))
+
+    def take_appends(self, state: State, buffer: Any, runs: Table, places: Table, out: npt.NDArray[np.uint8]) -> None:
+        """Run `engine.scan.client_loops.take_appends`; `runs` has ROWS rows, `places` one word more."""
+        cells, begins = [0] * runs.size, [0] * len(places)
+        take_appends(state, memoryview(buffer), cells, begins, out.data)
+        runs[: state[RUNS]] = np.array(cells[: state[RUNS] * RUN_COLUMNS], np.int64).reshape(-1, RUN_COLUMNS)
+        places[: state[TAKEN] + 1] = begins[: state[TAKEN] + 1]
+
+    def number_records(self, state: State, records: bytearray, feed: Any, out: bytearray) -> int:
+        """Run `engine.scan.client_loops.number_records`; `feed` is what every frame of a feed begins with."""
+        return number_records(state, memoryview(records), memoryview(feed), memoryview(out))
 
 
 INTERPRETED = InterpretedLoops()

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, call-arg"
-"""The compiled wire loops: primitives for `engine.scan.wire_loops`, and their translation to LLVM's language.
+"""The compiled wire loops: primitives for `engine.scan.wire_loops` and `client_loops`, and their translation to LLVM's language.
 
 Importing this module imports numba.  The loops are the same code objects as the interpreted ones, with the names that they call
 bound to the primitives here.
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from waltzctl.engine.scan import wire_layout, wire_loops
+from waltzctl.engine.scan import client_loops, wire_layout, wire_loops
 from waltzctl.engine.scan.crc_kernel import AT_POWERS, LENGTHS
 from waltzctl.engine.scan.machine import (
     copy_bytes,
@@ -124,5 +124,7 @@ def translate(kind: str) -> dict[str, str]:
         "encode": (wire_loops.encode, 5),
         "encode_groups": (wire_loops.encode_groups, 6),
         "to_list": (wire_loops.to_list, 4),
+        "take_appends": (client_loops.take_appends, 5),
+        "number_records": (client_loops.number_records, 4),
     }
     return {name: text_of(bind(loop, names, __name__), count) for name, (loop, count) in loops.items()}

@@ -11,32 +11,43 @@ from waltzctl.engine.scan.wire_layout import (
     APPEND_TYPE,
     BYTES,
     BYTES_END_COLUMN,
+    CLIENT_LOCKS_AT,
     COLUMNS,
     COUNT,
+    DATA_LENGTH_AT,
     DISK_HEAD,
     EXPECTED,
     EXPECTED_COLUMN,
+    FEED_FRAME,
+    FEED_REQUEST_AT,
     FILLED,
     FUNCTION,
     GROUP_COLUMNS,
     GROUPS,
     HEAD,
+    LISTS,
     LONGEST,
     MAGIC,
+    MOST_LOCKS,
     POSITION,
     RECORDS_COLUMN,
     RECORDS_END_COLUMN,
     RESULT,
     ROWS,
+    RUN_COLUMNS,
+    RUNS,
     STOP_COLUMN,
     TABLES,
+    TAKEN,
     VERSION,
     WORD,
 )
 from waltzctl.engine.scan.wire_loops import State, new_state
 from waltzctl.formats.checksums import crc32
+from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import CHECKSUM
-from waltzctl.formats.wire.frame import FRAME_HEADER
+from waltzctl.formats.wire.client import AppendRequest, encode
+from waltzctl.formats.wire.frame import FRAME_HEADER, Magic
 from waltzctl.formats.wire.storage import PREFIX
 
 if TYPE_CHECKING:
@@ -46,6 +57,7 @@ _LENGTHS = (0, 1, 3, 4, 7, 8, 31, 32, 33, 63, 64, 65, 100, 255, 511, 512, 513, 1
 _LETTER, _VERSION = 0x53, 1
 _IN_FRAMES = (0, 2, 4, 6, 7, 40, 60, 65, 97, 220, -1, -3, -9000)
 _ON_DISK = (0, 7, 29, 33, 36, 50, -1, -8000, -12000)
+_IN_APPENDS = (0, 1, 2, 6, 7, 8, 14, 20, 32, 35, 36, 39, 44, 47, 60, 95, 96, 130, 400, 500, 520)
 """Places of what is made up that are damaged, one after the other."""
 
 
@@ -106,7 +118,81 @@ def answers(loops: Loops) -> list[Any]:
     _list(loops, disk[:-1], False, told)
     _list(loops, disk, False, told, max(_LENGTHS) - 1)
     _list(loops, _of_other_data(), False, told)
+    _answers_to_clients(loops, told)
     return told
+
+
+def _answers_to_clients(loops: Loops, told: list[Any]) -> None:
+    """Appends in three versions of the protocol, each damaged in turn, cut, and under bounds; records with and without ids."""
+    for version in (0, 1, 2):
+        frames = [_client_append(number, version) for number in range(len(_LENGTHS))]
+        frames.insert(5, FRAME_HEADER.struct.pack(Magic.CLIENT, version, 0))
+        good = b"".join(frames)
+        for rows in (1, 4, 64):
+            _take(loops, good, version, rows, told)
+        for place in _IN_APPENDS:
+            data = bytearray(good)
+            data[place] ^= 4
+            _take(loops, data, version, 64, told)
+        for count in (3, -1, 1 << 30):
+            _take(loops, _with_locks(frames[1], count), version, 64, told)
+        _take(loops, good[:-1], version, 64, told)
+        _take(loops, good, version, 64, told, longest=4200)
+        _take(loops, good, version, 64, told, most_locks=1)
+    records = b"".join(_wire_record(0, length) for length in _LENGTHS)
+    for first in (0, 77, 1 << 40):
+        _number(loops, bytearray(records), len(_LENGTHS), first, told)
+    for wrong in (records[:-1], records[:HEAD] + b"\xff" + records[HEAD + 1 :], _longer(records)):
+        _number(loops, bytearray(wrong), len(_LENGTHS), 5, told)
+
+
+def _client_append(number: int, version: int) -> bytes:
+    """One of two clients and two partitions; every fifth one has locks."""
+    data = bytes(place * 7 & 0xFF for place in range(_LENGTHS[number]))
+    request_id = RequestId(number // 3 % 2, -5, number // 4 % 2, number)
+    locks = ((1, -2, 3)[: 1 + number // 5 % 3],) * (version + 1) if number % 5 == 4 else ()
+    return encode(AppendRequest(request_id, number - 3, 70 - number, data, crc32(data), *locks), version)
+
+
+def _with_locks(frame: bytes, count: int) -> bytes:
+    """An append that says that its first list of locks has so many."""
+    changed = bytearray(frame)
+    COUNT.struct.pack_into(changed, FRAME_HEADER.size + CLIENT_LOCKS_AT, count)
+    return bytes(changed)
+
+
+def _longer(records: bytes) -> bytes:
+    """The first record says that its data goes beyond all that is there."""
+    changed = bytearray(records)
+    COUNT.struct.pack_into(changed, DATA_LENGTH_AT, len(records))
+    return bytes(changed)
+
+
+def _take(
+    loops: Loops,
+    data: bytes | bytearray,
+    version: int,
+    rows: int,
+    told: list[Any],
+    longest: int = 100_000,
+    most_locks: int = 100,
+) -> None:
+    state = new_state()
+    state[FILLED], state[ROWS], state[LONGEST], state[MAGIC] = len(data), rows, longest, Magic.CLIENT
+    state[VERSION], state[LISTS], state[MOST_LOCKS] = version, version + 1, most_locks
+    runs, places = np.zeros((rows, RUN_COLUMNS), np.int64), np.zeros(rows + 1, np.int64)
+    out = np.zeros(len(data), np.uint8)
+    loops.take_appends(state, data, runs, places, out)
+    found = runs[: state[RUNS]].tolist(), places[: state[TAKEN] + 1].tolist(), out[: state[BYTES]].tobytes()
+    told.append((_words(state), *found))
+
+
+def _number(loops: Loops, records: bytearray, rows: int, first: int, told: list[Any]) -> None:
+    state = new_state()
+    state[FILLED], state[ROWS], state[EXPECTED] = len(records), rows, first
+    out = bytearray(rows * FEED_FRAME)
+    status = loops.number_records(state, records, bytes(range(FEED_REQUEST_AT)), out)
+    told.append((status, _words(state), bytes(records), bytes(out)))
 
 
 def _split(loops: Loops, data: bytes | bytearray, rows: int, told: list[Any]) -> Any:

@@ -19,6 +19,7 @@ from waltzctl.engine.errors import WaltzError
 from waltzctl.engine.net.connection import HEADER, Connection, Received
 from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.net.port import Port
+from waltzctl.engine.scan.client_appends import AppendTaker
 from waltzctl.engine.server.locks import NO_LOCKS, Locks
 from waltzctl.engine.server.served_partition import Append, Partition
 from waltzctl.engine.server.store_partition import PartitionClosedError
@@ -52,6 +53,7 @@ class ClientPort(Port):
     ) -> None:
         """`partitions`: those that are served here now; whoever owns the mapping changes it."""
         self.partitions, self.answers = partitions, answers
+        self.appends = AppendTaker()
         super().__init__(limits=limits, log=log, memory=limits.memory)
 
     def _follow_limits(self) -> None:
@@ -111,6 +113,11 @@ class ClientConnection(Connection):
             behind = start + HEADER + length
             if behind > end:
                 return start, HEADER + length
+            if length and received[start + HEADER] == wire.AppendRequest.TYPE:
+                taken = self._appends(received, start, end)
+                if taken > start:
+                    start = taken
+                    continue
             if length:
                 self._message(bytes(received[start + HEADER : behind]))
                 if self._closing:
@@ -219,22 +226,34 @@ class ClientConnection(Connection):
 
     # ---- appends and data ----------------------------------------------------------------------------------------------
 
+    def _appends(self, received: Received, start: int, end: int) -> int:
+        """Hand over the appends that are next, as many as are whole and right; where they end."""
+        assert self.version is not None
+        taker = self._client_port.appends
+        found, behind = taker.take(received, start, end, self.version, self._max_body, self._limits)
+        for one in found:
+            partition = self._client_port.partitions.get(one.partition)
+            if partition is None or not partition.is_registered(one.client, self):
+                continue
+            locks = NO_LOCKS if one.locks is None else Locks(*one.locks)
+            self._begin(len(one.records), len(one.records.data))
+            partition.append(Append(one.records, self, locks, one.client_high_water_mark, self._heard))
+        return behind
+
     def _append(self, request: wire.AppendRequest) -> None:
-        if not request.data_ok:
-            self._port.complain(f"{self.peer}: closed: append {request.request_id}: the data's checksum is wrong")
-            self.close()
-            return
-        partition = self._mine(request.request_id)
-        if partition is None:
-            return
+        """One that `_appends` did not take though it can be read."""
+        self._port.complain(f"{self.peer}: closed: append {request.request_id}: the data's checksum is wrong")
+        self.close()
 
-        def refused(transaction_id: int) -> None:
-            if not self._lost:
-                self._say(wire.LockFailure(request.request_id, transaction_id))
-                self.send()
+    def refused(self, request_id: RequestId, transaction_id: int) -> None:
+        """See `engine.server.served_partition.Appender`."""
+        if not self._lost:
+            self._say(wire.LockFailure(request_id, transaction_id))
+            self.send()
 
-        locks = request.write_locks, request.read_locks, request.append_locks
-        partition.append(Append(request, Locks(*locks) if any(locks) else NO_LOCKS, refused, self._heard))
+    def over(self, count: int, size: int) -> None:
+        """See `engine.server.served_partition.Appender`."""
+        self._done(count, size)
 
     def _flush(self, request: wire.FlushRequest) -> None:
         partition = self._partition(request.request_id)

@@ -20,35 +20,33 @@ from waltzctl.engine.errors import DivergedReplicaError, PeerError, RemoteError,
 from waltzctl.engine.quorum import recovery_actions, recovery_events
 from waltzctl.engine.server.server_settings import SessionOptions
 from waltzctl.engine.server.storage_nodes import Storage, StorageNodes
-from waltzctl.formats.wire.records import WireRecord, pack_records
+from waltzctl.formats.wire.records import PackedRecords, WireRecord
 
 
 @dataclass(slots=True)
 class SentBatch:
-    """Records that are appended together; `committed`: done with the id of the last one.  `voters`: who has written them."""
+    """Records that are appended together, the first of them transaction `first`.
 
-    records: tuple[WireRecord, ...]
+    `committed`: done with the id of the last one.  `voters`: who has written them.
+    """
+
+    first: int
+    records: PackedRecords
     committed: asyncio.Future[int]
     voters: set[str] = field(default_factory=set)
-    _packed: bytes = b""
 
-    def packed_from(self, transaction_id: int) -> tuple[int, bytes]:
-        """The records from a transaction on: how many, and as they are sent.  All of them are packed once for all replicas."""
-        if transaction_id > self.first:
-            rest = self.records[transaction_id - self.first :]
-            return len(rest), pack_records(rest)
-        self._packed = self._packed or pack_records(self.records)
-        return len(self.records), self._packed
-
-    @property
-    def first(self) -> int:
-        """The id of the first record."""
-        return self.records[0].transaction_id
+    def records_from(self, transaction_id: int) -> PackedRecords:
+        """The records from a transaction on."""
+        return (
+            self.records.part(transaction_id - self.first, len(self.records))
+            if transaction_id > self.first
+            else self.records
+        )
 
     @property
     def last(self) -> int:
-        """The id of the last one."""
-        return self.records[-1].transaction_id
+        """The id of the last record."""
+        return self.first + len(self.records) - 1
 
 
 class StoreSessionView(Protocol):
@@ -247,8 +245,10 @@ class ReplicaSession:
                     session.spawn(self._copy(self._era))
                 return
             assert self._storage is not None, "it takes part"
-            count, records = batch.packed_from(self._sent + 1)
-            written = self._storage.start_append_encoded(session.session_id, session.partition, count, records)
+            records = batch.records_from(self._sent + 1)
+            written = self._storage.start_append_encoded(
+                session.session_id, session.partition, len(records), records.data
+            )
             self._sent = batch.last
             self._in_flight += 1
             session.spawn(self._acknowledged(written, self._sent, self._era))

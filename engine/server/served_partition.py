@@ -18,36 +18,55 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from waltzctl.engine.errors import StoreSessionClosedError
-from waltzctl.engine.server.locks import Locks, LockTable
+from waltzctl.engine.scan.client_appends import Batch, numbered
+from waltzctl.engine.server.locks import NO_LOCKS, Locks, LockTable
 from waltzctl.engine.server.server_metrics import ServerPartitionMetrics, ServerPartitionReading
 from waltzctl.engine.server.server_settings import CacheOptions, PartitionOptions
 from waltzctl.engine.server.store_partition import PartitionClosedError, StorePartition
 from waltzctl.engine.server.store_session import StoreSession
 from waltzctl.engine.server.transaction_cache import CHUNK, TransactionCache
 from waltzctl.formats.request_id import RequestId
-from waltzctl.formats.wire.client import UNKNOWN_HIGH_WATER_MARK, AppendRequest
+from waltzctl.formats.wire.client import UNKNOWN_HIGH_WATER_MARK
 from waltzctl.formats.wire.feed_frames import FEED_FRAME, feed_frames
-from waltzctl.formats.wire.records import WireRecord
+from waltzctl.formats.wire.records import PackedRecords, sent_data
+
+
+class Appender(Protocol):
+    """Who appends."""
+
+    def refused(self, request_id: RequestId, transaction_id: int) -> None:
+        """A lock is in an append's way: this transaction, or an earlier one, wrote under it."""
+
+    def over(self, count: int, size: int) -> None:
+        """So many appends, records of together `size` bytes, are committed, refused, or will not be decided here."""
 
 
 @dataclass(slots=True)
 class Append:
-    """One append, its data's checksum verified.
+    """Appends that came together, their data's checksums verified, as records without ids; a single one where it has locks.
 
-    `refused`: called with the conflicting transaction when a lock is in the way.  `arrived`: when it came, in the loop's time.
-    `lost`: in how many sessions it was sent and is not in the log.
+    `arrived`: when they came, in the loop's time.  `lost`: in how many sessions they were sent and are not in the log.
     """
 
-    request: AppendRequest
-    locks: Locks
-    refused: Callable[[int], None]
+    records: PackedRecords
+    client: Appender
+    locks: Locks = NO_LOCKS
+    client_high_water_mark: int = UNKNOWN_HIGH_WATER_MARK
     arrived: float = 0.0
     lost: int = 0
+
+    def part(self, first: int, stop: int) -> Append:
+        """Some of them, counted from 0."""
+        return replace(self, records=self.records.part(first, stop))
+
+    def over(self) -> None:
+        """Nothing more will become of them here."""
+        self.client.over(len(self.records), len(self.records.data))
 
 
 _SESSIONS = 3
@@ -116,8 +135,8 @@ class Partition:
             state.generation,
             state.session_id,
             self.high_water_mark,
-            len(self._queue),
-            len(self._pending),
+            sum(len(item.records) if isinstance(item, Append) else 1 for item in self._queue),
+            sum(len(item.records) for _, item in self._pending),
             state.waits_for,
             seconds,
             state.nodes,
@@ -133,10 +152,13 @@ class Partition:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.store.close()
-        for item in self._queue:
-            if isinstance(item, _Flush) and not item.done.done():
+        for item in (*(one for _, one in self._pending), *self._queue):
+            if isinstance(item, Append):
+                item.over()
+            elif not item.done.done():
                 item.done.set_exception(PartitionClosedError(f"partition {self.number} is closed on this server"))
                 item.done.exception()
+        self._pending.clear()
         self._queue.clear()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -171,7 +193,7 @@ class Partition:
     # ---- appending -----------------------------------------------------------------------------------------------------
 
     def append(self, request: Append) -> None:
-        """Queue an append."""
+        """Queue appends."""
         self._queue.append(request)
         self._work.set()
 
@@ -215,9 +237,10 @@ class Partition:
 
     def _send(self, session: StoreSession) -> bool:
         """One step: a batch, or a flush; False when there is nothing to do before something is decided or queued."""
-        batch: list[WireRecord] = []
+        batch: list[Append] = []
+        room, first = self.options.batch, session.next_transaction_id
         assert self._locks is not None
-        while self._queue and len(batch) < self.options.batch and self._batches < self.options.in_flight:
+        while self._queue and room and self._batches < self.options.in_flight:
             item = self._queue[0]
             if isinstance(item, _Flush):
                 if batch or self._pending:
@@ -233,23 +256,27 @@ class Partition:
                 self._locks.reset(self.high_water_mark)
                 continue
             self._queue.popleft()
-            if item.locks and (written := self._locks.last_written(item.locks)) > item.request.client_high_water_mark:
+            if item.locks and (written := self._locks.last_written(item.locks)) > item.client_high_water_mark:
                 self._locks.give_up(item.locks)
                 self.metrics.rejected.mark()
-                item.refused(written)
+                item.client.refused(item.records.request_id(0), written)
+                item.over()
                 continue
-            transaction_id = session.next_transaction_id + len(batch)
-            one = item.request
-            batch.append(WireRecord(transaction_id, one.request_id, one.header, one.data, one.checksum))
-            self._pending.append((transaction_id, item))
+            if (count := len(item.records)) > room:
+                self._queue.appendleft(item.part(room, count))
+                item = item.part(0, room)
+            self._pending.append((first + self.options.batch - room, item))
+            batch.append(item)
+            room -= len(item.records)
         if not batch:
             return False
         self._batches += 1
-        committed = session.append(batch)
-        committed.add_done_callback(lambda future: self._decided(future, batch[-1].transaction_id))
+        sent = numbered([one.records for one in batch], first)
+        committed = session.append(sent.records)
+        committed.add_done_callback(lambda future: self._decided(future, sent))
         return True
 
-    def _decided(self, committed: asyncio.Future[int], last: int) -> None:
+    def _decided(self, committed: asyncio.Future[int], batch: Batch) -> None:
         """A batch is committed; what a session leaves undecided waits for the next one."""
         if committed.cancelled() or committed.exception() is not None:
             return
@@ -257,22 +284,24 @@ class Partition:
         before = self.high_water_mark
         arrived = self._pending[0][1].arrived if self._pending else 0.0
         decided = list[tuple[int, Append]]()
-        while self._pending and self._pending[0][0] <= last:
+        while self._pending and self._pending[0][0] <= batch.last:
             decided.append(self._pending.popleft())
-        self._commit(decided)
+        self._commit(decided, batch)
         count = self.high_water_mark - before
         self.metrics.committed.mark(count)
         self.metrics.latency.update(self._time() - arrived, count)  # of the batch's oldest; they arrived together
         self._wake()
 
-    def _commit(self, committed: Sequence[tuple[int, Append]]) -> None:
-        """Appends that are these transactions now."""
+    def _commit(self, appends: Sequence[tuple[int, Append]], batch: Batch) -> None:
+        """Appends, each with the id of its first one, that are the transactions of a batch now."""
         assert self._locks is not None
-        for transaction_id, item in committed:
+        for transaction_id, item in appends:
             if item.locks:
                 self._locks.commit(item.locks, transaction_id)
-            self.high_water_mark = transaction_id
-        self._cache.put(self.number, [(transaction_id, item.request) for transaction_id, item in committed])
+        self.high_water_mark = batch.last
+        self._cache.put(self.number, batch)
+        for _, item in appends:
+            item.over()
 
     def _wake(self) -> None:
         self._work.set()
@@ -293,15 +322,19 @@ class Partition:
                     position = header.transaction_id + 1
             others, again = False, list[Append]()
             while self._pending:
-                transaction_id, item = self._pending.popleft()
-                if not others and written.get(transaction_id) == item.request.request_id:
-                    self._commit([(transaction_id, item)])
-                else:
+                first, item = self._pending.popleft()
+                for place in range(len(item.records)):
+                    transaction_id, one = first + place, item.part(place, place + 1)
+                    if not others and written.get(transaction_id) == one.records.request_id(0):
+                        self._commit([(transaction_id, one)], numbered([one.records], transaction_id))
+                        continue
                     others = others or transaction_id in written
-                    self._locks.give_up(item.locks)
-                    item.lost += 1
-                    if item.lost < _SESSIONS:
-                        again.append(item)
+                    self._locks.give_up(one.locks)
+                    one.lost += 1
+                    if one.lost < _SESSIONS:
+                        again.append(one)
+                    else:
+                        one.over()
             self._queue.extendleft(reversed(again))
             if self.high_water_mark < mark:  # another server wrote meanwhile, under locks that nobody here knows
                 self._locks.reset(mark)
@@ -333,10 +366,8 @@ class Partition:
     async def _fed_from(self, first: int, count: int) -> bytes:
         found = self._cache.fed(self.number, first, count)
         if not found:
-            headers = await self.store.headers(first, min(count, CHUNK - first % CHUNK))
-            # who follows reads the same
-            self._cache.put_fed(self.number, [(one.transaction_id, one) for one in headers])
-            found = feed_frames(headers)
+            found = feed_frames(await self.store.headers(first, min(count, CHUNK - first % CHUNK)))
+            self._cache.put_fed(self.number, first, found)  # who follows reads the same
         return found
 
     def cached_data(self, transaction_id: int) -> tuple[bytes, int] | None:
@@ -348,6 +379,6 @@ class Partition:
         found = None
         if transaction_id >= 0:
             for record in await self.store.records(transaction_id, 1):
-                self._cache.put_data(self.number, transaction_id, record.data, record.data_checksum)
+                self._cache.put_data(self.number, transaction_id, sent_data(record))
                 found = record.data, record.data_checksum
         return found

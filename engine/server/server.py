@@ -40,6 +40,7 @@ from waltzctl.engine.metadata.partition_sessions import (
 from waltzctl.engine.net.loopback import is_loopback
 from waltzctl.engine.net.settings import Reloaded, reload_fields, reloadable_fields
 from waltzctl.engine.net.tls import client_context, server_context
+from waltzctl.engine.scan import wire_code
 from waltzctl.engine.server.client_port import Answers
 from waltzctl.engine.server.log_server import LogServer
 from waltzctl.engine.server.server_health import ServerHealthReport
@@ -133,6 +134,7 @@ class Server:
             raise InvalidRequestError(
                 f"partition {beyond[0]} is to be preferred, and the cluster has 0 to {self._cluster.num_partitions - 1}"
             )
+        self._log.debug("appends are handled by: %s", await asyncio.to_thread(wire_code.prepare))
         context, trusting = await asyncio.to_thread(_contexts, options)
         detector = FailureDetector(
             lambda address: self._connect_server(address, trusting),

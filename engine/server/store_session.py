@@ -28,7 +28,7 @@ from waltzctl.engine.server.replica_session import ReplicaSession, SentBatch
 from waltzctl.engine.server.server_settings import SessionOptions
 from waltzctl.engine.server.storage_nodes import Storage, StorageNodes
 from waltzctl.formats.wire.failure import FailureCode
-from waltzctl.formats.wire.records import WireRecord
+from waltzctl.formats.wire.records import PackedRecords, WireRecord
 from waltzctl.formats.znodes import PartitionMetadata, ReplicaState
 
 WriteReplicas = Callable[[tuple[ReplicaState, ...]], Awaitable[None]]
@@ -203,7 +203,7 @@ class StoreSession:
         """Batches that are neither committed nor given up."""
         return len(self._undecided)
 
-    def append(self, records: Sequence[WireRecord]) -> asyncio.Future[int]:
+    def append(self, records: PackedRecords) -> asyncio.Future[int]:
         """Send a batch, whose first record has `next_transaction_id`; done with the new high-water mark when it is committed.
 
         Batches are committed in order.  The future ends with StoreSessionClosedError when the session does; raises the same
@@ -211,9 +211,11 @@ class StoreSession:
         """
         if not self.is_open:
             raise self._error()
-        if not records or any(one.transaction_id != n for n, one in enumerate(records, self._next)):
+        count = len(records)
+        ends = (records.transaction_id(0), records.transaction_id(count - 1)) if count else ()
+        if ends != (self._next, self._next + count - 1):
             raise ValueError(f"partition {self.partition}: a batch has to begin at {self._next} and to go on by one")
-        batch = SentBatch(tuple(records), asyncio.get_running_loop().create_future())
+        batch = SentBatch(self._next, records, asyncio.get_running_loop().create_future())
         self._next = batch.last + 1
         self._undecided.append(batch)
         self._kept.append(batch)

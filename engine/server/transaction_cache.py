@@ -9,14 +9,14 @@ What is committed never changes, so that nothing here is ever wrong; what was no
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Callable
+from typing import Generic, TypeVar
 
 from waltzctl.engine.net.metrics import Meter
+from waltzctl.engine.scan.client_appends import Batch
 from waltzctl.engine.server.server_settings import CacheOptions
-from waltzctl.formats.request_id import RequestId
-from waltzctl.formats.wire.client import AppendRequest
-from waltzctl.formats.wire.feed_frames import FEED_FRAME, put_feed_frame
+from waltzctl.formats.wire.feed_frames import FEED_FRAME
+from waltzctl.formats.wire.records import split_data
 
 V = TypeVar("V")
 CHUNK = 64
@@ -56,18 +56,6 @@ class _Bounded(Generic[V]):
         return key in self._values
 
 
-class Fed(Protocol):
-    """What a feed tells of a transaction."""
-
-    @property
-    def request_id(self) -> RequestId:
-        """Of the append."""
-
-    @property
-    def header(self) -> int:
-        """32 bits."""
-
-
 class _Chunk:
     """Frames of transactions that follow one another; `held` has a 1 for each that is there."""
 
@@ -75,6 +63,12 @@ class _Chunk:
 
     def __init__(self) -> None:
         self.frames, self.held = bytearray(CHUNK * FEED_FRAME), bytearray(CHUNK)
+
+    def put(self, place: int, frames: bytes) -> None:
+        """Keep frames from a place on, which fit."""
+        count = len(frames) // FEED_FRAME
+        self.frames[place * FEED_FRAME : (place + count) * FEED_FRAME] = frames
+        self.held[place : place + count] = b"\1" * count
 
     def run(self, place: int, count: int) -> memoryview:
         """The frames that are there from a place on, without a gap, `count` at most."""
@@ -88,7 +82,7 @@ class TransactionCache:
 
     def __init__(self, options: CacheOptions) -> None:
         self._feed: _Bounded[_Chunk] = _Bounded(options.headers, lambda _: CHUNK_BYTES)
-        self._data: _Bounded[tuple[bytes, int]] = _Bounded(options.data, lambda found: len(found[0]) + DATA_BYTES)
+        self._data: _Bounded[bytes] = _Bounded(options.data, lambda sent: len(sent) + DATA_BYTES)
         self.feed_misses, self.data_misses = Meter(), Meter()
 
     @property
@@ -96,21 +90,20 @@ class TransactionCache:
         """Bytes of memory that what is fed, and data, take."""
         return self._feed.used, self._data.used
 
-    def put(self, partition: int, committed: Sequence[tuple[int, AppendRequest]]) -> None:
+    def put(self, partition: int, batch: Batch) -> None:
         """Keep what was committed: what a feed tells of it, and its data."""
-        self.put_fed(partition, committed)
-        for transaction_id, one in committed:
-            self.put_data(partition, transaction_id, one.data, one.checksum)
+        self.put_fed(partition, batch.first, batch.feed)
+        for transaction_id, sent in enumerate(batch.records.sent_data(), batch.first):
+            self.put_data(partition, transaction_id, sent)
 
-    def put_fed(self, partition: int, transactions: Sequence[tuple[int, Fed]]) -> None:
-        """Keep what a feed tells of committed transactions, by their ids."""
-        known: int | None = None
-        for transaction_id, one in transactions:
-            number, place = divmod(transaction_id, CHUNK)
-            if number != known:
-                known, chunk = number, self._chunk(partition, number)
-            put_feed_frame(chunk.frames, place * FEED_FRAME, transaction_id, one.request_id, one.header)
-            chunk.held[place] = 1
+    def put_fed(self, partition: int, first: int, frames: bytes) -> None:
+        """Keep what a feed tells of committed transactions, whose ids go on from the first one's: whole frames back to back."""
+        begin, count = 0, len(frames) // FEED_FRAME
+        while begin < count:
+            number, place = divmod(first + begin, CHUNK)
+            end = min(begin + CHUNK - place, count)
+            self._chunk(partition, number).put(place, frames[begin * FEED_FRAME : end * FEED_FRAME])
+            begin = end
 
     def _chunk(self, partition: int, number: int) -> _Chunk:
         chunk = self._feed.get((partition, number))
@@ -119,9 +112,9 @@ class TransactionCache:
             self._feed.put((partition, number), chunk)
         return chunk
 
-    def put_data(self, partition: int, transaction_id: int, data: bytes, checksum: int) -> None:
-        """Keep a committed transaction's data, unless it is a large part of all there is room for."""
-        self._data.put((partition, transaction_id), (data, checksum))
+    def put_data(self, partition: int, transaction_id: int, sent: bytes) -> None:
+        """Keep a committed transaction's data (with its checksum, as it is sent) unless that is a large part of all room."""
+        self._data.put((partition, transaction_id), sent)
 
     def fed(self, partition: int, first: int, count: int) -> bytes:
         """Frames of a feed from a transaction on, without a gap, `count` at most; none where the first is not kept."""
@@ -144,4 +137,5 @@ class TransactionCache:
         found = self._data.get((partition, transaction_id))
         if found is None:
             self.data_misses.mark()
-        return found
+            return None
+        return split_data(found)

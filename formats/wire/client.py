@@ -214,6 +214,10 @@ class AppendRequest(_Message):
         return crc32(self.data) == self.checksum
 
 
+APPEND_FRONT = compile_schema(Struct(*PREFIX_SCHEMA.subcons, AppendRequest.FIELDS.subcons[0]))
+"""What stands in front of the lists of locks of an append."""
+
+
 @dataclass(frozen=True, slots=True)
 class FeedRequest(_Message):
     """Asks for transactions behind a high-water mark, for the mount of the same request id."""
@@ -449,6 +453,25 @@ def _codec(version: int) -> MessageCodec:
         fast={TransactionDataResponse: FastForm(_pack_outcome, _unpack_outcome)},
         fields={kind: _fields(kind, version) for kind in kinds},
     )
+
+
+AppendLocks = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+"""Write, read and append locks of an append."""
+_LOCK_FIELDS = tuple(
+    [f for f in _fields(AppendRequest, v).subcons if f.name.endswith("_locks")] for v in CLIENT_VERSIONS
+)
+_LOCKS = tuple(DerivedForm(Struct(*fields)) for fields in _LOCK_FIELDS)
+LOCK_LISTS = tuple(map(len, _LOCK_FIELDS))
+"""By version: how many lists of locks an append has."""
+
+
+def unpack_locks(body: Buffer, position: int, version: int, limits: Limits = DEFAULT_LIMITS) -> AppendLocks:
+    """The locks of an append, whose lists begin at `position`; a version that lacks a kind has none of it.
+
+    Raises MessageError, BeyondBodyError.
+    """
+    found, _ = _LOCKS[version].unpack(memoryview(body), position, limits)
+    return found["write_locks"], found.get("read_locks", ()), found.get("append_locks", ())
 
 
 CODECS = tuple(_codec(version) for version in CLIENT_VERSIONS)

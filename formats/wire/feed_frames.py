@@ -18,7 +18,10 @@ from waltzctl.formats.segment import RecordHeader
 from waltzctl.formats.wire.client import CLIENT_VERSIONS, PREFIX_SCHEMA, FeedData
 from waltzctl.formats.wire.frame import FRAME_HEADER, Magic
 
-_FEED = compile_schema(Struct(*FRAME_HEADER.schema.subcons, *PREFIX_SCHEMA.subcons, *FeedData.FIELDS.subcons)).struct
+FEED_FRAME_SCHEMA = compile_schema(
+    Struct(*FRAME_HEADER.schema.subcons, *PREFIX_SCHEMA.subcons, *FeedData.FIELDS.subcons)
+)
+_FEED = FEED_FRAME_SCHEMA.struct
 FEED_FRAME = _FEED.size
 """Bytes of a whole frame of `FeedData`, the same in every version."""
 _PREFIX = compile_schema(Struct(*FRAME_HEADER.schema.subcons, PREFIX_SCHEMA.subcons[0])).struct

@@ -9,8 +9,9 @@ release 0.13.2.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from construct import Int32sb, Int32ub, Int64sb, Struct
 
@@ -115,6 +116,53 @@ def pack_record(record: WireRecord) -> bytes:
 def pack_records(records: Iterable[WireRecord]) -> bytes:
     """Records back to back, without a count."""
     return b"".join(map(pack_record, records))
+
+
+@dataclass(frozen=True, slots=True)
+class PackedRecords:
+    """Records back to back as they are sent.  `places`: where each begins in `data`, and behind them where the last one ends."""
+
+    data: bytes
+    places: Sequence[int]
+
+    @classmethod
+    def of(cls, records: Iterable[WireRecord]) -> PackedRecords:
+        """Pack them.  Raises struct.error where a field does not fit."""
+        packed = [pack_record(one) for one in records]
+        return cls(b"".join(packed), [0, *accumulate(map(len, packed))])
+
+    def __len__(self) -> int:
+        return len(self.places) - 1
+
+    def part(self, first: int, stop: int) -> PackedRecords:
+        """The records from one on up to another, counted from 0."""
+        begin, end = self.places[first], self.places[stop]
+        return PackedRecords(self.data[begin:end], [place - begin for place in self.places[first : stop + 1]])
+
+    def transaction_id(self, number: int) -> int:
+        """Of one of them."""
+        return int(_HEAD.unpack_from(self.data, self.places[number])[0])
+
+    def request_id(self, number: int) -> RequestId:
+        """Of one of them."""
+        return RequestId(*_HEAD.unpack_from(self.data, self.places[number])[1:5])
+
+    def sent_data(self) -> Iterator[bytes]:
+        """Of each `sent_data`."""
+        data, begin = self.data, self.places[0]
+        for end in self.places[1:]:
+            yield data[begin + _HEAD.size : end]
+            begin = end
+
+
+def sent_data(record: WireRecord) -> bytes:
+    """A record's data, and behind it the checksum, as they are sent."""
+    return record.data + _TAIL.pack(record.data_checksum)
+
+
+def split_data(sent: bytes) -> tuple[bytes, int]:
+    """The data and the checksum of `sent_data`."""
+    return sent[: -_TAIL.size], int(_TAIL.unpack_from(sent, len(sent) - _TAIL.size)[0])
 
 
 def unpack_record(body: memoryview, position: int, limits: Limits) -> tuple[WireRecord, int]:

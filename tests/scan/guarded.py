@@ -17,12 +17,28 @@ import numpy as np
 from waltzctl.engine.scan import wire_compiled
 from waltzctl.engine.scan.transcode import room_for
 from waltzctl.engine.scan.wire_code import Loops
-from waltzctl.engine.scan.wire_layout import COLUMNS, EXPECTED, FILLED, LONGEST, MAGIC, POSITION, ROWS
+from waltzctl.engine.scan.wire_layout import (
+    COLUMNS,
+    EXPECTED,
+    FEED_FRAME,
+    FEED_REQUEST_AT,
+    FILLED,
+    LISTS,
+    LONGEST,
+    MAGIC,
+    MOST_LOCKS,
+    POSITION,
+    ROWS,
+    RUN_COLUMNS,
+    VERSION,
+)
 from waltzctl.engine.scan.wire_loops import INTERPRETED, new_state
+from waltzctl.formats.checksums import crc32
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import Record
+from waltzctl.formats.wire import client
 from waltzctl.formats.wire.frame import keep_alive
-from waltzctl.formats.wire.records import WireRecord
+from waltzctl.formats.wire.records import WireRecord, pack_records
 from waltzctl.formats.wire.storage import AppendRequest, MaxTransactionIdRequest, encode
 
 _PAGE = mmap.PAGESIZE
@@ -110,6 +126,39 @@ def _round(loops: Loops, rng: random.Random, memory: Sequence[Guarded]) -> None:
     loops.to_list(state, source.put(disk, high=high), out, brief=brief)
 
 
+def _client_stream(rng: random.Random, version: int) -> bytes:
+    parts = []
+    for number in range(rng.randrange(5)):
+        data = _record(rng, number).data
+        lists = [()] * version + [tuple(range(rng.choice([0, 0, 3])))]
+        request_id = RequestId(rng.randrange(2), 2, rng.randrange(2), number)
+        parts.append(client.encode(client.AppendRequest(request_id, 5, 6, data, crc32(data), *lists), version))
+        parts += rng.choices(
+            [b"", keep_alive(0x4C, version), client.encode(client.FlushRequest(request_id), version)], k=1
+        )
+    return b"".join(parts)
+
+
+def _client_round(loops: Loops, rng: random.Random, memory: Sequence[Guarded]) -> None:
+    source, tables, places, target = memory
+    high = rng.random() < 0.5
+    version = rng.randrange(3)
+    raw = _changed(rng, _client_stream(rng, version))
+    rows = rng.choice([1, 3, 64])
+    runs = tables.take(rows * RUN_COLUMNS * 8, high=high).view(np.int64).reshape(rows, RUN_COLUMNS)
+    begins = places.take((rows + 1) * 8, high=high).view(np.int64)
+    state = new_state()
+    state[FILLED], state[ROWS], state[LONGEST] = len(raw), rows, rng.choice([100, 1 << 20])
+    state[MAGIC], state[VERSION], state[LISTS], state[MOST_LOCKS] = 0x4C, version, version + 1, 100
+    loops.take_appends(state, source.put(raw, high=high), runs, begins, target.take(len(raw), high=high))
+    made = [_record(rng, number) for number in range(rng.randrange(4))]
+    records = bytearray(_changed(rng, pack_records(made)))
+    state = new_state()
+    state[FILLED], state[ROWS], state[EXPECTED] = len(records), len(made), 7
+    place, feed = target.put(bytes(records), high=high), source.put(bytes(FEED_REQUEST_AT), high=high)
+    loops.number_records(state, place, feed, tables.take(len(made) * FEED_FRAME, high=high))
+
+
 def main(ways: str, seed: int, rounds: int) -> None:
     memory = [Guarded(32) for _ in range(4)]
     for way in ways.split(","):
@@ -117,6 +166,7 @@ def main(ways: str, seed: int, rounds: int) -> None:
         rng = random.Random(seed)
         for _ in range(rounds):
             _round(loops, rng, memory)
+            _client_round(loops, rng, memory)
     print("nothing was touched")
 
 

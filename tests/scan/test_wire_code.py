@@ -14,17 +14,37 @@ from importlib.util import find_spec, module_from_spec
 from inspect import signature
 from itertools import chain, pairwise
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.golden import GOLDEN, needs_golden
 from tests.scan.wire_support import WAYS, kept_object, loops_of, skip_unless_here, use
-from waltzctl.engine.scan import code_cache, object_code, wire_code, wire_compiled, wire_loops, wire_trials
+from waltzctl.engine.scan import (
+    client_loops,
+    code_cache,
+    object_code,
+    wire_code,
+    wire_compiled,
+    wire_loops,
+    wire_trials,
+)
 from waltzctl.engine.scan.frames import FrameColumn, FrameSplitter
 from waltzctl.engine.scan.kernels import WAY_VARIABLE
 from waltzctl.engine.scan.transcode import AppendEncoder, FrameVerdict
-from waltzctl.engine.scan.wire_layout import BYTES, FOUND, NEEDED, POSITION, RECORDS, TAKEN, GroupColumn, SplitStatus
+from waltzctl.engine.scan.wire_layout import (
+    BYTES,
+    FOUND,
+    NEEDED,
+    POSITION,
+    RECORDS,
+    RUNS,
+    TAKEN,
+    GroupColumn,
+    SplitStatus,
+)
 from waltzctl.engine.scan.wire_loops import INTERPRETED
 from waltzctl.formats.segment import Record
 from waltzctl.formats.wire.storage import AppendRequest, decode
@@ -234,6 +254,32 @@ _CONSTANTS = [
     "DISK_OVERHEAD",
     "BRIEF",
 ]
+"""Those of `wire_loops`."""
+_CLIENT_CONSTANTS = [
+    "MAGIC_AT",
+    "VERSION_AT",
+    "BODY_LENGTH_AT",
+    "FRAME_SIZE",
+    "CLIENT_APPEND",
+    "CLIENT_TYPE_AT",
+    "CLIENT_AT",
+    "CLIENT_PARTITION_AT",
+    "CLIENT_REQUEST_AT",
+    "CLIENT_MARK_AT",
+    "CLIENT_LOCKS_AT",
+    "REQUEST_AT",
+    "REST_AT",
+    "REST_HEAD",
+    "REST_LENGTH_AT",
+    "DATA_LENGTH_AT",
+    "WIRE_OVERHEAD",
+    "WORD",
+    "FEED_FRAME",
+    "FEED_REQUEST_AT",
+    "FEED_ID_AT",
+    "FEED_HEADER_AT",
+]
+"""Those of `client_loops`, but for two sizes of what is copied: what goes too far is written over by what stands behind it."""
 
 
 @cache
@@ -241,11 +287,19 @@ def _right_answers() -> list[Any]:
     return wire_trials.answers(INTERPRETED)
 
 
-@pytest.mark.parametrize("name", _CONSTANTS)
-def test_the_trial_notices_a_constant_that_is_one_off(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("loops", "name"),
+    [
+        *(pytest.param(wire_loops, name, id=name) for name in _CONSTANTS),
+        *(pytest.param(client_loops, name, id=f"client {name}") for name in _CLIENT_CONSTANTS),
+    ],
+)
+def test_the_trial_notices_a_constant_that_is_one_off(
+    loops: ModuleType, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The trial is real: whichever place a loop gets wrong, its answers differ, or it fails."""
     right = _right_answers()
-    monkeypatch.setattr(wire_loops, name, getattr(wire_loops, name) + 1)
+    monkeypatch.setattr(loops, name, getattr(loops, name) + 1)
     with contextlib.suppress(struct.error, IndexError, ValueError):
         assert wire_trials.answers(INTERPRETED) != right
 
@@ -286,6 +340,16 @@ class _WrongLoops:
         status = INTERPRETED.to_list(state, buffer, out, brief=brief)
         return self._spoilt("headers" if brief else "records", status, state, out)
 
+    def take_appends(self, state: Any, buffer: Any, runs: Any, places: Any, out: Any) -> None:
+        INTERPRETED.take_appends(state, buffer, runs, places, out)
+        told = [runs[:, column : column + 1] for column in range(runs.shape[1])]
+        self._spoilt("appends", 0, state, *told, places, out)
+
+    def number_records(self, state: Any, records: Any, feed: Any, out: Any) -> int:
+        status = INTERPRETED.number_records(state, records, feed, out)
+        arrays = (np.frombuffer(records, np.uint8), np.frombuffer(out, np.uint8))
+        return self._spoilt("numbers", status, state, *arrays)
+
 
 @pytest.mark.parametrize(
     "wrong",
@@ -296,6 +360,9 @@ class _WrongLoops:
         *(("groups", TAKEN), *(("groups", None, place) for place in range(5))),
         *(("headers",), ("headers", FOUND), ("headers", None, 0)),
         *(("records",), ("records", BYTES), ("records", None, 0)),
+        *(("appends", POSITION), ("appends", TAKEN), ("appends", BYTES), ("appends", RUNS)),
+        *(("appends", None, place) for place in range(8)),
+        *(("numbers",), ("numbers", POSITION), ("numbers", TAKEN), ("numbers", None, 0), ("numbers", None, 1)),
     ],
     ids=str,
 )
@@ -312,7 +379,8 @@ class _Asked:
         self.noted: list[tuple[bytes, int, list[list[int]]]] = []
         self.encoded: list[tuple[bytes, list[list[int]]]] = []
         self.listed: list[tuple[bytes, bool]] = []
-        self.said: dict[str, set[int]] = {"split": set(), "encode": set(), "list": set(), "groups": set()}
+        names = ("split", "encode", "list", "groups", "numbers")
+        self.said: dict[str, set[int]] = {name: set() for name in names}
         self.groups: set[tuple[bool, ...]] = set()
 
     def split(self, state: Any, buffer: Any, table: Any) -> int:
@@ -338,6 +406,14 @@ class _Asked:
         self.said["list"].add(status)
         return status
 
+    def take_appends(self, state: Any, buffer: Any, runs: Any, places: Any, out: Any) -> None:
+        INTERPRETED.take_appends(state, buffer, runs, places, out)
+
+    def number_records(self, state: Any, records: Any, feed: Any, out: Any) -> int:
+        status = INTERPRETED.number_records(state, records, feed, out)
+        self.said["numbers"].add(status)
+        return status
+
 
 @pytest.fixture
 def asked() -> _Asked:
@@ -354,6 +430,7 @@ def test_the_trial_meets_every_answer(asked: _Asked) -> None:
         "encode": verdicts - {FrameVerdict.RECORD_CHECKSUM},
         "list": verdicts,
         "groups": verdicts - {FrameVerdict.RECORD_CHECKSUM, FrameVerdict.TOO_LONG},
+        "numbers": {FrameVerdict.DONE, FrameVerdict.MALFORMED},
     }
     between = any(
         shown[place : place + 3] == (False, True, False) for shown in asked.groups for place in range(len(shown))
@@ -426,7 +503,10 @@ def test_frames_of_the_release(way: str, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_every_argument_of_a_compiled_loop_has_its_kind() -> None:
     """All are addresses but whether a list is to be brief; the first one is that of the state."""
-    loops = (wire_loops.split, wire_loops.encode, wire_loops.encode_groups, wire_loops.to_list)
+    loops = (
+        *(wire_loops.split, wire_loops.encode, wire_loops.encode_groups, wire_loops.to_list),
+        *(client_loops.take_appends, client_loops.number_records),
+    )
     kinds = {loop.__name__: [*signature(loop).parameters][1:] for loop in loops}
     assert {
         name: (sum(one != "brief" for one in names), names.count("brief")) for name, names in kinds.items()

@@ -18,7 +18,7 @@ from waltzctl.engine.server.server_settings import SessionOptions
 from waltzctl.engine.server.storage_nodes import StorageNodes
 from waltzctl.engine.server.store_session import StoreSession
 from waltzctl.formats.request_id import RequestId
-from waltzctl.formats.wire.records import WireRecord
+from waltzctl.formats.wire.records import PackedRecords, WireRecord
 from waltzctl.formats.znodes import PartitionMetadata, ReplicaState
 
 LOG = logging.getLogger("waltzctl.test")
@@ -100,6 +100,11 @@ def records(first: int, count: int, *, client: int = 1) -> list[WireRecord]:
         WireRecord.make(n, RequestId(client, 1, PARTITION, n), n % 7, f"{client}: transaction {n}".encode())
         for n in range(first, first + count)
     ]
+
+
+def packed(first: int, count: int, *, client: int = 1) -> PackedRecords:
+    """`records` as they are sent."""
+    return PackedRecords.of(records(first, count, client=client))
 
 
 async def held(cluster: Cluster, session_id: int) -> dict[str, list[WireRecord]]:

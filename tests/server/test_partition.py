@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,10 +13,23 @@ from waltzctl.engine.net.futures import fail
 from waltzctl.engine.server.locks import NO_LOCKS, Locks
 from waltzctl.engine.server.served_partition import Append
 from waltzctl.engine.server.store_session import StoreSession
-from waltzctl.formats.checksums import crc32
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.wire import client as wire
-from waltzctl.formats.wire.records import WireRecord
+from waltzctl.formats.wire.records import PackedRecords, WireRecord
+
+
+class Told:
+    """Who appends; keeps what it is told, the sequence number of what is refused with the transaction in its way."""
+
+    def __init__(self) -> None:
+        self.told: list[object] = []
+
+    def refused(self, request_id: RequestId, transaction_id: int) -> None:
+        self.told.append((request_id.sequence, transaction_id))
+
+    def over(self, count: int, size: int) -> None:
+        assert (count, size) == (1, 37)
+        self.told.append("over")
 
 
 def test_replicas_whose_nodes_were_started_again_are_back_before_anybody_appends(tmp_path: Path) -> None:
@@ -53,7 +65,7 @@ def test_what_a_session_left_unwritten_is_sent_in_the_next_ones_until_it_may_be_
 ) -> None:
     real, ended = StoreSession.append, list[int]()
 
-    def append(session: StoreSession, records: Sequence[WireRecord]) -> asyncio.Future[int]:
+    def append(session: StoreSession, records: PackedRecords) -> asyncio.Future[int]:
         if len(ended) == ends:
             return real(session, records)
         ended.append(session.session_id)
@@ -105,16 +117,11 @@ def test_a_client_that_knows_nothing_appends_without_locks_and_not_with_them(tmp
             await client.mount()
             session = await server.partitions[PARTITION].store.session()
             await until(lambda: server.partitions[PARTITION].high_water_mark == session.high_water_mark == -1)
-            refused = list[int]()
+            appender = Told()
             for number, taken in ((0, NO_LOCKS), (1, Locks(write=(5,)))):
-                server.partitions[PARTITION].append(
-                    Append(
-                        wire.AppendRequest(RequestId(9, 0, PARTITION, number), -2, 0, b"x", crc32(b"x")),
-                        taken,
-                        refused.append,
-                    )
-                )
+                record = WireRecord.make(0, RequestId(9, 0, PARTITION, number), 0, b"x")
+                server.partitions[PARTITION].append(Append(PackedRecords.of([record]), appender, taken, -2))
             assert await server.partitions[PARTITION].flush() == 0
-            assert refused == [-1]
+            assert appender.told == [(1, -1), "over", "over"]
 
     asyncio.run(work())

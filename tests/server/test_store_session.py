@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 
 from tests.node.running import LOOPS, run
-from tests.server.storing import LOG, PARTITION, Cluster, committed, held, records, running_cluster, until
+from tests.server.storing import LOG, PARTITION, Cluster, committed, held, packed, records, running_cluster, until
 from waltzctl.engine.client.admin_client import AdminClient
 from waltzctl.engine.client.storage_client import StorageClient
 from waltzctl.engine.errors import PeerError, ProtocolError, StoreSessionClosedError
@@ -19,7 +19,7 @@ from waltzctl.engine.server import replica_session
 from waltzctl.engine.server.server_settings import SessionOptions
 from waltzctl.engine.server.storage_nodes import StorageNodes
 from waltzctl.engine.server.store_session import StoreSession
-from waltzctl.formats.wire.records import WireRecord
+from waltzctl.formats.wire.records import PackedRecords, WireRecord
 from waltzctl.formats.znodes import UNRESOLVED, PartitionMetadata
 
 
@@ -28,7 +28,7 @@ def test_batches_are_committed_in_order_and_stand_on_every_replica(tmp_path: Pat
     async def work() -> None:
         async with running_cluster(tmp_path) as cluster, cluster.session() as session:
             assert await session.open() == -1
-            batches = [session.append(records(first, 3)) for first in range(0, 90, 3)]
+            batches = [session.append(packed(first, 3)) for first in range(0, 90, 3)]
             assert [await one for one in batches] == list(range(2, 90, 3))
             assert (session.high_water_mark, session.next_transaction_id, session.undecided) == (89, 90, 0)
             assert await committed(session, 85, 100) == records(85, 5)
@@ -51,11 +51,11 @@ def test_one_of_three_may_be_missing_and_catches_up_when_it_returns(tmp_path: Pa
             ) as session:
                 assert await session.open() == -1
                 for first in range(0, 100, 2):
-                    await session.append(records(first, 2))
+                    await session.append(packed(first, 2))
                 assert session.high_water_mark == 99
                 await cluster.start(lost)
                 await until(lambda: session._replicas[lost].acknowledged == 99)
-                assert await session.append(records(100, 1)) == 100
+                assert await session.append(packed(100, 1)) == 100
                 await until(lambda: session._replicas[lost].acknowledged == 100)
                 found = await held(cluster, session.session_id)
                 assert found == dict.fromkeys(cluster.names, records(0, 101))
@@ -77,7 +77,7 @@ def test_a_replica_that_fails_under_load_returns_into_the_open_session(tmp_path:
                     await cluster.start(cluster.names[first // 200])
                     name = cluster.names[first // 200]
                     await until(lambda name=name: session._replicas[name].takes_part)
-                done.append(session.append(records(first, 5)))
+                done.append(session.append(packed(first, 5)))
                 if first % 25 == 0:
                     await done[-1]
             assert [await one for one in done][-1] == 299
@@ -94,7 +94,7 @@ def test_that_a_node_is_gone_is_said_of_the_node_and_not_by_each_partition(
     async def work() -> None:
         async with running_cluster(tmp_path) as cluster, cluster.session() as session:
             await session.open()
-            await session.append(records(0, 5))
+            await session.append(packed(0, 5))
             gone = cluster.names[0]
             await until(lambda: session._replicas[gone].takes_part)
             caplog.clear()
@@ -114,7 +114,7 @@ def test_a_batch_is_committed_once_a_quorum_has_written_it_and_not_before(
         async with running_cluster(tmp_path) as cluster, cluster.session() as session:
             await session.open()
             monkeypatch.setattr(replica_session.ReplicaSession, "pump", lambda _: None)  # nothing is sent
-            one, other = session.append(records(0, 2)), session.append(records(2, 3))
+            one, other = session.append(packed(0, 2)), session.append(packed(2, 3))
             first, second, third = cluster.names
             for node, last, done in (
                 (first, 4, (False, False)),
@@ -136,17 +136,17 @@ def test_without_a_quorum_the_session_ends_and_what_was_undecided_is_found_by_th
         async with running_cluster(tmp_path) as cluster:
             async with cluster.session() as session:
                 await session.open()
-                await session.append(records(0, 10))
+                await session.append(packed(0, 10))
                 await until(lambda: all(one.takes_part for one in session._replicas.values()))
                 for name in cluster.names[1:]:
                     await cluster.stop(name)
-                undecided = session.append(records(10, 5)) if session.is_open else None
+                undecided = session.append(packed(10, 5)) if session.is_open else None
                 await session.closed
                 if undecided is not None:
                     with pytest.raises(StoreSessionClosedError, match=r"1 of 3 replicas take part, 2 are a quorum"):
                         await undecided
                 with pytest.raises(StoreSessionClosedError):
-                    session.append(records(10, 1))
+                    session.append(packed(10, 1))
             async with cluster.session() as session:
                 with pytest.raises(StoreSessionClosedError, match=r"did not open within 0.3 s: .*missing: node-"):
                     await session.open(timeout=0.3)
@@ -155,7 +155,7 @@ def test_without_a_quorum_the_session_ends_and_what_was_undecided_is_found_by_th
                 mark = await session.open(timeout=20)
                 assert mark in (9, 14)
                 assert await committed(session, 0, 100) == records(0, mark + 1)
-                assert await session.append(records(mark + 1, 2, client=2)) == mark + 2
+                assert await session.append(packed(mark + 1, 2, client=2)) == mark + 2
 
     run(work())
 
@@ -164,11 +164,11 @@ def test_a_later_session_shuts_the_earlier_one_out(tmp_path: Path) -> None:
     async def work() -> None:
         async with running_cluster(tmp_path) as cluster, cluster.session() as old:
             await old.open()
-            await old.append(records(0, 5))
+            await old.append(packed(0, 5))
             async with cluster.session() as new:
                 assert await new.open() == 4
-                late = old.append(records(5, 1)) if old.is_open else None
-                assert await new.append(records(5, 3, client=2)) == 7
+                late = old.append(packed(5, 1)) if old.is_open else None
+                assert await new.append(packed(5, 3, client=2)) == 7
                 if late is not None:
                     with pytest.raises(StoreSessionClosedError):
                         await late
@@ -192,12 +192,12 @@ def test_records_that_do_not_follow_are_refused(tmp_path: Path) -> None:
     async def work() -> None:
         async with running_cluster(tmp_path, 1) as cluster, cluster.session() as session:
             with pytest.raises(StoreSessionClosedError, match="not open"):
-                session.append(records(0, 1))
+                session.append(packed(0, 1))
             await session.open()
             for wrong in ([], records(1, 1), [*records(0, 1), *records(2, 1)]):
                 with pytest.raises(ValueError, match="has to begin at 0"):
-                    session.append(wrong)
-            assert await session.append(records(0, 1)) == 0
+                    session.append(PackedRecords.of(wrong))
+            assert await session.append(packed(0, 1)) == 0
 
     run(work())
 
@@ -222,7 +222,7 @@ def test_a_damaged_record_is_not_copied_and_another_replica_gives_it(tmp_path: P
             ) as session:
                 await session.open()
                 for n in range(40):
-                    await session.append(records(n, 1))
+                    await session.append(packed(n, 1))
                 _damage(cluster, first, 20)
                 await cluster.start(late)
                 await until(lambda: session._replicas[late].acknowledged == 39)
@@ -293,7 +293,7 @@ def test_a_mark_that_a_released_server_set_too_soon_lets_nothing_in(
             marked = cluster.names[2]
             async with cluster.session() as session:
                 await session.open()
-                await session.append(records(0, 10))
+                await session.append(packed(0, 10))
                 await until(lambda: all(one.acknowledged == 9 for one in session._replicas.values()))
             cluster.session_id += 1
             released = await cluster.connect(marked)
@@ -304,11 +304,11 @@ def test_a_mark_that_a_released_server_set_too_soon_lets_nothing_in(
             await cluster.stop(marked)
             async with cluster.session() as session:
                 assert await session.open() == 9
-                await session.append(records(10, 20))
+                await session.append(packed(10, 20))
             await cluster.start(marked)
             async with cluster.session(SessionOptions(first_retry=0.01, longest_retry=0.05, copied=2)) as session:
                 assert await session.open() == 29
-                await session.append(records(30, 1))
+                await session.append(packed(30, 1))
                 if said is None:
                     await until(lambda: session._replicas[marked].acknowledged == 30)
                 else:

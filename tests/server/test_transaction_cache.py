@@ -11,6 +11,7 @@ from waltzctl.engine.server.server_settings import CacheOptions
 from waltzctl.engine.server.transaction_cache import CHUNK, CHUNK_BYTES, TransactionCache
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import RecordHeader
+from waltzctl.formats.wire.feed_frames import feed_frames
 
 
 def header(partition: int, number: int) -> RecordHeader:
@@ -19,7 +20,7 @@ def header(partition: int, number: int) -> RecordHeader:
 
 def put(cache: TransactionCache, partition: int, number: int) -> None:
     one = header(partition, number)
-    cache.put_fed(partition, [(number, one)])
+    cache.put_fed(partition, number, feed_frames([one]))
 
 
 def run(cache: TransactionCache, partition: int, first: int, count: int) -> list[int]:

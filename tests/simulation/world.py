@@ -31,10 +31,9 @@ from waltzctl.engine.server.served_partition import Append, Partition
 from waltzctl.engine.server.server_settings import PartitionOptions, SessionOptions
 from waltzctl.engine.server.storage_nodes import StorageNodes
 from waltzctl.engine.server.store_partition import PartitionClosedError, StorePartition
-from waltzctl.formats.checksums import crc32
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import RecordHeader
-from waltzctl.formats.wire.client import AppendRequest
+from waltzctl.formats.wire.records import PackedRecords, WireRecord
 from waltzctl.formats.znodes import UNRESOLVED, PartitionMetadata, ReplicaState
 
 LOG = logging.getLogger("waltzctl.simulation")
@@ -124,8 +123,20 @@ class Asked:
     server: Server
     client_high_water_mark: int
     locks: Locks
-    refused: bool = False
+    was_refused: bool = False
     failed: bool = False
+    over_with: int = 0
+    """How often its connection was told that nothing more becomes of it."""
+
+    def refused(self, request_id: RequestId, transaction_id: int) -> None:
+        assert request_id == self.request_id
+        assert transaction_id > self.client_high_water_mark
+        self.was_refused = True
+
+    def over(self, count: int, size: int) -> None:
+        assert count == 1
+        self.over_with += 1
+        assert self.over_with == 1, "its memory is given back once"
 
 
 class Errors(logging.Handler):
@@ -236,18 +247,11 @@ class World:
         asked = Asked(made, server, mark, NO_LOCKS if freely else locks)
         self.asked.append(asked)
 
-        def refused(transaction_id: int) -> None:
-            assert transaction_id > asked.client_high_water_mark
-            asked.refused = True
-
-        server.partition.append(
-            Append(
-                AppendRequest(made, asked.client_high_water_mark, number % 5, data, crc32(data)), asked.locks, refused
-            )
-        )
+        records = PackedRecords.of([WireRecord.make(0, made, number % 5, data)])
+        server.partition.append(Append(records, asked, asked.locks, asked.client_high_water_mark))
 
     def flush(self, server: Server) -> None:
-        before = [one for one in self.asked if one.server is server and not one.refused]
+        before = [one for one in self.asked if one.server is server and not one.was_refused]
 
         async def work() -> None:
             mark = await server.partition.flush()  # answered, or ended with the partition (weakness V8)
@@ -348,7 +352,7 @@ class World:
         there = set(ids)
         for one in self.asked:
             assert not (one.failed and one.request_id in there), f"{one.request_id} was told to have failed"
-            assert not (one.refused and one.request_id in there), f"{one.request_id} was refused"
+            assert not (one.was_refused and one.request_id in there), f"{one.request_id} was refused"
         written: dict[int, int] = {}
         asked = {one.request_id: one for one in self.asked}
         for at, header in enumerate(log):

@@ -1,0 +1,126 @@
+"""Appends of clients as a log server takes them: from frames to the records that they become, many at a time.
+
+A server that makes a message of each append in Python spends its time there.  Here one call takes all that came together, its
+data compared with its checksum, and another gives the records of a batch their ids and writes what feeds tell of them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from waltzctl.engine.scan import wire_code
+from waltzctl.engine.scan.wire_layout import (
+    EXPECTED,
+    FEED_FRAME,
+    FILLED,
+    LISTS,
+    LONGEST,
+    MAGIC,
+    MOST_LOCKS,
+    POSITION,
+    ROWS,
+    RUN_COLUMNS,
+    RUNS,
+    TAKEN,
+    VERSION,
+    FrameVerdict,
+)
+from waltzctl.engine.scan.wire_loops import new_state
+from waltzctl.formats.wire.client import CLIENT_VERSIONS, LOCK_LISTS, AppendLocks, unpack_locks
+from waltzctl.formats.wire.feed_frames import feed_prefix
+from waltzctl.formats.wire.frame import Magic
+from waltzctl.formats.wire.primitives import Limits
+from waltzctl.formats.wire.records import PackedRecords
+
+
+class ClientAppends(NamedTuple):
+    """Appends of one client to one partition that came one behind the other; a single one where it has locks.
+
+    `records`: what they become; their ids are 0 yet.  `client_high_water_mark`: of the first one.
+    """
+
+    client: int
+    partition: int
+    client_high_water_mark: int
+    records: PackedRecords
+    locks: AppendLocks | None
+
+
+class AppendTaker:
+    """Takes appends out of buffers of any connections of one thread.
+
+    `rows`: how many one call takes at most; `compiled`: as for `engine.scan.frames.FrameSplitter`.
+    """
+
+    def __init__(self, *, rows: int = 1024, compiled: bool | None = None) -> None:
+        if rows < 1:
+            raise ValueError(f"{rows} appends at a time")
+        self._rows = rows
+        self._loops = wire_code.chooser(compiled)
+        self._runs = np.empty((rows, RUN_COLUMNS), np.int64)
+        self._places = np.empty(rows + 1, np.int64)
+        self._out = np.empty(0, np.uint8)
+
+    def take(
+        self, buffer: bytes | bytearray | memoryview, start: int, end: int, version: int, max_body: int, limits: Limits
+    ) -> tuple[list[ClientAppends], int]:
+        """The appends at the beginning of ``buffer[start:end]``, as many as are whole and right, and where they end.
+
+        None where the first frame is another message, or a wrong one: what is taken is what `formats.wire.client.decode` reads
+        under these `limits`, in frames whose bodies have `max_body` bytes at most, if the data agrees with its checksum.
+
+        Raises ValueError when the range does not lie in the buffer.
+        """
+        if not 0 <= start <= end <= len(buffer):
+            raise ValueError(f"bytes {start} to {end} of a buffer of {len(buffer)}")
+        if len(self._out) < end - start:
+            self._out = np.empty(end - start, np.uint8)
+        state = new_state()
+        state[POSITION], state[FILLED], state[ROWS] = start, end, self._rows
+        state[MAGIC], state[VERSION], state[LONGEST] = Magic.CLIENT, version, max_body
+        state[LISTS], state[MOST_LOCKS] = LOCK_LISTS[version], limits.max_list
+        self._loops().take_appends(state, buffer, self._runs, self._places, self._out)
+        places = self._places[: state[TAKEN] + 1].tolist()
+        found, begun = list[ClientAppends](), 0
+        for stop, client, partition, mark, locks, locks_at in self._runs[: state[RUNS]].tolist():
+            begin = places[begun]
+            own = [place - begin for place in places[begun : stop + 1]] if begin else places[: stop + 1]
+            records = PackedRecords(self._out.data[begin : places[stop]].tobytes(), own)
+            held = unpack_locks(buffer, locks_at, version, limits) if locks else None
+            found.append(ClientAppends(client, partition, mark, records, held))
+            begun = stop
+        return found, state[POSITION]
+
+
+_FEED = feed_prefix(CLIENT_VERSIONS[-1])
+
+
+class Batch(NamedTuple):
+    """Records that have their ids, and the frames of the latest version by which feeds tell of them."""
+
+    first: int
+    records: PackedRecords
+    feed: bytes
+
+    @property
+    def last(self) -> int:
+        """The id of the last record."""
+        return self.first + len(self.records) - 1
+
+
+def numbered(parts: list[PackedRecords], first: int, *, compiled: bool | None = None) -> Batch:
+    """All of these records, with ids from `first` on.  Raises ValueError for what are no whole records."""
+    records = bytearray().join([part.data for part in parts])
+    places = [0]
+    for part in parts:
+        base = places[-1]
+        places += [base + place for place in part.places[1:]] if base else part.places[1:]
+    count = len(places) - 1
+    feed = bytearray(count * FEED_FRAME)
+    state = new_state()
+    state[FILLED], state[ROWS], state[EXPECTED] = len(records), count, first
+    if wire_code.chooser(compiled)().number_records(state, records, _FEED, feed) != FrameVerdict.DONE:
+        raise ValueError(f"record {state[TAKEN]} of {count} is not whole")
+    return Batch(first, PackedRecords(bytes(records), places), bytes(feed))

@@ -1,0 +1,196 @@
+"""The loops of a log server: appends in a receive buffer to records, records to what a feed tells of them.
+
+As those of `engine.scan.wire_loops` they are written once and run interpreted or compiled, and they believe nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from waltzctl.engine.scan.wire_layout import (
+    BODY_LENGTH_AT,
+    BYTES,
+    CLIENT_APPEND,
+    CLIENT_AT,
+    CLIENT_LOCKS_AT,
+    CLIENT_MARK_AT,
+    CLIENT_PARTITION_AT,
+    CLIENT_REQUEST_AT,
+    CLIENT_TYPE_AT,
+    DATA_LENGTH_AT,
+    EXPECTED,
+    FEED_FRAME,
+    FEED_HEADER_AT,
+    FEED_ID_AT,
+    FEED_REQUEST_AT,
+    FILLED,
+    FINE,
+    FRAME_SIZE,
+    ID_SIZE,
+    LISTS,
+    LONGEST,
+    MAGIC,
+    MAGIC_AT,
+    MALFORMED,
+    MOST_LOCKS,
+    POSITION,
+    REQUEST_AT,
+    REQUEST_SIZE,
+    REST_AT,
+    REST_HEAD,
+    REST_LENGTH_AT,
+    ROWS,
+    RUN_CLIENT,
+    RUN_COLUMNS,
+    RUN_LOCKS,
+    RUN_LOCKS_AT,
+    RUN_MARK,
+    RUN_PARTITION,
+    RUN_STOP,
+    RUNS,
+    TAKEN,
+    VERSION,
+    VERSION_AT,
+    WIRE_OVERHEAD,
+    WORD,
+)
+from waltzctl.engine.scan.wire_memory import (
+    byte_at,
+    checksum,
+    copy,
+    get,
+    half_at,
+    long_at,
+    put,
+    put_word,
+    unsigned_at,
+    word_at,
+)
+
+
+def take_appends(state: Any, memory: Any, runs: Any, places: Any, out: Any) -> int:
+    """Turn whole frames of appends between POSITION and FILLED into records without an id, until one is not right.
+
+    `places` receives where each record begins in `out`, and where the last one ends; `out` has room for as many bytes as there
+    are in the buffer.  Keep-alives are passed over.  What comes next is for others to judge.
+    """
+    position = get(state, POSITION)
+    filled = get(state, FILLED)
+    rows = get(state, ROWS)
+    magic = get(state, MAGIC)
+    version = get(state, VERSION)
+    longest = get(state, LONGEST)
+    lists = get(state, LISTS)
+    most_locks = get(state, MOST_LOCKS)
+    count = 0
+    size = 0
+    run = -1
+    client = 0
+    partition = 0
+    alone = 1
+    put(places, 0, 0)
+    while count < rows:
+        left = filled - position - FRAME_SIZE
+        if left < 0:
+            break
+        if byte_at(memory, position + MAGIC_AT) != magic:
+            break
+        if half_at(memory, position + VERSION_AT) != version:
+            break
+        length = word_at(memory, position + BODY_LENGTH_AT)
+        if length < 0 or length > longest or length > left:
+            break
+        body = position + FRAME_SIZE
+        if length == 0:
+            position = body
+            continue
+        if length < CLIENT_LOCKS_AT:
+            break
+        if byte_at(memory, body + CLIENT_TYPE_AT) != CLIENT_APPEND:
+            break
+        end = body + length
+        place = body + CLIENT_LOCKS_AT
+        locks = 0
+        seen = 0
+        while seen < lists:
+            left = end - place - WORD
+            if left < 0:
+                break
+            more = word_at(memory, place)
+            if more < 0 or more > most_locks or more * WORD > left:
+                break
+            locks += more
+            place += WORD + more * WORD
+            seen += 1
+        left = end - place - REST_HEAD - WORD
+        if seen < lists or left < 0:
+            break
+        data = word_at(memory, place + REST_LENGTH_AT)
+        if data != left:
+            break
+        source = place + REST_HEAD
+        if checksum(state, 0, memory, source, data) != unsigned_at(memory, source + data):
+            break
+        put_word(out, size, 0)
+        put_word(out, size + WORD, 0)
+        copy(out, size + REQUEST_AT, memory, body + CLIENT_REQUEST_AT, REQUEST_SIZE)
+        copy(out, size + REST_AT, memory, place, REST_HEAD + data + WORD)
+        number = word_at(memory, body + CLIENT_AT)
+        where = word_at(memory, body + CLIENT_PARTITION_AT)
+        if alone == 1 or locks > 0 or number != client or where != partition:
+            run += 1
+            client = number
+            partition = where
+            put(runs, run * RUN_COLUMNS + RUN_CLIENT, client)
+            put(runs, run * RUN_COLUMNS + RUN_PARTITION, partition)
+            put(runs, run * RUN_COLUMNS + RUN_MARK, long_at(memory, body + CLIENT_MARK_AT))
+            put(runs, run * RUN_COLUMNS + RUN_LOCKS, locks)
+            put(runs, run * RUN_COLUMNS + RUN_LOCKS_AT, body + CLIENT_LOCKS_AT)
+        alone = 0
+        if locks > 0:
+            alone = 1
+        size += WIRE_OVERHEAD + data
+        count += 1
+        put(runs, run * RUN_COLUMNS + RUN_STOP, count)
+        put(places, count, size)
+        position = end
+    put(state, POSITION, position)
+    put(state, TAKEN, count)
+    put(state, BYTES, size)
+    put(state, RUNS, run + 1)
+    return FINE
+
+
+def number_records(state: Any, memory: Any, feed: Any, out: Any) -> int:
+    """Put ids into records, from EXPECTED on, and write for each the frame by which a feed tells of it.
+
+    `feed` is what all of these frames begin with.
+    """
+    position = get(state, POSITION)
+    filled = get(state, FILLED)
+    rows = get(state, ROWS)
+    number = get(state, EXPECTED)
+    count = 0
+    status = FINE
+    while count < rows:
+        left = filled - position - WIRE_OVERHEAD
+        if left < 0:
+            status = MALFORMED
+            break
+        data = word_at(memory, position + DATA_LENGTH_AT)
+        if data < 0 or data > left:
+            status = MALFORMED
+            break
+        put_word(memory, position, number >> 32)
+        put_word(memory, position + WORD, number & 0xFFFFFFFF)
+        at = count * FEED_FRAME
+        copy(out, at, feed, 0, FEED_REQUEST_AT)
+        copy(out, at + FEED_REQUEST_AT, memory, position + REQUEST_AT, REQUEST_SIZE)
+        copy(out, at + FEED_ID_AT, memory, position, ID_SIZE)
+        copy(out, at + FEED_HEADER_AT, memory, position + REST_AT, WORD)
+        position += WIRE_OVERHEAD + data
+        number += 1
+        count += 1
+    put(state, POSITION, position)
+    put(state, TAKEN, count)
+    return status
