@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from tests.node.running import LOOPS, run
 from tests.server.serving import QUICK, Client, serving
-from tests.server.storing import PARTITION
+from tests.server.storing import PARTITION, until
+from waltzctl.engine.net.connection import OVERHEAD
 from waltzctl.engine.net.peer_limits import PortLimits
+from waltzctl.engine.server.server_settings import PartitionOptions
+from waltzctl.formats.checksums import crc32
 from waltzctl.formats.lock_id import lock_id
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.wire import client as wire
@@ -265,5 +269,110 @@ def test_a_frame_that_was_not_agreed_on_ends_the_connection_before_its_body_is_t
             else:
                 assert await client.hear() is None
                 assert why in caplog.text
+
+    run(work())
+
+
+@pytest.mark.parametrize("locks", [{}, {"write_locks": (5,)}])
+@pytest.mark.parametrize("bound", [PortLimits(connection_requests=10), PortLimits(connection_bytes=10 * 40)])
+def test_appends_that_nobody_decides_hold_up_their_connection(
+    tmp_path: Path, bound: PortLimits, locks: dict[str, tuple[int, ...]]
+) -> None:
+    """Up to the bound they are read; one more stays with its client, and what others send is read as before."""
+
+    async def work() -> None:
+        async with serving(tmp_path, 1) as cluster:
+            server = await cluster.server(options=replace(QUICK, limits=bound))
+            client = await cluster.client()
+            assert await client.mount() == (MountState.READY, [])
+            (node,) = cluster.cluster.names
+            await cluster.cluster.stop(node)
+            made = []
+
+            def under_way() -> tuple[int, bool]:
+                (info,) = server.port.connections
+                return info.requests, info.paused
+
+            async def append(count: int) -> None:
+                for _ in range(count):
+                    made.append(client.append(b"four", **locks))
+                    await client.writer.drain()
+                    await asyncio.sleep(0.005)
+
+            await append(9)
+            await until(lambda: under_way() == (9, False))
+            await append(1)
+            await until(lambda: under_way() == (10, True))
+            await append(20)
+            assert under_way() == (10, True)
+            assert server.port.budget.used == 10 * (40 + OVERHEAD)
+            await cluster.cluster.start(node)
+            if locks:
+                assert (await client.hear_one(wire.LockFailure))[0].request_id == made[1]
+            mark, _ = await client.flush()
+            await until(lambda: under_way() == (0, False))
+            assert server.port.budget.used == 0
+            if not locks:
+                assert mark == 29
+                assert await feed(client, -1, 30) == list(enumerate(made))
+
+    run(work())
+
+
+@pytest.mark.parametrize("how", ["closed", "lost"])
+def test_what_undecided_appends_took_is_given_back(tmp_path: Path, how: str) -> None:
+    """Their partition is closed; or nobody listens any more, and they are decided all the same."""
+
+    async def work() -> None:
+        async with serving(tmp_path, 1) as cluster:
+            server = await cluster.server()
+            client = await cluster.client()
+            await client.mount()
+            (node,) = cluster.cluster.names
+            await cluster.cluster.stop(node)
+            for _ in range(300):
+                client.append(b"four")
+            await until(lambda: server.port.budget.used == 300 * (40 + OVERHEAD))
+            if how == "closed":
+                await server.assign({})
+            else:
+                await client.close()
+                await until(lambda: not server.port.connections)
+                assert server.port.budget.used == 300 * (40 + OVERHEAD)
+                await cluster.cluster.start(node)
+                await until(lambda: server.partitions[PARTITION].high_water_mark == 299)
+            assert server.port.budget.used == 0
+
+    run(work())
+
+
+def test_appends_of_several_clients_and_partitions_on_one_connection_find_their_way(tmp_path: Path) -> None:
+    """Interleaved as they may be, more than go into a batch; those of a client that mounted elsewhere are passed over."""
+
+    async def work() -> None:
+        async with serving(tmp_path, 1) as cluster:
+            server = await cluster.server(options=replace(QUICK, partition=PartitionOptions(batch=7)))
+            await server.assign({PARTITION: 1, PARTITION - 1: 1})
+            client = await cluster.client()
+            sent: dict[tuple[int, int], list[RequestId]] = {}
+            numbers = [(client, partition) for client in (7, 8, 9) for partition in (PARTITION, PARTITION - 1)]
+            for number, partition in numbers[:4]:
+                client.say(wire.MountRequest(RequestId(number, 1, partition, 0), -1, 0))
+                assert (await client.hear_one(wire.MountResponse))[0].state is MountState.READY
+            chance = Random(5)
+            for place in range(200):
+                number, partition = chance.choice(numbers) if place % 50 < 25 else numbers[place % 3]
+                made = RequestId(number, 1, partition, 100 + place)
+                client.say(wire.AppendRequest(made, -1, place, b"x", crc32(b"x")))
+                sent.setdefault((number, partition), []).append(made)
+            for partition in (PARTITION, PARTITION - 1):
+                client.say(wire.FlushRequest(RequestId(7, 1, partition, 1000)))
+                mark = (await client.hear_one(wire.FlushResponse))[0].high_water_mark
+                mine = [one for number in (7, 8) for one in sent[number, partition]]
+                assert mark == len(mine) - 1
+                session = await server.partitions[partition].store.session()
+                found = [one.request_id for one in await session.read(0, 1000)]
+                assert [*map(str, found)] == [*map(str, sorted(mine, key=lambda one: one.sequence))]
+                assert [one.header for one in await session.read(0, 1000)] == [one.sequence - 100 for one in found]
 
     run(work())
