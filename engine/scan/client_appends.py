@@ -97,7 +97,7 @@ class AppendTaker:
 _FEED = feed_prefix(CLIENT_VERSIONS[-1])
 
 
-class Batch(NamedTuple):
+class NumberedRecords(NamedTuple):
     """Records that have their ids, and the frames of the latest version by which feeds tell of them."""
 
     first: int
@@ -110,7 +110,7 @@ class Batch(NamedTuple):
         return self.first + len(self.records) - 1
 
 
-def numbered(parts: list[PackedRecords], first: int, *, compiled: bool | None = None) -> Batch:
+def numbered(parts: list[PackedRecords], first: int, *, compiled: bool | None = None) -> NumberedRecords:
     """All of these records, with ids from `first` on.  Raises ValueError for what are no whole records."""
     records = bytearray().join([part.data for part in parts])
     places = [0]
@@ -123,4 +123,4 @@ def numbered(parts: list[PackedRecords], first: int, *, compiled: bool | None = 
     state[FILLED], state[ROWS], state[EXPECTED] = len(records), count, first
     if wire_code.chooser(compiled)().number_records(state, records, _FEED, feed) != FrameVerdict.DONE:
         raise ValueError(f"record {state[TAKEN]} of {count} is not whole")
-    return Batch(first, PackedRecords(bytes(records), places), bytes(feed))
+    return NumberedRecords(first, PackedRecords(bytes(records), places), bytes(feed))

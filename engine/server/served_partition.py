@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from waltzctl.engine.errors import StoreSessionClosedError
-from waltzctl.engine.scan.client_appends import Batch, numbered
+from waltzctl.engine.scan.client_appends import NumberedRecords, numbered
 from waltzctl.engine.server.locks import NO_LOCKS, Locks, LockTable
 from waltzctl.engine.server.server_metrics import ServerPartitionMetrics, ServerPartitionReading
 from waltzctl.engine.server.server_settings import CacheOptions, PartitionOptions
@@ -276,7 +276,7 @@ class Partition:
         committed.add_done_callback(lambda future: self._decided(future, sent))
         return True
 
-    def _decided(self, committed: asyncio.Future[int], batch: Batch) -> None:
+    def _decided(self, committed: asyncio.Future[int], batch: NumberedRecords) -> None:
         """A batch is committed; what a session leaves undecided waits for the next one."""
         if committed.cancelled() or committed.exception() is not None:
             return
@@ -292,7 +292,7 @@ class Partition:
         self.metrics.latency.update(self._time() - arrived, count)  # of the batch's oldest; they arrived together
         self._wake()
 
-    def _commit(self, appends: Sequence[tuple[int, Append]], batch: Batch) -> None:
+    def _commit(self, appends: Sequence[tuple[int, Append]], batch: NumberedRecords) -> None:
         """Appends, each with the id of its first one, that are the transactions of a batch now."""
         assert self._locks is not None
         for transaction_id, item in appends:

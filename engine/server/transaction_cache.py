@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from waltzctl.engine.net.metrics import Meter
-from waltzctl.engine.scan.client_appends import Batch
+from waltzctl.engine.scan.client_appends import NumberedRecords
 from waltzctl.engine.server.server_settings import CacheOptions
 from waltzctl.formats.wire.feed_frames import FEED_FRAME
 from waltzctl.formats.wire.records import split_data
@@ -90,7 +90,7 @@ class TransactionCache:
         """Bytes of memory that what is fed, and data, take."""
         return self._feed.used, self._data.used
 
-    def put(self, partition: int, batch: Batch) -> None:
+    def put(self, partition: int, batch: NumberedRecords) -> None:
         """Keep what was committed: what a feed tells of it, and its data."""
         self.put_fed(partition, batch.first, batch.feed)
         for transaction_id, sent in enumerate(batch.records.sent_data(), batch.first):

@@ -503,7 +503,7 @@ _HELD_LOCK = "call = (self._held if state[FILLED] - state[POSITION] <= _SHORT el
 _TWICE = "whether data is passed over twice, or two checksums are joined: the checksum is the same"
 _PASSES = (
     ("engine/scan/kernel.py", "note", "if length < _TWO_PASSES:"),
-    ("engine/scan/wire_loops.py", "joined", "if length < _TWO_PASSES:"),
+    ("engine/scan/wire_memory.py", "joined", "if length < _TWO_PASSES:"),
     ("engine/scan/native.py", "note_calls", "if length < TWO_PASSES:"),
     ("engine/scan/wire_native.py", "joined", "if length < TWO_PASSES or length >= JOINED:"),
 )
@@ -555,7 +555,7 @@ _CONSTANT_LOADS = (
 _WORDS = "words = ir.Constant(ir.VectorType(I32, 2 * width), [0] * 2 * width)"
 _UNPACKED = (
     *(
-        ("wire_loops", f"{name}_at", f"return _{name}(memory, position)[0]  # type: ignore[no-any-return]")
+        ("wire_memory", f"{name}_at", f"return _{name}(memory, position)[0]  # type: ignore[no-any-return]")
         for name in ("byte", "half", "word", "unsigned", "long")
     ),
     ("kernel", "transaction_id", "return _read_id(memory, position)[0]  # type: ignore[no-any-return]"),
@@ -721,7 +721,7 @@ _SCAN = (
     ),
     *(
         Equivalent(file, "", _KEPT, _KEPT.replace("64", size), "how many are kept, and no other answer")
-        for file in ("engine/scan/kernel.py", "engine/scan/wire_loops.py")
+        for file in ("engine/scan/kernel.py", "engine/scan/wire_memory.py")
         for size in ("63", "65")
     ),
     *(
@@ -1419,7 +1419,7 @@ _SCAN = (
     ),
     *(
         Equivalent(file, "", "_TWO_PASSES = 16 << 10", "_TWO_PASSES = 16 >> 10", _TWICE)
-        for file in ("engine/scan/kernel.py", "engine/scan/wire_loops.py")
+        for file in ("engine/scan/kernel.py", "engine/scan/wire_memory.py")
     ),
     Equivalent(
         _ORDER,
@@ -3689,7 +3689,7 @@ TUNED: dict[str, tuple[str, ...]] = {
     "engine/scan/walk.py": ("PAGE", "BLOCK", "CARRY"),
     "engine/scan/wire_compiled.py": ("_SHORT",),
     "engine/scan/wire_layout.py": ("WORDS",),
-    "engine/scan/wire_loops.py": ("_TWO_PASSES",),
+    "engine/scan/wire_memory.py": ("_TWO_PASSES",),
     "engine/spark/cluster_history.py": ("_AT_ONCE", "_ROWS"),
     "engine/spark/spark_executor.py": ("PACKET", "FLAT", "WAVE"),
     "engine/spark/run_writing.py": ("_FLUSH", "_HELD"),

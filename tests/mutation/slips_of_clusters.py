@@ -13,6 +13,9 @@ _DETECTOR = "engine/metadata/failure_detector.py"
 _MEMBERSHIP = "engine/metadata/membership.py"
 _PARTITION = "engine/server/served_partition.py"
 _CACHE = "engine/server/transaction_cache.py"
+_CLIENT_PORT, _PORT = "engine/server/client_port.py", ("tests/server/test_client_port.py",)
+_LOCKS, _LOCKED = "engine/server/locks.py", ("tests/server/test_locks.py",)
+_LOOPS, _TAKEN = "engine/scan/client_loops.py", ("tests/scan/test_client_appends.py",)
 
 _RECOVERY = "engine/quorum/recovery.py"
 _LASTING = ("tests/quorum/test_lasting_marks.py",)
@@ -167,24 +170,94 @@ CLUSTERS: tuple[Slip, ...] = (
     ),
     Slip(
         _PARTITION,
-        "if item.locks and (written := self._locks.last_written(item.locks)) > item.request.client_high_water_mark:",
-        "if (written := self._locks.last_written(item.locks) if item.locks else -1) > item.request.client_high_water_mark:",
+        "if item.locks and (written := self._locks.last_written(item.locks)) > item.client_high_water_mark:",
+        "if (written := self._locks.last_written(item.locks) if item.locks else -1) > item.client_high_water_mark:",
         _SERVED,
         "a client that knows of nothing yet is refused what needs no lock",
     ),
     Slip(
         _PARTITION,
-        "if item.lost < _SESSIONS:",
-        "if item.lost < _SESSIONS - 1:",
+        "if one.lost < _SESSIONS:",
+        "if one.lost < _SESSIONS - 1:",
         _SERVED,
         "what two sessions in a row left unwritten is forgotten",
     ),
     Slip(
         _PARTITION,
-        "if item.lost < _SESSIONS:",
+        "if one.lost < _SESSIONS:",
         "if True:",
         _SERVED,
         "an append that ends sessions ends them for ever",
+    ),
+    Slip(
+        _PARTITION,
+        "self._queue.appendleft(item.part(room, count))",
+        "self._queue.append(item.part(room, count))",
+        _PORT,
+        "of appends that came together those beyond a batch go behind what came later",
+    ),
+    Slip(
+        _CLIENT_PORT,
+        "if partition is None or not partition.is_registered(one.client, self):",
+        "if partition is None:",
+        _PORT,
+        "appends of a client that did not mount the partition are taken",
+    ),
+    Slip(
+        _CLIENT_PORT,
+        "self._begin(len(one.records), len(one.records.data))",
+        "self._begin(len(one.records), 0)",
+        _PORT,
+        "what appends take in memory is not counted",
+    ),
+    Slip(
+        _CLIENT_PORT,
+        "self._done(count, size)",
+        "self._done(count, 0)",
+        _PORT,
+        "what appends took in memory is never given back",
+    ),
+    Slip(
+        _LOCKS,
+        "if in_flight[first] and in_flight[second] and in_flight[third]:",
+        "if in_flight[first] or in_flight[second] or in_flight[third]:",
+        _LOCKED,
+        "an append waits for one that has no lock of its own",
+    ),
+    Slip(
+        _LOCKS,
+        "in_flight[slot] += 1",
+        "in_flight[slot] = 1",
+        _LOCKED,
+        "a lock that shares a slot is free while somebody holds it",
+    ),
+    Slip(
+        _LOOPS,
+        "if checksum(state, 0, memory, source, data) != unsigned_at(memory, source + data):",
+        "if False:",
+        _TAKEN,
+        "appends are taken whatever their checksum says",
+    ),
+    Slip(
+        _LOOPS,
+        "if data != left:",
+        "if data > left:",
+        _TAKEN,
+        "an append is taken with bytes left over behind it",
+    ),
+    Slip(
+        _LOOPS,
+        "if alone == 1 or locks > 0 or number != client or where != partition:",
+        "if alone == 1 or number != client or where != partition:",
+        _TAKEN,
+        "the locks of an append behind one without locks are overlooked",
+    ),
+    Slip(
+        "engine/server/replica_session.py",
+        "self.records.part(transaction_id - self.first, len(self.records))",
+        "self.records.part(transaction_id - self.first - 1, len(self.records))",
+        ("tests/server/test_store_session.py",),
+        "a replica that has the beginning of a batch is sent its last record once more",
     ),
     Slip(
         _CACHE,

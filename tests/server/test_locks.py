@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from waltzctl.engine.server.locks import DEFAULT_SIZE, Locks, LockTable, slots_of
 from waltzctl.formats.lock_id import lock_id
@@ -91,6 +93,7 @@ def test_a_small_table_refuses_too_much_and_never_too_little() -> None:
         if table.last_written(of("write", lock)) >= 0:
             break
         behind += 1
+        assert table.begin(of("write", lock))
         table.commit(of("write", lock), transaction)
     assert 1 <= behind < 101
 
@@ -113,3 +116,87 @@ def test_the_estimate_is_never_too_low(commits: list[tuple[int, str]], size: int
 def test_a_table_without_slots() -> None:
     with pytest.raises(ValueError, match="0 slots"):
         LockTable(-1, 0)
+
+
+def _with_slots(size: int, wanted: Callable[[tuple[int, int, int]], bool]) -> int:
+    """The first lock, by its id, whose slots are such."""
+    return next(lock for lock in range(1, 100_000) if wanted(slots_of(lock, size)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shared", [1, 2, 3])
+def test_only_a_lock_whose_slots_are_all_in_flight_has_to_wait(kind: str, shared: int) -> None:
+    size = 40
+    one = _with_slots(size, lambda slots: len({*slots}) == 3)
+    mine = {*slots_of(one, size)}
+    other = (
+        _with_slots(size, lambda slots: len({*slots}) == 3 and len(mine & {*slots}) == shared and {*slots} != mine)
+        if shared < 3
+        else _with_slots(size, lambda slots: {*slots} == mine)
+    )
+    table = LockTable(-1, size)
+    assert table.begin(of("write", one))
+    assert table.begin(of(kind, other)) is (shared < 3)
+
+
+def test_a_slot_stays_in_flight_until_the_last_one_that_marked_it_is_decided() -> None:
+    size = 40
+    one = _with_slots(size, lambda slots: len({*slots}) == 3)
+    other = _with_slots(size, lambda slots: len({*slots}) == 3 and len({*slots_of(one, size)} & {*slots}) == 1)
+    table = LockTable(-1, size)
+    assert table.begin(of("write", one))
+    assert table.begin(of("append", other))
+    table.commit(of("write", one), 0)
+    assert table.begin(of("read", one))
+    assert not table.begin(of("read", other))
+    table.give_up(of("append", other))
+    assert table.begin(of("read", other))
+    assert {*table._in_flight} == {0}
+
+
+class _Table(RuleBasedStateMachine):
+    """The table against all that is in flight and all that was written, under locks that are few and slots that are fewer."""
+
+    locks = st.builds(Locks, *[st.lists(st.integers(0, 12), max_size=2).map(tuple)] * 3)
+
+    @initialize(size=st.integers(1, 30))
+    def make(self, size: int) -> None:
+        self.table, self.transaction = LockTable(-1, size), -1
+        self.in_flight: list[Locks] = []
+        self.written: dict[int, int] = {}
+
+    @rule(locks=locks)
+    def begin(self, locks: Locks) -> None:
+        writing = {lock for one in self.in_flight for lock in (*one.write, *one.append)}
+        if self.table.begin(locks):
+            assert not writing & {*locks.write, *locks.read, *locks.append}, "it has to wait for who writes"
+            self.in_flight.append(locks)
+        else:
+            assert writing, "nobody holds anything"
+
+    @precondition(lambda self: self.in_flight)
+    @rule()
+    def commit(self) -> None:
+        self.transaction += 1
+        decided = self.in_flight.pop(0)
+        self.table.commit(decided, self.transaction)
+        self.written |= dict.fromkeys((*decided.write, *decided.append), self.transaction)
+
+    @precondition(lambda self: self.in_flight)
+    @rule(data=st.data())
+    def give_up(self, data: st.DataObject) -> None:
+        self.table.give_up(self.in_flight.pop(data.draw(st.integers(0, len(self.in_flight) - 1))))
+
+    @invariant()
+    def never_too_low(self) -> None:
+        for lock in range(13):
+            assert self.written.get(lock, -1) <= self.table.last_written(of("read", lock)) <= self.transaction
+
+    def teardown(self) -> None:
+        for one in self.in_flight:
+            self.table.give_up(one)
+        assert {*self.table._in_flight} == {0}, "nothing stays in flight"
+
+
+TestLockTable = _Table.TestCase
+TestLockTable.settings = settings(deadline=None, max_examples=100, stateful_step_count=30)

@@ -22,6 +22,7 @@ from waltzctl.engine.errors import SyncFailedError, WaltzError
 from waltzctl.engine.metadata import cluster_changes
 from waltzctl.engine.node import permissions
 from waltzctl.engine.quorum import recovery, recovery_actions, recovery_state
+from waltzctl.engine.scan.client_appends import numbered
 from waltzctl.engine.server import locks, served_partition, store_partition, store_session
 from waltzctl.formats.control import CONTROL_FILE_NAME
 from waltzctl.formats.znodes import UNRESOLVED
@@ -115,7 +116,8 @@ def v14_undecided_batches_by_number(patch: Patch) -> None:
     async def resolve(self: Any, session: Any) -> None:
         if self._locks is not None and self._pending:
             while self._pending and self._pending[0][0] <= session.high_water_mark:
-                self._commit(*self._pending.popleft())
+                first, item = self._pending.popleft()
+                self._commit([(first, item)], numbered([item.records], first))
         await real(self, session)
 
     patch.setattr(served_partition.Partition, "_resolve", resolve)

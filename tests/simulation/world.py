@@ -125,18 +125,24 @@ class Asked:
     locks: Locks
     was_refused: bool = False
     failed: bool = False
-    over_with: int = 0
-    """How often its connection was told that nothing more becomes of it."""
+
+
+@dataclass
+class Sent:
+    """Appends that were sent together; `under_way`: of how many of them nothing was heard yet."""
+
+    appends: list[Asked]
+    under_way: int
 
     def refused(self, request_id: RequestId, transaction_id: int) -> None:
-        assert request_id == self.request_id
-        assert transaction_id > self.client_high_water_mark
-        self.was_refused = True
+        (asked,) = self.appends
+        assert request_id == asked.request_id
+        assert transaction_id > asked.client_high_water_mark
+        asked.was_refused = True
 
     def over(self, count: int, size: int) -> None:
-        assert count == 1
-        self.over_with += 1
-        assert self.over_with == 1, "its memory is given back once"
+        self.under_way -= count
+        assert self.under_way >= 0, "what they took is given back once"
 
 
 class Errors(logging.Handler):
@@ -233,6 +239,16 @@ class World:
 
     # ---- clients -------------------------------------------------------------------------------------------------------
 
+    def append_together(self, server: Server, count: int) -> None:
+        """So many appends come in one piece, without locks."""
+        first, mark = len(self.asked), len(server.told) - 1
+        generation = server.partition.store.generation
+        ids = [RequestId(1, generation, PARTITION, number) for number in range(first, first + count)]
+        asked = [Asked(made, server, mark, NO_LOCKS) for made in ids]
+        self.asked += asked
+        records = [WireRecord.make(0, made, made.sequence % 5, b"%d" % made.sequence) for made in ids]
+        server.partition.append(Append(PackedRecords.of(records), Sent(asked, count)))
+
     def append(self, server: Server, *, freely: bool = False) -> None:
         """A client appends; `freely`: nothing can refuse it."""
         number = len(self.asked)
@@ -248,7 +264,7 @@ class World:
         self.asked.append(asked)
 
         records = PackedRecords.of([WireRecord.make(0, made, number % 5, data)])
-        server.partition.append(Append(records, asked, asked.locks, asked.client_high_water_mark))
+        server.partition.append(Append(records, Sent([asked], 1), asked.locks, mark))
 
     def flush(self, server: Server) -> None:
         before = [one for one in self.asked if one.server is server and not one.was_refused]
@@ -291,7 +307,11 @@ class World:
             what = self.chance.random()
             server = self.chance.choice(self.servers)
             if what < 0.7:
-                for _ in range(self.chance.choice((1, 1, 5))):
+                count = self.chance.choice((1, 1, 5))
+                if count > 1 and self.chance.random() < 0.3:
+                    self.append_together(server, count)
+                    continue
+                for _ in range(count):
                     self.append(server)
             elif what < 0.8:
                 self.flush(server)
