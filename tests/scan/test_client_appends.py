@@ -195,6 +195,23 @@ def test_an_append_that_would_be_one_without_its_list_of_locks_is_none(count: in
     in_every_form(check)
 
 
+@pytest.mark.parametrize("step", [-1, 1])
+def test_an_append_ends_where_its_frame_does(step: int) -> None:
+    """Data of one byte less than its checksum is for, or a byte behind the checksum: that is for others to refuse."""
+    frame = bytearray(encode(AppendRequest(RequestId(1, 2, 3, 4), 5, 6, b"abc", crc32(b"abc"))))
+    if step > 0:
+        frame += b"x"
+    else:
+        del frame[-1]
+    frame[3:7] = (len(frame) - 7).to_bytes(4)
+    assert one_by_one(bytes(frame), 0, 4, 9) == ([], 0)
+
+    def check() -> None:
+        assert AppendTaker().take(frame, 0, len(frame), 4, MAX_BODY, LIMITS) == ([], 0)
+
+    in_every_form(check)
+
+
 def test_a_buffer_of_any_kind_is_read_and_none_is_kept() -> None:
     frame = encode(AppendRequest(RequestId(1, 2, 3, 4), 5, 6, b"abc", crc32(b"abc"), (7,)))
     taker = AppendTaker()

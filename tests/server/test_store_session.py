@@ -16,6 +16,7 @@ from waltzctl.engine.client.admin_client import AdminClient
 from waltzctl.engine.client.storage_client import StorageClient
 from waltzctl.engine.errors import PeerError, ProtocolError, StoreSessionClosedError
 from waltzctl.engine.server import replica_session
+from waltzctl.engine.server.replica_session import SentBatch
 from waltzctl.engine.server.server_settings import SessionOptions
 from waltzctl.engine.server.storage_nodes import StorageNodes
 from waltzctl.engine.server.store_session import StoreSession
@@ -337,3 +338,13 @@ async def _read(cluster: Cluster, name: str, session: StoreSession) -> list[obje
         return list(await client.records(session.session_id, PARTITION, 0, 100))
     finally:
         await client.close()
+
+
+def test_of_a_batch_a_replica_is_sent_what_it_lacks() -> None:
+    async def work() -> None:
+        batch = SentBatch(5, packed(5, 4), asyncio.get_running_loop().create_future())
+        assert batch.last == 8
+        for first in range(5, 9):
+            assert batch.records_from(first) == packed(first, 9 - first)
+
+    asyncio.run(work())
