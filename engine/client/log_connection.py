@@ -44,6 +44,12 @@ class LogConnection(NodePortConnection[wire.ClientMessage]):
             raise self._error
         self._queue(wire.encode(message, self.version))
 
+    def send_frames(self, frames: list[bytes]) -> None:
+        """Send whole frames of this version that have no answer of their own, all or none.  Raises PeerError as `send`."""
+        if self._error is not None:
+            raise self._error
+        self._queue(frames[0] if len(frames) == 1 else b"".join(frames))
+
     def pause(self) -> None:
         """Read nothing more for now: the server is held up when the connection is full."""
         if self._transport is not None and not self._transport.is_closing():

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -19,7 +19,7 @@ import numpy as np
 
 from waltzctl.engine.client.latency import LatencyHistogram, LatencySummary
 from waltzctl.engine.client.log_client import LogClient
-from waltzctl.engine.client.log_transaction import Draft, Lock
+from waltzctl.engine.client.log_transaction import Build, Draft, Lock
 from waltzctl.engine.errors import DamageError
 
 _LONG = struct.Struct(">q")
@@ -32,14 +32,13 @@ class LogLoadOptions:
 
     partitions: tuple[int, ...]
     data_size: int = 100
-    in_flight: int = 16
     seconds: float = 5.0
     lock_pool: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class LogLoadResult:
-    """`retries`: how often an append was built again.  `latency`: of appends, from the call to their commitment."""
+    """`retries`: how often an append was built again.  `latency`: of appends, from when each is first built to its commitment."""
 
     partitions: tuple[int, ...]
     transactions: int
@@ -50,12 +49,9 @@ class LogLoadResult:
 
 
 async def load(client: LogClient, options: LogLoadOptions) -> LogLoadResult:
-    """Append as fast as `in_flight` at a time in each partition allow.  Raises what appends raise."""
+    """Append as fast as the client's `in_flight` at a time in each partition allow.  Raises what appends raise."""
     data = bytes(options.data_size)
-    begun = time.monotonic()
-    until = begun + options.seconds
-    calls = done = 0
-    taken: list[int] = []
+    calls = 0
     chance = Random()
 
     without_locks = Draft(data)
@@ -67,13 +63,20 @@ async def load(client: LogClient, options: LogLoadOptions) -> LogLoadResult:
             return without_locks
         return Draft(data, write_locks=[("performance_analysis_lock", chance.randrange(options.lock_pool))])
 
-    async def produce(partition: int) -> None:
-        nonlocal done
-        while time.monotonic() < until:
-            started = time.perf_counter_ns()
-            await client.append(partition, draft)
-            taken.append(time.perf_counter_ns() - started)
-            done += 1
+    async def produce(partition: int) -> list[int]:
+        """Nanoseconds that each took."""
+        taken: list[int] = []
+
+        def drafts() -> Iterator[Build]:
+            while time.monotonic() < until:
+                taken.append(-time.perf_counter_ns())  # until it is committed, when it began
+                yield draft
+
+        def committed(place: int, _transaction_id: int) -> None:
+            taken[place] += time.perf_counter_ns()
+
+        await client.append_all(partition, drafts(), told=committed)
+        return taken
 
     for partition in options.partitions:
         await client.append(partition, draft)  # mounts it
@@ -81,12 +84,12 @@ async def load(client: LogClient, options: LogLoadOptions) -> LogLoadResult:
     begun = time.monotonic()
     until = begun + options.seconds
     async with asyncio.TaskGroup() as tasks:
-        for partition in options.partitions:
-            for _ in range(options.in_flight):
-                tasks.create_task(produce(partition))
+        producing = [tasks.create_task(produce(partition)) for partition in options.partitions]
     seconds = time.monotonic() - begun
-    histogram = LatencyHistogram()
-    histogram.add(np.asarray(taken, np.int64))
+    histogram, done = LatencyHistogram(), 0
+    for taken in (one.result() for one in producing):
+        histogram.add(np.asarray(taken, np.int64))
+        done += len(taken)
     return LogLoadResult(options.partitions, done, done * options.data_size, seconds, calls - done, histogram.summary())
 
 

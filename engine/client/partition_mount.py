@@ -1,7 +1,7 @@
 """A partition that is mounted at a server: what the feed tells, and what becomes of the appends that were sent.
 
-`Mount` is one client's place in a partition's log, `Endpoint` the connection to a server that its mounts share.  What happens to
-a mount, and what follows, is the table in `engine.client.log_client`.
+`Mount` is one client's place in a partition's log.  What happens to it, and what follows, is the table in
+`engine.client.log_client`.
 """
 
 from __future__ import annotations
@@ -9,21 +9,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Collection, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import islice
+from typing import Any, Protocol
 
 from waltzctl.engine.client.addresses import Address
+from waltzctl.engine.client.append_call import AppendCall, Numbered
 from waltzctl.engine.client.log_connection import LogConnection, Pushed
-from waltzctl.engine.client.log_transaction import Build, Lock, Transaction
+from waltzctl.engine.client.log_transaction import Draft, Lock, Transaction
 from waltzctl.engine.errors import PeerError, RefusedError, WaltzError
 from waltzctl.engine.metadata.server_directory import PartitionServer
 from waltzctl.engine.net.futures import fail, taken
-from waltzctl.formats.checksums import crc32
 from waltzctl.formats.lock_id import lock_id
 from waltzctl.formats.request_id import LAST_SEQUENCE, RequestId
 from waltzctl.formats.wire import client as wire
-from waltzctl.formats.wire.feed_frames import feed_rows
+from waltzctl.formats.wire.append_frames import append_writer
+from waltzctl.formats.wire.feed_frames import FeedRow
 
 
 class ClientAheadError(RefusedError):
@@ -34,8 +36,6 @@ SPENT_AT = LAST_SEQUENCE - (1 << 20)
 """Behind this sequence number nothing new is appended under a client id; the rest is for mounts and for what is sent again."""
 Connect = Callable[[Address], Awaitable[LogConnection]]
 """Connects to a server.  Raises PeerError."""
-_Decided = asyncio.Future[Transaction | None]
-"""Of an append: the transaction that it became, or none, and then it is built again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,93 +53,16 @@ class ClientOptions:
     not_ready: float = 0.2
 
 
-class Endpoint:
-    """The connection to one server.  Whoever wants it while it is being made waits for the same."""
+class MountPoint(Protocol):
+    """What a mount wants of the connection to a server: see `engine.client.server_endpoint.Endpoint`."""
 
-    def __init__(
-        self,
-        address: Address,
-        connect: Connect,
-        spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
-        options: ClientOptions,
-    ) -> None:
-        self.address = address
-        self._connect, self._spawn, self._options = connect, spawn, options
-        self._current: LogConnection | None = None
-        self._making: asyncio.Task[LogConnection] | None = None
-        self._mounts: dict[int, Mount] = {}  # by partition, in their order
-        self._keeping: asyncio.Task[None] | None = None
-        self.sequence = -1
-        """Of the present connection: one more with each that is made."""
-
-    async def connection(self) -> LogConnection:
-        """One that stands.  Raises PeerError."""
-        if self._current is not None and not self._current.closed:
-            return self._current
-        if self._making is None or self._making.done():
-            self._making = asyncio.ensure_future(self._make())
-        return await asyncio.shield(self._making)
-
-    async def _make(self) -> LogConnection:
-        made = await self._connect(self.address)
-        made.fed, made.pushed, made.lost = self._fed, self._pushed, self._lost
-        self._current = made
-        self.sequence += 1
-        return made
+    sequence: int
 
     def attach(self, mount: Mount) -> None:
-        """Mount through this connection from now on, also when it is made again; a client id mounts a partition once."""
-        self._mounts[mount.partition] = mount
-        if self._current is not None and not self._current.closed:
-            mount.connected(self._current, self.sequence)
-        elif self._keeping is None or self._keeping.done():
-            self._keeping = self._spawn(self._keep())
+        """Mount through it from now on."""
 
     def detach(self, mount: Mount) -> None:
         """No longer."""
-        if self._mounts.get(mount.partition) is mount:
-            del self._mounts[mount.partition]
-
-    async def _keep(self) -> None:
-        """Connect until it stands, and mount what waits for it."""
-        pause = self._options.first_retry
-        while self._mounts:
-            with contextlib.suppress(PeerError):
-                made = await self.connection()
-                if not made.closed:  # it may have ended before anybody could be told
-                    for mount in [*self._mounts.values()]:
-                        mount.connected(made, self.sequence)
-                if not made.closed:
-                    return
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, self._options.longest_retry)
-
-    def _fed(self, frames: bytes) -> None:
-        mounts = self._mounts
-        for client, generation, partition, sequence, transaction_id, header in feed_rows(frames):
-            mount = mounts.get(partition)
-            if mount is not None:
-                mount.fed(client, generation, sequence, transaction_id, header)
-
-    def _pushed(self, message: Pushed) -> None:
-        mount = self._mounts.get(message.request_id.partition)
-        if mount is not None:
-            mount.pushed(message)
-
-    def _lost(self, _error: PeerError) -> None:
-        for mount in self._mounts.values():
-            mount.lost()
-        if self._mounts and (self._keeping is None or self._keeping.done()):
-            self._keeping = self._spawn(self._keep())
-
-    async def close(self) -> None:
-        """Forget the mounts and end the connection."""
-        self._mounts.clear()
-        if self._making is not None:
-            self._making.cancel()
-            await asyncio.gather(self._making, return_exceptions=True)
-        if self._current is not None:
-            await self._current.close()
 
 
 @dataclass(slots=True)
@@ -159,12 +82,14 @@ class _Flushing:
 class Mount:
     """A partition of one client id: where it stands in the log, its feed, and what is undecided.
 
-    `_pending`: appends by their sequence number; `_refused`: the transaction that is in an append's way.
+    `_pending`: whose appends are under way, by sequence number; `_refused`: the transaction that is in an append's way; `_owed`:
+    appends that were refused, or passed over, and are not sent again as yet.  `_calls`: the calls of all these; `_queue`: those
+    that have something new to send, in the order of their turns.
 
     `endpoint_of`: the connection of a client id to a server; `queue`: whom the feed is for; None for a mount that only appends.
     """
 
-    endpoint_of: Callable[[PartitionServer, int], Endpoint]
+    endpoint_of: Callable[[PartitionServer, int], MountPoint]
     options: ClientOptions
     partition: int
     client_id: int
@@ -172,20 +97,21 @@ class Mount:
     queue: asyncio.Queue[Transaction | WaltzError] | None
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     _server: PartitionServer | None = None
-    _endpoint: Endpoint | None = None
+    _endpoint: MountPoint | None = None
     _connection: LogConnection | None = None
     _mounted_as: RequestId | None = None
     _sequence: int = 0
-    _pending: OrderedDict[int, _Decided] = field(default_factory=OrderedDict)
+    _pending: OrderedDict[int, AppendCall] = field(default_factory=OrderedDict)
+    _owed: int = 0
     _refused: dict[int, int] = field(default_factory=dict)
     _flushes: deque[_Flushing] = field(default_factory=deque)
     _error: WaltzError | None = None
     _again: asyncio.TimerHandle | None = None
     _nudge: asyncio.TimerHandle | None = None
     _suspended: bool = False
-    _room: asyncio.Event = field(default_factory=asyncio.Event)
-    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _calls: int = 0
+    _calls: dict[AppendCall, None] = field(default_factory=dict)
+    _queue: OrderedDict[AppendCall, None] = field(default_factory=OrderedDict)
+    _flushing: int = 0
     _idle: asyncio.Event = field(default_factory=asyncio.Event)
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
 
@@ -232,13 +158,12 @@ class Mount:
             return
         self._error = error
         self._leave()
-        pending, self._pending = self._pending, OrderedDict()
-        for one in pending.values():
-            fail(one, error)
+        self._pending.clear()
+        for call in self._calls:
+            call.end(error)
         for flush in self._flushes:
             fail(flush.done, error)
         self._flushes.clear()
-        self._room.set()
         self.ready.set()
         if self.queue is not None and told:
             self.queue.put_nowait(error)
@@ -291,12 +216,13 @@ class Mount:
             return
         for flush in self._flushes:  # what was sent before the mount is decided by it
             flush.mark = self.position if flush.mark is None else flush.mark
-        undecided, self._pending = self._pending, OrderedDict()
         self._refused.clear()
-        for one in undecided.values():
-            _set(one, None)
+        while self._pending:
+            self._pass_over()
         self._decide()
         self.ready.set()
+        for call in self._calls:  # those that have something to send again, and in front of the others
+            call.wake()
         self._suspended = True
         self._ask_for_more()
 
@@ -304,31 +230,31 @@ class Mount:
         if self._connection is not None and self._endpoint is not None:
             self.connected(self._connection, self._endpoint.sequence)
 
-    def fed(self, client: int, generation: int, sequence: int, transaction_id: int, header: int) -> None:
-        """A committed transaction; most are other clients' appends."""
-        if self._mounted_as is None or transaction_id != self.position + 1:
-            return  # of a mount before this one
-        self.position = transaction_id
-        own = client == self.client_id and sequence in self._pending
-        if own or self.queue is not None:
-            request_id = RequestId(client, generation, self.partition, sequence)
-            found = Transaction(self.partition, transaction_id, request_id, header)
-            if own:
-                self._committed(found)
-            if self.queue is not None:
-                self.queue.put_nowait(found)
-                if self._connection is not None and not self._has_room:
-                    self._connection.pause()
+    def fed(self, rows: Iterable[FeedRow]) -> None:
+        """Committed transactions of the partition that came together; most are other clients' appends."""
+        if self._mounted_as is None:
+            return
+        pending, queue = self._pending, self.queue
+        for client, generation, partition, sequence, transaction_id, header in rows:
+            if transaction_id != self.position + 1:
+                continue  # of a mount before this one
+            self.position = transaction_id
+            if client == self.client_id and sequence in pending:
+                while next(iter(pending)) != sequence:
+                    self._pass_over()  # what was sent before this one can no longer come
+                pending.popitem(last=False)[1].committed(sequence, transaction_id, generation, header)
+            if queue is not None:
+                number = RequestId(client, generation, partition, sequence)
+                queue.put_nowait(Transaction(partition, transaction_id, number, header))
+        if self._connection is not None and not self._has_room:
+            self._connection.pause()
         self._decide()
 
-    def _committed(self, found: Transaction) -> None:
-        """An append of this client is this transaction."""
-        while self._pending:
-            sequence, one = self._pending.popitem(last=False)
-            if sequence == found.request_id.sequence:
-                _set(one, found)
-                return
-            _set(one, None)  # what was sent before this one can no longer come
+    def _pass_over(self) -> None:
+        """The append that was sent first is not committed, and will not be."""
+        sequence, call = self._pending.popitem(last=False)
+        self._owed += 1
+        call.refused(sequence)
 
     def _decide(self) -> None:
         """What the feed has come past: flushes, appends in front of them, and appends that a lock refused."""
@@ -336,23 +262,24 @@ class Mount:
             flush = self._flushes.popleft()
             passed_over = False
             while self._pending and next(iter(self._pending)) <= flush.sequence:
-                _set(self._pending.popitem(last=False)[1], None)
+                self._pass_over()
                 passed_over = True
             _set(flush.done, mark)
             if passed_over and flush.nudge and self.ready.is_set():  # the server knows this mount no more
                 self.ready.clear()
                 self._mount_again()
-        if self._refused:  # as seldom; this is asked for each transaction of a feed
+        if self._refused:
             self._build_again()
-        if len(self._pending) < self.options.in_flight:
-            self._room.set()
+        self._next_turns()
 
     def _build_again(self) -> None:
         """The feed has come to what was in the way of these appends."""
         for sequence in [one for one, in_the_way in self._refused.items() if in_the_way <= self.position]:
             del self._refused[sequence]
-            if sequence in self._pending:
-                _set(self._pending.pop(sequence), None)
+            call = self._pending.pop(sequence, None)
+            if call is not None:
+                self._owed += 1
+                call.refused(sequence)
 
     # ---- the feed ------------------------------------------------------------------------------------------------------
 
@@ -382,74 +309,97 @@ class Mount:
 
     async def settled(self) -> None:
         """Wait until no append and no flush is under way."""
-        while self._calls:
+        while self._calls or self._flushing:
             self._idle.clear()
             await self._idle.wait()
 
-    async def append(self, build: Build) -> Transaction | None:
-        """See `LogClient.append`."""
-        self._calls += 1
-        try:
-            return await self._append(build)
-        finally:
-            self._call_over()
-
-    def _call_over(self) -> None:
-        """One of those that `settled` waits for."""
-        self._calls -= 1
-        if not self._calls:
+    def _one_is_over(self) -> None:
+        """Of those that `settled` waits for."""
+        if not self._calls and not self._flushing:
             self._idle.set()
 
-    async def _append(self, build: Build) -> Transaction | None:
-        async with self._turn:  # in the order of the calls; what is sent again goes in front of what is new
-            while len(self._pending) >= self.options.in_flight and self._error is None:
-                self._room.clear()
-                await self._room.wait()
-            pending = await self._send(build)
-        while pending is not None:
-            sequence, one = pending
-            try:
-                found = await one
-            finally:
-                self._pending.pop(sequence, None)
-            if found is not None:
-                return found
-            pending = await self._send(build)
-        return None
+    def enter(self, call: AppendCall) -> None:
+        """A call begins.  Raises the mount's error."""
+        if self._error is not None:
+            raise self._error
+        self._calls[call] = None
 
-    async def _send(self, build: Build) -> tuple[int, _Decided] | None:
-        while True:
-            if not self.ready.is_set():
-                await self.ready.wait()
-            if self._error is not None:
-                raise self._error
-            assert self._connection is not None
-            draft = build(self.position)
-            if draft is None:
-                return None
-            number = self._next_id()
-            request = wire.AppendRequest(
-                number,
-                self.position,
-                draft.header,
-                draft.data,
-                crc32(draft.data),
-                _ids(draft.write_locks),
-                _ids(draft.read_locks),
-                _ids(draft.append_locks),
-            )
+    def leave(self, call: AppendCall) -> None:
+        """A call is over, and whatever of it is undecided is nobody's any more."""
+        self._calls.pop(call, None)
+        self._queue.pop(call, None)
+        for sequence in call.sent:
+            self._pending.pop(sequence, None)
+        self._owed -= len(call.again)
+        self._next_turns()
+        self._one_is_over()
+
+    @property
+    def _room(self) -> int:
+        """How many new appends can be sent; 0 while there are some to be sent again, because those go in front."""
+        if self._owed or not self.ready.is_set():
+            return 0
+        return max(0, min(self.options.in_flight - len(self._pending), SPENT_AT - self._sequence))
+
+    def room_for(self, call: AppendCall) -> int:
+        """How many new appends a call can send now.  When it is none the call is woken when there are."""
+        if self.spent:
+            return 0
+        self._queue[call] = None
+        return self._room if next(iter(self._queue)) is call else 0
+
+    def next_turn(self, call: AppendCall, *, had_one: bool, wants_more: bool) -> None:
+        """A call has done what it could; if it had a turn, its next one is behind those of all others."""
+        if not wants_more:
+            self._queue.pop(call, None)
+        elif had_one:
+            self._queue.move_to_end(call)
+        self._next_turns()
+
+    def _next_turns(self) -> None:
+        """Wake those who can send something new, or have to go to the next mount for it."""
+        if self._queue:
+            for call in islice(self._queue, None if self.spent else self._room):
+                call.wake()
+            if self.spent:
+                self._queue.clear()
+
+    def send_again(self, call: AppendCall) -> None:
+        """What was refused is built anew."""
+        again, call.again = call.again, []
+        self._owed -= len(again)
+        self.send(call, sorted(one for one in again if one[0] < call.stops_at))
+
+    def send(self, call: AppendCall, drafts: Iterable[Numbered]) -> None:
+        """Build these and send them in one go; what builders raise is the call's."""
+        connection, server = self._connection, self._server
+        assert connection is not None
+        assert server is not None
+        write, sent, frames = append_writer(connection.version), call.sent, list[bytes]()
+        mark, client, generation, partition = self.position, self.client_id, server.generation, self.partition
+        for one in drafts:
+            place, build = one
             try:
-                self._connection.send(request)
-            except PeerError:  # the mount is told that it is lost, and waits for the next connection
-                continue
-            one: _Decided = self._loop.create_future()
-            self._pending[number.sequence] = one
-            self._watch()
-            return number.sequence, one
+                draft = build if isinstance(build, Draft) else build(mark)
+                if draft is None:
+                    continue
+                self._sequence = sequence = self._sequence + 1
+                ids = _ids(draft.write_locks), _ids(draft.read_locks), _ids(draft.append_locks)
+                frames.append(write(client, generation, partition, sequence, mark, draft.header, draft.data, *ids))
+            except Exception as error:
+                call.fail(error, place)
+                break
+            sent[sequence] = one
+            self._pending[sequence] = call
+        if not frames:
+            return
+        with contextlib.suppress(PeerError):  # then it is told to be lost as well, and the next mount decides them
+            connection.send_frames(frames)
+        self._watch()
 
     async def flush(self) -> int:
         """See `LogClient.flush`."""
-        self._calls += 1
+        self._flushing += 1
         try:
             while True:
                 await self.ready.wait()
@@ -458,7 +408,8 @@ class Mount:
                 with contextlib.suppress(PeerError):
                     return await self._flush().done
         finally:
-            self._call_over()
+            self._flushing -= 1
+            self._one_is_over()
 
     def _flush(self) -> _Flushing:
         assert self._connection is not None

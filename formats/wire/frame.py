@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cache
 
 from construct import Int8ub, Int16sb, Int32sb, Struct
 
@@ -106,6 +107,7 @@ def frame_header(magic: int, version: int, length: int) -> bytes:
     return FRAME_HEADER.struct.pack(magic, version, length)
 
 
+@cache
 def keep_alive(magic: int, version: int) -> bytes:
     """A frame without a body, which every reader passes over."""
     return FRAME_HEADER.struct.pack(magic, version, 0)

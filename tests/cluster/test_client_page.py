@@ -32,11 +32,17 @@ def _program() -> dict[str, Any]:
 
 
 def test_these_are_the_programs(program: dict[str, Any]) -> None:
-    assert [*program] == ["append_and_read", "count_to_ten", "follow"]
+    assert [*program] == ["append_and_read", "append_a_thousand", "count_to_ten", "follow"]
 
 
 def test_append_and_read(made: ClusterOfProcesses, program: dict[str, Any]) -> None:
     assert asyncio.run(program["append_and_read"](made.metadata)) == [b"hello", b"world"]
+
+
+def test_append_a_thousand(made: ClusterOfProcesses, program: dict[str, Any]) -> None:
+    ids = asyncio.run(program["append_a_thousand"](made.metadata))
+    first = ids[0]
+    assert ids == {place: first + place for place in range(1000)}
 
 
 def test_count_to_ten(made: ClusterOfProcesses, program: dict[str, Any]) -> None:

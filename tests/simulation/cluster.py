@@ -1,7 +1,7 @@
 """A cluster in virtual time: clients, log servers, places among the servers and sessions of partitions, all as in production.
 
 =============  ========================================================================================================
-client         appends under locks, follows feeds; its connections are lost and made again
+client         appends under locks, singly and in bulk, follows feeds; its connections are lost and made again
 log server     `LogServer` with `Membership`: killed without a word, stopped, started; its session with the metadata is lost
 failure        servers that died are found out by their connections; one that did not is taken for dead
 metadata       changes raced for, watches and answers that come late, connections that are lost
@@ -30,7 +30,7 @@ from tests.simulation.world import LOG, Errors
 from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.log_client import LogClient
 from waltzctl.engine.client.log_connection import PORT, LogConnection
-from waltzctl.engine.client.log_transaction import Draft, Transaction
+from waltzctl.engine.client.log_transaction import Build, Draft, Transaction
 from waltzctl.engine.client.partition_mount import ClientOptions
 from waltzctl.engine.errors import DeadlineError, PeerError, PeerUnreachableError, RefusedError
 from waltzctl.engine.metadata.cluster_changes import add_node, assign, create_cluster, unassign
@@ -122,7 +122,9 @@ class Cluster:
         self.over = False
         self.operating = asyncio.Lock()
         self.asked: set[bytes] = set()
-        self.committed: list[tuple[Transaction, bytes]] = []
+        self.committed: list[tuple[int, int, bytes]] = []
+        """Partition and id of what was acknowledged, and what it was."""
+        self.committed_as: list[Transaction] = []
         self.refused: set[bytes] = set()
         self.told: list[list[Transaction]] = []
         self._tasks: dict[asyncio.Task[Any], None] = {}
@@ -182,8 +184,8 @@ class Cluster:
 
     # ---- what clients do -----------------------------------------------------------------------------------------------
 
-    async def append(self, client: LogClient, partition: int) -> None:
-        """An append, perhaps under a lock."""
+    def _asking(self) -> tuple[list[bytes], Build]:
+        """What will have been asked for by an append, perhaps under a lock, and what builds it."""
         kind = self.chance.random()
         lock = [("lock", self.chance.choice((1, 2)))] if kind < 0.4 else []
         sent: list[bytes] = []
@@ -194,11 +196,33 @@ class Cluster:
             self.asked.add(sent[-1])
             return Draft(sent[-1], header=lock[0][1] if lock else 0, write_locks=lock)
 
+        return sent, build
+
+    def _committed(self, partition: int, transaction_id: int, sent: list[bytes]) -> None:
+        self.committed.append((partition, transaction_id, sent[-1]))
+        self.refused |= {*sent[:-1]}
+
+    async def append(self, client: LogClient, partition: int) -> None:
+        """A single one."""
+        sent, build = self._asking()
         with contextlib.suppress(DeadlineError, PeerError):
             found = await client.append(partition, build)
             assert found is not None
-            self.committed.append((found, sent[-1]))
-            self.refused |= {*sent[:-1]}
+            self.committed_as.append(found)
+            self._committed(partition, found.transaction_id, sent)
+
+    async def append_all(self, client: LogClient, partition: int, many: int) -> None:
+        """Some in one call."""
+        asked = [self._asking() for _ in range(many)]
+        told: list[int] = []
+
+        def committed(place: int, transaction_id: int) -> None:
+            told.append(place)
+            self._committed(partition, transaction_id, asked[place][0])
+
+        with contextlib.suppress(DeadlineError, PeerError):
+            assert await client.append_all(partition, [build for _, build in asked], told=committed) == many
+            assert sorted(told) == [*range(many)], "each is told once"
 
     async def follow(self, client: LogClient) -> None:
         """A feed of everything."""
@@ -240,6 +264,8 @@ class Cluster:
             if what < 0.7:
                 for _ in range(self.chance.choice((1, 1, 4))):
                     self.spawn(self.append(self.chance.choice(clients), self.chance.randrange(PARTITIONS)))
+                if self.chance.random() < 0.2:
+                    self.spawn(self.append_all(self.chance.choice(clients), self.chance.randrange(PARTITIONS), 6))
             elif what < 0.78:
                 self.nodes.crash(self.chance.choice(list(self.nodes.nodes.values())))
             elif what < 0.8:
@@ -324,9 +350,10 @@ class Cluster:
         numbers = [one for one in data.values() if one != b"peace"]
         assert len({*numbers}) == len(numbers), "something that was appended once is there twice"
         assert {*numbers} <= self.asked
-        for found, sent in self.committed:
+        for found in self.committed_as:
             assert logs[found.partition][found.transaction_id] == found, f"{found} was acknowledged and is not there"
-            assert data[found.partition, found.transaction_id] == sent
+        for partition, transaction_id, sent in self.committed:
+            assert data.get((partition, transaction_id)) == sent, f"{sent!r} was acknowledged and is not there"
         assert not {*numbers} & self.refused, "what was refused, and sent again as something else, is there"
         for partition, log in enumerate(logs):
             last: dict[int, int] = {}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, get_args, get_type_hints
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.fed import fed
@@ -13,9 +14,11 @@ from tests.formats.settings import few
 from tests.formats.wire.recordings import client_fields_of, recorded_frames
 from tests.formats.wire.strategies import i32, i64, request_ids, text
 from tests.golden import GOLDEN, needs_golden
+from waltzctl.formats.checksums import crc32
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import RecordHeader
 from waltzctl.formats.wire import client
+from waltzctl.formats.wire.append_frames import append_writer
 from waltzctl.formats.wire.client import CLIENT_VERSIONS, CODECS, ClientMessage, MountState
 from waltzctl.formats.wire.feed_frames import FEED_FRAME, feed_frames, feed_frames_as, feed_prefix, feed_rows
 from waltzctl.formats.wire.frame import FrameReader, Magic, decode_frame_header, keep_alive
@@ -254,8 +257,6 @@ def test_what_is_accepted_in_one_message_is_bounded() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"abc"])
 def test_data_agrees_with_its_checksum_or_not(data: bytes) -> None:
-    from waltzctl.formats.checksums import crc32
-
     right = crc32(data)
     for checksum, ok in ((right, True), (right ^ 1, False)):
         assert client.TransactionData(data, checksum).data_ok is ok
@@ -322,3 +323,46 @@ def test_a_frame_of_a_feed_that_is_of_another_length_or_version_is_no_run() -> N
         assert reader.run(feed_prefix(4), FEED_FRAME, keep_alive(Magic.CLIENT, 4)) == whole
         assert reader.run(feed_prefix(4), FEED_FRAME, keep_alive(Magic.CLIENT, 4)) == b""
         assert reader.pending == len(wrong + whole)
+
+
+def _locks() -> st.SearchStrategy[tuple[int, ...]]:
+    return st.lists(st.integers(-(2**31), 2**31 - 1), max_size=3).map(tuple)
+
+
+@few
+@given(
+    numbers=st.tuples(*[st.integers(-(2**31), 2**31 - 1)] * 4),
+    mark=st.integers(-(2**63), 2**63 - 1),
+    header=st.integers(-(2**31), 2**31 - 1),
+    data=st.binary(max_size=300),
+    locks=st.one_of(st.just(((), (), ())), st.tuples(_locks(), _locks(), _locks())),
+    version=st.sampled_from(CLIENT_VERSIONS),
+)
+@example(numbers=(1, 2, 3, 4), mark=0, header=0, data=b"", locks=((5,), (), ()), version=4)
+@example(numbers=(1, 2, 3, 4), mark=0, header=0, data=b"", locks=((), (5,), ()), version=4)
+@example(numbers=(1, 2, 3, 4), mark=0, header=0, data=b"", locks=((), (), (5,)), version=4)
+def test_an_append_without_a_message_is_the_same_frame(
+    numbers: tuple[int, int, int, int],
+    mark: int,
+    header: int,
+    data: bytes,
+    locks: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]],
+    version: int,
+) -> None:
+    message = client.AppendRequest(RequestId(*numbers), mark, header, data, crc32(data), *locks)
+    try:
+        expected = client.encode(message, version)
+    except ValueError as error:
+        with pytest.raises(ValueError, match=re.escape(str(error))):
+            append_writer(version)(*numbers, mark, header, data, *locks)
+        return
+    assert append_writer(version)(*numbers, mark, header, data, *locks) == expected
+
+
+@pytest.mark.parametrize("place", range(6))
+def test_an_append_with_what_does_not_fit_is_refused(place: int) -> None:
+    numbers = [2**31 - 1] * 4 + [2**63 - 1, 2**31 - 1]
+    append_writer(4)(*numbers, b"", (), (), ())  # type: ignore[call-arg]
+    numbers[place] += 1
+    with pytest.raises(ValueError, match="AppendRequest"):
+        append_writer(4)(*numbers, b"", (), (), ())  # type: ignore[call-arg]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -21,8 +19,9 @@ from waltzctl.outcome import say
 from waltzctl.values import counted
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from waltzctl.engine.client.log_client import LogClient
-    from waltzctl.intake import Entry
 
 MANUAL = Manual(
     name="append",
@@ -92,7 +91,7 @@ def run(
             use_log(
                 target,
                 console,
-                lambda client: _append(client, partition, input_format, in_flight, progress),
+                lambda client: _append(client, partition, input_format, progress),
                 options_of(target, in_flight),
             )
             ended_early = False
@@ -137,9 +136,7 @@ class _Progress:
             say(f"waltzctl: {counted(self.committed, 'transaction')} committed{last}; what was under way may be, too")
 
 
-async def _append(
-    client: LogClient, partition: int, input_format: InputFormat, in_flight: int, progress: _Progress
-) -> None:
+async def _append(client: LogClient, partition: int, input_format: InputFormat, progress: _Progress) -> None:
     from waltzctl.engine.client.log_transaction import Draft
     from waltzctl.formats.segment import RECORD_OVERHEAD
     from waltzctl.intake import EntryStream, bare_entries, json_entries
@@ -147,41 +144,16 @@ async def _append(
     chosen({partition}, client.num_partitions)
     source = sys.stdin.buffer
     entries = json_entries(source, locks=True) if input_format is InputFormat.NDJSON else bare_entries(source)
-    room = asyncio.Semaphore(in_flight)
-    failed: list[BaseException] = []
+    sizes: dict[int, int] = {}  # of those under way
 
-    async def append(entry: Entry) -> None:
-        draft = Draft(entry.data, entry.header, entry.write_locks, entry.read_locks, entry.append_locks)
-        try:
-            done = await client.append(partition, draft)
-            assert done is not None, "there is a draft"
-            progress.note(done.transaction_id, RECORD_OVERHEAD + len(entry.data))
-        except BaseException as error:
-            failed.append(error)
-            raise
-        finally:
-            room.release()
+    async def drafts(stream: EntryStream) -> AsyncIterator[Draft]:
+        place = 0
+        async for entry in stream:
+            sizes[place] = RECORD_OVERHEAD + len(entry.data)
+            yield Draft(entry.data, entry.header, entry.write_locks, entry.read_locks, entry.append_locks)
+            place += 1
 
-    tasks: set[asyncio.Task[None]] = set()
-    try:
-        async with EntryStream(entries) as stream:
-            async for entry in stream:
-                await room.acquire()
-                if failed:
-                    break
-                task = asyncio.ensure_future(append(entry))
-                tasks.add(task)
-                task.add_done_callback(_retire(tasks))
-    finally:
-        await asyncio.gather(*tasks, return_exceptions=True)
-    if failed:
-        raise failed[0]
-
-
-def _retire(tasks: set[asyncio.Task[None]]) -> Callable[[asyncio.Task[None]], None]:
-    def done(task: asyncio.Task[None]) -> None:
-        tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # the first one is raised by whoever began them
-
-    return done
+    async with EntryStream(entries) as stream:
+        await client.append_all(
+            partition, drafts(stream), told=lambda place, number: progress.note(number, sizes.pop(place))
+        )

@@ -71,7 +71,7 @@ def run(
 
         async def work(client: LogClient) -> LogLoadResult:
             numbers = tuple(chosen(wanted, client.num_partitions))
-            return await load(client, LogLoadOptions(numbers, size, in_flight, seconds, lock_pool))
+            return await load(client, LogLoadOptions(numbers, size, seconds, lock_pool))
 
         result = use_log(target, console, work, options_of(target, in_flight))
         rate = result.transactions / result.seconds

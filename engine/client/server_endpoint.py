@@ -1,0 +1,107 @@
+"""The connection to a log server, which a client's mounts of its partitions share."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+from waltzctl.engine.client.addresses import Address
+from waltzctl.engine.client.log_connection import LogConnection, Pushed
+from waltzctl.engine.client.partition_mount import ClientOptions, Connect, Mount
+from waltzctl.engine.errors import PeerError
+from waltzctl.formats.wire.feed_frames import FeedRow, feed_rows
+
+_PARTITION: Callable[[FeedRow], int] = itemgetter(2)
+
+
+class Endpoint:
+    """The connection to one server.  Whoever wants it while it is being made waits for the same."""
+
+    def __init__(
+        self,
+        address: Address,
+        connect: Connect,
+        spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
+        options: ClientOptions,
+    ) -> None:
+        self.address = address
+        self._connect, self._spawn, self._options = connect, spawn, options
+        self._current: LogConnection | None = None
+        self._making: asyncio.Task[LogConnection] | None = None
+        self._mounts: dict[int, Mount] = {}  # by partition, in their order
+        self._keeping: asyncio.Task[None] | None = None
+        self.sequence = -1
+        """Of the present connection: one more with each that is made."""
+
+    async def connection(self) -> LogConnection:
+        """One that stands.  Raises PeerError."""
+        if self._current is not None and not self._current.closed:
+            return self._current
+        if self._making is None or self._making.done():
+            self._making = asyncio.ensure_future(self._make())
+        return await asyncio.shield(self._making)
+
+    async def _make(self) -> LogConnection:
+        made = await self._connect(self.address)
+        made.fed, made.pushed, made.lost = self._fed, self._pushed, self._lost
+        self._current = made
+        self.sequence += 1
+        return made
+
+    def attach(self, mount: Mount) -> None:
+        """Mount through this connection from now on, also when it is made again; a client id mounts a partition once."""
+        self._mounts[mount.partition] = mount
+        if self._current is not None and not self._current.closed:
+            mount.connected(self._current, self.sequence)
+        elif self._keeping is None or self._keeping.done():
+            self._keeping = self._spawn(self._keep())
+
+    def detach(self, mount: Mount) -> None:
+        """No longer."""
+        if self._mounts.get(mount.partition) is mount:
+            del self._mounts[mount.partition]
+
+    async def _keep(self) -> None:
+        """Connect until it stands, and mount what waits for it."""
+        pause = self._options.first_retry
+        while self._mounts:
+            with contextlib.suppress(PeerError):
+                made = await self.connection()
+                if not made.closed:  # it may have ended before anybody could be told
+                    for mount in [*self._mounts.values()]:
+                        mount.connected(made, self.sequence)
+                if not made.closed:
+                    return
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, self._options.longest_retry)
+
+    def _fed(self, frames: bytes) -> None:
+        mounts = self._mounts
+        for partition, rows in groupby(feed_rows(frames), _PARTITION):  # a server writes them in runs of one partition
+            mount = mounts.get(partition)
+            if mount is not None:
+                mount.fed(rows)
+
+    def _pushed(self, message: Pushed) -> None:
+        mount = self._mounts.get(message.request_id.partition)
+        if mount is not None:
+            mount.pushed(message)
+
+    def _lost(self, _error: PeerError) -> None:
+        for mount in self._mounts.values():
+            mount.lost()
+        if self._mounts and (self._keeping is None or self._keeping.done()):
+            self._keeping = self._spawn(self._keep())
+
+    async def close(self) -> None:
+        """Forget the mounts and end the connection."""
+        self._mounts.clear()
+        if self._making is not None:
+            self._making.cancel()
+            await asyncio.gather(self._making, return_exceptions=True)
+        if self._current is not None:
+            await self._current.close()

@@ -1,0 +1,258 @@
+"""How a call of appends ends: in time or not, by an error of who appends, of who is told, of the mount."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+from itertools import count
+
+import pytest
+
+from tests.client.log_in_process import Bulk, InProcess, drafts, named, quiet, run
+from waltzctl.engine.client.log_transaction import Build, Draft
+from waltzctl.engine.client.partition_mount import ClientAheadError
+from waltzctl.engine.errors import DeadlineError, PeerUnreachableError
+from waltzctl.formats.wire import client as wire
+
+
+def test_a_call_of_which_nothing_is_decided_in_time_ends() -> None:
+    async def test(made: InProcess) -> None:
+        bulk, log = Bulk(made, drafts(range(7)), timeout=10), made.log
+        for number in range(6):  # the first ones make room, behind the others nothing is left to be sent
+            await asyncio.sleep(9.9)
+            log.commit(1)
+            await quiet()
+            assert not bulk.task.done(), number
+        await asyncio.sleep(9.9)
+        assert not bulk.task.done()
+        await asyncio.sleep(0.2)
+        with pytest.raises(DeadlineError, match=re.escape("no answer within 10 s to appends to partition 0")) as raised:
+            bulk.task.result()
+        assert "those that were not told may or may not be committed" in str(raised.value)
+        assert [place for place, _ in bulk.told] == [*range(6)]
+        log.commit(1)
+        await quiet()
+        one = asyncio.ensure_future(made.client.append(0, Draft(b"one")))
+        await quiet()
+        assert log.under_way == [b"one"], "what was given up is in nobody's way"
+        log.commit()
+        assert (await one).transaction_id == 7  # type: ignore[union-attr]
+
+    run(test)
+
+
+def test_what_is_refused_again_and_again_is_late() -> None:
+    async def test(made: InProcess) -> None:
+        bulk, log = Bulk(made, drafts(range(1)), timeout=10), made.log
+        for _ in range(9):
+            await asyncio.sleep(1)
+            log.refuse()
+        await asyncio.sleep(0.9)
+        assert not bulk.task.done()
+        await asyncio.sleep(0.2)
+        with pytest.raises(DeadlineError):
+            bulk.task.result()
+
+    run(test)
+
+
+def test_what_is_committed_in_the_moment_of_the_deadline_counts() -> None:
+    async def test(made: InProcess) -> None:
+        bulk, log = Bulk(made, drafts(range(2)), timeout=10), made.log
+        await quiet()
+
+        def slow() -> None:
+            log.commit()
+            asyncio.get_running_loop()._idle.now += 1.0  # type: ignore[attr-defined]
+
+        asyncio.get_running_loop().call_later(
+            9.5, slow
+        )  # so that the answer is there when the timer rings, and not told
+        await asyncio.sleep(20.4)
+        assert (bulk.told, bulk.task.done()) == ([(0, 0)], False)
+        await asyncio.sleep(0.2)
+        assert isinstance(bulk.task.exception(), DeadlineError)
+
+    run(test)
+
+
+def test_a_server_that_is_nowhere_is_waited_for_until_the_deadline() -> None:
+    async def test(made: InProcess) -> None:
+        made.directory.tell({})
+        bulk = Bulk(made, drafts(range(2)), timeout=10)
+        with pytest.raises(DeadlineError):
+            await bulk.task
+        assert bulk.taken == 0
+
+    run(test)
+
+
+def test_a_call_that_is_cancelled_leaves_nothing_behind() -> None:
+    async def test(made: InProcess) -> None:
+        bulk, log = Bulk(made, drafts(count())), made.log
+        await quiet()
+        log.refuse(1)
+        await asyncio.sleep(0)
+        assert made.mount._owed == 1
+        bulk.task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await bulk.task
+        one = asyncio.ensure_future(made.client.append(0, Draft(b"one")))
+        log.commit(1)
+        await quiet()
+        assert log.under_way == [b"2", b"one"]
+        assert (made.mount._owed, len(made.mount._pending)) == (0, 1)
+        log.commit(2)
+        assert (await one).transaction_id == 2  # type: ignore[union-attr]
+        assert (bulk.told, made.mount._calls, made.mount._queue, made.mount._pending) == ([], {}, {}, {})
+        await asyncio.wait_for(made.mount.settled(), 1)
+
+    run(test)
+
+
+def test_the_error_of_a_builder_is_raised_when_all_in_front_is_decided_and_nothing_behind_it_is_sent() -> None:
+    async def test(made: InProcess) -> None:
+        def fails(_mark: int) -> Draft:
+            raise ZeroDivisionError
+
+        log, bulk = made.log, Bulk(made, [Draft(b"0"), fails, Draft(b"2"), Draft(b"3")])
+        await quiet()
+        assert log.under_way == [b"0"]
+        log.refuse()
+        await quiet()
+        assert (log.under_way, bulk.task.done()) == ([b"0"], False)
+        log.commit()
+        with pytest.raises(ZeroDivisionError):
+            await bulk.task
+        assert bulk.told == [(0, 0)]
+
+    run(test)
+
+
+def test_of_two_errors_of_builders_the_one_in_front_is_raised_and_what_is_behind_is_not_sent_again() -> None:
+    async def test(made: InProcess) -> None:
+        def builder(number: int) -> Build:
+            def build(mark: int) -> Draft:
+                if mark >= 0:
+                    raise ValueError(str(number))
+                return Draft(b"%d" % number)
+
+            return build
+
+        bulk = Bulk(made, map(builder, range(5)))
+        await quiet()
+        made.log.commit(1)
+        await quiet()
+        assert made.log.under_way == named([1, 2])
+        assert bulk.taken == 4
+        made.log.refuse(1)
+        await quiet()
+        made.log.refuse(0)
+        with pytest.raises(ValueError, match=r"^1$"):
+            await bulk.task
+        assert made.log.under_way == []
+
+    run(test)
+
+
+def test_what_is_under_way_behind_an_error_is_not_sent_again() -> None:
+    async def test(made: InProcess) -> None:
+        bulk, log = (
+            Bulk(made, [Draft(b"0"), lambda mark: Draft(b"%d" % (1 // -mark)), Draft(b"2"), Draft(b"3")]),
+            made.log,
+        )
+        await quiet()
+        log.commit(1)
+        await quiet()
+        assert log.under_way == named([1, 2, 3])
+        log.refuse(0)
+        await quiet()
+        log.refuse(0)
+        await quiet()
+        assert log.under_way == named([3])
+        log.commit(1)
+        with pytest.raises(ZeroDivisionError):
+            await bulk.task
+        assert bulk.told == [(0, 0), (3, 1)]
+
+    run(test)
+
+
+def test_the_error_of_who_gives_the_drafts_is_raised_when_all_that_came_before_is_decided() -> None:
+    async def test(made: InProcess) -> None:
+        def given() -> Iterator[Draft]:
+            yield from drafts(range(2))
+            raise ZeroDivisionError
+
+        bulk = Bulk(made, given())
+        await quiet()
+        made.log.refuse(1)
+        await quiet()
+        assert made.log.under_way == named([0, 1])
+        made.log.commit(1)
+        await quiet()
+        assert not bulk.task.done()
+        made.log.commit(1)
+        with pytest.raises(ZeroDivisionError):
+            await bulk.task
+        assert bulk.told == [(0, 0), (1, 1)]
+
+    run(test)
+
+
+def test_what_a_frame_cannot_say_is_the_callers_error() -> None:
+    async def test(made: InProcess) -> None:
+        for wrong in (Draft(b"", header=2**31), Draft(b"", header=2**31, write_locks=[("l", 1)])):
+            bulk = Bulk(made, [Draft(b"0"), wrong, Draft(b"2")])
+            await quiet()
+            made.log.commit()
+            with pytest.raises(ValueError, match="AppendRequest"):
+                await bulk.task
+            with pytest.raises(ValueError, match="AppendRequest"):
+                await made.client.append(0, wrong)
+        assert made.log.committed == [b"0", b"0"]
+
+    run(test)
+
+
+def test_the_error_of_who_is_told_is_raised_at_once() -> None:
+    async def test(made: InProcess) -> None:
+        def told(place: int, _number: int) -> None:
+            raise ZeroDivisionError
+
+        bulk = Bulk(made, drafts(count()), told=told)
+        await quiet()
+        made.log.commit()
+        with pytest.raises(ZeroDivisionError):
+            await bulk.task
+        assert made.mount._pending == {}
+
+    run(test)
+
+
+def test_a_client_that_is_closed_and_one_that_is_ahead_end_the_call() -> None:
+    async def closed(made: InProcess) -> None:
+        bulk = Bulk(made, drafts(count()))
+        await quiet()
+        made.log.commit(1)
+        await quiet()
+        await made.client.close()
+        with pytest.raises(PeerUnreachableError, match="it was closed"):
+            await bulk.task
+        assert bulk.told == [(0, 0)]
+
+    async def ahead(made: InProcess) -> None:
+        bulk = Bulk(made, drafts(count()))
+        await quiet()
+        made.log.state = wire.MountState.CLIENT_AHEAD
+        made.log.commit(1, told=False)
+        made.log.cut()
+        with pytest.raises(ClientAheadError):
+            await bulk.task
+        assert bulk.told == [(0, 0)], "what is decided is told before"
+        with pytest.raises(ClientAheadError):
+            await made.client.append_all(0, drafts(range(1)))
+
+    run(closed)
+    run(ahead)
