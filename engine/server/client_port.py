@@ -220,8 +220,7 @@ class ClientConnection(Connection):
         if position > partition.high_water_mark:
             self.close()  # it is ahead of the log
             return
-        count = max(partition.high_water_mark - position, partition.options.feed)
-        await partition.feed(self, position, count)
+        await partition.feed(self, position, partition.grant(position))
         self._say(wire.FeedSuspended(request.request_id))
 
     # ---- appends and data ----------------------------------------------------------------------------------------------
