@@ -83,13 +83,15 @@ class AppendTaker:
         state[LISTS], state[MOST_LOCKS] = LOCK_LISTS[version], limits.max_list
         self._loops().take_appends(state, buffer, self._runs, self._places, self._out)
         places = self._places[: state[TAKEN] + 1].tolist()
-        found, begun = list[ClientAppends](), 0
+        found, begun, out = list[ClientAppends](), 0, self._out.data
         for stop, client, partition, mark, locks, locks_at in self._runs[: state[RUNS]].tolist():
-            begin = places[begun]
-            own = [place - begin for place in places[begun : stop + 1]] if begin else places[: stop + 1]
-            records = PackedRecords(self._out.data[begin : places[stop]].tobytes(), own)
+            begin, end = places[begun], places[stop]
+            if stop == begun + 1:
+                own = [0, end - begin]
+            else:
+                own = [place - begin for place in places[begun : stop + 1]] if begin else places[: stop + 1]
             held = unpack_locks(buffer, locks_at, version, limits) if locks else None
-            found.append(ClientAppends(client, partition, mark, records, held))
+            found.append(ClientAppends(client, partition, mark, PackedRecords(out[begin:end].tobytes(), own), held))
             begun = stop
         return found, state[POSITION]
 

@@ -20,7 +20,7 @@ from waltzctl.engine.net.connection import HEADER, Connection, Received
 from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.net.port import Port
 from waltzctl.engine.scan.client_appends import AppendTaker
-from waltzctl.engine.server.locks import NO_LOCKS, Locks
+from waltzctl.engine.server.locks import LockSlots
 from waltzctl.engine.server.served_partition import Append, Partition
 from waltzctl.engine.server.store_partition import PartitionClosedError
 from waltzctl.formats.request_id import RequestId
@@ -230,13 +230,16 @@ class ClientConnection(Connection):
         assert self.version is not None
         taker = self._client_port.appends
         found, behind = taker.take(received, start, end, self.version, self._max_body, self._limits)
-        for one in found:
-            partition = self._client_port.partitions.get(one.partition)
-            if partition is None or not partition.is_registered(one.client, self):
+        partitions, count, size = self._client_port.partitions, 0, 0
+        for client, number, mark, records, held in found:
+            partition = partitions.get(number)
+            if partition is None or not partition.is_registered(client, self):
                 continue
-            locks = NO_LOCKS if one.locks is None else Locks(*one.locks)
-            self._begin(len(one.records), len(one.records.data))
-            partition.append(Append(one.records, self, locks, one.client_high_water_mark, self._heard))
+            locks = None if held is None else LockSlots.of(held, partition.options.lock_slots)
+            count += len(records)
+            size += len(records.data)
+            partition.append(Append(records, self, locks, mark, self._heard))
+        self._begin(count, size)
         return behind
 
     def _append(self, request: wire.AppendRequest) -> None:

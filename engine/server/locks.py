@@ -23,9 +23,12 @@ Source: release 0.13.2; the design document describes the purpose.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import lru_cache
+from itertools import chain
+from typing import NamedTuple
+
+from waltzctl.formats.wire.client import AppendLocks
 
 DEFAULT_SIZE = 30_000
 """Slots of a partition's table, in the release."""
@@ -33,31 +36,34 @@ _WORD = 0xFFFFFFFF
 _POSITIVE = 0x3FFFFFFF
 
 
-@dataclass(frozen=True, slots=True)
-class Locks:
-    """The locks of one append, by kind, as ids (`formats.lock_id`)."""
-
-    write: tuple[int, ...] = ()
-    read: tuple[int, ...] = ()
-    append: tuple[int, ...] = ()
-
-    def __bool__(self) -> bool:
-        return bool(self.write or self.read or self.append)
-
-
-NO_LOCKS = Locks()
+Slots = tuple[int, int, int]
+"""Of one lock."""
 
 
 @lru_cache(maxsize=1 << 14)
-def slots_of(lock: int, size: int) -> tuple[int, int, int]:
-    """The three slots of a lock in a table of `size`; some may be one.
-
-    An append asks for them three times, and they cost more than all else about its locks; so some 4 MB of them are kept.
-    """
+def slots_of(lock: int, size: int) -> Slots:
+    """The three slots of a lock in a table of `size`; some may be one.  Some 4 MB of them are kept."""
     first = (lock * 1103515245 + 12345) & _WORD
     second = (first * 1103515245 + 12345) & _WORD
     third = (second * 1103515245 + 12345) & _WORD
     return (first & _POSITIVE) % size, (second & _POSITIVE) % size, (third & _POSITIVE) % size
+
+
+class LockSlots(NamedTuple):
+    """The slots of one append's locks: of each of them, of those by which it may be refused, and all that it marks."""
+
+    each: Sequence[Slots]
+    refusing: Sequence[Slots]
+    marked: Sequence[int]
+
+    @classmethod
+    def of(cls, locks: AppendLocks, size: int) -> LockSlots:
+        """In a table of `size`."""
+        if len(locks.write) == 1 and not locks.read and not locks.append:  # as most have it
+            slots = slots_of(locks.write[0], size)
+            return cls((slots,), (slots,), slots)
+        write, read, append = ([slots_of(lock, size) for lock in kind] for kind in locks)
+        return cls(write + read + append, write + read, [*chain(*write, *append)])
 
 
 class LockTable:
@@ -77,38 +83,30 @@ class LockTable:
         self._written = array("q", [high_water_mark]) * self.size
         self._in_flight = array("q", bytes(8)) * self.size
 
-    def _slots(self, locks: Iterable[int]) -> list[int]:
-        size, found = self.size, list[int]()
-        for lock in locks:
-            found += slots_of(lock, size)
-        return found
-
-    def begin(self, locks: Locks) -> bool:
+    def begin(self, locks: LockSlots) -> bool:
         """Mark what the append will write; False, and nothing is marked, when one of its locks is in flight already."""
-        in_flight, size = self._in_flight, self.size
-        for lock in (*locks.write, *locks.read, *locks.append):
-            first, second, third = slots_of(lock, size)
+        in_flight = self._in_flight
+        for first, second, third in locks.each:
             if in_flight[first] and in_flight[second] and in_flight[third]:
                 return False
-        for slot in self._slots((*locks.write, *locks.append)):
+        for slot in locks.marked:
             in_flight[slot] += 1
         return True
 
-    def last_written(self, locks: Locks) -> int:
+    def last_written(self, locks: LockSlots) -> int:
         """No lower than the last transaction that wrote under one of the write or read locks; -1 without such."""
-        written, found = self._written, list[int]()
-        for lock in (*locks.write, *locks.read):
-            first, second, third = slots_of(lock, self.size)
-            found.append(min(written[first], written[second], written[third]))
-        return max(found, default=-1)
+        written, found = self._written, -1
+        for first, second, third in locks.refusing:
+            found = max(found, min(written[first], written[second], written[third]))
+        return found
 
-    def commit(self, locks: Locks, transaction_id: int) -> None:
+    def commit(self, locks: LockSlots, transaction_id: int) -> None:
         """An append that `begin` marked is this transaction, which is later than every one before."""
-        for slot in self._slots((*locks.write, *locks.append)):
+        for slot in locks.marked:
             self._written[slot] = transaction_id
             self._in_flight[slot] -= 1
 
-    def give_up(self, locks: Locks) -> None:
+    def give_up(self, locks: LockSlots) -> None:
         """An append that `begin` marked was refused or failed."""
-        for slot in self._slots((*locks.write, *locks.append)):
+        for slot in locks.marked:
             self._in_flight[slot] -= 1

@@ -20,11 +20,13 @@ import logging
 from collections import deque
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, Protocol
 
 from waltzctl.engine.errors import StoreSessionClosedError
 from waltzctl.engine.scan.client_appends import NumberedRecords, numbered
-from waltzctl.engine.server.locks import NO_LOCKS, Locks, LockTable
+from waltzctl.engine.server.locks import LockSlots, LockTable
 from waltzctl.engine.server.server_metrics import ServerPartitionMetrics, ServerPartitionReading
 from waltzctl.engine.server.server_settings import CacheOptions, PartitionOptions
 from waltzctl.engine.server.store_partition import PartitionClosedError, StorePartition
@@ -55,7 +57,7 @@ class Append:
 
     records: PackedRecords
     client: Appender
-    locks: Locks = NO_LOCKS
+    locks: LockSlots | None = None
     client_high_water_mark: int = UNKNOWN_HIGH_WATER_MARK
     arrived: float = 0.0
     lost: int = 0
@@ -78,6 +80,9 @@ _SESSIONS = 3
 @dataclass(frozen=True, slots=True)
 class _Flush:
     done: asyncio.Future[int]
+
+
+_client_of = attrgetter("client")
 
 
 class _Second:
@@ -271,14 +276,17 @@ class Partition:
                 if not item.done.done():
                     item.done.set_result(self.high_water_mark)
                 continue
-            if item.locks and not self._locks.begin(item.locks):
+            if item.locks is not None and not self._locks.begin(item.locks):
                 if batch or self._pending:
                     break
                 self._log.error("partition %d: locks are held by nobody; the table is reset", self.number)
                 self._locks.reset(self.high_water_mark)
                 continue
             self._queue.popleft()
-            if item.locks and (written := self._locks.last_written(item.locks)) > item.client_high_water_mark:
+            if (
+                item.locks is not None
+                and (written := self._locks.last_written(item.locks)) > item.client_high_water_mark
+            ):
                 self._locks.give_up(item.locks)
                 self.metrics.rejected.mark()
                 item.client.refused(item.records.request_id(0), written)
@@ -287,9 +295,10 @@ class Partition:
             if (count := len(item.records)) > room:
                 self._queue.appendleft(item.part(room, count))
                 item = item.part(0, room)
+                count = room
             self._pending.append((first + self.options.batch - room, item))
             batch.append(item)
-            room -= len(item.records)
+            room -= count
         if not batch:
             return False
         self._batches += 1
@@ -318,13 +327,14 @@ class Partition:
         """Appends, each with the id of its first one, that are the transactions of a batch now."""
         assert self._locks is not None
         for transaction_id, item in appends:
-            if item.locks:
+            if item.locks is not None:
                 self._locks.commit(item.locks, transaction_id)
         self.high_water_mark = batch.last
         self._second.note(self._time(), len(batch.records))
         self._cache.put(self.number, batch)
-        for _, item in appends:
-            item.over()
+        for client, items in groupby((item for _, item in appends), _client_of):
+            records = [item.records for item in items]
+            client.over(sum(map(len, records)), sum(len(one.data) for one in records))
 
     def _wake(self) -> None:
         self._work.set()
@@ -352,7 +362,8 @@ class Partition:
                         self._commit([(transaction_id, one)], numbered([one.records], transaction_id))
                         continue
                     others = others or transaction_id in written
-                    self._locks.give_up(one.locks)
+                    if one.locks is not None:
+                        self._locks.give_up(one.locks)
                     one.lost += 1
                     if one.lost < _SESSIONS:
                         again.append(one)
@@ -369,8 +380,8 @@ class Partition:
     def grant(self, position: int) -> int:
         """How many transactions behind `position` a reader may have who asks for some: all that there are, and some to come.
 
-        The release grants a hundred to come.  A partition that commits 50,000 a second would wait for the reader's next request 500
-        times a second, and with it whoever appends there, since an append is answered by the feed.
+        The release grants a hundred to come.  A partition that commits 50,000 a second would wait for the reader's next request
+        500 times a second, and with it whoever appends there, since an append is answered by the feed.
         """
         waiting = self.high_water_mark - position
         return max(waiting, self.options.feed, self._second.committed // _GRANTS_A_SECOND)

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar, NamedTuple, get_args
 
 from construct import Adapter, If, Int8ub, Int32sb, Int32ub, Int64sb, Struct, this
 
@@ -455,8 +455,14 @@ def _codec(version: int) -> MessageCodec:
     )
 
 
-AppendLocks = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
-"""Write, read and append locks of an append."""
+class AppendLocks(NamedTuple):
+    """The locks of one append, by kind, as ids (`formats.lock_id`)."""
+
+    write: tuple[int, ...] = ()
+    read: tuple[int, ...] = ()
+    append: tuple[int, ...] = ()
+
+
 _LOCK_FIELDS = tuple(
     [f for f in _fields(AppendRequest, v).subcons if f.name.endswith("_locks")] for v in CLIENT_VERSIONS
 )
@@ -471,7 +477,7 @@ def unpack_locks(body: Buffer, position: int, version: int, limits: Limits = DEF
     Raises MessageError, BeyondBodyError.
     """
     found, _ = _LOCKS[version].unpack(memoryview(body), position, limits)
-    return found["write_locks"], found.get("read_locks", ()), found.get("append_locks", ())
+    return AppendLocks(found["write_locks"], found.get("read_locks", ()), found.get("append_locks", ()))
 
 
 CODECS = tuple(_codec(version) for version in CLIENT_VERSIONS)

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from waltzctl.engine.server.locks import DEFAULT_SIZE, Locks, LockTable, slots_of
+from waltzctl.engine.server.locks import DEFAULT_SIZE, LockSlots, LockTable, slots_of
 from waltzctl.formats.lock_id import lock_id
+from waltzctl.formats.wire.client import AppendLocks
 
 
 @pytest.mark.parametrize(
@@ -29,72 +30,81 @@ def test_slots_of_the_release(name: str, number: int, slots: tuple[int, ...]) ->
 KINDS = ("write", "read", "append")
 
 
-def of(kind: str, *locks: int) -> Locks:
-    return Locks(**{kind: locks})
+def of(kind: str, *locks: int) -> AppendLocks:
+    return AppendLocks(**{kind: locks})
+
+
+class Table(LockTable):
+    """The table, asked in locks."""
+
+    def held(self, locks: AppendLocks) -> LockSlots:
+        return LockSlots.of(locks, self.size)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("other", KINDS)
 def test_each_kind_against_each_other(kind: str, other: str) -> None:
     """In flight: everything waits for what writes.  Committed: a write or read lock sees it, an append lock does not."""
-    table = LockTable(9, 100)
-    assert table.begin(of(other, 7))
-    assert table.begin(of(kind, 7)) is (other == "read")
-    table = LockTable(9, 100)
-    table.begin(of(other, 7))
-    table.commit(of(other, 7), 10)
+    table = Table(9, 100)
+    assert table.begin(table.held(of(other, 7)))
+    assert table.begin(table.held(of(kind, 7))) is (other == "read")
+    table = Table(9, 100)
+    table.begin(table.held(of(other, 7)))
+    table.commit(table.held(of(other, 7)), 10)
     seen = {"append": -1}.get(kind, 9 if other == "read" else 10)
-    assert table.last_written(of(kind, 7)) == seen
-    assert table.begin(of(kind, 7))
+    assert table.last_written(table.held(of(kind, 7))) == seen
+    assert table.begin(table.held(of(kind, 7)))
 
 
 def test_what_is_refused_marks_nothing() -> None:
-    table = LockTable(-1, 1000)
-    assert table.begin(of("write", 1))
-    assert not table.begin(Locks(write=(2, 3), read=(1,), append=(4,)))
-    assert table.begin(Locks(write=(2, 3), append=(4,)))
-    table.give_up(of("write", 1))
-    assert table.begin(of("read", 1))
-    assert table.last_written(of("write", 1)) == -1
+    table = Table(-1, 1000)
+    assert table.begin(table.held(of("write", 1)))
+    assert not table.begin(table.held(AppendLocks(write=(2, 3), read=(1,), append=(4,))))
+    assert table.begin(table.held(AppendLocks(write=(2, 3), append=(4,))))
+    table.give_up(table.held(of("write", 1)))
+    assert table.begin(table.held(of("read", 1)))
+    assert table.last_written(table.held(of("write", 1))) == -1
 
 
 def test_the_highest_of_several_locks_is_told() -> None:
-    table = LockTable(3, 100_000)
+    table = Table(3, 100_000)
     for lock, transaction in ((1, 5), (2, 8)):
-        table.begin(of("write", lock))
-        table.commit(of("write", lock), transaction)
-    assert [table.last_written(of("read", lock)) for lock in (1, 2, 3)] == [5, 8, 3]
-    assert table.last_written(Locks(write=(1,), read=(2,), append=(3,))) == 8
-    assert table.last_written(Locks(append=(1, 2))) == -1
+        table.begin(table.held(of("write", lock)))
+        table.commit(table.held(of("write", lock)), transaction)
+    assert [table.last_written(table.held(of("read", lock))) for lock in (1, 2, 3)] == [5, 8, 3]
+    assert table.last_written(table.held(AppendLocks(write=(1,), read=(2,), append=(3,)))) == 8
+    assert table.last_written(table.held(AppendLocks(append=(1, 2)))) == -1
 
 
 def test_a_parent_that_is_read_and_a_child_that_is_appended_to() -> None:
-    table, parent, child = LockTable(-1), lock_id("parent", 1), lock_id("child", 1)
-    for transaction, locks in enumerate((Locks(write=(parent, child)), *[Locks(read=(parent,), append=(child,))] * 3)):
-        assert table.begin(locks)
-        assert table.last_written(locks) <= 0
-        table.commit(locks, transaction)
-    assert table.last_written(Locks(write=(parent, child))) == 3
+    table, parent, child = Table(-1), lock_id("parent", 1), lock_id("child", 1)
+    for transaction, locks in enumerate(
+        (AppendLocks(write=(parent, child)), *[AppendLocks(read=(parent,), append=(child,))] * 3)
+    ):
+        assert table.begin(table.held(locks))
+        assert table.last_written(table.held(locks)) <= 0
+        table.commit(table.held(locks), transaction)
+    assert table.last_written(table.held(AppendLocks(write=(parent, child)))) == 3
 
 
 def test_a_reset_counts_everything_as_written() -> None:
-    table = LockTable(-1, 10)
-    table.begin(of("write", 1))
+    table = Table(-1, 10)
+    table.begin(table.held(of("write", 1)))
     table.reset(7)
-    assert table.begin(of("write", 1))
-    assert table.last_written(of("read", 12345)) == 7
+    assert table.begin(table.held(of("write", 1)))
+    assert table.last_written(table.held(of("read", 12345))) == 7
 
 
 def test_a_small_table_refuses_too_much_and_never_too_little() -> None:
     """The release: with 300 slots the first false conflict comes behind at least one and fewer than 101 locks."""
-    chance, table, behind = random.Random(5), LockTable(-1, 300), 0
+    chance, table, behind = random.Random(5), Table(-1, 300), 0
     for transaction in range(101):
         lock = lock_id("account", chance.getrandbits(62))
-        if table.last_written(of("write", lock)) >= 0:
+        if table.last_written(table.held(of("write", lock))) >= 0:
             break
         behind += 1
-        assert table.begin(of("write", lock))
-        table.commit(of("write", lock), transaction)
+        assert table.begin(table.held(of("write", lock)))
+        table.commit(table.held(of("write", lock)), transaction)
     assert 1 <= behind < 101
 
 
@@ -104,18 +114,18 @@ def test_a_small_table_refuses_too_much_and_never_too_little() -> None:
     st.integers(-1, 5),
 )
 def test_the_estimate_is_never_too_low(commits: list[tuple[int, str]], size: int, mark: int) -> None:
-    table, last = LockTable(mark, size), {}
+    table, last = Table(mark, size), {}
     for transaction, (lock, kind) in enumerate(commits, mark + 1):
-        assert table.begin(of(kind, lock))
-        table.commit(of(kind, lock), transaction)
+        assert table.begin(table.held(of(kind, lock)))
+        table.commit(table.held(of(kind, lock)), transaction)
         last[lock] = transaction
     for lock in range(21):
-        assert last.get(lock, mark) <= table.last_written(of("read", lock)) <= mark + len(commits)
+        assert last.get(lock, mark) <= table.last_written(table.held(of("read", lock))) <= mark + len(commits)
 
 
 def test_a_table_without_slots() -> None:
     with pytest.raises(ValueError, match="0 slots"):
-        LockTable(-1, 0)
+        Table(-1, 0)
 
 
 def _with_slots(size: int, wanted: Callable[[tuple[int, int, int]], bool]) -> int:
@@ -134,41 +144,41 @@ def test_only_a_lock_whose_slots_are_all_in_flight_has_to_wait(kind: str, shared
         if shared < 3
         else _with_slots(size, lambda slots: {*slots} == mine)
     )
-    table = LockTable(-1, size)
-    assert table.begin(of("write", one))
-    assert table.begin(of(kind, other)) is (shared < 3)
+    table = Table(-1, size)
+    assert table.begin(table.held(of("write", one)))
+    assert table.begin(table.held(of(kind, other))) is (shared < 3)
 
 
 def test_a_slot_stays_in_flight_until_the_last_one_that_marked_it_is_decided() -> None:
     size = 40
     one = _with_slots(size, lambda slots: len({*slots}) == 3)
     other = _with_slots(size, lambda slots: len({*slots}) == 3 and len({*slots_of(one, size)} & {*slots}) == 1)
-    table = LockTable(-1, size)
-    assert table.begin(of("write", one))
-    assert table.begin(of("append", other))
-    table.commit(of("write", one), 0)
-    assert table.begin(of("read", one))
-    assert not table.begin(of("read", other))
-    table.give_up(of("append", other))
-    assert table.begin(of("read", other))
+    table = Table(-1, size)
+    assert table.begin(table.held(of("write", one)))
+    assert table.begin(table.held(of("append", other)))
+    table.commit(table.held(of("write", one)), 0)
+    assert table.begin(table.held(of("read", one)))
+    assert not table.begin(table.held(of("read", other)))
+    table.give_up(table.held(of("append", other)))
+    assert table.begin(table.held(of("read", other)))
     assert {*table._in_flight} == {0}
 
 
 class _Table(RuleBasedStateMachine):
     """The table against all that is in flight and all that was written, under locks that are few and slots that are fewer."""
 
-    locks = st.builds(Locks, *[st.lists(st.integers(0, 12), max_size=2).map(tuple)] * 3)
+    locks = st.builds(AppendLocks, *[st.lists(st.integers(0, 12), max_size=2).map(tuple)] * 3)
 
     @initialize(size=st.integers(1, 30))
     def make(self, size: int) -> None:
-        self.table, self.transaction = LockTable(-1, size), -1
-        self.in_flight: list[Locks] = []
+        self.table, self.transaction = Table(-1, size), -1
+        self.in_flight: list[AppendLocks] = []
         self.written: dict[int, int] = {}
 
     @rule(locks=locks)
-    def begin(self, locks: Locks) -> None:
+    def begin(self, locks: AppendLocks) -> None:
         writing = {lock for one in self.in_flight for lock in (*one.write, *one.append)}
-        if self.table.begin(locks):
+        if self.table.begin(self.table.held(locks)):
             assert not writing & {*locks.write, *locks.read, *locks.append}, "it has to wait for who writes"
             self.in_flight.append(locks)
         else:
@@ -179,22 +189,26 @@ class _Table(RuleBasedStateMachine):
     def commit(self) -> None:
         self.transaction += 1
         decided = self.in_flight.pop(0)
-        self.table.commit(decided, self.transaction)
+        self.table.commit(self.table.held(decided), self.transaction)
         self.written |= dict.fromkeys((*decided.write, *decided.append), self.transaction)
 
     @precondition(lambda self: self.in_flight)
     @rule(data=st.data())
     def give_up(self, data: st.DataObject) -> None:
-        self.table.give_up(self.in_flight.pop(data.draw(st.integers(0, len(self.in_flight) - 1))))
+        self.table.give_up(self.table.held(self.in_flight.pop(data.draw(st.integers(0, len(self.in_flight) - 1)))))
 
     @invariant()
     def never_too_low(self) -> None:
         for lock in range(13):
-            assert self.written.get(lock, -1) <= self.table.last_written(of("read", lock)) <= self.transaction
+            assert (
+                self.written.get(lock, -1)
+                <= self.table.last_written(self.table.held(of("read", lock)))
+                <= self.transaction
+            )
 
     def teardown(self) -> None:
         for one in self.in_flight:
-            self.table.give_up(one)
+            self.table.give_up(self.table.held(one))
         assert {*self.table._in_flight} == {0}, "nothing stays in flight"
 
 

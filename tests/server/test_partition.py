@@ -10,7 +10,7 @@ import pytest
 from tests.server.serving import serving
 from tests.server.storing import PARTITION, until
 from waltzctl.engine.net.futures import fail
-from waltzctl.engine.server.locks import NO_LOCKS, Locks
+from waltzctl.engine.server.locks import DEFAULT_SIZE, LockSlots
 from waltzctl.engine.server.served_partition import Append
 from waltzctl.engine.server.store_session import StoreSession
 from waltzctl.formats.request_id import RequestId
@@ -118,7 +118,7 @@ def test_a_client_that_knows_nothing_appends_without_locks_and_not_with_them(tmp
             session = await server.partitions[PARTITION].store.session()
             await until(lambda: server.partitions[PARTITION].high_water_mark == session.high_water_mark == -1)
             appender = Told()
-            for number, taken in ((0, NO_LOCKS), (1, Locks(write=(5,)))):
+            for number, taken in ((0, None), (1, LockSlots.of(wire.AppendLocks(write=(5,)), DEFAULT_SIZE))):
                 record = WireRecord.make(0, RequestId(9, 0, PARTITION, number), 0, b"x")
                 server.partitions[PARTITION].append(Append(PackedRecords.of([record]), appender, taken, -2))
             assert await server.partitions[PARTITION].flush() == 0

@@ -26,13 +26,14 @@ from tests.simulation.nodes import Network
 from waltzctl.engine.errors import ConcurrentUpdateError, PeerUnreachableError, RefusedError
 from waltzctl.engine.metadata.cluster_changes import refuse_without_quorum
 from waltzctl.engine.quorum.vote import quorum_of
-from waltzctl.engine.server.locks import NO_LOCKS, Locks
+from waltzctl.engine.server.locks import LockSlots
 from waltzctl.engine.server.served_partition import Append, Partition
 from waltzctl.engine.server.server_settings import PartitionOptions, SessionOptions
 from waltzctl.engine.server.storage_nodes import StorageNodes
 from waltzctl.engine.server.store_partition import PartitionClosedError, StorePartition
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import RecordHeader
+from waltzctl.formats.wire.client import AppendLocks
 from waltzctl.formats.wire.records import PackedRecords, WireRecord
 from waltzctl.formats.znodes import UNRESOLVED, PartitionMetadata, ReplicaState
 
@@ -122,7 +123,7 @@ class Asked:
     request_id: RequestId
     server: Server
     client_high_water_mark: int
-    locks: Locks
+    locks: AppendLocks
     was_refused: bool = False
     failed: bool = False
 
@@ -244,7 +245,7 @@ class World:
         first, mark = len(self.asked), len(server.told) - 1
         generation = server.partition.store.generation
         ids = [RequestId(1, generation, PARTITION, number) for number in range(first, first + count)]
-        asked = [Asked(made, server, mark, NO_LOCKS) for made in ids]
+        asked = [Asked(made, server, mark, AppendLocks()) for made in ids]
         self.asked += asked
         records = [WireRecord.make(0, made, made.sequence % 5, b"%d" % made.sequence) for made in ids]
         server.partition.append(Append(PackedRecords.of(records), Sent(asked, count)))
@@ -255,16 +256,17 @@ class World:
         made = RequestId(1, server.partition.store.generation, PARTITION, number)
         data = b"%d" % number
         pool = (1, 2, 3)
-        locks = Locks(
+        locks = AppendLocks(
             write=(self.chance.choice(pool),) if self.chance.random() < 0.3 else (),
             append=(self.chance.choice(pool),) if self.chance.random() < 0.1 else (),
         )
         mark = len(server.told) - 1 - self.chance.choice((0, 0, 1))
-        asked = Asked(made, server, mark, NO_LOCKS if freely else locks)
+        asked = Asked(made, server, mark, AppendLocks() if freely else locks)
         self.asked.append(asked)
 
         records = PackedRecords.of([WireRecord.make(0, made, number % 5, data)])
-        server.partition.append(Append(records, Sent([asked], 1), asked.locks, mark))
+        held = LockSlots.of(asked.locks, server.partition.options.lock_slots) if any(asked.locks) else None
+        server.partition.append(Append(records, Sent([asked], 1), held, mark))
 
     def flush(self, server: Server) -> None:
         before = [one for one in self.asked if one.server is server and not one.was_refused]
