@@ -85,7 +85,7 @@ class _Flush:
 _client_of = attrgetter("client")
 
 
-class _Second:
+class CommittedInSecond:
     """How many transactions were committed in this second, or in the one before where those were more."""
 
     def __init__(self, now: float) -> None:
@@ -139,7 +139,7 @@ class Partition:
         self._queue: deque[Append | _Flush] = deque()
         self._pending: deque[tuple[int, Append]] = deque()
         self._batches = 0
-        self._second = _Second(self._time())
+        self._second = CommittedInSecond(self._time())
         self._locks: LockTable | None = None
         self._work = asyncio.Event()
         self._advanced = asyncio.Event()

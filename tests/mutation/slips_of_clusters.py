@@ -170,8 +170,8 @@ CLUSTERS: tuple[Slip, ...] = (
     ),
     Slip(
         _PARTITION,
-        "if item.locks and (written := self._locks.last_written(item.locks)) > item.client_high_water_mark:",
-        "if (written := self._locks.last_written(item.locks) if item.locks else -1) > item.client_high_water_mark:",
+        "item.locks is not None\n                and (written := self._locks.last_written(item.locks)) > item.client_high_water_mark",
+        "(written := -1 if item.locks is None else self._locks.last_written(item.locks)) > item.client_high_water_mark",
         _SERVED,
         "a client that knows of nothing yet is refused what needs no lock",
     ),
@@ -198,17 +198,24 @@ CLUSTERS: tuple[Slip, ...] = (
     ),
     Slip(
         _CLIENT_PORT,
-        "if partition is None or not partition.is_registered(one.client, self):",
+        "if partition is None or not partition.is_registered(client, self):",
         "if partition is None:",
         _PORT,
         "appends of a client that did not mount the partition are taken",
     ),
     Slip(
         _CLIENT_PORT,
-        "self._begin(len(one.records), len(one.records.data))",
-        "self._begin(len(one.records), 0)",
+        "self._begin(count, size)",
+        "self._begin(count, 0)",
         _PORT,
         "what appends take in memory is not counted",
+    ),
+    Slip(
+        _PARTITION,
+        "self._before = self._now if now - self._begun < 2.0 else 0",
+        "self._before = self._now",
+        _SERVED,
+        "a feed is granted what was committed long ago",
     ),
     Slip(
         _CLIENT_PORT,

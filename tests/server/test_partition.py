@@ -11,7 +11,7 @@ from tests.server.serving import serving
 from tests.server.storing import PARTITION, until
 from waltzctl.engine.net.futures import fail
 from waltzctl.engine.server.locks import DEFAULT_SIZE, LockSlots
-from waltzctl.engine.server.served_partition import Append
+from waltzctl.engine.server.served_partition import Append, CommittedInSecond
 from waltzctl.engine.server.store_session import StoreSession
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.wire import client as wire
@@ -123,5 +123,37 @@ def test_a_client_that_knows_nothing_appends_without_locks_and_not_with_them(tmp
                 server.partitions[PARTITION].append(Append(PackedRecords.of([record]), appender, taken, -2))
             assert await server.partitions[PARTITION].flush() == 0
             assert appender.told == [(1, -1), "over", "over"]
+
+    asyncio.run(work())
+
+
+def test_what_a_second_has_is_what_was_committed_in_it_or_in_the_one_before() -> None:
+    second = CommittedInSecond(10.0)
+    told = []
+    for now, count in ((10.0, 5), (10.999, 3), (11.0, 1), (11.5, 9), (12.5, 2), (14.25, 1), (16.25, 1)):
+        second.note(now, count)
+        told.append(second.committed)
+    assert told == [5, 8, 8, 10, 10, 2, 1]
+
+
+@pytest.mark.parametrize(("committed", "granted"), [(0, 100), (403, 100), (404, 101), (4000, 1000)])
+def test_a_reader_of_a_busy_partition_is_granted_a_quarter_of_a_second(
+    tmp_path: Path, committed: int, granted: int
+) -> None:
+    async def work() -> None:
+        async with serving(tmp_path, 1) as cluster:
+            server = await cluster.server()
+            client = await cluster.client()
+            await client.mount()
+            partition = server.partitions[PARTITION]
+            for number in range(5):
+                client.append(b"%d" % number)
+            assert await client.flush() == (4, [])
+            partition._second = CommittedInSecond(partition._time())
+            partition._second.note(partition._time(), committed)
+            assert partition.grant(4) == granted
+            assert partition.grant(-1) == granted, "what is there is less"
+            partition.high_water_mark = 4 + granted
+            assert (partition.grant(4), partition.grant(3)) == (granted, granted + 1)
 
     asyncio.run(work())
