@@ -170,7 +170,8 @@ CLUSTERS: tuple[Slip, ...] = (
     ),
     Slip(
         _PARTITION,
-        "item.locks is not None\n                and (written := self._locks.last_written(item.locks)) > item.client_high_water_mark",
+        "item.locks is not None\n"
+        "                and (written := self._locks.last_written(item.locks)) > item.client_high_water_mark",
         "(written := -1 if item.locks is None else self._locks.last_written(item.locks)) > item.client_high_water_mark",
         _SERVED,
         "a client that knows of nothing yet is refused what needs no lock",
