@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import socket
 import statistics
 import subprocess
@@ -144,7 +145,8 @@ class Bench:
             yield
 
     def load(self, partitions: int, in_flight: int, options: argparse.Namespace) -> Any:
-        """One measurement."""
+        """One measurement, behind nobody's writes: what the one before left to the kernel is on the disk first."""
+        os.sync()
         return waltzctl(
             *("log", "bench", "--metadata", self.metadata, "--partition", f"0-{partitions - 1}"),
             *("--in-flight", in_flight, "--duration", f"{options.seconds:g}s", "--data-size", options.size),
