@@ -29,6 +29,8 @@ from measuring import environment
 from running_nodes import PATIENCE, java, reserved_ports
 
 NODES = 3
+SETTLING = 5.0
+"""Seconds in which a server that took over may open its other sessions and copy to replicas what the one before left them behind."""
 
 
 def compared(runs: Mapping[str, Sequence[float]], digits: int | None = None) -> dict[str, Any]:
@@ -142,6 +144,7 @@ class Bench:
                 if time.monotonic() > until:
                     raise SystemExit(f"{kind}: no session opens")
                 time.sleep(0.2)
+            time.sleep(SETTLING)
             yield
 
     def load(self, partitions: int, in_flight: int, options: argparse.Namespace) -> Any:
