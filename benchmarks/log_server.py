@@ -30,7 +30,7 @@ from running_nodes import PATIENCE, java, reserved_ports
 
 NODES = 3
 SETTLING = 5.0
-"""Seconds in which a server that took over may open its other sessions and copy to replicas what the one before left them behind."""
+"""Seconds in which a server that took over may open its sessions and copy to replicas what the one before left them behind."""
 
 
 def compared(runs: Mapping[str, Sequence[float]], digits: int | None = None) -> dict[str, Any]:

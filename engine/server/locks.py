@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from functools import lru_cache
 from itertools import chain
 from typing import NamedTuple
 
@@ -40,9 +39,8 @@ Slots = tuple[int, int, int]
 """Of one lock."""
 
 
-@lru_cache(maxsize=1 << 14)
 def slots_of(lock: int, size: int) -> Slots:
-    """The three slots of a lock in a table of `size`; some may be one.  Some 4 MB of them are kept."""
+    """The three slots of a lock in a table of `size`; some may be one."""
     first = (lock * 1103515245 + 12345) & _WORD
     second = (first * 1103515245 + 12345) & _WORD
     third = (second * 1103515245 + 12345) & _WORD

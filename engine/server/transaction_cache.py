@@ -9,7 +9,8 @@ What is committed never changes, so that nothing here is ever wrong; what was no
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import repeat
 from typing import Generic, TypeVar
 
 from waltzctl.engine.net.metrics import Meter
@@ -37,14 +38,17 @@ class _Bounded(Generic[V]):
         self.used = 0
 
     def put(self, key: tuple[int, int], value: V) -> None:
-        size = self._size(value)
-        if key in self._values or size > self._capacity // 4:
-            return
-        self._values[key] = value
-        self.used += size
-        while self.used > self._capacity:
-            _, gone = self._values.popitem(last=False)
-            self.used -= self._size(gone)
+        self.put_all([(key, value)])
+
+    def put_all(self, items: Iterable[tuple[tuple[int, int], V]]) -> None:
+        values, size_of, longest = self._values, self._size, self._capacity // 4
+        for key, value in items:
+            size = size_of(value)
+            if size <= longest and values.setdefault(key, value) is value:
+                self.used += size
+                while self.used > self._capacity:
+                    _, gone = values.popitem(last=False)
+                    self.used -= size_of(gone)
 
     def get(self, key: tuple[int, int]) -> V | None:
         found = self._values.get(key)
@@ -93,8 +97,8 @@ class TransactionCache:
     def put(self, partition: int, batch: NumberedRecords) -> None:
         """Keep what was committed: what a feed tells of it, and its data."""
         self.put_fed(partition, batch.first, batch.feed)
-        for transaction_id, sent in enumerate(batch.records.sent_data(), batch.first):
-            self.put_data(partition, transaction_id, sent)
+        ids = range(batch.first, batch.last + 1)
+        self._data.put_all(zip(zip(repeat(partition), ids), batch.records.sent_data(), strict=False))
 
     def put_fed(self, partition: int, first: int, frames: bytes) -> None:
         """Keep what a feed tells of committed transactions, whose ids go on from the first one's: whole frames back to back."""
