@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from abc import abstractmethod
 from collections import deque
 from collections.abc import AsyncIterable, Callable, Iterable
 from itertools import count, islice
@@ -255,9 +256,9 @@ class AppendCall:
         self.again.append(self.sent.pop(sequence))
         self.wake()
 
+    @abstractmethod
     def committed(self, sequence: int, transaction_id: int, generation: int, header: int) -> None:
         """What was sent under this number is committed."""
-        raise NotImplementedError
 
 
 class OneAppend(AppendCall):

@@ -16,7 +16,7 @@ from construct import Array, Struct
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.schema import compile_schema
-from waltzctl.formats.wire.client import CODECS, AppendRequest, encode
+from waltzctl.formats.wire.client import CODECS, LOCK_LISTS, AppendLocks, AppendRequest, encode
 from waltzctl.formats.wire.frame import FRAME_HEADER, MAX_FRAME_BODY, Magic
 from waltzctl.formats.wire.primitives import COUNT, ByteArrayOf, ListOf
 
@@ -24,7 +24,7 @@ Locks = Sequence[int]
 """Ids of locks."""
 WriteAppend = Callable[[int, int, int, int, int, int, bytes, Locks, Locks, Locks], bytes]
 """Client, generation, partition and sequence of the request id, high-water mark, header, data; write, read and append locks."""
-_LISTS = 3
+_LISTS = len(AppendLocks._fields)
 _SHAPES = 256
 """Numbers of locks whose pieces are kept."""
 
@@ -48,7 +48,7 @@ def _pieces(version: int, *counts: int) -> tuple[struct.Struct, struct.Struct]:
 def append_writer(version: int) -> WriteAppend:
     """A function that writes whole frames of a version.  It raises ValueError where something does not fit, as `encode` does."""
     plain, tail = _pieces(version)
-    lists = sum(isinstance(member.subcon, ListOf) for member in CODECS[version].schemas[AppendRequest].subcons)
+    lists = LOCK_LISTS[version]
     pack_plain, pack_tail, checksum = plain.pack, tail.pack, crc32
     magic, kind, none = int(Magic.CLIENT), AppendRequest.TYPE, (0,) * lists
     around = tail.size - FRAME_HEADER.size
