@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import gc
 import logging
 import os
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
 
 from waltzctl.engine.errors import WaltzError
+from waltzctl.engine.freed_memory import keep_freed_memory
 from waltzctl.engine.net.configuration import Configuration
 from waltzctl.engine.net.logs import LineStream, NodeLog, goes_to_journal
 from waltzctl.engine.net.notify import Notifier
@@ -43,7 +43,9 @@ SWITCH_INTERVAL = 0.0005
 BIG_BLOCK = 1 << 20
 """Bytes from which memory is given back to the system at once; the C library would raise this to 32 MiB by itself, and keep what
 frames of many megabytes leave behind, torn to pieces, for every thread of its own."""
-_M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
+KEPT_MEMORY = 16 << 20
+"""Free bytes at the end of a heap that are kept: smaller blocks come and go with every batch."""
+_ARENAS = 2
 
 
 class PortOptions(Protocol):
@@ -312,10 +314,7 @@ def prepare_process() -> None:
     import resource
 
     sys.setswitchinterval(SWITCH_INTERVAL)
-    with contextlib.suppress(OSError, AttributeError):  # a C library without this call has no such settings
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(_M_MMAP_THRESHOLD, BIG_BLOCK)
-        mallopt(_M_ARENA_MAX, 2)
+    keep_freed_memory(kept=KEPT_MEMORY, mapped=BIG_BLOCK, arenas=_ARENAS)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, hard), hard))

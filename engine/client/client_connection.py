@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, Self, TypeVar, cast
 
@@ -199,7 +199,7 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
         """
         if self.full:
             await self.room(timeout)
-        return await self.start(sequence, frame, expected, what, timeout=timeout)
+        return await self.start(sequence, (frame,), expected, what, timeout=timeout)
 
     async def room(self, timeout: float | None = None) -> None:
         """Wait until the transport takes more.  Raises DeadlineError; a lost connection is told by the next call."""
@@ -214,9 +214,9 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
             ) from None
 
     def start(
-        self, sequence: int, frame: bytes, expected: type[A], what: str, *, timeout: float | None = None
+        self, sequence: int, frame: Sequence[bytes], expected: type[A], what: str, *, timeout: float | None = None
     ) -> asyncio.Future[A]:
-        """Send a request's frame now, whether or not the transport is full, and give the future of its answer."""
+        """Send a request's frame, given in pieces, now, whether or not the transport is full; the future of its answer."""
         future: asyncio.Future[A] = self._loop.create_future()
         if self._error is not None:
             fail(future, self._error_for(what))
@@ -230,10 +230,10 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
             self._schedule_sweep(min(seconds, self.timeout))
         return future
 
-    def _queue(self, frame: bytes) -> None:
+    def _queue(self, frame: Sequence[bytes]) -> None:
         """Let a frame leave with all that are made meanwhile."""
-        self._queued.append(frame)
-        self._queued_bytes += len(frame)
+        self._queued += frame
+        self._queued_bytes += sum(map(len, frame))
         if self._queued_bytes > WRITE_BUFFER:
             self._flush()  # so that the next caller sees that it is full
         elif not self._flush_due:

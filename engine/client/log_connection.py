@@ -42,13 +42,13 @@ class LogConnection(NodePortConnection[wire.ClientMessage]):
         """Send what has no answer of its own.  Raises PeerError on a connection that has ended."""
         if self._error is not None:
             raise self._error
-        self._queue(wire.encode(message, self.version))
+        self._queue((wire.encode(message, self.version),))
 
     def send_frames(self, frames: list[bytes]) -> None:
         """Send whole frames of this version that have no answer of their own, all or none.  Raises PeerError as `send`."""
         if self._error is not None:
             raise self._error
-        self._queue(frames[0] if len(frames) == 1 else b"".join(frames))
+        self._queue(frames)
 
     def pause(self) -> None:
         """Read nothing more for now: the server is held up when the connection is full."""

@@ -89,8 +89,8 @@ class StorageClient(NodeClient[wire.StorageMessage]):
         """As `append_encoded`, but at once, without waiting for room; the future of the answer."""
         connection = self._connection
         sequence = connection.next_sequence()
-        parts = wire.append_request(session_id, sequence, partition, count, records, offline=offline)
-        return connection.start(sequence, b"".join(parts), wire.SuccessResponse, "append")
+        frame = wire.append_request(session_id, sequence, partition, count, records, offline=offline)
+        return connection.start(sequence, frame, wire.SuccessResponse, "append")
 
     async def record_header(self, session_id: int, partition: int, transaction_id: int) -> RecordHeader | None:
         """The header of a record, None where there is no such one."""

@@ -58,7 +58,7 @@ from waltzctl.engine.spark.stream_reader import (
     SupportsTriggerAvailableNow,
     limit_of,
 )
-from waltzctl.engine.spark.worker_memory import keep_freed_memory
+from waltzctl.engine.freed_memory import keep_freed_memory
 
 if ADMISSION:
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows

@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from waltzctl.engine.spark import worker_memory
+from waltzctl.engine import freed_memory
 
 PROGRAM = """
 import resource, sys
 import numpy as np
-from waltzctl.engine.spark.worker_memory import keep_freed_memory
+from waltzctl.engine.freed_memory import keep_freed_memory
 
 if sys.argv[1] == "kept":
     assert keep_freed_memory()
@@ -43,4 +43,4 @@ def test_batches_that_come_and_go_fault_no_pages() -> None:
 
 def test_an_allocator_without_such_a_wish_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda _: object())
-    assert worker_memory.keep_freed_memory.__wrapped__() is False
+    assert freed_memory.keep_freed_memory.__wrapped__() is False
