@@ -30,4 +30,4 @@ def keep_freed_memory(*, kept: int = LONGEST, mapped: int = LONGEST, arenas: int
     settings = [(_MMAP_THRESHOLD, mapped), (_TRIM_THRESHOLD, kept), (_TOP_PAD, kept // 4)]
     if arenas is not None:
         settings.append((_ARENA_MAX, arenas))
-    return all([mallopt(setting, value) for setting, value in settings])
+    return all(mallopt(setting, value) for setting, value in settings)

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from waltzctl.engine.errors import StalePlanError
+from waltzctl.engine.freed_memory import keep_freed_memory
 from waltzctl.engine.pipeline.agreement import (
     AgreedTransactions,
     Differs,
@@ -58,7 +59,6 @@ from waltzctl.engine.spark.stream_reader import (
     SupportsTriggerAvailableNow,
     limit_of,
 )
-from waltzctl.engine.freed_memory import keep_freed_memory
 
 if ADMISSION:
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows

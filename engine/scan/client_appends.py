@@ -6,6 +6,9 @@ data compared with its checksum, and another gives the records of a batch their 
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Iterable
+from itertools import accumulate, chain
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +18,12 @@ from waltzctl.engine.scan.wire_layout import (
     EXPECTED,
     FEED_FRAME,
     FILLED,
+    HELD_COLUMNS,
+    HELD_STOP,
     LISTS,
+    LOCK_BITS,
+    LOCK_MASK,
+    LOCKS,
     LONGEST,
     MAGIC,
     MOST_LOCKS,
@@ -25,27 +33,58 @@ from waltzctl.engine.scan.wire_layout import (
     RUNS,
     TAKEN,
     VERSION,
+    WORD,
     FrameVerdict,
 )
 from waltzctl.engine.scan.wire_loops import new_state
-from waltzctl.formats.wire.client import CLIENT_VERSIONS, LOCK_LISTS, AppendLocks, unpack_locks
+from waltzctl.formats.wire.client import CLIENT_VERSIONS, LOCK_LISTS, AppendLocks
 from waltzctl.formats.wire.feed_frames import feed_prefix
 from waltzctl.formats.wire.frame import Magic
 from waltzctl.formats.wire.primitives import Limits
 from waltzctl.formats.wire.records import PackedRecords
 
 
-class ClientAppends(NamedTuple):
-    """Appends of one client to one partition that came one behind the other; a single one where it has locks.
+class HeldLocks(NamedTuple):
+    """What appends say about locks: those from `first` up to `stop` of a table.
 
-    `records`: what they become; their ids are 0 yet.  `client_high_water_mark`: of the first one.
+    `appends`: for each two words, its client's high-water mark and where its locks end (`engine.scan.wire_layout.HeldColumn`).
+    `locks`: a word for each, its kind above the 32 bits of its id.
+    """
+
+    appends: array[int]
+    locks: array[int]
+    first: int
+    stop: int
+
+    @classmethod
+    def of(cls, appends: Iterable[tuple[int, AppendLocks]]) -> HeldLocks:
+        """Of appends, for each the client's high-water mark and its locks."""
+        marks, held = zip(*appends, strict=True)
+        words = [[kind << LOCK_BITS | lock & LOCK_MASK for kind, ids in enumerate(one) for lock in ids] for one in held]
+        rows = chain.from_iterable(zip(marks, accumulate(map(len, words)), strict=True))
+        return cls(array("q", rows), array("q", chain.from_iterable(words)), 0, len(words))
+
+    def part(self, first: int, stop: int) -> HeldLocks:
+        """Of the appends from one on up to another, counted from 0."""
+        return self._replace(first=self.first + first, stop=self.first + stop)
+
+    @property
+    def size(self) -> int:
+        """Bytes that they take."""
+        begin, end = (self.appends[(n - 1) * HELD_COLUMNS + HELD_STOP] if n else 0 for n in (self.first, self.stop))
+        return 8 * (HELD_COLUMNS * (self.stop - self.first) + end - begin)
+
+
+class ClientAppends(NamedTuple):
+    """Appends of one client to one partition that came one behind the other, all with locks or all without.
+
+    `records`: what they become; their ids are 0 yet.
     """
 
     client: int
     partition: int
-    client_high_water_mark: int
     records: PackedRecords
-    locks: AppendLocks | None
+    locks: HeldLocks | None
 
 
 class AppendTaker:
@@ -61,6 +100,8 @@ class AppendTaker:
         self._loops = wire_code.chooser(compiled)
         self._runs = np.empty((rows, RUN_COLUMNS), np.int64)
         self._places = np.empty(rows + 1, np.int64)
+        self._held = np.empty((rows, HELD_COLUMNS), np.int64)
+        self._locks = np.empty(0, np.int64)
         self._out = np.empty(0, np.uint8)
 
     def take(
@@ -77,21 +118,29 @@ class AppendTaker:
             raise ValueError(f"bytes {start} to {end} of a buffer of {len(buffer)}")
         if len(self._out) < end - start:
             self._out = np.empty(end - start, np.uint8)
+            self._locks = np.empty((end - start) // WORD, np.int64)
         state = new_state()
         state[POSITION], state[FILLED], state[ROWS] = start, end, self._rows
         state[MAGIC], state[VERSION], state[LONGEST] = Magic.CLIENT, version, max_body
         state[LISTS], state[MOST_LOCKS] = LOCK_LISTS[version], limits.max_list
-        self._loops().take_appends(state, buffer, self._runs, self._places, self._out)
+        self._loops().take_appends(state, buffer, self._runs, self._places, self._held, self._locks, self._out)
         places = self._places[: state[TAKEN] + 1].tolist()
         found, begun, out = list[ClientAppends](), 0, self._out.data
-        for stop, client, partition, mark, locks, locks_at in self._runs[: state[RUNS]].tolist():
+        if state[LOCKS]:
+            held = HeldLocks(
+                array("q", self._held[: state[TAKEN]].tobytes()),
+                array("q", self._locks[: state[LOCKS]].tobytes()),
+                0,
+                0,
+            )
+        for stop, client, partition, locked in self._runs[: state[RUNS]].tolist():
             begin, end = places[begun], places[stop]
             if stop == begun + 1:
                 own = [0, end - begin]
             else:
                 own = [place - begin for place in places[begun : stop + 1]] if begin else places[: stop + 1]
-            held = unpack_locks(buffer, locks_at, version, limits) if locks else None
-            found.append(ClientAppends(client, partition, mark, PackedRecords(out[begin:end].tobytes(), own), held))
+            locks = held.part(begun, stop) if locked else None
+            found.append(ClientAppends(client, partition, PackedRecords(out[begin:end].tobytes(), own), locks))
             begun = stop
         return found, state[POSITION]
 

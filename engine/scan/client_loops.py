@@ -26,8 +26,14 @@ from waltzctl.engine.scan.wire_layout import (
     FILLED,
     FINE,
     FRAME_SIZE,
+    HELD_COLUMNS,
+    HELD_MARK,
+    HELD_STOP,
     ID_SIZE,
     LISTS,
+    LOCK_BITS,
+    LOCK_MASK,
+    LOCKS,
     LONGEST,
     MAGIC,
     MAGIC_AT,
@@ -42,9 +48,7 @@ from waltzctl.engine.scan.wire_layout import (
     ROWS,
     RUN_CLIENT,
     RUN_COLUMNS,
-    RUN_LOCKS,
-    RUN_LOCKS_AT,
-    RUN_MARK,
+    RUN_LOCKED,
     RUN_PARTITION,
     RUN_STOP,
     RUNS,
@@ -68,11 +72,12 @@ from waltzctl.engine.scan.wire_memory import (
 )
 
 
-def take_appends(state: Any, memory: Any, runs: Any, places: Any, out: Any) -> int:
+def take_appends(state: Any, memory: Any, runs: Any, places: Any, held: Any, locks: Any, out: Any) -> int:
     """Turn whole frames of appends between POSITION and FILLED into records without an id, until one is not right.
 
-    `places` receives where each record begins in `out`, and where the last one ends; `out` has room for as many bytes as there
-    are in the buffer.  Keep-alives are passed over.  What comes next is for others to judge.
+    `places` receives where each record begins in `out`, and where the last one ends; `held` and `locks` what each says about
+    locks.  `out` has room for as many bytes as there are in the buffer, `locks` for as many as may stand there.  Keep-alives are
+    passed over.  What comes next is for others to judge.
     """
     position = get(state, POSITION)
     filled = get(state, FILLED)
@@ -87,7 +92,8 @@ def take_appends(state: Any, memory: Any, runs: Any, places: Any, out: Any) -> i
     run = -1
     client = 0
     partition = 0
-    alone = 1
+    locked = 0
+    known = 0
     put(places, 0, 0)
     while count < rows:
         left = filled - position - FRAME_SIZE
@@ -110,7 +116,7 @@ def take_appends(state: Any, memory: Any, runs: Any, places: Any, out: Any) -> i
             break
         end = body + length
         place = body + CLIENT_LOCKS_AT
-        locks = 0
+        found = known
         seen = 0
         while seen < lists:
             left = end - place - WORD
@@ -119,8 +125,12 @@ def take_appends(state: Any, memory: Any, runs: Any, places: Any, out: Any) -> i
             more = word_at(memory, place)
             if more < 0 or more > most_locks or more * WORD > left:
                 break
-            locks += more
-            place += WORD + more * WORD
+            place += WORD
+            listed = place + more * WORD
+            while place < listed:
+                put(locks, found, seen << LOCK_BITS | (word_at(memory, place) & LOCK_MASK))
+                found += 1
+                place += WORD
             seen += 1
         left = end - place - REST_HEAD - WORD
         if seen < lists or left < 0:
@@ -137,18 +147,20 @@ def take_appends(state: Any, memory: Any, runs: Any, places: Any, out: Any) -> i
         copy(out, size + REST_AT, memory, place, REST_HEAD + data + WORD)
         number = word_at(memory, body + CLIENT_AT)
         where = word_at(memory, body + CLIENT_PARTITION_AT)
-        if alone == 1 or locks > 0 or number != client or where != partition:
+        has = 0
+        if found > known:
+            has = 1
+        if run < 0 or has != locked or number != client or where != partition:
             run += 1
             client = number
             partition = where
+            locked = has
             put(runs, run * RUN_COLUMNS + RUN_CLIENT, client)
             put(runs, run * RUN_COLUMNS + RUN_PARTITION, partition)
-            put(runs, run * RUN_COLUMNS + RUN_MARK, long_at(memory, body + CLIENT_MARK_AT))
-            put(runs, run * RUN_COLUMNS + RUN_LOCKS, locks)
-            put(runs, run * RUN_COLUMNS + RUN_LOCKS_AT, body + CLIENT_LOCKS_AT)
-        alone = 0
-        if locks > 0:
-            alone = 1
+            put(runs, run * RUN_COLUMNS + RUN_LOCKED, locked)
+        put(held, count * HELD_COLUMNS + HELD_MARK, long_at(memory, body + CLIENT_MARK_AT))
+        put(held, count * HELD_COLUMNS + HELD_STOP, found)
+        known = found
         size += WIRE_OVERHEAD + data
         count += 1
         put(runs, run * RUN_COLUMNS + RUN_STOP, count)
@@ -158,6 +170,7 @@ def take_appends(state: Any, memory: Any, runs: Any, places: Any, out: Any) -> i
     put(state, TAKEN, count)
     put(state, BYTES, size)
     put(state, RUNS, run + 1)
+    put(state, LOCKS, known)
     return FINE
 
 

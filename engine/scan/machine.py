@@ -107,6 +107,16 @@ def copy_bytes(context, target, source, length):
 
 
 @intrinsic
+def remainder_of(context, value, divisor):
+    """The remainder of unsigned numbers; the divisor is not 0."""
+
+    def generate(_, builder, signature, arguments):
+        return builder.urem(*arguments)
+
+    return types.int64(types.int64, types.int64), generate
+
+
+@intrinsic
 def multiply_words(context, a, b):
     """The low 64 bits of a carry-less product."""
 

@@ -34,11 +34,21 @@ class Loops(Protocol):
     def to_list(self, state: State, buffer: Any, out: Any, *, brief: bool) -> int:
         """Run `engine.scan.wire_loops.to_list`.  Returns a Verdict."""
 
-    def take_appends(self, state: State, buffer: Any, runs: Table, places: Table, out: Any) -> None:
-        """Run `engine.scan.client_loops.take_appends`; `runs` has ROWS rows, `places` one word more."""
+    def take_appends(
+        self, state: State, buffer: Any, runs: Table, places: Table, held: Table, locks: Table, out: Any
+    ) -> None:
+        """Run `engine.scan.client_loops.take_appends`; `runs` and `held` have ROWS rows, `places` one word more."""
 
     def number_records(self, state: State, records: bytearray, feed: bytes, out: bytearray) -> int:
         """Run `engine.scan.client_loops.number_records`.  Returns a Verdict."""
+
+    def admit_appends(
+        self, state: State, written: State, in_flight: State, appends: State, locks: State, verdicts: State
+    ) -> int:
+        """Run `engine.scan.lock_loops.admit_appends`; `verdicts` has a word for each append.  Returns a Verdict."""
+
+    def settle_appends(self, state: State, written: State, in_flight: State, appends: State, locks: State) -> int:
+        """Run `engine.scan.lock_loops.settle_appends`.  Returns a Verdict."""
 
 
 _ready: Loops = INTERPRETED

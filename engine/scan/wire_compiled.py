@@ -31,6 +31,7 @@ _SOURCES = (
     "wire_memory.py",
     "wire_loops.py",
     "client_loops.py",
+    "lock_loops.py",
     "wire_native.py",
     "wire_compiled.py",
 )
@@ -39,8 +40,10 @@ _ARGUMENTS: Mapping[str, tuple[int, int]] = {
     "encode": (4, 0),
     "encode_groups": (5, 0),
     "to_list": (2, 1),
-    "take_appends": (4, 0),
+    "take_appends": (6, 0),
     "number_records": (3, 0),
+    "admit_appends": (5, 0),
+    "settle_appends": (4, 0),
 }
 """How many pointers, and words, each loop takes behind its state."""
 _loaded: dict[str, CompiledLoops] = {}
@@ -119,13 +122,25 @@ class CompiledLoops:
         """See `engine.scan.wire_code.Loops.to_list`."""
         return self._run("to_list", state, _pointer(buffer), _pointer(out), int(brief))
 
-    def take_appends(self, state: State, buffer: Any, runs: Table, places: Table, out: Any) -> None:
+    def take_appends(
+        self, state: State, buffer: Any, runs: Table, places: Table, held: Table, locks: Table, out: Any
+    ) -> None:
         """See `engine.scan.wire_code.Loops.take_appends`."""
-        self._run("take_appends", state, _pointer(buffer), _pointer(runs), _pointer(places), _pointer(out))
+        self._run("take_appends", state, *map(_pointer, (buffer, runs, places, held, locks, out)))
 
     def number_records(self, state: State, records: bytearray, feed: bytes, out: bytearray) -> int:
         """See `engine.scan.wire_code.Loops.number_records`."""
         return self._run("number_records", state, _pointer(records), _pointer(feed), _pointer(out))
+
+    def admit_appends(
+        self, state: State, written: State, in_flight: State, appends: State, locks: State, verdicts: State
+    ) -> int:
+        """See `engine.scan.wire_code.Loops.admit_appends`."""
+        return self._run("admit_appends", state, *map(_pointer, (written, in_flight, appends, locks, verdicts)))
+
+    def settle_appends(self, state: State, written: State, in_flight: State, appends: State, locks: State) -> int:
+        """See `engine.scan.wire_code.Loops.settle_appends`."""
+        return self._run("settle_appends", state, *map(_pointer, (written, in_flight, appends, locks)))
 
 
 def _kind(way: str) -> str:

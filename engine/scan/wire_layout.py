@@ -75,6 +75,8 @@ def _check_layouts() -> None:
     assert DISK_HEAD == HEAD + WORD, "something else stands in front of the data on disk"
     behind = [field.name for field in ClientAppend.FIELDS.subcons[-3:]]
     assert behind == ["header", "data", "checksum"], "an append of a client does not end like a record"
+    lists = [field.name for field in ClientAppend.FIELDS.subcons[-6:-3]]
+    assert lists == ["write_locks", "read_locks", "append_locks"], "an append's lists of locks are others"
     assert REST_AT == REQUEST_AT + REQUEST_SIZE == ID_SIZE + REQUEST_SIZE, (
         "a record does not begin with id and request id"
     )
@@ -131,15 +133,20 @@ class Word(enum.IntEnum):
     """In, of the same: bound for each of the lists."""
     RUNS = 19
     """Out, of the same: rows of runs filled."""
+    LOCKS = 20
+    """Out, of the same: locks found.  In, of the loops over locks: how many there are."""
+    SLOTS = 21
+    """In, of the loops over locks: slots of the table."""
 
 
-WORDS = 20
+WORDS = 22
 TABLES, FUNCTION, RESULT = int(Word.TABLES), int(Word.FUNCTION), int(Word.RESULT)
 POSITION, FILLED, ROWS, TAKEN = int(Word.POSITION), int(Word.FILLED), int(Word.ROWS), int(Word.TAKEN)
 MAGIC, VERSION, LONGEST, NEEDED = int(Word.MAGIC), int(Word.VERSION), int(Word.LONGEST), int(Word.NEEDED)
 EXPECTED, RECORDS, BYTES, FOUND = int(Word.EXPECTED), int(Word.RECORDS), int(Word.BYTES), int(Word.FOUND)
 ROW, GROUPS = int(Word.ROW), int(Word.GROUPS)
 LISTS, MOST_LOCKS, RUNS = int(Word.LISTS), int(Word.MOST_LOCKS), int(Word.RUNS)
+LOCKS, SLOTS = int(Word.LOCKS), int(Word.SLOTS)
 
 
 class FrameColumn(enum.IntEnum):
@@ -188,23 +195,40 @@ BYTES_END_COLUMN = int(GroupColumn.BYTES)
 
 
 class RunColumn(enum.IntEnum):
-    """Columns of a table of runs: consecutive appends of one client to one partition, or a single one that has locks."""
+    """Columns of a table of runs: consecutive appends of one client to one partition, all with locks or all without."""
 
     STOP = 0
     """Appends up to the end of this run, those of the runs in front of it included."""
     CLIENT = 1
     PARTITION = 2
-    MARK = 3
-    """The client's high-water mark in the first of them."""
-    LOCKS = 4
-    """How many locks the append has; 0: none in the whole run."""
-    LOCKS_AT = 5
-    """Offset in the buffer of its lists of locks."""
+    LOCKED = 3
+    """1 when they have locks, else 0."""
 
 
 RUN_COLUMNS = len(RunColumn)
-RUN_STOP, RUN_CLIENT, RUN_PARTITION = int(RunColumn.STOP), int(RunColumn.CLIENT), int(RunColumn.PARTITION)
-RUN_MARK, RUN_LOCKS, RUN_LOCKS_AT = int(RunColumn.MARK), int(RunColumn.LOCKS), int(RunColumn.LOCKS_AT)
+RUN_STOP, RUN_CLIENT = int(RunColumn.STOP), int(RunColumn.CLIENT)
+RUN_PARTITION, RUN_LOCKED = int(RunColumn.PARTITION), int(RunColumn.LOCKED)
+
+
+class HeldColumn(enum.IntEnum):
+    """Columns of a table of what appends say about locks."""
+
+    MARK = 0
+    """The client's high-water mark."""
+    STOP = 1
+    """Locks up to the end of this append's, those of the appends in front of it included."""
+
+
+HELD_COLUMNS = len(HeldColumn)
+HELD_MARK, HELD_STOP = int(HeldColumn.MARK), int(HeldColumn.STOP)
+
+LOCK_BITS = 32
+"""A lock in a list of them: its id in so many bits, its kind above them."""
+LOCK_MASK = (1 << LOCK_BITS) - 1
+WRITE_LOCK, READ_LOCK, APPEND_LOCK = 0, 1, 2
+"""Kinds of locks, by the place of their list in an append."""
+ADMITTED = -(1 << 63)
+"""In place of a transaction: none is in the append's way."""
 
 
 class SplitStatus(enum.IntEnum):

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from waltzctl.engine.scan.client_loops import number_records, take_appends
+from waltzctl.engine.scan.lock_loops import admit_appends, settle_appends
 from waltzctl.engine.scan.wire_layout import (
     APPEND_HEAD,
     APPEND_LEAST,
@@ -47,7 +48,9 @@ from waltzctl.engine.scan.wire_layout import (
     GROUP_COLUMNS,
     GROUPS,
     HEAD,
+    HELD_COLUMNS,
     LENGTH_COLUMN,
+    LOCKS,
     LONGEST,
     MAGIC,
     MAGIC_AT,
@@ -380,16 +383,37 @@ class InterpretedLoops:
         """Run `to_list`."""
         return to_list(state, memoryview(buffer), out.data, int(brief))
 
-    def take_appends(self, state: State, buffer: Any, runs: Table, places: Table, out: npt.NDArray[np.uint8]) -> None:
-        """Run `engine.scan.client_loops.take_appends`; `runs` has ROWS rows, `places` one word more."""
-        cells, begins = [0] * runs.size, [0] * len(places)
-        take_appends(state, memoryview(buffer), cells, begins, out.data)
+    def take_appends(
+        self,
+        state: State,
+        buffer: Any,
+        runs: Table,
+        places: Table,
+        held: Table,
+        locks: Table,
+        out: npt.NDArray[np.uint8],
+    ) -> None:
+        """Run `engine.scan.client_loops.take_appends`; `runs` and `held` have ROWS rows, `places` one word more."""
+        cells, begins, rows, words = [0] * runs.size, [0] * len(places), [0] * held.size, [0] * len(locks)
+        take_appends(state, memoryview(buffer), cells, begins, rows, words, out.data)
+        held[: state[TAKEN]] = np.array(rows[: state[TAKEN] * HELD_COLUMNS], np.int64).reshape(-1, HELD_COLUMNS)
+        locks[: state[LOCKS]] = words[: state[LOCKS]]
         runs[: state[RUNS]] = np.array(cells[: state[RUNS] * RUN_COLUMNS], np.int64).reshape(-1, RUN_COLUMNS)
         places[: state[TAKEN] + 1] = begins[: state[TAKEN] + 1]
 
     def number_records(self, state: State, records: bytearray, feed: Any, out: bytearray) -> int:
         """Run `engine.scan.client_loops.number_records`; `feed` is what every frame of a feed begins with."""
         return number_records(state, memoryview(records), memoryview(feed), memoryview(out))
+
+    def admit_appends(
+        self, state: State, written: State, in_flight: State, appends: State, locks: State, verdicts: State
+    ) -> int:
+        """Run `engine.scan.lock_loops.admit_appends`."""
+        return admit_appends(state, written, in_flight, appends, locks, verdicts)
+
+    def settle_appends(self, state: State, written: State, in_flight: State, appends: State, locks: State) -> int:
+        """Run `engine.scan.lock_loops.settle_appends`."""
+        return settle_appends(state, written, in_flight, appends, locks)
 
 
 INTERPRETED = InterpretedLoops()

@@ -37,6 +37,11 @@ def put(words: Any, place: int, value: int) -> None:
     words[place] = value
 
 
+def remainder(value: int, divisor: int) -> int:
+    """Of two numbers, neither of them negative."""
+    return value % divisor
+
+
 def byte_at(memory: Any, position: int) -> int:
     """An unsigned byte."""
     return _byte(memory, position)[0]  # type: ignore[no-any-return]

@@ -1,5 +1,6 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, call-arg"
-"""The compiled wire loops: primitives for `engine.scan.wire_loops` and `client_loops`, and their translation to LLVM's language.
+"""The compiled wire loops: primitives for `engine.scan.wire_loops`, `client_loops` and `lock_loops`, and their translation to
+LLVM's language.
 
 Importing this module imports numba.  The loops are the same code objects as the interpreted ones, with the names that they call
 bound to the primitives here.
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from waltzctl.engine.scan import client_loops, wire_layout, wire_loops
+from waltzctl.engine.scan import client_loops, lock_loops, wire_layout, wire_loops
 from waltzctl.engine.scan.crc_kernel import AT_POWERS, LENGTHS
 from waltzctl.engine.scan.machine import (
     copy_bytes,
@@ -20,6 +21,7 @@ from waltzctl.engine.scan.machine import (
     load_be32u,
     load_be64,
     load_fixed,
+    remainder_of,
     store_64,
     store_be32,
 )
@@ -44,6 +46,12 @@ def get(words, place):
 def put(words, place, value):
     """Set a 64-bit word."""
     store_64(words + 8 * place, value)
+
+
+@inlined
+def remainder(value, divisor):
+    """Of two numbers, neither of them negative."""
+    return remainder_of(value, divisor)
 
 
 @inlined
@@ -103,7 +111,7 @@ def joined(state, first, second, memory, position, length):
     return multiply_reduced(operator, first) ^ second
 
 
-_PRIMITIVES = ("get", "put", "byte_at", "half_at", "word_at", "unsigned_at", "long_at", "put_word", "copy")
+_PRIMITIVES = ("get", "put", "remainder", "byte_at", "half_at", "word_at", "unsigned_at", "long_at", "put_word", "copy")
 
 
 def translate(kind: str) -> dict[str, str]:
@@ -119,12 +127,16 @@ def translate(kind: str) -> dict[str, str]:
         names[primitive.__name__] = inlined(bind(primitive, ways, __name__))
     encode = bind(wire_loops.encode, names, __name__)
     names["encode"] = inlined(encode)
+    for part in (lock_loops.following, lock_loops.slot):
+        names[part.__name__] = inlined(bind(part, names, __name__))
     loops: dict[str, tuple[Any, int]] = {
         "split": (wire_loops.split, 3),
         "encode": (wire_loops.encode, 5),
         "encode_groups": (wire_loops.encode_groups, 6),
         "to_list": (wire_loops.to_list, 4),
-        "take_appends": (client_loops.take_appends, 5),
+        "take_appends": (client_loops.take_appends, 7),
         "number_records": (client_loops.number_records, 4),
+        "admit_appends": (lock_loops.admit_appends, 6),
+        "settle_appends": (lock_loops.settle_appends, 5),
     }
     return {name: text_of(bind(loop, names, __name__), count) for name, (loop, count) in loops.items()}

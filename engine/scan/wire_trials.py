@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +27,11 @@ from waltzctl.engine.scan.wire_layout import (
     GROUP_COLUMNS,
     GROUPS,
     HEAD,
+    HELD_COLUMNS,
     LISTS,
+    LOCK_BITS,
+    LOCK_MASK,
+    LOCKS,
     LONGEST,
     MAGIC,
     MOST_LOCKS,
@@ -36,6 +42,7 @@ from waltzctl.engine.scan.wire_layout import (
     ROWS,
     RUN_COLUMNS,
     RUNS,
+    SLOTS,
     STOP_COLUMN,
     TABLES,
     TAKEN,
@@ -119,6 +126,7 @@ def answers(loops: Loops) -> list[Any]:
     _list(loops, disk, False, told, max(_LENGTHS) - 1)
     _list(loops, _of_other_data(), False, told)
     _answers_to_clients(loops, told)
+    _lock(loops, told)
     return told
 
 
@@ -181,10 +189,45 @@ def _take(
     state[FILLED], state[ROWS], state[LONGEST], state[MAGIC] = len(data), rows, longest, Magic.CLIENT
     state[VERSION], state[LISTS], state[MOST_LOCKS] = version, version + 1, most_locks
     runs, places = np.zeros((rows, RUN_COLUMNS), np.int64), np.zeros(rows + 1, np.int64)
+    held, locks = np.zeros((rows, HELD_COLUMNS), np.int64), np.zeros(len(data) // WORD, np.int64)
     out = np.zeros(len(data), np.uint8)
-    loops.take_appends(state, data, runs, places, out)
+    loops.take_appends(state, data, runs, places, held, locks, out)
     found = runs[: state[RUNS]].tolist(), places[: state[TAKEN] + 1].tolist(), out[: state[BYTES]].tobytes()
-    told.append((_words(state), *found))
+    told.append((_words(state), *found, held[: state[TAKEN]].tolist(), locks[: state[LOCKS]].tolist()))
+
+
+def _lock(loops: Loops, told: list[Any]) -> None:
+    """Appends with up to three locks of any kind go through a table of few slots in pieces, some are given up; and bad tables."""
+    words = array("q", [number // 2 % 3 << LOCK_BITS | (number * 2654435761 & LOCK_MASK) for number in range(120)])
+    rows = zip(
+        [number * 5 % 23 - 2 for number in range(64)], accumulate(number % 4 for number in range(64)), strict=True
+    )
+    appends = array("q", chain.from_iterable(rows))
+    for slots in (1, 5, 97):
+        written, in_flight = array("q", range(slots)), array("q", bytes(8 * slots))
+        for first in range(0, 64, 7):
+            state = new_state()
+            state[POSITION], state[FILLED], state[ROWS] = first, min(first + 9, 64), 6
+            state[LOCKS], state[SLOTS] = len(words), slots
+            verdicts = array("q", bytes(8 * 9))
+            status = loops.admit_appends(state, written, in_flight, appends, words, verdicts)
+            told.append((status, _words(state), [*written], [*in_flight], [*verdicts]))
+            if first % 2:  # of the others something stays in flight
+                continue
+            state[EXPECTED] = first * 3 - 1
+            status = loops.settle_appends(state, written, in_flight, appends, words)
+            told.append((status, _words(state), [*written], [*in_flight]))
+    for first, known, slots in ((0, 5, 3), (9, 5, 3), (0, 120, 0), (9, 120, 0)):
+        state = new_state()
+        state[POSITION], state[FILLED], state[ROWS], state[LOCKS], state[SLOTS] = first, 20, 20, known, slots
+        arrays = (array("q", bytes(24)), array("q", bytes(24)), appends, words)
+        status = loops.admit_appends(state, *arrays, array("q", bytes(8 * 20)))
+        told.append((status, _words(state), [*arrays[1]], loops.settle_appends(state, *arrays), _words(state)))
+    backwards = array("q", [0, 3, 0, 1])
+    state = new_state()
+    state[FILLED], state[ROWS], state[LOCKS], state[SLOTS] = 2, 2, 3, 3
+    arrays = (array("q", bytes(24)), array("q", bytes(24)), backwards, words)
+    told.append((loops.admit_appends(state, *arrays, array("q", bytes(16))), loops.settle_appends(state, *arrays)))
 
 
 def _number(loops: Loops, records: bytearray, rows: int, first: int, told: list[Any]) -> None:

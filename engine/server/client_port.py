@@ -20,7 +20,6 @@ from waltzctl.engine.net.connection import HEADER, Connection, Received
 from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.net.port import Port
 from waltzctl.engine.scan.client_appends import AppendTaker
-from waltzctl.engine.server.locks import LockSlots
 from waltzctl.engine.server.served_partition import Append, Partition
 from waltzctl.engine.server.store_partition import PartitionClosedError
 from waltzctl.formats.request_id import RequestId
@@ -231,14 +230,14 @@ class ClientConnection(Connection):
         taker = self._client_port.appends
         found, behind = taker.take(received, start, end, self.version, self._max_body, self._limits)
         partitions, count, size = self._client_port.partitions, 0, 0
-        for client, number, mark, records, held in found:
+        for client, number, records, locks in found:
             partition = partitions.get(number)
             if partition is None or not partition.is_registered(client, self):
                 continue
-            locks = None if held is None else LockSlots.of(held, partition.options.lock_slots)
+            append = Append(records, self, locks, self._heard)
             count += len(records)
-            size += len(records.data)
-            partition.append(Append(records, self, locks, mark, self._heard))
+            size += append.size
+            partition.append(append)
         self._begin(count, size)
         return behind
 

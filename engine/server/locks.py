@@ -17,61 +17,34 @@ A transaction has to wait, whatever its kind, while one is in flight that writes
 a lock are in flight.  The release lets it wait for any one of them, that is, of some 250 transactions in flight every thirteenth
 for nothing, and whatever is behind it in the queue.
 
+The table is gone over by loops that are compiled, for all appends that came together at once (`engine.scan.lock_loops`).
+
 Source: release 0.13.2; the design document describes the purpose.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
-from itertools import chain
-from typing import NamedTuple
 
-from waltzctl.formats.wire.client import AppendLocks
+from waltzctl.engine.scan import wire_code
+from waltzctl.engine.scan.client_appends import HeldLocks
+from waltzctl.engine.scan.wire_layout import EXPECTED, FILLED, LOCKS, POSITION, ROWS, SLOTS, TAKEN, FrameVerdict
+from waltzctl.engine.scan.wire_loops import State, new_state
 
 DEFAULT_SIZE = 30_000
 """Slots of a partition's table, in the release."""
-_WORD = 0xFFFFFFFF
-_POSITIVE = 0x3FFFFFFF
-
-
-Slots = tuple[int, int, int]
-"""Of one lock."""
-
-
-def slots_of(lock: int, size: int) -> Slots:
-    """The three slots of a lock in a table of `size`; some may be one."""
-    first = (lock * 1103515245 + 12345) & _WORD
-    second = (first * 1103515245 + 12345) & _WORD
-    third = (second * 1103515245 + 12345) & _WORD
-    return (first & _POSITIVE) % size, (second & _POSITIVE) % size, (third & _POSITIVE) % size
-
-
-class LockSlots(NamedTuple):
-    """The slots of one append's locks: of each of them, of those by which it may be refused, and all that it marks."""
-
-    each: Sequence[Slots]
-    refusing: Sequence[Slots]
-    marked: Sequence[int]
-
-    @classmethod
-    def of(cls, locks: AppendLocks, size: int) -> LockSlots:
-        """In a table of `size`."""
-        if len(locks.write) == 1 and not locks.read and not locks.append:  # as most have it
-            slots = slots_of(locks.write[0], size)
-            return cls((slots,), (slots,), slots)
-        write, read, append = ([slots_of(lock, size) for lock in kind] for kind in locks)
-        return cls(write + read + append, write + read, [*chain(*write, *append)])
+_NONE = -1
 
 
 class LockTable:
     """The locks of one partition.  Every slot begins at the high-water mark: who wrote before is not known any more."""
 
-    def __init__(self, high_water_mark: int, size: int = DEFAULT_SIZE) -> None:
-        """Raises ValueError for a table without slots."""
+    def __init__(self, high_water_mark: int, size: int = DEFAULT_SIZE, *, compiled: bool | None = None) -> None:
+        """`compiled`: as for `engine.scan.frames.FrameSplitter`.  Raises ValueError for a table without slots."""
         if size < 1:
             raise ValueError(f"a table of locks with {size} slots")
         self.size = size
+        self._loops = wire_code.chooser(compiled)
         self._written = array("q")
         self._in_flight = array("q")
         self.reset(high_water_mark)
@@ -81,30 +54,37 @@ class LockTable:
         self._written = array("q", [high_water_mark]) * self.size
         self._in_flight = array("q", bytes(8)) * self.size
 
-    def begin(self, locks: LockSlots) -> bool:
-        """Mark what the append will write; False, and nothing is marked, when one of its locks is in flight already."""
-        in_flight = self._in_flight
-        for first, second, third in locks.each:
-            if in_flight[first] and in_flight[second] and in_flight[third]:
-                return False
-        for slot in locks.marked:
-            in_flight[slot] += 1
-        return True
+    def admit(self, held: HeldLocks, most: int) -> list[int]:
+        """Mark what appends will write, one by one, until `most` are admitted or one has to wait for what is in flight.
 
-    def last_written(self, locks: LockSlots) -> int:
-        """No lower than the last transaction that wrote under one of the write or read locks; -1 without such."""
-        written, found = self._written, -1
-        for first, second, third in locks.refusing:
-            found = max(found, min(written[first], written[second], written[third]))
-        return found
+        Of those that need not wait, for each: `engine.scan.wire_layout.ADMITTED`, or, and nothing is marked then, a transaction
+        that its client does not know, no lower than the last one that wrote under one of its write or read locks.
+        """
+        state = self._state(held)
+        state[ROWS] = most
+        verdicts = array("q", bytes(8 * (held.stop - held.first)))
+        loops = self._loops()
+        self._check(loops.admit_appends(state, self._written, self._in_flight, held.appends, held.locks, verdicts))
+        return verdicts[: state[TAKEN]].tolist()
 
-    def commit(self, locks: LockSlots, transaction_id: int) -> None:
-        """An append that `begin` marked is this transaction, which is later than every one before."""
-        for slot in locks.marked:
-            self._written[slot] = transaction_id
-            self._in_flight[slot] -= 1
+    def commit(self, held: HeldLocks, transaction_id: int) -> None:
+        """Appends that were admitted are transactions, from this one on, which is later than every one before."""
+        self._settle(held, transaction_id)
 
-    def give_up(self, locks: LockSlots) -> None:
-        """An append that `begin` marked was refused or failed."""
-        for slot in locks.marked:
-            self._in_flight[slot] -= 1
+    def give_up(self, held: HeldLocks) -> None:
+        """Appends that were admitted will be no transactions."""
+        self._settle(held, _NONE)
+
+    def _settle(self, held: HeldLocks, transaction_id: int) -> None:
+        state = self._state(held)
+        state[EXPECTED] = transaction_id
+        self._check(self._loops().settle_appends(state, self._written, self._in_flight, held.appends, held.locks))
+
+    def _state(self, held: HeldLocks) -> State:
+        state = new_state()
+        state[POSITION], state[FILLED], state[LOCKS], state[SLOTS] = held.first, held.stop, len(held.locks), self.size
+        return state
+
+    def _check(self, verdict: int) -> None:
+        if verdict != FrameVerdict.DONE:
+            raise ValueError("the locks of appends end elsewhere than they should")

@@ -25,8 +25,9 @@ from operator import attrgetter
 from typing import Any, Protocol
 
 from waltzctl.engine.errors import StoreSessionClosedError
-from waltzctl.engine.scan.client_appends import NumberedRecords, numbered
-from waltzctl.engine.server.locks import LockSlots, LockTable
+from waltzctl.engine.scan.client_appends import HeldLocks, NumberedRecords, numbered
+from waltzctl.engine.scan.wire_layout import ADMITTED
+from waltzctl.engine.server.locks import LockTable
 from waltzctl.engine.server.server_metrics import ServerPartitionMetrics, ServerPartitionReading
 from waltzctl.engine.server.server_settings import CacheOptions, PartitionOptions
 from waltzctl.engine.server.store_partition import PartitionClosedError, StorePartition
@@ -45,30 +46,35 @@ class Appender(Protocol):
         """A lock is in an append's way: this transaction, or an earlier one, wrote under it."""
 
     def over(self, count: int, size: int) -> None:
-        """So many appends, records of together `size` bytes, are committed, refused, or will not be decided here."""
+        """So many appends, of together `size` bytes (`Append.size`), are committed, refused, or will not be decided here."""
 
 
 @dataclass(slots=True)
 class Append:
-    """Appends that came together, their data's checksums verified, as records without ids; a single one where it has locks.
+    """Appends that came together, their data's checksums verified, as records without ids; `locks`: unless they have none.
 
     `arrived`: when they came, in the loop's time.  `lost`: in how many sessions they were sent and are not in the log.
     """
 
     records: PackedRecords
     client: Appender
-    locks: LockSlots | None = None
-    client_high_water_mark: int = UNKNOWN_HIGH_WATER_MARK
+    locks: HeldLocks | None = None
     arrived: float = 0.0
     lost: int = 0
 
+    @property
+    def size(self) -> int:
+        """Bytes of the records, and of what is known of their locks."""
+        return len(self.records.data) + (self.locks.size if self.locks is not None else 0)
+
     def part(self, first: int, stop: int) -> Append:
         """Some of them, counted from 0."""
-        return replace(self, records=self.records.part(first, stop))
+        locks = self.locks.part(first, stop) if self.locks is not None else None
+        return replace(self, records=self.records.part(first, stop), locks=locks)
 
     def over(self) -> None:
         """Nothing more will become of them here."""
-        self.client.over(len(self.records), len(self.records.data))
+        self.client.over(len(self.records), self.size)
 
 
 _GRANTS_A_SECOND = 4
@@ -276,29 +282,20 @@ class Partition:
                 if not item.done.done():
                     item.done.set_result(self.high_water_mark)
                 continue
-            if item.locks is not None and not self._locks.begin(item.locks):
+            admitted, judged = self._judge(item, room)
+            if not judged:
                 if batch or self._pending:
                     break
                 self._log.error("partition %d: locks are held by nobody; the table is reset", self.number)
                 self._locks.reset(self.high_water_mark)
                 continue
             self._queue.popleft()
-            if (
-                item.locks is not None
-                and (written := self._locks.last_written(item.locks)) > item.client_high_water_mark
-            ):
-                self._locks.give_up(item.locks)
-                self.metrics.rejected.mark()
-                item.client.refused(item.records.request_id(0), written)
-                item.over()
-                continue
-            if (count := len(item.records)) > room:
-                self._queue.appendleft(item.part(room, count))
-                item = item.part(0, room)
-                count = room
-            self._pending.append((first + self.options.batch - room, item))
-            batch.append(item)
-            room -= count
+            if judged < len(item.records):
+                self._queue.appendleft(item.part(judged, len(item.records)))
+            for part in admitted:
+                self._pending.append((first + self.options.batch - room, part))
+                batch.append(part)
+                room -= len(part.records)
         if not batch:
             return False
         self._batches += 1
@@ -306,6 +303,33 @@ class Partition:
         committed = session.append(sent.records)
         committed.add_done_callback(lambda future: self._decided(future, sent))
         return True
+
+    def _judge(self, item: Append, room: int) -> tuple[list[Append], int]:
+        """Those of the first of some appends whose locks allow it, `room` at most, and how many are judged.
+
+        None is when the first one has to wait.  The others are refused.
+        """
+        count = len(item.records)
+        if item.locks is None:
+            return [item if count <= room else item.part(0, room)], min(count, room)
+        assert self._locks is not None
+        verdicts = self._locks.admit(item.locks, room)
+        judged, begun = len(verdicts), 0
+        if verdicts.count(ADMITTED) == count:
+            return [item], count
+        admitted = list[Append]()
+        for fine, group in groupby(verdicts, ADMITTED.__eq__):
+            stop = begun + len(written := [*group])
+            part = item.part(begun, stop)
+            if fine:
+                admitted.append(part)
+            else:
+                self.metrics.rejected.mark(len(written))
+                for place, transaction_id in enumerate(written):
+                    item.client.refused(part.records.request_id(place), transaction_id)
+                part.over()
+            begun = stop
+        return admitted, judged
 
     def _decided(self, committed: asyncio.Future[int], batch: NumberedRecords) -> None:
         """A batch is committed; what a session leaves undecided waits for the next one."""
@@ -333,8 +357,8 @@ class Partition:
         self._second.note(self._time(), len(batch.records))
         self._cache.put(self.number, batch)
         for client, items in groupby((item for _, item in appends), _client_of):
-            records = [item.records for item in items]
-            client.over(sum(map(len, records)), sum(len(one.data) for one in records))
+            counts = [(len(item.records), item.size) for item in items]
+            client.over(sum(count for count, _ in counts), sum(size for _, size in counts))
 
     def _wake(self) -> None:
         self._work.set()

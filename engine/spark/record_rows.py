@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.findings import Finding, loss_finding
+from waltzctl.engine.freed_memory import keep_freed_memory
 from waltzctl.engine.inspect.dump_chunks import ChunkReader
 from waltzctl.engine.inspect.dump_records import damage_told
 from waltzctl.engine.inspect.live import states
@@ -31,7 +32,6 @@ from waltzctl.engine.spark.record_arrays import Gathering, rows_between
 from waltzctl.engine.spark.record_plan import MissingTask
 from waltzctl.engine.spark.segment_parts import items_of, range_of
 from waltzctl.engine.spark.splits import Notice, SegmentPart, total
-from waltzctl.engine.freed_memory import keep_freed_memory
 
 _End = tuple[SegmentJob, Stretch, tuple[FileState | None, ...]]
 """A segment that was read to its end: what the next one must join, and how its files were."""

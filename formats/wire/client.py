@@ -466,18 +466,8 @@ class AppendLocks(NamedTuple):
 _LOCK_FIELDS = tuple(
     [f for f in _fields(AppendRequest, v).subcons if f.name.endswith("_locks")] for v in CLIENT_VERSIONS
 )
-_LOCKS = tuple(DerivedForm(Struct(*fields)) for fields in _LOCK_FIELDS)
 LOCK_LISTS = tuple(map(len, _LOCK_FIELDS))
 """By version: how many lists of locks an append has."""
-
-
-def unpack_locks(body: Buffer, position: int, version: int, limits: Limits = DEFAULT_LIMITS) -> AppendLocks:
-    """The locks of an append, whose lists begin at `position`; a version that lacks a kind has none of it.
-
-    Raises MessageError, BeyondBodyError.
-    """
-    found, _ = _LOCKS[version].unpack(memoryview(body), position, limits)
-    return AppendLocks(found["write_locks"], found.get("read_locks", ()), found.get("append_locks", ()))
 
 
 CODECS = tuple(_codec(version) for version in CLIENT_VERSIONS)

@@ -14,7 +14,7 @@ _MEMBERSHIP = "engine/metadata/membership.py"
 _PARTITION = "engine/server/served_partition.py"
 _CACHE = "engine/server/transaction_cache.py"
 _CLIENT_PORT, _PORT = "engine/server/client_port.py", ("tests/server/test_client_port.py",)
-_LOCKS, _LOCKED = "engine/server/locks.py", ("tests/server/test_locks.py",)
+_LOCKS, _LOCKED = "engine/scan/lock_loops.py", ("tests/server/test_locks.py",)
 _LOOPS, _TAKEN = "engine/scan/client_loops.py", ("tests/scan/test_client_appends.py",)
 
 _RECOVERY = "engine/quorum/recovery.py"
@@ -170,14 +170,6 @@ CLUSTERS: tuple[Slip, ...] = (
     ),
     Slip(
         _PARTITION,
-        "item.locks is not None\n"
-        "                and (written := self._locks.last_written(item.locks)) > item.client_high_water_mark",
-        "(written := -1 if item.locks is None else self._locks.last_written(item.locks)) > item.client_high_water_mark",
-        _SERVED,
-        "a client that knows of nothing yet is refused what needs no lock",
-    ),
-    Slip(
-        _PARTITION,
         "if one.lost < _SESSIONS:",
         "if one.lost < _SESSIONS - 1:",
         _SERVED,
@@ -192,8 +184,8 @@ CLUSTERS: tuple[Slip, ...] = (
     ),
     Slip(
         _PARTITION,
-        "self._queue.appendleft(item.part(room, count))",
-        "self._queue.append(item.part(room, count))",
+        "self._queue.appendleft(item.part(judged, len(item.records)))",
+        "self._queue.append(item.part(judged, len(item.records)))",
         _PORT,
         "of appends that came together those beyond a batch go behind what came later",
     ),
@@ -227,17 +219,45 @@ CLUSTERS: tuple[Slip, ...] = (
     ),
     Slip(
         _LOCKS,
-        "if in_flight[first] and in_flight[second] and in_flight[third]:",
-        "if in_flight[first] or in_flight[second] or in_flight[third]:",
+        "if get(in_flight, one) > 0 and get(in_flight, other) > 0 and get(in_flight, third) > 0:",
+        "if get(in_flight, one) > 0 or get(in_flight, other) > 0 or get(in_flight, third) > 0:",
         _LOCKED,
         "an append waits for one that has no lock of its own",
     ),
     Slip(
         _LOCKS,
-        "in_flight[slot] += 1",
-        "in_flight[slot] = 1",
+        "put(in_flight, one, get(in_flight, one) + 1)",
+        "put(in_flight, one, 1)",
         _LOCKED,
         "a lock that shares a slot is free while somebody holds it",
+    ),
+    Slip(
+        _LOCKS,
+        "if seen > mark:",
+        "if seen > mark + 1:",
+        _LOCKED,
+        "an append is let through whose client does not know of the last transaction under its lock",
+    ),
+    Slip(
+        _LOCKS,
+        "put(written, one, transaction + number - first)",
+        "put(written, one, transaction)",
+        _LOCKED,
+        "of appends that came together the first one counts as the last that wrote under a lock",
+    ),
+    Slip(
+        _PARTITION,
+        "item.client.refused(part.records.request_id(place), transaction_id)",
+        "item.client.refused(part.records.request_id(0), transaction_id)",
+        _SERVED,
+        "of appends that are refused together one hears it several times, and the others never",
+    ),
+    Slip(
+        _PARTITION,
+        "begun = stop\n        return admitted, judged",
+        "pass\n        return admitted, judged",
+        _SERVED,
+        "of appends that came together those behind a refused one are taken for those in front of it",
     ),
     Slip(
         _LOOPS,
@@ -255,8 +275,8 @@ CLUSTERS: tuple[Slip, ...] = (
     ),
     Slip(
         _LOOPS,
-        "if alone == 1 or locks > 0 or number != client or where != partition:",
-        "if alone == 1 or number != client or where != partition:",
+        "if run < 0 or has != locked or number != client or where != partition:",
+        "if run < 0 or number != client or where != partition:",
         _TAKEN,
         "the locks of an append behind one without locks are overlooked",
     ),

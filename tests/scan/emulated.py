@@ -80,6 +80,7 @@ SCALARS: dict[str, Callable[..., int]] = {
     "store_8": _store(1),
     "store_be32": _store_be32,
     "copy_bytes": lambda target, source, length: 0 * (ctypes.memmove(target, source, length) or 0),
+    "remainder_of": lambda value, divisor: (value & WORD) % divisor,
     "multiply_words": lambda a, b: signed(multiply(a & WORD, b & WORD)),
     "call_crc": _call_crc,
     "upper_word": lambda value: signed(value >> 64),

@@ -23,13 +23,16 @@ from waltzctl.engine.scan.wire_layout import (
     FEED_FRAME,
     FEED_REQUEST_AT,
     FILLED,
+    HELD_COLUMNS,
     LISTS,
+    LOCKS,
     LONGEST,
     MAGIC,
     MOST_LOCKS,
     POSITION,
     ROWS,
     RUN_COLUMNS,
+    SLOTS,
     VERSION,
 )
 from waltzctl.engine.scan.wire_loops import INTERPRETED, new_state
@@ -95,7 +98,7 @@ def _changed(rng: random.Random, data: bytes) -> bytes:
 
 
 def _round(loops: Loops, rng: random.Random, memory: Sequence[Guarded]) -> None:
-    source, tables, places, target = memory
+    source, tables, places, target = memory[:4]
     high = rng.random() < 0.5
     raw = _changed(rng, _stream(rng))
     buffer = source.put(raw, high=high)
@@ -140,7 +143,7 @@ def _client_stream(rng: random.Random, version: int) -> bytes:
 
 
 def _client_round(loops: Loops, rng: random.Random, memory: Sequence[Guarded]) -> None:
-    source, tables, places, target = memory
+    source, tables, places, target, locks, records_of = memory
     high = rng.random() < 0.5
     version = rng.randrange(3)
     raw = _changed(rng, _client_stream(rng, version))
@@ -150,7 +153,12 @@ def _client_round(loops: Loops, rng: random.Random, memory: Sequence[Guarded]) -
     state = new_state()
     state[FILLED], state[ROWS], state[LONGEST] = len(raw), rows, rng.choice([100, 1 << 20])
     state[MAGIC], state[VERSION], state[LISTS], state[MOST_LOCKS] = 0x4C, version, version + 1, 100
-    loops.take_appends(state, source.put(raw, high=high), runs, begins, target.take(len(raw), high=high))
+    held = target.take(rows * HELD_COLUMNS * 8, high=high).view(np.int64).reshape(rows, HELD_COLUMNS)
+    words = locks.take(len(raw) // 4 * 8, high=high).view(np.int64)
+    loops.take_appends(
+        state, source.put(raw, high=high), runs, begins, held, words, records_of.take(len(raw), high=high)
+    )
+    _lock_round(loops, rng, memory)
     made = [_record(rng, number) for number in range(rng.randrange(4))]
     records = bytearray(_changed(rng, pack_records(made)))
     state = new_state()
@@ -159,8 +167,30 @@ def _client_round(loops: Loops, rng: random.Random, memory: Sequence[Guarded]) -
     loops.number_records(state, place, feed, tables.take(len(made) * FEED_FRAME, high=high))
 
 
+def _lock_round(loops: Loops, rng: random.Random, memory: Sequence[Guarded]) -> None:
+    """A table of slots, and appends whose rows may be right or anything."""
+    high = rng.random() < 0.5
+    slots, known, count = rng.choice([1, 7, 300]), rng.randrange(9), rng.randrange(1, 9)
+    written, in_flight, appends, locks, verdicts = (
+        place.take(8 * words, high=high).view(np.int64)
+        for place, words in zip(memory, (slots, slots, HELD_COLUMNS * count, known, count), strict=False)
+    )
+    written[:], in_flight[:] = 0, rng.choice([0, 1])
+    stops = sorted(rng.randrange(known + 1) for _ in range(count))
+    if rng.random() < 0.3:
+        stops[rng.randrange(count)] = rng.choice([-1, known + 1, 1 << 62])
+    appends[:] = np.array([(rng.randrange(-2, 2), stop) for stop in stops], np.int64).ravel()
+    locks[:] = [rng.randrange(3) << 32 | rng.getrandbits(32) for _ in range(known)]
+    state = new_state()
+    state[POSITION], state[FILLED], state[ROWS] = rng.randrange(count), count, rng.choice([1, count])
+    state[LOCKS], state[SLOTS] = known, slots
+    loops.admit_appends(state, written, in_flight, appends, locks, verdicts)
+    state[EXPECTED] = rng.choice([-1, 5])
+    loops.settle_appends(state, written, in_flight, appends, locks)
+
+
 def main(ways: str, seed: int, rounds: int) -> None:
-    memory = [Guarded(32) for _ in range(4)]
+    memory = [Guarded(32) for _ in range(6)]
     for way in ways.split(","):
         loops = INTERPRETED if way == "interpreted" else wire_compiled.load(way)
         rng = random.Random(seed)

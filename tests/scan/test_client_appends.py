@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import groupby
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.scan.wire_oracle import changed
 from tests.scan.wire_support import WAYS, in_every_form, use
-from waltzctl.engine.scan.client_appends import AppendTaker, numbered
+from waltzctl.engine.scan.client_appends import AppendTaker, HeldLocks, numbered
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import RecordHeader
@@ -19,6 +20,7 @@ from waltzctl.formats.wire.client import (
     CODECS,
     LOCK_LISTS,
     PREFIX,
+    AppendLocks,
     AppendRequest,
     FlushRequest,
     encode,
@@ -84,6 +86,13 @@ def without_id(request: AppendRequest) -> WireRecord:
     return WireRecord(0, request.request_id, request.header, request.data, request.checksum)
 
 
+def by_append(held: HeldLocks) -> Iterator[tuple[int, list[int]]]:
+    """The client's high-water mark and the locks of each, however the table begins."""
+    for number in range(held.first, held.stop):
+        begin = held.appends[2 * number - 1] if number else 0
+        yield held.appends[2 * number], held.locks[begin : held.appends[2 * number + 1]].tolist()
+
+
 def locks_of(request: AppendRequest) -> tuple[tuple[int, ...], ...]:
     return request.write_locks, request.read_locks, request.append_locks
 
@@ -96,10 +105,7 @@ def test_what_is_taken_is_what_is_right_and_comes_first(data: st.DataObject) -> 
     raw = data.draw(changed(raw)) if data.draw(st.booleans()) else raw
     rows, before = data.draw(st.sampled_from([1, 2, 64])), data.draw(st.sampled_from([0, 3]))
     expected, end = one_by_one(raw, 0, version, rows)
-    runs, alone = list[tuple[object, ...]](), 0
-    for number, one in enumerate(expected):  # one that has locks is a run of its own
-        alone += any(locks_of(one)) or (number > 0 and any(locks_of(expected[number - 1])))
-        runs.append((one.request_id.client, one.request_id.partition, alone))
+    runs = [(one.request_id.client, one.request_id.partition, any(locks_of(one))) for one in expected]
 
     def check() -> None:
         buffer = bytes(before) + raw
@@ -111,8 +117,10 @@ def test_what_is_taken_is_what_is_right_and_comes_first(data: st.DataObject) -> 
             place += len(requests)
             assert run.records == PackedRecords.of(map(without_id, requests))
             assert (run.client, run.partition) == (requests[0].request_id.client, requests[0].request_id.partition)
-            assert run.client_high_water_mark == requests[0].client_high_water_mark
-            assert run.locks == (locks_of(requests[0]) if any(locks_of(requests[0])) else None)
+            asked = HeldLocks.of((one.client_high_water_mark, AppendLocks(*locks_of(one))) for one in requests)
+            assert run.locks is None or [*by_append(run.locks)] == [*by_append(asked)]
+            assert (run.locks is not None) == any(locks_of(requests[0]))
+            assert run.locks is None or run.locks.size == asked.size == 8 * (len(asked.appends) + len(asked.locks))
         assert place == len(expected)
 
     in_every_form(check)
@@ -217,10 +225,13 @@ def test_a_buffer_of_any_kind_is_read_and_none_is_kept() -> None:
     taker = AppendTaker()
     for buffer in (frame, bytearray(frame), memoryview(bytearray(frame)), memoryview(frame)):
         (found,), end = taker.take(buffer, 0, len(frame), 4, MAX_BODY, LIMITS)
-        assert (end, found.locks) == (len(frame), ((7,), (), ()))
+        assert end == len(frame)
+        assert found.locks is not None
+        assert [*by_append(found.locks)] == [(5, [7])]
         if isinstance(buffer, bytearray):
             buffer.clear()  # as it may not while somebody looks at it
         assert found.records == PackedRecords.of([WireRecord.make(0, RequestId(1, 2, 3, 4), 6, b"abc")])
     other = encode(AppendRequest(RequestId(0, 0, 0, 0), 0, 0, b"xyz", crc32(b"xyz"), (7,)))
     assert taker.take(other, 0, len(other), 4, MAX_BODY, LIMITS)[1] == len(frame)
     assert found.records.data[-7:-4] == b"abc", "it is no view of what is used again"
+    assert [*by_append(found.locks)] == [(5, [7])]

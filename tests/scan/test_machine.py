@@ -42,6 +42,7 @@ def scalars(source, out):
     store_64(out + 136, load_64(out + 144))
     copy_bytes(out + 144, at, 8)
     store_64(out + 152, load_64(out + 144))  # what stands there now
+    store_64(out + 160, remainder_of(load_be32u(at), 30_011))
     return 7
 
 

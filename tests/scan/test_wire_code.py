@@ -25,6 +25,7 @@ from tests.scan.wire_support import WAYS, kept_object, loops_of, skip_unless_her
 from waltzctl.engine.scan import (
     client_loops,
     code_cache,
+    lock_loops,
     object_code,
     wire_code,
     wire_compiled,
@@ -35,11 +36,15 @@ from waltzctl.engine.scan.frames import FrameColumn, FrameSplitter
 from waltzctl.engine.scan.kernels import WAY_VARIABLE
 from waltzctl.engine.scan.transcode import AppendEncoder, FrameVerdict
 from waltzctl.engine.scan.wire_layout import (
+    ADMITTED,
     BYTES,
+    FILLED,
     FOUND,
+    LOCKS,
     NEEDED,
     POSITION,
     RECORDS,
+    ROWS,
     RUNS,
     TAKEN,
     GroupColumn,
@@ -278,8 +283,27 @@ _CLIENT_CONSTANTS = [
     "FEED_REQUEST_AT",
     "FEED_ID_AT",
     "FEED_HEADER_AT",
+    "HELD_COLUMNS",
+    "HELD_MARK",
+    "HELD_STOP",
+    "LOCK_BITS",
+    "LOCK_MASK",
 ]
 """Those of `client_loops`, but for two sizes of what is copied: what goes too far is written over by what stands behind it."""
+_LOCK_CONSTANTS = [
+    "HELD_COLUMNS",
+    "HELD_MARK",
+    "HELD_STOP",
+    "LOCK_BITS",
+    "LOCK_MASK",
+    "READ_LOCK",
+    "APPEND_LOCK",
+    "ADMITTED",
+    "MULTIPLIER",
+    "INCREMENT",
+    "POSITIVE",
+]
+"""Those of `lock_loops`."""
 
 
 @cache
@@ -292,6 +316,7 @@ def _right_answers() -> list[Any]:
     [
         *(pytest.param(wire_loops, name, id=name) for name in _CONSTANTS),
         *(pytest.param(client_loops, name, id=f"client {name}") for name in _CLIENT_CONSTANTS),
+        *(pytest.param(lock_loops, name, id=f"lock {name}") for name in _LOCK_CONSTANTS),
     ],
 )
 def test_the_trial_notices_a_constant_that_is_one_off(
@@ -340,15 +365,25 @@ class _WrongLoops:
         status = INTERPRETED.to_list(state, buffer, out, brief=brief)
         return self._spoilt("headers" if brief else "records", status, state, out)
 
-    def take_appends(self, state: Any, buffer: Any, runs: Any, places: Any, out: Any) -> None:
-        INTERPRETED.take_appends(state, buffer, runs, places, out)
-        told = [runs[:, column : column + 1] for column in range(runs.shape[1])]
-        self._spoilt("appends", 0, state, *told, places, out)
+    def take_appends(self, state: Any, buffer: Any, runs: Any, places: Any, held: Any, locks: Any, out: Any) -> None:
+        INTERPRETED.take_appends(state, buffer, runs, places, held, locks, out)
+        told = [table[:, column : column + 1] for table in (runs, held) for column in range(table.shape[1])]
+        self._spoilt("appends", 0, state, *told, places, locks, out)
 
     def number_records(self, state: Any, records: Any, feed: Any, out: Any) -> int:
         status = INTERPRETED.number_records(state, records, feed, out)
         arrays = (np.frombuffer(records, np.uint8), np.frombuffer(out, np.uint8))
         return self._spoilt("numbers", status, state, *arrays)
+
+    def admit_appends(self, state: Any, written: Any, in_flight: Any, appends: Any, locks: Any, verdicts: Any) -> int:
+        status = INTERPRETED.admit_appends(state, written, in_flight, appends, locks, verdicts)
+        arrays = (np.frombuffer(words, np.int64) for words in (in_flight, verdicts))
+        return self._spoilt("admit", status, state, *arrays)
+
+    def settle_appends(self, state: Any, written: Any, in_flight: Any, appends: Any, locks: Any) -> int:
+        status = INTERPRETED.settle_appends(state, written, in_flight, appends, locks)
+        arrays = (np.frombuffer(words, np.int64) for words in (written, in_flight))
+        return self._spoilt("settle", status, state, *arrays)
 
 
 @pytest.mark.parametrize(
@@ -360,9 +395,11 @@ class _WrongLoops:
         *(("groups", TAKEN), *(("groups", None, place) for place in range(5))),
         *(("headers",), ("headers", FOUND), ("headers", None, 0)),
         *(("records",), ("records", BYTES), ("records", None, 0)),
-        *(("appends", POSITION), ("appends", TAKEN), ("appends", BYTES), ("appends", RUNS)),
-        *(("appends", None, place) for place in range(8)),
+        *(("appends", POSITION), ("appends", TAKEN), ("appends", BYTES), ("appends", RUNS), ("appends", LOCKS)),
+        *(("appends", None, place) for place in range(9)),
         *(("numbers",), ("numbers", POSITION), ("numbers", TAKEN), ("numbers", None, 0), ("numbers", None, 1)),
+        *(("admit",), ("admit", TAKEN), ("admit", RECORDS), ("admit", None, 0), ("admit", None, 1)),
+        *(("settle",), ("settle", TAKEN), ("settle", None, 0), ("settle", None, 1)),
     ],
     ids=str,
 )
@@ -379,9 +416,10 @@ class _Asked:
         self.noted: list[tuple[bytes, int, list[list[int]]]] = []
         self.encoded: list[tuple[bytes, list[list[int]]]] = []
         self.listed: list[tuple[bytes, bool]] = []
-        names = ("split", "encode", "list", "groups", "numbers")
+        names = ("split", "encode", "list", "groups", "numbers", "admit", "settle")
         self.said: dict[str, set[int]] = {name: set() for name in names}
         self.groups: set[tuple[bool, ...]] = set()
+        self.judged: set[str] = set()
 
     def split(self, state: Any, buffer: Any, table: Any) -> int:
         status = INTERPRETED.split(state, buffer, table)
@@ -406,12 +444,25 @@ class _Asked:
         self.said["list"].add(status)
         return status
 
-    def take_appends(self, state: Any, buffer: Any, runs: Any, places: Any, out: Any) -> None:
-        INTERPRETED.take_appends(state, buffer, runs, places, out)
+    def take_appends(self, state: Any, buffer: Any, runs: Any, places: Any, held: Any, locks: Any, out: Any) -> None:
+        INTERPRETED.take_appends(state, buffer, runs, places, held, locks, out)
 
     def number_records(self, state: Any, records: Any, feed: Any, out: Any) -> int:
         status = INTERPRETED.number_records(state, records, feed, out)
         self.said["numbers"].add(status)
+        return status
+
+    def admit_appends(self, state: Any, written: Any, in_flight: Any, appends: Any, locks: Any, verdicts: Any) -> int:
+        status = INTERPRETED.admit_appends(state, written, in_flight, appends, locks, verdicts)
+        self.said["admit"].add(status)
+        self.judged |= {"admitted" if one == ADMITTED else "refused" for one in verdicts[: state[TAKEN]]}
+        if not status and state[TAKEN] < state[FILLED] - state[POSITION] and state[RECORDS] < state[ROWS]:
+            self.judged.add("waits")
+        return status
+
+    def settle_appends(self, state: Any, written: Any, in_flight: Any, appends: Any, locks: Any) -> int:
+        status = INTERPRETED.settle_appends(state, written, in_flight, appends, locks)
+        self.said["settle"].add(status)
         return status
 
 
@@ -430,8 +481,9 @@ def test_the_trial_meets_every_answer(asked: _Asked) -> None:
         "encode": verdicts - {FrameVerdict.RECORD_CHECKSUM},
         "list": verdicts,
         "groups": verdicts - {FrameVerdict.RECORD_CHECKSUM, FrameVerdict.TOO_LONG},
-        "numbers": {FrameVerdict.DONE, FrameVerdict.MALFORMED},
+        **{name: {FrameVerdict.DONE, FrameVerdict.MALFORMED} for name in ("numbers", "admit", "settle")},
     }
+    assert asked.judged == {"admitted", "refused", "waits"}
     between = any(
         shown[place : place + 3] == (False, True, False) for shown in asked.groups for place in range(len(shown))
     )
@@ -506,6 +558,7 @@ def test_every_argument_of_a_compiled_loop_has_its_kind() -> None:
     loops = (
         *(wire_loops.split, wire_loops.encode, wire_loops.encode_groups, wire_loops.to_list),
         *(client_loops.take_appends, client_loops.number_records),
+        *(lock_loops.admit_appends, lock_loops.settle_appends),
     )
     kinds = {loop.__name__: [*signature(loop).parameters][1:] for loop in loops}
     assert {

@@ -273,12 +273,13 @@ def test_a_frame_that_was_not_agreed_on_ends_the_connection_before_its_body_is_t
     run(work())
 
 
-@pytest.mark.parametrize("locks", [{}, {"write_locks": (5,)}])
-@pytest.mark.parametrize("bound", [PortLimits(connection_requests=10), PortLimits(connection_bytes=10 * 40)])
+@pytest.mark.parametrize(("locks", "size"), [({}, 40), ({"write_locks": (5,)}, 64), ({"read_locks": (5,) * 9}, 128)])
+@pytest.mark.parametrize("what", ["requests", "bytes"])
 def test_appends_that_nobody_decides_hold_up_their_connection(
-    tmp_path: Path, bound: PortLimits, locks: dict[str, tuple[int, ...]]
+    tmp_path: Path, what: str, locks: dict[str, tuple[int, ...]], size: int
 ) -> None:
     """Up to the bound they are read; one more stays with its client, and what others send is read as before."""
+    bound = PortLimits(connection_requests=10) if what == "requests" else PortLimits(connection_bytes=10 * size)
 
     async def work() -> None:
         async with serving(tmp_path, 1) as cluster:
@@ -305,14 +306,14 @@ def test_appends_that_nobody_decides_hold_up_their_connection(
             await until(lambda: under_way() == (10, True))
             await append(20)
             assert under_way() == (10, True)
-            assert server.port.budget.used == 10 * (40 + OVERHEAD)
+            assert server.port.budget.used == 10 * (size + OVERHEAD)
             await cluster.cluster.start(node)
-            if locks:
+            if "write_locks" in locks:
                 assert (await client.hear_one(wire.LockFailure))[0].request_id == made[1]
             mark, _ = await client.flush()
             await until(lambda: under_way() == (0, False))
             assert server.port.budget.used == 0
-            if not locks:
+            if "write_locks" not in locks:
                 assert mark == 29
                 assert await feed(client, -1, 30) == list(enumerate(made))
 

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import random
+from array import array
 from collections.abc import Callable
+from functools import cache
+from itertools import groupby
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from waltzctl.engine.server.locks import DEFAULT_SIZE, LockSlots, LockTable, slots_of
+from tests.scan.wire_support import in_every_form
+from waltzctl.engine.scan.client_appends import HeldLocks
+from waltzctl.engine.scan.wire_layout import ADMITTED
+from waltzctl.engine.server.locks import DEFAULT_SIZE, LockTable
 from waltzctl.formats.lock_id import lock_id
 from waltzctl.formats.wire.client import AppendLocks
 
@@ -24,7 +30,7 @@ from waltzctl.formats.wire.client import AppendLocks
     ],
 )
 def test_slots_of_the_release(name: str, number: int, slots: tuple[int, ...]) -> None:
-    assert slots_of(lock_id(name, number), DEFAULT_SIZE) == slots
+    assert slots_of(lock_id(name, number), DEFAULT_SIZE) == {*slots}
 
 
 KINDS = ("write", "read", "append")
@@ -34,11 +40,38 @@ def of(kind: str, *locks: int) -> AppendLocks:
     return AppendLocks(**{kind: locks})
 
 
-class Table(LockTable):
-    """The table, asked in locks."""
+_ALL, _NOTHING = (1 << 63) - 1, -(1 << 62)
+"""High-water marks of clients that know everything, and nothing."""
 
-    def held(self, locks: AppendLocks) -> LockSlots:
-        return LockSlots.of(locks, self.size)
+
+class Table(LockTable):
+    """The table, asked about one append at a time."""
+
+    def held(self, locks: AppendLocks, mark: int = _ALL) -> HeldLocks:
+        return HeldLocks.of([(mark, locks)])
+
+    def begin(self, held: HeldLocks) -> bool:
+        """Whether it need not wait; what its client knows is as if it knew everything."""
+        return self.admit(held, 1) == [ADMITTED]
+
+    def last_written(self, held: HeldLocks) -> int:
+        """What it would be refused by if nothing were in flight and its client knew nothing; -1 when nothing can."""
+        of = held._replace(appends=array("q", [_NOTHING, held.appends[1]]))
+        in_flight, self._in_flight = self._in_flight, array("q", bytes(8)) * self.size
+        try:
+            (verdict,) = self.admit(of, 1)
+            assert verdict != ADMITTED
+            return verdict
+        finally:
+            self._in_flight = in_flight
+
+
+@cache
+def slots_of(lock: int, size: int) -> frozenset[int]:
+    """The slots that a table of `size` marks for a lock."""
+    table = Table(-1, size)
+    assert table.begin(table.held(of("write", lock)))
+    return frozenset(slot for slot, count in enumerate(table._in_flight) if count)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -128,7 +161,7 @@ def test_a_table_without_slots() -> None:
         Table(-1, 0)
 
 
-def _with_slots(size: int, wanted: Callable[[tuple[int, int, int]], bool]) -> int:
+def _with_slots(size: int, wanted: Callable[[frozenset[int]], bool]) -> int:
     """The first lock, by its id, whose slots are such."""
     return next(lock for lock in range(1, 100_000) if wanted(slots_of(lock, size)))
 
@@ -137,12 +170,12 @@ def _with_slots(size: int, wanted: Callable[[tuple[int, int, int]], bool]) -> in
 @pytest.mark.parametrize("shared", [1, 2, 3])
 def test_only_a_lock_whose_slots_are_all_in_flight_has_to_wait(kind: str, shared: int) -> None:
     size = 40
-    one = _with_slots(size, lambda slots: len({*slots}) == 3)
-    mine = {*slots_of(one, size)}
+    one = _with_slots(size, lambda slots: len(slots) == 3)
+    mine = slots_of(one, size)
     other = (
-        _with_slots(size, lambda slots: len({*slots}) == 3 and len(mine & {*slots}) == shared and {*slots} != mine)
+        _with_slots(size, lambda slots: len(slots) == 3 and len(mine & slots) == shared)
         if shared < 3
-        else _with_slots(size, lambda slots: {*slots} == mine)
+        else _with_slots(size, lambda slots: slots == mine)
     )
     table = Table(-1, size)
     assert table.begin(table.held(of("write", one)))
@@ -151,8 +184,8 @@ def test_only_a_lock_whose_slots_are_all_in_flight_has_to_wait(kind: str, shared
 
 def test_a_slot_stays_in_flight_until_the_last_one_that_marked_it_is_decided() -> None:
     size = 40
-    one = _with_slots(size, lambda slots: len({*slots}) == 3)
-    other = _with_slots(size, lambda slots: len({*slots}) == 3 and len({*slots_of(one, size)} & {*slots}) == 1)
+    one = _with_slots(size, lambda slots: len(slots) == 3)
+    other = _with_slots(size, lambda slots: len(slots) == 3 and len(slots_of(one, size) & slots) == 1)
     table = Table(-1, size)
     assert table.begin(table.held(of("write", one)))
     assert table.begin(table.held(of("append", other)))
@@ -210,6 +243,82 @@ class _Table(RuleBasedStateMachine):
         for one in self.in_flight:
             self.table.give_up(self.table.held(one))
         assert {*self.table._in_flight} == {0}, "nothing stays in flight"
+
+
+@st.composite
+def appends(draw: st.DrawFn) -> list[tuple[int, AppendLocks]]:
+    """Of clients that know of this or that transaction."""
+    return draw(st.lists(st.tuples(st.integers(-2, 12), _Table.locks), min_size=1, max_size=9))
+
+
+@given(appends(), st.integers(1, 30), st.data())
+@settings(deadline=None, max_examples=200)
+def test_appends_that_come_together_are_judged_as_one_by_one(
+    came: list[tuple[int, AppendLocks]], size: int, data: st.DataObject
+) -> None:
+    """In any pieces, and of any part of a table; also what becomes of them then."""
+    first = data.draw(st.integers(0, len(came) - 1))
+    stop = data.draw(st.integers(first + 1, len(came)))
+    most = data.draw(st.integers(1, 9))
+    before = data.draw(st.lists(st.integers(0, 12), max_size=3))
+    end = data.draw(st.sampled_from(["commit", "give up"]))
+
+    def check() -> None:
+        together, alone = LockTable(3, size), LockTable(3, size)
+        for table in (together, alone):
+            table.admit(HeldLocks.of([(99, AppendLocks(write=(lock,))) for lock in before] or [(0, AppendLocks())]), 9)
+        held = HeldLocks.of(came).part(first, stop)
+        told, admitted = list[int](), list[HeldLocks]()
+        for one in came[first:stop]:
+            verdict = alone.admit(HeldLocks.of([one]), 1) if len(admitted) < most else []
+            if not verdict:
+                break
+            told += verdict
+            admitted += [HeldLocks.of([one])] if verdict == [ADMITTED] else []
+        assert together.admit(held, most) == told
+        assert together._in_flight == alone._in_flight
+        begun, transaction = 0, 20
+        for fine, group in groupby(told, ADMITTED.__eq__):
+            count = len([*group])
+            if fine:
+                stretch = held.part(begun, begun + count)
+                together.commit(stretch, transaction) if end == "commit" else together.give_up(stretch)
+                transaction += count
+            begun += count
+        for place, one_held in enumerate(admitted, 20):
+            alone.commit(one_held, place) if end == "commit" else alone.give_up(one_held)
+        assert (together._in_flight, together._written) == (alone._in_flight, alone._written)
+
+    in_every_form(check)
+
+
+def test_an_append_is_refused_by_what_its_client_does_not_know() -> None:
+    table = Table(7, 30_000)
+    asked = [(mark, of(kind, 1)) for mark in (6, 7, 8) for kind in KINDS]
+    told = [table.admit(HeldLocks.of([one]), 1) for one in asked[:2] + asked[2:3]]
+    assert told == [[7], [7], [ADMITTED]]
+    table.reset(7)
+    assert table.admit(HeldLocks.of([(6, of("read", 1)), (7, of("read", 1)), (8, of("read", 1))]), 9) == [
+        *(7, ADMITTED, ADMITTED)
+    ]
+
+
+def test_appends_that_are_committed_together_have_transactions_of_their_own() -> None:
+    table, two = LockTable(-1), HeldLocks.of([(-1, of("write", 1)), (-1, of("append", 2))])
+    assert table.admit(two, 9) == [ADMITTED, ADMITTED]
+    table.commit(two, 5)
+    assert table.admit(HeldLocks.of([(5, of("read", 1)), (5, of("read", 2)), (6, of("read", 2))]), 9) == [
+        *(ADMITTED, 6, ADMITTED)
+    ]
+
+
+def test_locks_that_are_no_table_are_refused() -> None:
+    held = HeldLocks.of([(0, of("write", 1, 2)), (0, of("write", 3))])
+    table = LockTable(-1, 100)
+    for wrong in (held._replace(locks=held.locks[:1]), held._replace(locks=held.locks[:2])):
+        for call in (lambda it: table.admit(it, 9), lambda it: table.commit(it, 1), table.give_up):
+            with pytest.raises(ValueError, match=r"^the locks of appends end elsewhere than they should$"):
+                call(wrong)
 
 
 TestLockTable = _Table.TestCase

@@ -26,7 +26,7 @@ from tests.simulation.nodes import Network
 from waltzctl.engine.errors import ConcurrentUpdateError, PeerUnreachableError, RefusedError
 from waltzctl.engine.metadata.cluster_changes import refuse_without_quorum
 from waltzctl.engine.quorum.vote import quorum_of
-from waltzctl.engine.server.locks import LockSlots
+from waltzctl.engine.scan.client_appends import HeldLocks
 from waltzctl.engine.server.served_partition import Append, Partition
 from waltzctl.engine.server.server_settings import PartitionOptions, SessionOptions
 from waltzctl.engine.server.storage_nodes import StorageNodes
@@ -136,8 +136,7 @@ class Sent:
     under_way: int
 
     def refused(self, request_id: RequestId, transaction_id: int) -> None:
-        (asked,) = self.appends
-        assert request_id == asked.request_id
+        (asked,) = (one for one in self.appends if one.request_id == request_id)
         assert transaction_id > asked.client_high_water_mark
         asked.was_refused = True
 
@@ -241,14 +240,20 @@ class World:
     # ---- clients -------------------------------------------------------------------------------------------------------
 
     def append_together(self, server: Server, count: int) -> None:
-        """So many appends come in one piece, without locks."""
+        """So many appends come in one piece, all with locks or all without."""
         first, mark = len(self.asked), len(server.told) - 1
         generation = server.partition.store.generation
         ids = [RequestId(1, generation, PARTITION, number) for number in range(first, first + count)]
-        asked = [Asked(made, server, mark, AppendLocks()) for made in ids]
+        locked = first % 3 == 0
+        kinds = [AppendLocks(write=(4 + one.sequence % 7,), read=(1,) * (one.sequence % 5 == 0)) for one in ids]
+        asked = [
+            Asked(made, server, mark, locks if locked else AppendLocks())
+            for made, locks in zip(ids, kinds, strict=True)
+        ]
         self.asked += asked
         records = [WireRecord.make(0, made, made.sequence % 5, b"%d" % made.sequence) for made in ids]
-        server.partition.append(Append(PackedRecords.of(records), Sent(asked, count)))
+        held = HeldLocks.of((mark, one.locks) for one in asked) if locked else None
+        server.partition.append(Append(PackedRecords.of(records), Sent(asked, count), held))
 
     def append(self, server: Server, *, freely: bool = False) -> None:
         """A client appends; `freely`: nothing can refuse it."""
@@ -265,8 +270,8 @@ class World:
         self.asked.append(asked)
 
         records = PackedRecords.of([WireRecord.make(0, made, number % 5, data)])
-        held = LockSlots.of(asked.locks, server.partition.options.lock_slots) if any(asked.locks) else None
-        server.partition.append(Append(records, Sent([asked], 1), held, mark))
+        held = HeldLocks.of([(mark, asked.locks)]) if any(asked.locks) else None
+        server.partition.append(Append(records, Sent([asked], 1), held))
 
     def flush(self, server: Server) -> None:
         before = [one for one in self.asked if one.server is server and not one.was_refused]
