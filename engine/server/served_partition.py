@@ -36,7 +36,7 @@ from waltzctl.engine.server.transaction_cache import CHUNK, TransactionCache
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.wire.client import UNKNOWN_HIGH_WATER_MARK
 from waltzctl.formats.wire.feed_frames import FEED_FRAME, feed_frames
-from waltzctl.formats.wire.records import PackedRecords, sent_data
+from waltzctl.formats.wire.records import PackedRecords
 
 
 class Appender(Protocol):
@@ -446,6 +446,6 @@ class Partition:
         found = None
         if transaction_id >= 0:
             for record in await self.store.records(transaction_id, 1):
-                self._cache.put_data(self.number, transaction_id, sent_data(record))
+                self._cache.put_data(self.number, record)
                 found = record.data, record.data_checksum
         return found

@@ -9,7 +9,7 @@ release 0.13.2.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -147,22 +147,12 @@ class PackedRecords:
         """Of one of them."""
         return RequestId(*_HEAD.unpack_from(self.data, self.places[number])[1:5])
 
-    def sent_data(self) -> Iterator[bytes]:
-        """Of each `sent_data`."""
-        data, begin = self.data, self.places[0]
-        for end in self.places[1:]:
-            yield data[begin + _HEAD.size : end]
-            begin = end
 
-
-def sent_data(record: WireRecord) -> bytes:
-    """A record's data, and behind it the checksum, as they are sent."""
-    return record.data + _TAIL.pack(record.data_checksum)
-
-
-def split_data(sent: bytes) -> tuple[bytes, int]:
-    """The data and the checksum of `sent_data`."""
-    return sent[: -_TAIL.size], int(_TAIL.unpack_from(sent, len(sent) - _TAIL.size)[0])
+def data_between(records: bytes, begin: int, end: int) -> tuple[bytes, int]:
+    """Data and checksum of the packed record that begins and ends there."""
+    tail = end - _TAIL.size
+    (checksum,) = _TAIL.unpack_from(records, tail)
+    return records[begin + _HEAD.size : tail], checksum
 
 
 def unpack_record(body: memoryview, position: int, limits: Limits) -> tuple[WireRecord, int]:

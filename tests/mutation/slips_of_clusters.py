@@ -294,4 +294,32 @@ CLUSTERS: tuple[Slip, ...] = (
         _CACHED,
         "a feed tells zeros where a transaction is not in the cache",
     ),
+    Slip(
+        _CACHE,
+        "        self.held = self.held.translate(_ONE_LESS)\n",
+        "",
+        _CACHED,
+        "behind large records a client is given another transaction's data",
+    ),
+    Slip(
+        _CACHE,
+        "chunk.held.count(0, place, place + count) == count and",
+        "chunk.held.count(0, place, place + count) and",
+        _CACHED,
+        "data that is read while it is committed takes memory twice",
+    ),
+    Slip(
+        _CACHE,
+        "bytes(data[begin:end])",
+        "data[begin:end]",
+        _CACHED,
+        "a record in the cache keeps the whole batch in memory, which nobody counts",
+    ),
+    Slip(
+        _CACHE,
+        "                self._data.used -= chunk.drop()",
+        "                chunk.drop()",
+        _CACHED,
+        "the cache counts memory that it has given up, and holds less and less",
+    ),
 )
