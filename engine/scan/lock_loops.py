@@ -32,6 +32,8 @@ from waltzctl.engine.scan.wire_memory import get, put, remainder
 
 MULTIPLIER, INCREMENT, POSITIVE = 1103515245, 12345, 0x3FFFFFFF
 """Of the release's chain of hashes."""
+LINKS = 3
+"""Slots of a lock."""
 
 
 def following(value: Any) -> Any:
@@ -42,6 +44,31 @@ def following(value: Any) -> Any:
 def slot(value: Any, slots: Any) -> Any:
     """The slot that a link of the chain stands for, in a table of so many."""
     return remainder(value & POSITIVE, slots)
+
+
+def mark_slots(in_flight: Any, lock: Any, slots: Any, more: Any) -> Any:
+    """Count more transactions in flight, or fewer, in each slot of a lock that is written under."""
+    if lock >> LOCK_BITS != READ_LOCK:
+        value = lock & LOCK_MASK
+        link = 0
+        while link < LINKS:
+            value = following(value)
+            one = slot(value, slots)
+            put(in_flight, one, get(in_flight, one) + more)
+            link += 1
+    return 0
+
+
+def note_slots(written: Any, lock: Any, slots: Any, transaction: Any) -> Any:
+    """Note in each slot of a lock that is written under that this transaction did."""
+    if lock >> LOCK_BITS != READ_LOCK:
+        value = lock & LOCK_MASK
+        link = 0
+        while link < LINKS:
+            value = following(value)
+            put(written, slot(value, slots), transaction)
+            link += 1
+    return 0
 
 
 def admit_appends(state: Any, written: Any, in_flight: Any, appends: Any, locks: Any, verdicts: Any) -> int:
@@ -101,15 +128,7 @@ def admit_appends(state: Any, written: Any, in_flight: Any, appends: Any, locks:
             admitted += 1
             at = place
             while at < end:
-                lock = get(locks, at)
-                if lock >> LOCK_BITS != READ_LOCK:
-                    value = lock & LOCK_MASK
-                    link = 0
-                    while link < 3:
-                        value = following(value)
-                        one = slot(value, slots)
-                        put(in_flight, one, get(in_flight, one) + 1)
-                        link += 1
+                mark_slots(in_flight, get(locks, at), slots, 1)
                 at += 1
         place = end
         number += 1
@@ -125,9 +144,6 @@ def settle_appends(state: Any, written: Any, in_flight: Any, appends: Any, locks
     known = get(state, LOCKS)
     slots = get(state, SLOTS)
     transaction = get(state, EXPECTED)
-    commit = 1
-    if transaction < 0:
-        commit = 0
     place = 0
     number = first
     status = FINE
@@ -142,16 +158,9 @@ def settle_appends(state: Any, written: Any, in_flight: Any, appends: Any, locks
             break
         while place < end:
             lock = get(locks, place)
-            if lock >> LOCK_BITS != READ_LOCK:
-                value = lock & LOCK_MASK
-                link = 0
-                while link < 3:
-                    value = following(value)
-                    one = slot(value, slots)
-                    put(in_flight, one, get(in_flight, one) - 1)
-                    if commit == 1:
-                        put(written, one, transaction + number - first)
-                    link += 1
+            mark_slots(in_flight, lock, slots, -1)
+            if transaction >= 0:
+                note_slots(written, lock, slots, transaction + number - first)
             place += 1
         number += 1
     put(state, TAKEN, number - first)

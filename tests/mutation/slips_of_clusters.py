@@ -226,8 +226,8 @@ CLUSTERS: tuple[Slip, ...] = (
     ),
     Slip(
         _LOCKS,
-        "put(in_flight, one, get(in_flight, one) + 1)",
-        "put(in_flight, one, 1)",
+        "put(in_flight, one, get(in_flight, one) + more)",
+        "put(in_flight, one, max(0, more))",
         _LOCKED,
         "a lock that shares a slot is free while somebody holds it",
     ),
@@ -240,8 +240,8 @@ CLUSTERS: tuple[Slip, ...] = (
     ),
     Slip(
         _LOCKS,
-        "put(written, one, transaction + number - first)",
-        "put(written, one, transaction)",
+        "note_slots(written, lock, slots, transaction + number - first)",
+        "note_slots(written, lock, slots, transaction)",
         _LOCKED,
         "of appends that came together the first one counts as the last that wrote under a lock",
     ),

@@ -302,6 +302,7 @@ _LOCK_CONSTANTS = [
     "MULTIPLIER",
     "INCREMENT",
     "POSITIVE",
+    "LINKS",
 ]
 """Those of `lock_loops`."""
 

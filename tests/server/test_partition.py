@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from tests.server.serving import serving
 from tests.server.storing import PARTITION, until
 from waltzctl.engine.net.futures import fail
 from waltzctl.engine.scan.client_appends import HeldLocks
-from waltzctl.engine.server.served_partition import Append, CommittedInSecond
+from waltzctl.engine.server.served_partition import Append, CommittedInSecond, Partition
 from waltzctl.engine.server.store_session import StoreSession
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.wire import client as wire
@@ -108,19 +110,30 @@ def test_partitions_that_come_while_connectivity_is_looked_at_disturb_nobody(tmp
     asyncio.run(work())
 
 
+@contextlib.asynccontextmanager
+async def unwritten(place: Path) -> AsyncIterator[Partition]:
+    """A partition whose session is open, and nobody has written."""
+    async with serving(place, 1) as cluster:
+        server = await cluster.server()
+        client = await cluster.client()
+        await client.mount()
+        partition = server.partitions[PARTITION]
+        session = await partition.store.session()
+        await until(lambda: partition.high_water_mark == session.high_water_mark == -1)
+        yield partition
+
+
+def made(number: int) -> WireRecord:
+    return WireRecord.make(0, RequestId(9, 0, PARTITION, number), 0, b"x")
+
+
 def test_a_client_that_knows_nothing_appends_without_locks_and_not_with_them(tmp_path: Path) -> None:
     async def work() -> None:
-        async with serving(tmp_path, 1) as cluster:
-            server = await cluster.server()
-            client = await cluster.client()
-            await client.mount()
-            session = await server.partitions[PARTITION].store.session()
-            await until(lambda: server.partitions[PARTITION].high_water_mark == session.high_water_mark == -1)
+        async with unwritten(tmp_path) as partition:
             appender = Told()
             for number, taken in ((0, None), (1, HeldLocks.of([(-2, wire.AppendLocks(write=(5,)))]))):
-                record = WireRecord.make(0, RequestId(9, 0, PARTITION, number), 0, b"x")
-                server.partitions[PARTITION].append(Append(PackedRecords.of([record]), appender, taken))
-            assert await server.partitions[PARTITION].flush() == 0
+                partition.append(Append(PackedRecords.of([made(number)]), appender, taken))
+            assert await partition.flush() == 0
             assert appender.told == [(1, -1), (1, 37 + 24), (1, 37)]
 
     asyncio.run(work())
@@ -130,21 +143,15 @@ def test_of_appends_that_come_together_each_is_judged_by_its_own_locks(tmp_path:
     """Two are refused between two that are not; the last one waits for the first, and is refused then."""
 
     async def work() -> None:
-        async with serving(tmp_path, 1) as cluster:
-            server = await cluster.server()
-            client = await cluster.client()
-            await client.mount()
-            session = await server.partitions[PARTITION].store.session()
-            await until(lambda: server.partitions[PARTITION].high_water_mark == session.high_water_mark == -1)
+        async with unwritten(tmp_path) as partition:
             appender = Told()
-            records = [WireRecord.make(0, RequestId(9, 0, PARTITION, number), 0, b"x") for number in range(6)]
             asked = [(-1, 1), (-2, 2), (-3, 3), (-1, 4), (5, 5), (-1, 1)]
             held = HeldLocks.of((mark, wire.AppendLocks(write=(lock,))) for mark, lock in asked)
-            server.partitions[PARTITION].append(Append(PackedRecords.of(records), appender, held))
-            assert await server.partitions[PARTITION].flush() == 2
+            partition.append(Append(PackedRecords.of(map(made, range(len(asked)))), appender, held))
+            assert await partition.flush() == 2
             size = 37 + 24
             assert appender.told == [(1, -1), (2, -1), (2, 2 * size), (3, 3 * size), (5, 0), (1, size)]
-            written = await server.partitions[PARTITION].store.headers(0, 9)
+            written = await partition.store.headers(0, 9)
             assert [(one.transaction_id, one.request_id.sequence) for one in written] == [(0, 0), (1, 3), (2, 4)]
 
     asyncio.run(work())
