@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import accumulate, chain
 from typing import NamedTuple
 
@@ -44,8 +45,9 @@ from waltzctl.formats.wire.primitives import Limits
 from waltzctl.formats.wire.records import PackedRecords
 
 
-class HeldLocks(NamedTuple):
-    """What appends say about locks: those from `first` up to `stop` of a table.
+@dataclass(frozen=True, slots=True)
+class HeldLocks:
+    """What appends say about locks.
 
     `appends`: for each two words, its client's high-water mark and where its locks end (`engine.scan.wire_layout.HeldColumn`).
     `locks`: a word for each, its kind above the 32 bits of its id.
@@ -53,8 +55,6 @@ class HeldLocks(NamedTuple):
 
     appends: array[int]
     locks: array[int]
-    first: int
-    stop: int
 
     @classmethod
     def of(cls, appends: Iterable[tuple[int, AppendLocks]]) -> HeldLocks:
@@ -62,17 +62,27 @@ class HeldLocks(NamedTuple):
         marks, held = zip(*appends, strict=True)
         words = [[kind << LOCK_BITS | lock & LOCK_MASK for kind, ids in enumerate(one) for lock in ids] for one in held]
         rows = chain.from_iterable(zip(marks, accumulate(map(len, words)), strict=True))
-        return cls(array("q", rows), array("q", chain.from_iterable(words)), 0, len(words))
+        return cls(array("q", rows), array("q", chain.from_iterable(words)))
 
     def part(self, first: int, stop: int) -> HeldLocks:
-        """Of the appends from one on up to another, counted from 0."""
-        return self._replace(first=self.first + first, stop=self.first + stop)
+        """Of the appends from one on up to another, counted from 0: a copy, so that a few keep no others' locks in memory."""
+        if first == 0 and stop == len(self):
+            return self
+        begin, end = (
+            self.appends[(number - 1) * HELD_COLUMNS + HELD_STOP] if number else 0 for number in (first, stop)
+        )
+        appends = self.appends[first * HELD_COLUMNS : stop * HELD_COLUMNS]
+        if begin:
+            np.frombuffer(appends, np.int64)[HELD_STOP::HELD_COLUMNS] -= begin
+        return HeldLocks(appends, self.locks[begin:end])
+
+    def __len__(self) -> int:
+        return len(self.appends) // HELD_COLUMNS
 
     @property
     def size(self) -> int:
         """Bytes that they take."""
-        begin, end = (self.appends[(n - 1) * HELD_COLUMNS + HELD_STOP] if n else 0 for n in (self.first, self.stop))
-        return 8 * (HELD_COLUMNS * (self.stop - self.first) + end - begin)
+        return self.appends.itemsize * (len(self.appends) + len(self.locks))
 
 
 class ClientAppends(NamedTuple):
@@ -127,12 +137,8 @@ class AppendTaker:
         places = self._places[: state[TAKEN] + 1].tolist()
         found, begun, out = list[ClientAppends](), 0, self._out.data
         if state[LOCKS]:
-            held = HeldLocks(
-                array("q", self._held[: state[TAKEN]].tobytes()),
-                array("q", self._locks[: state[LOCKS]].tobytes()),
-                0,
-                0,
-            )
+            rows, words = self._held[: state[TAKEN]], self._locks[: state[LOCKS]]
+            held = HeldLocks(array("q", rows.tobytes()), array("q", words.tobytes()))
         for stop, client, partition, locked in self._runs[: state[RUNS]].tolist():
             begin, end = places[begun], places[stop]
             if stop == begun + 1:

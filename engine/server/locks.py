@@ -28,7 +28,7 @@ from array import array
 
 from waltzctl.engine.scan import wire_code
 from waltzctl.engine.scan.client_appends import HeldLocks
-from waltzctl.engine.scan.wire_layout import EXPECTED, FILLED, LOCKS, POSITION, ROWS, SLOTS, TAKEN, FrameVerdict
+from waltzctl.engine.scan.wire_layout import EXPECTED, FILLED, LOCKS, ROWS, SLOTS, TAKEN, FrameVerdict
 from waltzctl.engine.scan.wire_loops import State, new_state
 
 DEFAULT_SIZE = 30_000
@@ -62,7 +62,7 @@ class LockTable:
         """
         state = self._state(held)
         state[ROWS] = most
-        verdicts = array("q", bytes(8 * (held.stop - held.first)))
+        verdicts = array("q", bytes(8 * len(held)))
         loops = self._loops()
         self._check(loops.admit_appends(state, self._written, self._in_flight, held.appends, held.locks, verdicts))
         return verdicts[: state[TAKEN]].tolist()
@@ -82,7 +82,7 @@ class LockTable:
 
     def _state(self, held: HeldLocks) -> State:
         state = new_state()
-        state[POSITION], state[FILLED], state[LOCKS], state[SLOTS] = held.first, held.stop, len(held.locks), self.size
+        state[FILLED], state[LOCKS], state[SLOTS] = len(held), len(held.locks), self.size
         return state
 
     def _check(self, verdict: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from array import array
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from itertools import groupby
 
@@ -56,7 +57,7 @@ class Table(LockTable):
 
     def last_written(self, held: HeldLocks) -> int:
         """What it would be refused by if nothing were in flight and its client knew nothing; -1 when nothing can."""
-        of = held._replace(appends=array("q", [_NOTHING, held.appends[1]]))
+        of = replace(held, appends=array("q", [_NOTHING, held.appends[1]]))
         in_flight, self._in_flight = self._in_flight, array("q", bytes(8)) * self.size
         try:
             (verdict,) = self.admit(of, 1)
@@ -315,7 +316,7 @@ def test_appends_that_are_committed_together_have_transactions_of_their_own() ->
 def test_locks_that_are_no_table_are_refused() -> None:
     held = HeldLocks.of([(0, of("write", 1, 2)), (0, of("write", 3))])
     table = LockTable(-1, 100)
-    for wrong in (held._replace(locks=held.locks[:1]), held._replace(locks=held.locks[:2])):
+    for wrong in (replace(held, locks=held.locks[:1]), replace(held, locks=held.locks[:2])):
         for call in (lambda it: table.admit(it, 9), lambda it: table.commit(it, 1), table.give_up):
             with pytest.raises(ValueError, match=r"^the locks of appends end elsewhere than they should$"):
                 call(wrong)
