@@ -230,10 +230,10 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
             self._schedule_sweep(min(seconds, self.timeout))
         return future
 
-    def _queue(self, frame: Sequence[bytes]) -> None:
-        """Let a frame leave with all that are made meanwhile."""
-        self._queued += frame
-        self._queued_bytes += sum(map(len, frame))
+    def _queue(self, pieces: Sequence[bytes]) -> None:
+        """Let whole frames, given in pieces, leave with all that are made meanwhile."""
+        self._queued += pieces
+        self._queued_bytes += sum(map(len, pieces))
         if self._queued_bytes > WRITE_BUFFER:
             self._flush()  # so that the next caller sees that it is full
         elif not self._flush_due:

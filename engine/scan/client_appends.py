@@ -7,9 +7,7 @@ data compared with its checksum, and another gives the records of a batch their 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import accumulate, chain
 from typing import NamedTuple
 
 import numpy as np
@@ -22,8 +20,6 @@ from waltzctl.engine.scan.wire_layout import (
     HELD_COLUMNS,
     HELD_STOP,
     LISTS,
-    LOCK_BITS,
-    LOCK_MASK,
     LOCKS,
     LONGEST,
     MAGIC,
@@ -38,7 +34,7 @@ from waltzctl.engine.scan.wire_layout import (
     FrameVerdict,
 )
 from waltzctl.engine.scan.wire_loops import new_state
-from waltzctl.formats.wire.client import CLIENT_VERSIONS, LOCK_LISTS, AppendLocks
+from waltzctl.formats.wire.client import CLIENT_VERSIONS, LOCK_LISTS
 from waltzctl.formats.wire.feed_frames import feed_prefix
 from waltzctl.formats.wire.frame import Magic
 from waltzctl.formats.wire.primitives import Limits
@@ -55,14 +51,6 @@ class HeldLocks:
 
     appends: array[int]
     locks: array[int]
-
-    @classmethod
-    def of(cls, appends: Iterable[tuple[int, AppendLocks]]) -> HeldLocks:
-        """Of appends, for each the client's high-water mark and its locks."""
-        marks, held = zip(*appends, strict=True)
-        words = [[kind << LOCK_BITS | lock & LOCK_MASK for kind, ids in enumerate(one) for lock in ids] for one in held]
-        rows = chain.from_iterable(zip(marks, accumulate(map(len, words)), strict=True))
-        return cls(array("q", rows), array("q", chain.from_iterable(words)))
 
     def part(self, first: int, stop: int) -> HeldLocks:
         """Of the appends from one on up to another, counted from 0: a copy, so that a few keep no others' locks in memory."""

@@ -21,7 +21,6 @@ from waltzctl.engine.scan.wire_layout import (
     LOCK_MASK,
     LOCKS,
     MALFORMED,
-    POSITION,
     READ_LOCK,
     RECORDS,
     ROWS,
@@ -46,8 +45,8 @@ def slot(value: Any, slots: Any) -> Any:
     return remainder(value & POSITIVE, slots)
 
 
-def mark_slots(in_flight: Any, lock: Any, slots: Any, more: Any) -> Any:
-    """Count more transactions in flight, or fewer, in each slot of a lock that is written under."""
+def mark_slots(in_flight: Any, written: Any, lock: Any, slots: Any, more: Any, transaction: Any) -> Any:
+    """In each slot of a lock that is written under: more transactions in flight, or fewer; and this one wrote, unless -1."""
     if lock >> LOCK_BITS != READ_LOCK:
         value = lock & LOCK_MASK
         link = 0
@@ -55,40 +54,27 @@ def mark_slots(in_flight: Any, lock: Any, slots: Any, more: Any) -> Any:
             value = following(value)
             one = slot(value, slots)
             put(in_flight, one, get(in_flight, one) + more)
-            link += 1
-    return 0
-
-
-def note_slots(written: Any, lock: Any, slots: Any, transaction: Any) -> Any:
-    """Note in each slot of a lock that is written under that this transaction did."""
-    if lock >> LOCK_BITS != READ_LOCK:
-        value = lock & LOCK_MASK
-        link = 0
-        while link < LINKS:
-            value = following(value)
-            put(written, slot(value, slots), transaction)
+            if transaction >= 0:
+                put(written, one, transaction)
             link += 1
     return 0
 
 
 def admit_appends(state: Any, written: Any, in_flight: Any, appends: Any, locks: Any, verdicts: Any) -> int:
-    """Mark what appends will write, from POSITION up to FILLED, until ROWS are admitted or one has to wait.
+    """Mark what appends, FILLED of them, will write, until ROWS are admitted or one has to wait.
 
     `verdicts` receives, for each that does not wait, ADMITTED, or the last transaction that wrote under one of its locks, which
     its client does not know of.
     """
-    first = get(state, POSITION)
     filled = get(state, FILLED)
     most = get(state, ROWS)
     known = get(state, LOCKS)
     slots = get(state, SLOTS)
-    number = first
+    number = 0
     admitted = 0
     place = 0
     status = FINE
-    if first > 0:
-        place = get(appends, (first - 1) * HELD_COLUMNS + HELD_STOP)
-    if slots < 1 or place < 0 or place > known:
+    if slots < 1:
         status = MALFORMED
     while status == FINE and number < filled and admitted < most:
         mark = get(appends, number * HELD_COLUMNS + HELD_MARK)
@@ -122,34 +108,31 @@ def admit_appends(state: Any, written: Any, in_flight: Any, appends: Any, locks:
         if waits == 1:
             break
         if seen > mark:
-            put(verdicts, number - first, seen)
+            put(verdicts, number, seen)
         else:
-            put(verdicts, number - first, ADMITTED)
+            put(verdicts, number, ADMITTED)
             admitted += 1
             at = place
             while at < end:
-                mark_slots(in_flight, get(locks, at), slots, 1)
+                mark_slots(in_flight, written, get(locks, at), slots, 1, -1)
                 at += 1
         place = end
         number += 1
-    put(state, TAKEN, number - first)
+    put(state, TAKEN, number)
     put(state, RECORDS, admitted)
     return status
 
 
 def settle_appends(state: Any, written: Any, in_flight: Any, appends: Any, locks: Any) -> int:
-    """Appends that were admitted, from POSITION up to FILLED, are transactions now, from EXPECTED on; -1: none is one."""
-    first = get(state, POSITION)
+    """Appends that were admitted, FILLED of them, are transactions now, from EXPECTED on; -1: none is one."""
     filled = get(state, FILLED)
     known = get(state, LOCKS)
     slots = get(state, SLOTS)
     transaction = get(state, EXPECTED)
+    number = 0
     place = 0
-    number = first
     status = FINE
-    if first > 0:
-        place = get(appends, (first - 1) * HELD_COLUMNS + HELD_STOP)
-    if slots < 1 or place < 0 or place > known:
+    if slots < 1:
         status = MALFORMED
     while status == FINE and number < filled:
         end = get(appends, number * HELD_COLUMNS + HELD_STOP)
@@ -157,11 +140,10 @@ def settle_appends(state: Any, written: Any, in_flight: Any, appends: Any, locks
             status = MALFORMED
             break
         while place < end:
-            lock = get(locks, place)
-            mark_slots(in_flight, lock, slots, -1)
-            if transaction >= 0:
-                note_slots(written, lock, slots, transaction + number - first)
+            mark_slots(in_flight, written, get(locks, place), slots, -1, transaction)
             place += 1
         number += 1
-    put(state, TAKEN, number - first)
+        if transaction >= 0:
+            transaction += 1
+    put(state, TAKEN, number)
     return status

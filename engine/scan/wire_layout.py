@@ -225,8 +225,8 @@ HELD_MARK, HELD_STOP = int(HeldColumn.MARK), int(HeldColumn.STOP)
 LOCK_BITS = 32
 """A lock in a list of them: its id in so many bits, its kind above them."""
 LOCK_MASK = (1 << LOCK_BITS) - 1
-WRITE_LOCK, READ_LOCK, APPEND_LOCK = 0, 1, 2
-"""Kinds of locks, by the place of their list in an append."""
+READ_LOCK, APPEND_LOCK = 1, 2
+"""Kinds of locks, by the place of their list in an append; 0 are write locks."""
 ADMITTED = -(1 << 63)
 """In place of a transaction: none is in the append's way."""
 

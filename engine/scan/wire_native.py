@@ -127,7 +127,7 @@ def translate(kind: str) -> dict[str, str]:
         names[primitive.__name__] = inlined(bind(primitive, ways, __name__))
     encode = bind(wire_loops.encode, names, __name__)
     names["encode"] = inlined(encode)
-    for part in (lock_loops.following, lock_loops.slot, lock_loops.mark_slots, lock_loops.note_slots):
+    for part in (lock_loops.following, lock_loops.slot, lock_loops.mark_slots):
         names[part.__name__] = inlined(bind(part, names, __name__))
     loops: dict[str, tuple[Any, int]] = {
         "split": (wire_loops.split, 3),

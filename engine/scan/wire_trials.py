@@ -199,27 +199,27 @@ def _take(
 def _lock(loops: Loops, told: list[Any]) -> None:
     """Appends with up to three locks of any kind go through a table of few slots in pieces, some are given up; and bad tables."""
     words = array("q", [number // 2 % 3 << LOCK_BITS | (number * 2654435761 & LOCK_MASK) for number in range(120)])
-    rows = zip(
-        [number * 5 % 23 - 2 for number in range(64)], accumulate(number % 4 for number in range(64)), strict=True
-    )
-    appends = array("q", chain.from_iterable(rows))
+    marks, counts = [number * 5 % 23 - 2 for number in range(64)], [number % 4 for number in range(64)]
     for slots in (1, 5, 97):
         written, in_flight = array("q", range(slots)), array("q", bytes(8 * slots))
         for first in range(0, 64, 7):
+            piece = slice(first, first + 9)
+            rows = zip(marks[piece], accumulate(counts[piece]), strict=True)
+            appends, locks = array("q", chain.from_iterable(rows)), words[sum(counts[:first]) :]
             state = new_state()
-            state[POSITION], state[FILLED], state[ROWS] = first, min(first + 9, 64), 6
-            state[LOCKS], state[SLOTS] = len(words), slots
+            state[FILLED], state[ROWS], state[LOCKS], state[SLOTS] = len(marks[piece]), 6, len(locks), slots
             verdicts = array("q", bytes(8 * 9))
-            status = loops.admit_appends(state, written, in_flight, appends, words, verdicts)
+            status = loops.admit_appends(state, written, in_flight, appends, locks, verdicts)
             told.append((status, _words(state), [*written], [*in_flight], [*verdicts]))
             if first % 2:  # of the others something stays in flight
                 continue
             state[EXPECTED] = first * 3 - 1
-            status = loops.settle_appends(state, written, in_flight, appends, words)
+            status = loops.settle_appends(state, written, in_flight, appends, locks)
             told.append((status, _words(state), [*written], [*in_flight]))
-    for first, known, slots in ((0, 5, 3), (9, 5, 3), (0, 120, 0), (9, 120, 0)):
+    appends = array("q", chain.from_iterable(zip(marks, accumulate(counts), strict=True)))
+    for known, slots in ((5, 3), (len(words), 0)):
         state = new_state()
-        state[POSITION], state[FILLED], state[ROWS], state[LOCKS], state[SLOTS] = first, 20, 20, known, slots
+        state[FILLED], state[ROWS], state[LOCKS], state[SLOTS] = 20, 20, known, slots
         arrays = (array("q", bytes(24)), array("q", bytes(24)), appends, words)
         status = loops.admit_appends(state, *arrays, array("q", bytes(8 * 20)))
         told.append((status, _words(state), [*arrays[1]], loops.settle_appends(state, *arrays), _words(state)))

@@ -240,8 +240,8 @@ CLUSTERS: tuple[Slip, ...] = (
     ),
     Slip(
         _LOCKS,
-        "note_slots(written, lock, slots, transaction + number - first)",
-        "note_slots(written, lock, slots, transaction)",
+        "            transaction += 1\n",
+        "            transaction += 0\n",
         _LOCKED,
         "of appends that came together the first one counts as the last that wrote under a lock",
     ),

@@ -182,7 +182,7 @@ def _lock_round(loops: Loops, rng: random.Random, memory: Sequence[Guarded]) -> 
     appends[:] = np.array([(rng.randrange(-2, 2), stop) for stop in stops], np.int64).ravel()
     locks[:] = [rng.randrange(3) << 32 | rng.getrandbits(32) for _ in range(known)]
     state = new_state()
-    state[POSITION], state[FILLED], state[ROWS] = rng.randrange(count), count, rng.choice([1, count])
+    state[FILLED], state[ROWS] = count, rng.choice([1, count])
     state[LOCKS], state[SLOTS] = known, slots
     loops.admit_appends(state, written, in_flight, appends, locks, verdicts)
     state[EXPECTED] = rng.choice([-1, 5])

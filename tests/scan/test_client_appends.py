@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.held_locks import held_locks
 from tests.scan.wire_oracle import changed
 from tests.scan.wire_support import WAYS, in_every_form, use
 from waltzctl.engine.scan.client_appends import AppendTaker, HeldLocks, numbered
@@ -117,7 +118,7 @@ def test_what_is_taken_is_what_is_right_and_comes_first(data: st.DataObject) -> 
             place += len(requests)
             assert run.records == PackedRecords.of(map(without_id, requests))
             assert (run.client, run.partition) == (requests[0].request_id.client, requests[0].request_id.partition)
-            asked = HeldLocks.of((one.client_high_water_mark, AppendLocks(*locks_of(one))) for one in requests)
+            asked = held_locks((one.client_high_water_mark, AppendLocks(*locks_of(one))) for one in requests)
             assert run.locks is None or run.locks == asked
             assert (run.locks is not None) == any(locks_of(requests[0]))
             assert asked.size == 8 * (len(asked.appends) + len(asked.locks))

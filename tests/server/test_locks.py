@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests.held_locks import held_locks
 from tests.scan.wire_support import in_every_form
 from waltzctl.engine.scan.client_appends import HeldLocks
 from waltzctl.engine.scan.wire_layout import ADMITTED
@@ -49,7 +50,7 @@ class Table(LockTable):
     """The table, asked about one append at a time."""
 
     def held(self, locks: AppendLocks, mark: int = _ALL) -> HeldLocks:
-        return HeldLocks.of([(mark, locks)])
+        return held_locks([(mark, locks)])
 
     def begin(self, held: HeldLocks) -> bool:
         """Whether it need not wait; what its client knows is as if it knew everything."""
@@ -267,15 +268,15 @@ def test_appends_that_come_together_are_judged_as_one_by_one(
     def check() -> None:
         together, alone = LockTable(3, size), LockTable(3, size)
         for table in (together, alone):
-            table.admit(HeldLocks.of([(99, AppendLocks(write=(lock,))) for lock in before] or [(0, AppendLocks())]), 9)
-        held = HeldLocks.of(came).part(first, stop)
+            table.admit(held_locks([(99, AppendLocks(write=(lock,))) for lock in before] or [(0, AppendLocks())]), 9)
+        held = held_locks(came).part(first, stop)
         told, admitted = list[int](), list[HeldLocks]()
         for one in came[first:stop]:
-            verdict = alone.admit(HeldLocks.of([one]), 1) if len(admitted) < most else []
+            verdict = alone.admit(held_locks([one]), 1) if len(admitted) < most else []
             if not verdict:
                 break
             told += verdict
-            admitted += [HeldLocks.of([one])] if verdict == [ADMITTED] else []
+            admitted += [held_locks([one])] if verdict == [ADMITTED] else []
         assert together.admit(held, most) == told
         assert together._in_flight == alone._in_flight
         begun, transaction = 0, 20
@@ -296,25 +297,25 @@ def test_appends_that_come_together_are_judged_as_one_by_one(
 def test_an_append_is_refused_by_what_its_client_does_not_know() -> None:
     table = Table(7, 30_000)
     asked = [(mark, of(kind, 1)) for mark in (6, 7, 8) for kind in KINDS]
-    told = [table.admit(HeldLocks.of([one]), 1) for one in asked[:2] + asked[2:3]]
+    told = [table.admit(held_locks([one]), 1) for one in asked[:2] + asked[2:3]]
     assert told == [[7], [7], [ADMITTED]]
     table.reset(7)
-    assert table.admit(HeldLocks.of([(6, of("read", 1)), (7, of("read", 1)), (8, of("read", 1))]), 9) == [
+    assert table.admit(held_locks([(6, of("read", 1)), (7, of("read", 1)), (8, of("read", 1))]), 9) == [
         *(7, ADMITTED, ADMITTED)
     ]
 
 
 def test_appends_that_are_committed_together_have_transactions_of_their_own() -> None:
-    table, two = LockTable(-1), HeldLocks.of([(-1, of("write", 1)), (-1, of("append", 2))])
+    table, two = LockTable(-1), held_locks([(-1, of("write", 1)), (-1, of("append", 2))])
     assert table.admit(two, 9) == [ADMITTED, ADMITTED]
     table.commit(two, 5)
-    assert table.admit(HeldLocks.of([(5, of("read", 1)), (5, of("read", 2)), (6, of("read", 2))]), 9) == [
+    assert table.admit(held_locks([(5, of("read", 1)), (5, of("read", 2)), (6, of("read", 2))]), 9) == [
         *(ADMITTED, 6, ADMITTED)
     ]
 
 
 def test_locks_that_are_no_table_are_refused() -> None:
-    held = HeldLocks.of([(0, of("write", 1, 2)), (0, of("write", 3))])
+    held = held_locks([(0, of("write", 1, 2)), (0, of("write", 3))])
     table = LockTable(-1, 100)
     for wrong in (replace(held, locks=held.locks[:1]), replace(held, locks=held.locks[:2])):
         for call in (lambda it: table.admit(it, 9), lambda it: table.commit(it, 1), table.give_up):

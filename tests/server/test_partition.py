@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.held_locks import held_locks
 from tests.server.serving import serving
 from tests.server.storing import PARTITION, until
 from waltzctl.engine.net.futures import fail
-from waltzctl.engine.scan.client_appends import HeldLocks
 from waltzctl.engine.server.served_partition import Append, CommittedInSecond, Partition
 from waltzctl.engine.server.store_session import StoreSession
 from waltzctl.formats.request_id import RequestId
@@ -131,7 +131,7 @@ def test_a_client_that_knows_nothing_appends_without_locks_and_not_with_them(tmp
     async def work() -> None:
         async with unwritten(tmp_path) as partition:
             appender = Told()
-            for number, taken in ((0, None), (1, HeldLocks.of([(-2, wire.AppendLocks(write=(5,)))]))):
+            for number, taken in ((0, None), (1, held_locks([(-2, wire.AppendLocks(write=(5,)))]))):
                 partition.append(Append(PackedRecords.of([made(number)]), appender, taken))
             assert await partition.flush() == 0
             assert appender.told == [(1, -1), (1, 37 + 24), (1, 37)]
@@ -146,7 +146,7 @@ def test_of_appends_that_come_together_each_is_judged_by_its_own_locks(tmp_path:
         async with unwritten(tmp_path) as partition:
             appender = Told()
             asked = [(-1, 1), (-2, 2), (-3, 3), (-1, 4), (5, 5), (-1, 1)]
-            held = HeldLocks.of((mark, wire.AppendLocks(write=(lock,))) for mark, lock in asked)
+            held = held_locks((mark, wire.AppendLocks(write=(lock,))) for mark, lock in asked)
             partition.append(Append(PackedRecords.of(map(made, range(len(asked)))), appender, held))
             assert await partition.flush() == 2
             size = 37 + 24

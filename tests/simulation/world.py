@@ -22,11 +22,11 @@ from random import Random
 from typing import Any
 
 from tests.fed import fed
+from tests.held_locks import held_locks
 from tests.simulation.nodes import Network
 from waltzctl.engine.errors import ConcurrentUpdateError, PeerUnreachableError, RefusedError
 from waltzctl.engine.metadata.cluster_changes import refuse_without_quorum
 from waltzctl.engine.quorum.vote import quorum_of
-from waltzctl.engine.scan.client_appends import HeldLocks
 from waltzctl.engine.server.served_partition import Append, Partition
 from waltzctl.engine.server.server_settings import PartitionOptions, SessionOptions
 from waltzctl.engine.server.storage_nodes import StorageNodes
@@ -245,14 +245,16 @@ class World:
         generation = server.partition.store.generation
         ids = [RequestId(1, generation, PARTITION, number) for number in range(first, first + count)]
         locked = first % 3 == 0
-        kinds = [AppendLocks(write=(4 + one.sequence % 7,), read=(1,) * (one.sequence % 5 == 0)) for one in ids]
-        asked = [
-            Asked(made, server, mark, locks if locked else AppendLocks())
-            for made, locks in zip(ids, kinds, strict=True)
-        ]
+
+        def locks(number: int) -> AppendLocks:
+            return (
+                AppendLocks(write=(4 + number % 7,), read=(1,) if number % 5 == 0 else ()) if locked else AppendLocks()
+            )
+
+        asked = [Asked(made, server, mark, locks(made.sequence)) for made in ids]
         self.asked += asked
         records = [WireRecord.make(0, made, made.sequence % 5, b"%d" % made.sequence) for made in ids]
-        held = HeldLocks.of((mark, one.locks) for one in asked) if locked else None
+        held = held_locks((mark, one.locks) for one in asked) if locked else None
         server.partition.append(Append(PackedRecords.of(records), Sent(asked, count), held))
 
     def append(self, server: Server, *, freely: bool = False) -> None:
@@ -270,7 +272,7 @@ class World:
         self.asked.append(asked)
 
         records = PackedRecords.of([WireRecord.make(0, made, number % 5, data)])
-        held = HeldLocks.of([(mark, asked.locks)]) if any(asked.locks) else None
+        held = held_locks([(mark, asked.locks)]) if any(asked.locks) else None
         server.partition.append(Append(records, Sent([asked], 1), held))
 
     def flush(self, server: Server) -> None:
