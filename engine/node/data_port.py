@@ -19,7 +19,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import ClassVar, cast
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -32,11 +32,11 @@ from waltzctl.engine.net.port import Port
 from waltzctl.engine.node.commit import failure_frames
 from waltzctl.engine.node.failure_responses import failure_of
 from waltzctl.engine.node.hosted_storage import HostedStorage
-from waltzctl.engine.node.partition_requests import is_short
 from waltzctl.engine.node.partition_service import Admission, PartitionService
 from waltzctl.engine.node.permissions import not_loaded
 from waltzctl.engine.node.requests import AppendRun, Item, Request
 from waltzctl.engine.scan.frames import FrameColumn, FrameSplitter, Split, SplitStatus
+from waltzctl.engine.scan.list_answers import LIST_BODY, LIST_TYPES, ListAnswers
 from waltzctl.formats.wire.frame import FRAME_HEADER, Magic
 from waltzctl.formats.wire.hello import STORAGE_SERVER, Hello
 from waltzctl.formats.wire.storage import (
@@ -75,6 +75,7 @@ class DataPort(Port):
     def __init__(self, hosted: HostedStorage, *, limits: PortLimits, log: logging.Logger) -> None:
         self.splitter: FrameSplitter
         self.reads = Budget(limits.reads)
+        self.lists = ListAnswers()
         self.hosted = hosted
         super().__init__(limits=limits, log=log, memory=limits.memory)
 
@@ -89,13 +90,11 @@ class DataPort(Port):
 class _Read:
     """The sender of one read: its connection, and the room that the answer was promised.  Thread-safe."""
 
-    __slots__ = ("_connection", "_promised", "at_once")
+    __slots__ = ("_connection", "_promised")
 
     def __init__(self, connection: DataConnection) -> None:
         self._connection = connection
         self._promised = 0
-        self.at_once = False
-        """Whether the answer comes in the loop's thread, while the request is handed over."""
 
     @property
     def closed(self) -> bool:
@@ -108,16 +107,8 @@ class _Read:
         self._promised = self._connection.share.promise()
         return self._promised
 
-    def give_room_back(self) -> None:
-        """There will be no answer for this promise."""
-        self._connection.share.make(self._promised, 0)
-        self._promised = 0
-
     def post(self, answer: bytes | list[bytes], requests: int, size: int) -> None:
-        if self.at_once:
-            self._connection.take_read(answer, self._promised, size)
-        else:
-            self._connection.post_read(answer, self._promised, size)
+        self._connection.post_read(answer, self._promised, size)
 
     def break_off(self, reason: str, requests: int, size: int) -> None:
         self._connection.post_read(b"", self._promised, size)
@@ -168,27 +159,15 @@ class DataConnection(Connection):
 
     def post_read(self, answer: bytes | list[bytes], promised: int, size: int) -> None:
         """As `post`, for one read and the room that was promised to its answer.  Thread-safe."""
-        self._port.outbox.put(self._read_answered, answer, self._made(answer, promised), size)
-
-    def take_read(self, answer: bytes | list[bytes], promised: int, size: int) -> None:
-        """As `post_read`, in the loop's thread: the answer is sent with what else is there when the hand-over is done."""
-        self._answer_read(answer, self._made(answer, promised), size)
-
-    def _made(self, answer: bytes | list[bytes], promised: int) -> int:
         length = sum(map(len, answer)) if isinstance(answer, list) else len(answer)
         self.share.make(promised, length)
-        return length
+        self._port.outbox.put(self._read_answered, answer, length, size)
 
     def _answered(self, answer: bytes | list[bytes], requests: int, size: int) -> None:
         self.answer(answer)
         self._done(requests, size)
 
     def _read_answered(self, answer: bytes | list[bytes], length: int, size: int) -> None:
-        self._answer_read(answer, length, size)
-        if self._waiting:
-            self._go_on()
-
-    def _answer_read(self, answer: bytes | list[bytes], length: int, size: int) -> None:
         self._end_read()
         ahead = self._port.output_each // max(1, length)  # as if all were as long as this one
         self._read_window = min(_MOST_READS, self._read_window * 2, 1 + ahead)
@@ -197,6 +176,8 @@ class DataConnection(Connection):
             self.send()  # so that what this peer has not taken yet counts before more is read for it
         self.share.send(length)
         self._done(1, size)
+        if self._waiting:
+            self._go_on()
 
     def _end_read(self) -> None:
         self._reads -= 1
@@ -246,11 +227,15 @@ class DataConnection(Connection):
         if len(table) == 1:
             self._dispatch_one(received, table, now)
             return
-        kinds, partitions = table[:, TYPE], table[:, PARTITION]
+        appends, partitions = bool((table[:, TYPE] == APPEND).all()), table[:, PARTITION]
         first = int(partitions[0])
-        if (kinds == APPEND).all() and (partitions == first).all():
+        if appends and (partitions == first).all():
             self._hand_over(first, _run(self, received, table, now))
             return
+        if not appends:
+            table = self._without_lists(received, table)
+            if not len(table):
+                return
         messages, wrong = self._decoded(received, table)
         if wrong is not None:
             row, error = wrong
@@ -273,12 +258,55 @@ class DataConnection(Connection):
                 run = _run_of_one(self, received, table, body, size, now)
             self._hand_over(row[PARTITION], run)
             return
+        if row[TYPE] in LIST_TYPES and size == LIST_BODY and self._answered_now(row[PARTITION], received, table):
+            return
         try:
             message = decode(bytes(received[body : body + size]))
         except MessageError as error:
             self._refuse(f"a corrupted message: {error}", received[body - HEADER : body + size])
             return
         self._hand_over_message(row[PARTITION], message, size, now)
+
+    def _without_lists(self, received: Received, table: Table) -> Table:
+        """Answer requests for lists at once, those in front of whatever else came for their partition; what is left."""
+        lists: dict[int, list[int]] = {}
+        others: set[int] = set()
+        for place, row in enumerate(table.tolist()):
+            if row[TYPE] in LIST_TYPES and row[LENGTH] == LIST_BODY:
+                if row[PARTITION] not in others:
+                    lists.setdefault(row[PARTITION], []).append(place)
+            elif row[TYPE] == APPEND:
+                others.add(row[PARTITION])
+            else:  # it may be nothing that can be decoded, which ends the connection
+                return table
+        answered: list[int] = []
+        for partition, places in lists.items():
+            rows = table if len(places) == len(table) else table[places]
+            answered += places[: self._answered_now(partition, received, rows)]
+        return np.delete(table, answered, 0) if answered else table
+
+    def _answered_now(self, partition: int, received: Received, table: Table) -> int:
+        """Answer requests for lists of a partition at once; how many of them, from the first one on.
+
+        What this peer has not taken yet counts before more is read for it.
+        """
+        service = self._data_port.hosted.service(partition)
+        if service is None or partition in self._waiting:
+            return 0
+        answers, answered = self._data_port.lists, 0
+        while answered < len(table) and (self._pauses is Pause.NOTHING or not self._pauses & Pause.UNREAD_ANSWERS):
+            promised = self.share.promise()
+            count = service.answer_now(answers, received, table[answered:], promised)
+            frames = answers.take() if count else b""
+            self.share.make(promised, len(frames))
+            if not count:
+                break
+            answered += count
+            self.answer(frames)
+            if len(frames) > _SHORT or answered < len(table):
+                self.send()
+            self.share.send(len(frames))
+        return answered
 
     def _decoded(
         self, received: Received, table: Table
@@ -373,8 +401,6 @@ class DataConnection(Connection):
         reading = type(item.sender) is _Read
         if reading and not self._take_turn():
             return False
-        if reading and self._answered_now(service, cast("Request", item)):
-            return True
         admission = service.submit(item, in_pass)
         if admission is Admission.ACCEPTED:
             return True
@@ -387,17 +413,6 @@ class DataConnection(Connection):
         if partition not in self._asked:
             self._asked.add(partition)
             service.on_room(lambda: self._port.outbox.put(self._room, partition))
-        return False
-
-    def _answered_now(self, service: PartitionService, request: Request) -> bool:
-        if not is_short(request.message):
-            return False
-        sender = cast("_Read", request.sender)
-        sender.at_once = True
-        if service.answer_now(request, sender.room_for_answer()):
-            return True
-        sender.at_once = False
-        sender.give_room_back()
         return False
 
     def _take_turn(self) -> bool:

@@ -8,7 +8,7 @@ switched the partition off for: then the mark is lowered first, where the releas
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeGuard
+from typing import Any
 
 from waltzctl.engine.errors import PartitionQuarantinedError
 from waltzctl.engine.node.node_metrics import NodePartitionMetrics
@@ -46,9 +46,6 @@ from waltzctl.formats.wire.storage import (
 
 Answer = bytes | list[bytes]
 
-FEW_RECORDS = 100
-FEW_BYTES = 32 << 10
-"""What a list may have to be read and answered at once, by whoever received the request."""
 WRITES = (SetLowWaterMarkRequest, TruncateRequest)
 
 
@@ -84,27 +81,6 @@ def execute(partition: Partition, message: StorageMessage, metrics: NodePartitio
     counter, do = known
     getattr(metrics, counter).increment()
     return do(partition, message, max_bytes)
-
-
-def is_short(message: StorageMessage) -> TypeGuard[RecordListRequest | RecordHeaderListRequest]:
-    """Whether a request asks for so few records that `execute_cached` may have them."""
-    return isinstance(message, (RecordListRequest, RecordHeaderListRequest)) and 0 < message.max_count <= FEW_RECORDS
-
-
-def execute_cached(
-    partition: Partition, message: StorageMessage, metrics: NodePartitionMetrics, max_bytes: int
-) -> Answer | None:
-    """As `execute` for a request of few records which are in the system's memory, in no time; else None, and nothing was done."""
-    if not is_short(message):
-        return None
-    headers = isinstance(message, RecordHeaderListRequest)
-    most = min(max_bytes, FEW_BYTES)
-    found = partition.read_wire_cached(message.first_transaction_id, message.max_count, most, headers=headers)
-    if found is None:
-        return None
-    getattr(metrics, _KINDS[type(message)][0]).increment()
-    make = record_header_list_response if headers else record_list_response
-    return make(message.session_id, message.sequence, message.partition, found.count, found.data)
 
 
 def session_info(partition: Partition) -> SessionInfo:

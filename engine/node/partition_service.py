@@ -22,25 +22,39 @@ from enum import Enum, auto
 from typing import cast
 
 from waltzctl.engine.errors import SyncFailedError
+from waltzctl.engine.net.connection import Received
 from waltzctl.engine.net.executor import JobExecutor
 from waltzctl.engine.node import permissions
-from waltzctl.engine.node.answers import MALFORMED_REASON, break_off, failures_for, post, refuse, report, requests_of
+from waltzctl.engine.node.answers import (
+    MALFORMED_REASON,
+    Table,
+    break_off,
+    failures_for,
+    post,
+    refuse,
+    report,
+    requests_of,
+)
 from waltzctl.engine.node.commit import GroupCommit, UnsyncedCommit
 from waltzctl.engine.node.commit_passes import CommitPasses
 from waltzctl.engine.node.node_metrics import NodePartitionMetrics
 from waltzctl.engine.node.node_settings import ServiceOptions
 from waltzctl.engine.node.outages import Outage, Room
 from waltzctl.engine.node.partition_outage import PartitionOutage
-from waltzctl.engine.node.partition_requests import access_of, execute, execute_cached, read_by
+from waltzctl.engine.node.partition_requests import access_of, execute, read_by
 from waltzctl.engine.node.permissions import Denial, RequiredAccess, ServiceState
 from waltzctl.engine.node.requests import AppendRun, Item, Request
+from waltzctl.engine.scan.frames import FrameColumn
+from waltzctl.engine.scan.list_answers import ListAnswers, Requests
 from waltzctl.engine.scan.transcode import AppendEncoder
 from waltzctl.engine.storage.availability_marks import Availability
 from waltzctl.engine.storage.fences import SessionFences
 from waltzctl.engine.storage.partition import Partition
+from waltzctl.formats.wire.storage import RecordHeaderListRequest
 
 PASS_BYTES = 64 << 10
 """Bytes of frame bodies that one partition may have in a pass: more of them share a flush among themselves."""
+TYPE = int(FrameColumn.TYPE)
 
 
 class Admission(Enum):
@@ -164,39 +178,38 @@ class PartitionService:
     def _most_in_pass(self) -> int:
         return min(PASS_BYTES, self.options.commit_bytes)
 
-    def answer_now(self, request: Request, room: int) -> bool:
-        """Answer a request at once, in the calling thread, if that is a matter of microseconds; never waits for the disk.
+    def answer_now(self, answers: ListAnswers, received: Received, table: Table, room: int) -> int:
+        """Answer requests for lists at once, in the calling thread, as far as that is a matter of microseconds; how many.
 
         So it is for a few records that the system has in memory, when nobody else is at work in the partition: then handing
-        over to a worker and back takes longer than reading.  False, and nothing was done, in any other case.  `room`: as
-        `Sender.room_for_answer` says.  Thread-safe.
+        over to a worker and back takes longer than reading.  Never waits for the disk.  The requests are frames of `received`,
+        which `table` describes; `answers` has the answers to the first of them then, of `room` bytes together at most.
+        Thread-safe.
         """
         with self._lock:
             if self._scheduled or self._held or self._over is not None:
-                return False
+                return 0
             self._scheduled = True
         try:
-            return self._answered_from_memory(request, room)
+            return self._answered_from_memory(answers, received, table, room)
         finally:
             self.go_on()
 
-    def _answered_from_memory(self, request: Request, room: int) -> bool:
-        message = request.message
-        # another session is refused by a worker, or made durable
-        if (
-            message.session_id != self._session
-            or self.check(message.session_id, False, RequiredAccess.READ) is not None
-        ):
-            return False
+    def _answered_from_memory(self, answers: ListAnswers, received: Received, table: Table, room: int) -> int:
+        session = self.read_session()
+        if session is None:
+            return 0
         try:
-            answer = execute_cached(self.partition, message, self.metrics, min(room, self.options.max_list_bytes))
+            self.partition.answer_lists(answers, Requests(received, table, session, self.options.max_list_bytes, room))
         except Exception as error:  # a worker tries it again, and tells
-            self._log.debug("partition %d: %s is not answered at once: %s", self.number, type(message).__name__, error)
-            answer = None
-        if answer is None:
-            return False
-        post(request.sender, answer, 1, request.size, self._log)
-        return True
+            self._log.debug("partition %d: lists are not answered at once: %s", self.number, error)
+            return 0
+        answered = answers.answered
+        if answered:
+            headers = table[:answered, TYPE].tolist().count(RecordHeaderListRequest.TYPE)
+            self.metrics.record_header_list_request.increment(headers)
+            self.metrics.record_list_request.increment(answered - headers)
+        return answered
 
     def on_room(self, callback: Callable[[], None]) -> None:
         """Call back once, from any thread, when what is queued was taken (at once if nothing is).
@@ -390,6 +403,10 @@ class PartitionService:
         if self._outage.known:
             return None
         return self._session if self._availability.writable else None
+
+    def read_session(self) -> int | None:
+        """The session whose reads need no further look; None when there is none.  Others are refused, or made durable first."""
+        return self._session if self._availability.readable else None
 
     def check(self, session_id: int, offline: bool, access: RequiredAccess = RequiredAccess.WRITE) -> Denial | None:
         """Check a request; None when it may run.  Changes nothing, unless it finds that the partition can take part again."""

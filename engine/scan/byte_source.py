@@ -15,10 +15,6 @@ from typing import Protocol
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DiskReadError
 
-_NO_WAIT = getattr(os, "RWF_NOWAIT", 1 << 30)
-"""A flag that no system knows where there is no such flag: the read fails, and is done in the way that waits."""
-
-
 _LOOK = 1 << 20
 """Bytes that are looked at at once for zeros."""
 
@@ -65,11 +61,16 @@ class FileSource:
 
     def read_into(self, offset: int, buffer: memoryview) -> int:
         """See `ByteSource.read_into`."""
-        return self._read(offset, buffer, 0)
-
-    def read_cached_into(self, offset: int, buffer: memoryview) -> int:
-        """As `read_into`, from the system's memory.  Raises DiskReadError for what would have to wait for the disk as well."""
-        return self._read(offset, buffer, _NO_WAIT)
+        descriptor, done, wanted = self.fileno(), 0, len(buffer)
+        while done < wanted:
+            try:
+                count = os.preadv(descriptor, [buffer[done:] if done else buffer], offset + done)
+            except OSError as error:
+                raise DiskReadError(self.name, offset + done, error) from error
+            if not count:
+                break
+            done += count
+        return done
 
     def next_data(self, offset: int) -> int:
         """Where the file's next byte at or behind `offset` stands that is not in a hole; its size where there is none.
@@ -85,18 +86,6 @@ class FileSource:
                 return offset  # the file system knows no holes
             raise DiskReadError(self.name, offset, error) from error
 
-    def _read(self, offset: int, buffer: memoryview, flags: int) -> int:
-        descriptor, done, wanted = self.fileno(), 0, len(buffer)
-        while done < wanted:
-            try:
-                count = os.preadv(descriptor, [buffer[done:] if done else buffer], offset + done, flags)
-            except OSError as error:
-                raise DiskReadError(self.name, offset + done, error) from error
-            if not count:
-                break
-            done += count
-        return done
-
     def close(self) -> None:
         """Close the file; a second call does nothing."""
         if self._descriptor is not None:
@@ -110,25 +99,6 @@ class FileSource:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-class CachedSource:
-    """A file as far as the system has it in memory: what would have to wait for the disk raises DiskReadError."""
-
-    def __init__(self, file: FileSource) -> None:
-        self._file = file
-        self.name = file.name
-
-    def size(self) -> int:
-        """See `ByteSource.size`."""
-        return self._file.size()
-
-    def read_into(self, offset: int, buffer: memoryview) -> int:
-        """See `ByteSource.read_into`; also when the system cannot tell what it has."""
-        return self._file.read_cached_into(offset, buffer)
-
-    def close(self) -> None:
-        """The file belongs to somebody else."""
 
 
 class BytesSource:

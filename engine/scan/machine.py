@@ -145,6 +145,20 @@ def call_crc(context, function, value, address, length):
 
 
 @intrinsic
+def call_read(context, function, descriptor, pieces, offset, flags):
+    """Call ``preadv2`` for one piece: the ``iovec`` stands at `pieces`."""
+
+    def generate(_, builder, signature, arguments):
+        kind = ir.FunctionType(I64, [I32, I8.as_pointer(), I32, I64, I32])
+        pointer = builder.inttoptr(arguments[0], kind.as_pointer())
+        place = builder.inttoptr(arguments[2], I8.as_pointer())
+        descriptor, flags = (builder.trunc(arguments[one], I32) for one in (1, 4))
+        return builder.call(pointer, [descriptor, place, ir.Constant(I32, 1), arguments[3], flags])
+
+    return types.int64(types.int64, types.int64, types.int64, types.int64, types.int64), generate
+
+
+@intrinsic
 def upper_word(context, value):
     """The upper word of a lane."""
 

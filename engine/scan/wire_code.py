@@ -34,6 +34,11 @@ class Loops(Protocol):
     def to_list(self, state: State, buffer: Any, out: Any, *, brief: bool) -> int:
         """Run `engine.scan.wire_loops.to_list`.  Returns a Verdict."""
 
+    def answer_lists(
+        self, state: State, buffer: Any, table: Table, segment: State, heads: bytes, scratch: Any, out: Any
+    ) -> int:
+        """Run `engine.scan.list_loops.answer_lists`.  Returns a ListStop."""
+
     def take_appends(
         self, state: State, buffer: Any, runs: Table, places: Table, held: Table, locks: Table, out: Any
     ) -> None:

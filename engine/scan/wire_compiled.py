@@ -15,7 +15,7 @@ import numpy as np
 
 from waltzctl.engine.scan import code_cache, compiled, object_code
 from waltzctl.engine.scan.object_code import CodeUnavailableError, LoadedCode
-from waltzctl.engine.scan.wire_layout import FILLED, FUNCTION, POSITION, RESULT, TABLES
+from waltzctl.engine.scan.wire_layout import FILLED, FUNCTION, POSITION, READ, RESULT, TABLES
 from waltzctl.engine.scan.wire_loops import INTERPRETED, State, Table
 
 WAYS = ("isal", "zlib-ng", "table")
@@ -30,6 +30,7 @@ _SOURCES = (
     "wire_layout.py",
     "wire_memory.py",
     "wire_loops.py",
+    "list_loops.py",
     "client_loops.py",
     "lock_loops.py",
     "wire_native.py",
@@ -40,6 +41,7 @@ _ARGUMENTS: Mapping[str, tuple[int, int]] = {
     "encode": (4, 0),
     "encode_groups": (5, 0),
     "to_list": (2, 1),
+    "answer_lists": (6, 0),
     "take_appends": (6, 0),
     "number_records": (3, 0),
     "admit_appends": (5, 0),
@@ -51,6 +53,18 @@ _lock = threading.Lock()
 
 
 _Byte = ctypes.c_char * 1
+
+
+def _read_function() -> int:
+    """Address of the system's ``preadv2``; of a function that fails where it has none."""
+    function: Any = getattr(ctypes.CDLL(None), "preadv2", _CANNOT_READ)
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
+_CANNOT_READ = ctypes.CFUNCTYPE(
+    ctypes.c_int64, ctypes.c_int32, ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_int32
+)(lambda *_: -1)
+_READ = _read_function()
 
 
 def _address(array: np.ndarray[Any, Any]) -> int:
@@ -92,7 +106,7 @@ class CompiledLoops:
 
     def _run(self, name: str, state: State, *arguments: Any) -> int:
         address, _ = state.buffer_info()
-        state[TABLES], state[FUNCTION] = self._tables_address, self._function
+        state[TABLES], state[FUNCTION], state[READ] = self._tables_address, self._function, _READ
         call = (self._held if state[FILLED] - state[POSITION] <= _SHORT else self._free)[name]
         if call(address + 8 * RESULT, ctypes.addressof(self._error), address, *arguments):
             raise RuntimeError(f"the compiled loop {name} failed")  # it has no way to; an answer all the same
@@ -121,6 +135,12 @@ class CompiledLoops:
     def to_list(self, state: State, buffer: Any, out: Any, *, brief: bool) -> int:
         """See `engine.scan.wire_code.Loops.to_list`."""
         return self._run("to_list", state, _pointer(buffer), _pointer(out), int(brief))
+
+    def answer_lists(
+        self, state: State, buffer: Any, table: Table, segment: State, heads: bytes, scratch: Any, out: Any
+    ) -> int:
+        """See `engine.scan.wire_code.Loops.answer_lists`."""
+        return self._run("answer_lists", state, *map(_pointer, (buffer, table, segment, heads, scratch, out)))
 
     def take_appends(
         self, state: State, buffer: Any, runs: Table, places: Table, held: Table, locks: Table, out: Any

@@ -8,7 +8,7 @@ from construct import Struct
 
 from waltzctl.engine.scan import kernel
 from waltzctl.formats.schema import compile_schema
-from waltzctl.formats.segment import CHECKSUM, RECORD_HEADER, RECORD_OVERHEAD
+from waltzctl.formats.segment import CHECKSUM, ENTRY_SIZE, HEADER_SIZE, RECORD_HEADER, RECORD_OVERHEAD
 from waltzctl.formats.wire.client import APPEND_FRONT
 from waltzctl.formats.wire.client import AppendRequest as ClientAppend
 from waltzctl.formats.wire.feed_frames import FEED_FRAME as FEED_SIZE
@@ -16,7 +16,13 @@ from waltzctl.formats.wire.feed_frames import FEED_FRAME_SCHEMA
 from waltzctl.formats.wire.frame import FRAME_HEADER
 from waltzctl.formats.wire.primitives import COUNT as COUNT_FIELD
 from waltzctl.formats.wire.records import WIRE_RECORD_HEAD, WIRE_RECORD_HEADER
-from waltzctl.formats.wire.storage import PREFIX, AppendRequest
+from waltzctl.formats.wire.storage import (
+    LIST_RANGE,
+    PREFIX,
+    AppendRequest,
+    RecordHeaderListRequest,
+    RecordListRequest,
+)
 
 COUNT = compile_schema(Struct("count" / COUNT_FIELD))
 APPEND_TYPE = AppendRequest.TYPE
@@ -44,6 +50,18 @@ DISK_HEAD = RECORD_HEADER.size
 DISK_OVERHEAD = RECORD_OVERHEAD
 BRIEF = WIRE_RECORD_HEADER.size
 """Bytes of a record header in a list: what stands in front of the data length."""
+
+RECORDS_TYPE, HEADERS_TYPE = RecordListRequest.TYPE, RecordHeaderListRequest.TYPE
+LIST_BODY = PREFIX.size + LIST_RANGE.size
+"""Bytes of a request for a list."""
+LIST_FIRST_AT = PREFIX.size + LIST_RANGE.offset_of("first_transaction_id")
+LIST_COUNT_AT = PREFIX.size + LIST_RANGE.offset_of("max_count")
+LIST_HEAD = FRAME_HEADER.size + PREFIX.size + COUNT.size
+"""Bytes of an answer with a list in front of its records: the frame's header, what every body begins with, their number."""
+ANSWERED_AT = PREFIX.offset_of("session_id")
+"""Where the part of an answer's body begins that is the request's."""
+ENTRY, INDEX_HEADER = ENTRY_SIZE, HEADER_SIZE
+"""Bytes of an entry of an index, and of what stands in front of the first one."""
 
 CLIENT_APPEND = ClientAppend.TYPE
 CLIENT_TYPE_AT = APPEND_FRONT.offset_of("type")
@@ -137,16 +155,18 @@ class Word(enum.IntEnum):
     """Out, of the same: locks found.  In, of the loops over locks: how many there are."""
     SLOTS = 21
     """In, of the loops over locks: slots of the table."""
+    READ = 22
+    """In: address of the system's ``preadv2`` (compiled loops only)."""
 
 
-WORDS = 22
+WORDS = 23
 TABLES, FUNCTION, RESULT = int(Word.TABLES), int(Word.FUNCTION), int(Word.RESULT)
 POSITION, FILLED, ROWS, TAKEN = int(Word.POSITION), int(Word.FILLED), int(Word.ROWS), int(Word.TAKEN)
 MAGIC, VERSION, LONGEST, NEEDED = int(Word.MAGIC), int(Word.VERSION), int(Word.LONGEST), int(Word.NEEDED)
 EXPECTED, RECORDS, BYTES, FOUND = int(Word.EXPECTED), int(Word.RECORDS), int(Word.BYTES), int(Word.FOUND)
 ROW, GROUPS = int(Word.ROW), int(Word.GROUPS)
 LISTS, MOST_LOCKS, RUNS = int(Word.LISTS), int(Word.MOST_LOCKS), int(Word.RUNS)
-LOCKS, SLOTS = int(Word.LOCKS), int(Word.SLOTS)
+LOCKS, SLOTS, READ = int(Word.LOCKS), int(Word.SLOTS), int(Word.READ)
 
 
 class FrameColumn(enum.IntEnum):
@@ -192,6 +212,61 @@ GROUP_COLUMNS = len(GroupColumn)
 STOP_COLUMN, EXPECTED_COLUMN = int(GroupColumn.STOP), int(GroupColumn.EXPECTED)
 VERDICT_COLUMN, RECORDS_END_COLUMN = int(GroupColumn.VERDICT), int(GroupColumn.RECORDS)
 BYTES_END_COLUMN = int(GroupColumn.BYTES)
+
+
+class OpenWord(enum.IntEnum):
+    """Places in what the loop over requests for lists is told of the open segment that it reads from, and of its bounds."""
+
+    DATA = 0
+    """Descriptor of the data file."""
+    INDEX = 1
+    """Descriptor of the index."""
+    FLAGS = 2
+    """Of ``preadv2``: how to read."""
+    SEGMENT = 3
+    """The id by which index and segment begin."""
+    FIRST = 4
+    """Id of the first record that may be read."""
+    NEXT = 5
+    """The id behind the last one."""
+    SHOWN = 6
+    """The id behind the last record of the whole log that is shown to anybody."""
+    START = 7
+    """Offset of the first record that may be read."""
+    END = 8
+    """Offset behind the last one."""
+    SESSION = 9
+    """The session whose requests are answered."""
+    FEW = 10
+    """Records that one list may have."""
+    MOST = 11
+    """Bytes on disk that they may have."""
+    ROOM = 12
+    """Bytes of the answers together."""
+
+
+OPEN_WORDS = len(OpenWord)
+OPEN_DATA, OPEN_INDEX, OPEN_FLAGS = int(OpenWord.DATA), int(OpenWord.INDEX), int(OpenWord.FLAGS)
+OPEN_SEGMENT, OPEN_FIRST, OPEN_NEXT = int(OpenWord.SEGMENT), int(OpenWord.FIRST), int(OpenWord.NEXT)
+OPEN_SHOWN, OPEN_START, OPEN_END = int(OpenWord.SHOWN), int(OpenWord.START), int(OpenWord.END)
+OPEN_SESSION, OPEN_FEW, OPEN_MOST = int(OpenWord.SESSION), int(OpenWord.FEW), int(OpenWord.MOST)
+OPEN_ROOM = int(OpenWord.ROOM)
+SCRATCH_START = 16
+"""Bytes in front of a scratch buffer's first that are the compiled loop's own: the ``iovec`` of what it reads."""
+
+
+class ListStop(enum.IntEnum):
+    """Why the loop over requests for lists stopped."""
+
+    DONE = 0
+    """Every request is answered."""
+    OTHER = 1
+    """The next one is not to be answered from this segment, or not so simply."""
+    FULL = 2
+    """There is no room for the next answer."""
+
+
+ANSWERED, OTHERWISE, NO_ROOM = int(ListStop.DONE), int(ListStop.OTHER), int(ListStop.FULL)
 
 
 class RunColumn(enum.IntEnum):

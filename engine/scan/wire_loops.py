@@ -1,4 +1,6 @@
-"""The loops over wire data: frames in a receive buffer, append requests to disk records, disk records to a list's records.
+"""The loops over wire data: frames in a receive buffer, append requests to disk records; and all loops as Python runs them.
+
+Those from disk records to a list's records are in `engine.scan.list_loops`, those of clients in `client_loops` and `lock_loops`.
 
 Each loop is written once.  As they stand here they run interpreted, on the primitives of `engine.scan.wire_memory`;
 `engine.scan.wire_native` takes the same code objects, puts machine-level primitives of the same names in their place and compiles
@@ -18,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from waltzctl.engine.scan.client_loops import number_records, take_appends
+from waltzctl.engine.scan.list_loops import answer_lists, to_list
 from waltzctl.engine.scan.lock_loops import admit_appends, settle_appends
 from waltzctl.engine.scan.wire_layout import (
     APPEND_HEAD,
@@ -27,11 +30,9 @@ from waltzctl.engine.scan.wire_layout import (
     BAD_LENGTH,
     BAD_MAGIC,
     BAD_ORDER,
-    BAD_RECORD,
     BAD_VERSION,
     BODY_COLUMN,
     BODY_LENGTH_AT,
-    BRIEF,
     BYTES,
     BYTES_END_COLUMN,
     COLUMNS,
@@ -281,61 +282,6 @@ def encode_groups(state: Any, memory: Any, table: Any, groups: Any, offsets: Any
     return FINE
 
 
-def to_list(state: Any, memory: Any, out: Any, brief: Any) -> int:
-    """Turn records on disk into the records of a list (or, when `brief`, into its record headers) until one is not right.
-
-    Both checksums of each are compared, also when its data is left out.
-    """
-    position = get(state, POSITION)
-    filled = get(state, FILLED)
-    rows = get(state, ROWS)
-    longest = get(state, LONGEST)
-    expected = get(state, EXPECTED)
-    count = 0
-    size = 0
-    status = FINE
-    while count < rows:
-        left = filled - position - DISK_OVERHEAD
-        if left < 0:
-            status = MALFORMED
-            break
-        data = word_at(memory, position + DATA_LENGTH_AT)
-        if data < 0 or data > left:
-            status = MALFORMED
-            break
-        number = long_at(memory, position)
-        if number != expected + count:
-            status = BAD_ORDER
-            break
-        if data > longest:
-            status = TOO_LONG
-            break
-        source = position + DISK_HEAD
-        data_sum = checksum(state, 0, memory, source, data)
-        record_sum = checksum(state, 0, memory, position, DISK_HEAD)
-        record_sum = joined(state, record_sum, data_sum, memory, source, data)
-        if record_sum != unsigned_at(memory, source + data):
-            status = BAD_RECORD
-            break
-        if data_sum != unsigned_at(memory, position + HEAD):
-            status = BAD_DATA
-            break
-        if brief:
-            copy(out, size, memory, position, BRIEF)
-            size += BRIEF
-        else:
-            copy(out, size, memory, position, HEAD)
-            copy(out, size + HEAD, memory, source, data)
-            put_word(out, size + HEAD + data, data_sum)
-            size += WIRE_OVERHEAD + data
-        position = source + data + WORD
-        count += 1
-    put(state, POSITION, position)
-    put(state, TAKEN, count)
-    put(state, BYTES, size)
-    return status
-
-
 # --- running them -----------------------------------------------------------------------------------------------------
 
 Table = npt.NDArray[np.int64]
@@ -382,6 +328,13 @@ class InterpretedLoops:
     def to_list(self, state: State, buffer: Any, out: npt.NDArray[np.uint8], *, brief: bool) -> int:
         """Run `to_list`."""
         return to_list(state, memoryview(buffer), out.data, int(brief))
+
+    def answer_lists(
+        self, state: State, buffer: Any, table: Table, segment: State, heads: bytes, scratch: Any, out: Any
+    ) -> int:
+        """Run `engine.scan.list_loops.answer_lists`."""
+        memory, cells = memoryview(buffer), table.ravel().tolist()
+        return answer_lists(state, memory, cells, segment, heads, memoryview(scratch), memoryview(out))
 
     def take_appends(
         self,

@@ -5,6 +5,7 @@ The compiled loops have primitives of the same names (`engine.scan.wire_native`)
 
 from __future__ import annotations
 
+import os
 import struct
 from functools import lru_cache
 from typing import Any
@@ -75,6 +76,14 @@ def put_word(memory: Any, position: int, value: int) -> None:
 def copy(target: Any, at: int, source: Any, position: int, length: int) -> None:
     """Copy bytes from one buffer to another."""
     target[at : at + length] = source[position : position + length]
+
+
+def read(state: Any, descriptor: int, memory: Any, position: int, length: int, offset: int, flags: int) -> int:
+    """Read from a file into a scratch buffer; bytes read, or less than 0 where that cannot be done in this way."""
+    try:
+        return os.preadv(descriptor, [memory[position : position + length]], offset, flags)
+    except OSError:
+        return -1
 
 
 def checksum(state: Any, value: int, memory: Any, position: int, length: int) -> int:

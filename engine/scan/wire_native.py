@@ -1,6 +1,6 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, call-arg"
-"""The compiled wire loops: primitives for `engine.scan.wire_loops`, `client_loops` and `lock_loops`, and their translation to
-LLVM's language.
+"""The compiled wire loops: primitives for `engine.scan.wire_loops`, `list_loops`, `client_loops` and `lock_loops`, and their
+translation to LLVM's language.
 
 Importing this module imports numba.  The loops are the same code objects as the interpreted ones, with the names that they call
 bound to the primitives here.
@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from waltzctl.engine.scan import client_loops, lock_loops, wire_layout, wire_loops
+from waltzctl.engine.scan import client_loops, list_loops, lock_loops, wire_layout, wire_loops
 from waltzctl.engine.scan.crc_kernel import AT_POWERS, LENGTHS
 from waltzctl.engine.scan.machine import (
+    call_read,
     copy_bytes,
     load_8,
     load_64,
@@ -27,7 +28,7 @@ from waltzctl.engine.scan.machine import (
 )
 from waltzctl.engine.scan.native import bind, crc_called, crc_sliced, inlined, multiply_reduced, text_of
 
-TABLES = 8 * wire_layout.TABLES
+TABLES, READ = 8 * wire_layout.TABLES, 8 * wire_layout.READ
 JOINED = LENGTHS * LENGTHS
 """Data of this length and above is beyond the tables and passed over twice."""
 TWO_PASSES = 0  # bound by `translate`
@@ -96,6 +97,14 @@ def copy(target, at, source, position, length):
     copy_bytes(target + at, source + position, length)
 
 
+@inlined
+def read(state, descriptor, memory, position, length, offset, flags):
+    """Read from a file into a scratch buffer, in whose first 16 bytes the system is told where to; bytes read, or less than 0."""
+    store_64(memory, memory + position)
+    store_64(memory + 8, length)
+    return call_read(load_fixed(state + READ), descriptor, memory, offset, flags)
+
+
 def checksum(state, value, memory, position, length):
     """CRC-32 of bytes; `value` is the checksum of what stands before them."""
     return crc(state, value, memory + position, length)
@@ -111,7 +120,10 @@ def joined(state, first, second, memory, position, length):
     return multiply_reduced(operator, first) ^ second
 
 
-_PRIMITIVES = ("get", "put", "remainder", "byte_at", "half_at", "word_at", "unsigned_at", "long_at", "put_word", "copy")
+_PRIMITIVES = (
+    *("get", "put", "remainder", "byte_at", "half_at", "word_at", "unsigned_at", "long_at", "put_word", "copy"),
+    "read",
+)
 
 
 def translate(kind: str) -> dict[str, str]:
@@ -127,13 +139,15 @@ def translate(kind: str) -> dict[str, str]:
         names[primitive.__name__] = inlined(bind(primitive, ways, __name__))
     encode = bind(wire_loops.encode, names, __name__)
     names["encode"] = inlined(encode)
+    names["to_list"] = inlined(bind(list_loops.to_list, names, __name__))
     for part in (lock_loops.following, lock_loops.slot, lock_loops.mark_slots):
         names[part.__name__] = inlined(bind(part, names, __name__))
     loops: dict[str, tuple[Any, int]] = {
         "split": (wire_loops.split, 3),
         "encode": (wire_loops.encode, 5),
         "encode_groups": (wire_loops.encode_groups, 6),
-        "to_list": (wire_loops.to_list, 4),
+        "to_list": (list_loops.to_list, 4),
+        "answer_lists": (list_loops.answer_lists, 7),
         "take_appends": (client_loops.take_appends, 7),
         "number_records": (client_loops.number_records, 4),
         "admit_appends": (lock_loops.admit_appends, 6),

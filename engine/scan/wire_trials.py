@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from array import array
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +21,7 @@ from waltzctl.engine.scan.wire_layout import (
     COUNT,
     DATA_LENGTH_AT,
     DISK_HEAD,
+    ENTRY,
     EXPECTED,
     EXPECTED_COLUMN,
     FEED_FRAME,
@@ -28,6 +32,7 @@ from waltzctl.engine.scan.wire_layout import (
     GROUPS,
     HEAD,
     HELD_COLUMNS,
+    INDEX_HEADER,
     LISTS,
     LOCK_BITS,
     LOCK_MASK,
@@ -35,27 +40,42 @@ from waltzctl.engine.scan.wire_layout import (
     LONGEST,
     MAGIC,
     MOST_LOCKS,
+    OPEN_WORDS,
     POSITION,
+    READ,
     RECORDS_COLUMN,
     RECORDS_END_COLUMN,
     RESULT,
+    ROW,
     ROWS,
     RUN_COLUMNS,
     RUNS,
+    SCRATCH_START,
     SLOTS,
     STOP_COLUMN,
     TABLES,
     TAKEN,
     VERSION,
     WORD,
+    FrameColumn,
+    OpenWord,
 )
-from waltzctl.engine.scan.wire_loops import State, new_state
+from waltzctl.engine.scan.wire_loops import INTERPRETED, State, new_state
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.request_id import RequestId
-from waltzctl.formats.segment import CHECKSUM
+from waltzctl.formats.segment import CHECKSUM, INDEX_ENTRY
 from waltzctl.formats.wire.client import AppendRequest, encode
 from waltzctl.formats.wire.frame import FRAME_HEADER, Magic
-from waltzctl.formats.wire.storage import PREFIX
+from waltzctl.formats.wire.storage import (
+    PREFIX,
+    MaxTransactionIdRequest,
+    RecordHeaderListRequest,
+    RecordListRequest,
+    RecordRequest,
+    StorageMessage,
+    list_heads,
+)
+from waltzctl.formats.wire.storage import encode as encode_message
 
 if TYPE_CHECKING:
     from waltzctl.engine.scan.wire_code import Loops
@@ -127,6 +147,8 @@ def answers(loops: Loops) -> list[Any]:
     _list(loops, _of_other_data(), False, told)
     _answers_to_clients(loops, told)
     _lock(loops, told)
+    if hasattr(os, "memfd_create"):  # elsewhere there is no preadv2 either, and nothing is answered
+        _answer_lists(loops, told)
     return told
 
 
@@ -279,6 +301,120 @@ def _list(loops: Loops, data: bytes | bytearray, brief: bool, told: list[Any], l
     told.append((status, _words(state), out.tobytes()))
 
 
+_KNOWN, _FOLLOWING = 2, 20
+"""Of the records of a made-up segment those that may be read: the first, and the one behind the last."""
+_FEW = 12
+_NEARLY = (0, 1, 5, 9)
+"""Sizes of answers in which one byte is missing, by the number of the request."""
+
+
+def _answer_lists(loops: Loops, told: list[Any]) -> None:
+    """Requests that can be answered, and one after the other that cannot; damage to a record and to the index; and bounds."""
+    disk = [made_up_record(place, length) for place, length in enumerate(_LENGTHS)]
+    begins = [INDEX_HEADER, *accumulate(map(len, disk), initial=INDEX_HEADER)][1:]
+    whole, entries = bytes(INDEX_HEADER) + b"".join(disk), INDEX_ENTRY.struct.pack
+    index = bytes(INDEX_HEADER) + b"".join(map(entries, begins[:-1]))
+    words = {
+        OpenWord.FIRST: _KNOWN,
+        OpenWord.NEXT: _FOLLOWING,
+        OpenWord.SHOWN: _FOLLOWING,
+        OpenWord.START: begins[_KNOWN],
+        OpenWord.END: begins[_FOLLOWING],
+        OpenWord.SESSION: 7,
+        OpenWord.FEW: _FEW,
+        OpenWord.MOST: 12_000,
+        OpenWord.ROOM: 60_000,
+    }
+    good: list[StorageMessage] = [
+        kind(session, number, 3, first, count)
+        for number, (first, count) in enumerate(((2, 1), (2, 12), (8, 3), (17, 1), (18, 2), (19, 1), (16, 4)))
+        for session, kind in ((7, RecordListRequest), (7, RecordHeaderListRequest))
+    ]
+    others: list[StorageMessage] = [
+        *(RecordListRequest(7, 1, 3, first, count) for first, count in ((1, 1), (20, 1), (3, 0), (3, -1), (3, 13))),
+        RecordListRequest(8, 1, 3, 2, 1),
+        RecordRequest(7, 1, 3, 2),
+        MaxTransactionIdRequest(7, 1, 3),
+    ]
+    with files_in_memory(whole, index) as files:
+        for messages in (good, good[3:], *([*good[:3], one, *good[3:]] for one in others)):
+            _answer(loops, files, messages, words, told)
+        for word, value in (
+            *((OpenWord.SHOWN, 22), (OpenWord.SHOWN, 19), (OpenWord.FLAGS, 1 << 30), (OpenWord.SEGMENT, 1)),
+            *((OpenWord.MOST, sum(map(len, disk[16:20])) - step) for step in (0, 1)),
+            *((OpenWord.START, begins[_KNOWN] + 1), (OpenWord.START, begins[_KNOWN] - 1), (OpenWord.END, begins[18])),
+            *((OpenWord.END, begins[_FOLLOWING] + 5), (OpenWord.END, begins[_FOLLOWING] - 5), (OpenWord.END, 1 << 40)),
+        ):
+            _answer(loops, files, good, words | {word: value}, told)
+            _answer(loops, files, good[8:], words | {word: value}, told)
+        for number in _NEARLY:
+            size = _answer(loops, files, good[: number + 1], words, told)
+            for step in (0, 1):
+                _answer(loops, files, good[: number + 2], words | {OpenWord.ROOM: size - step}, told)
+        for column in (FrameColumn.BODY, FrameColumn.LENGTH):
+            for change in (-1, 1, -(1 << 40), 1 << 40):
+                _answer(loops, files, good[:3], words, told, change=(column, change))
+        _answer(loops, files, good[:3], words, told, longest=len(disk[2]))
+        _answer(loops, files, good[:3], words, told, row=1)
+    for place in (*range(begins[_KNOWN], begins[_KNOWN] + len(disk[2]), 5), begins[16] + 60):
+        with files_in_memory(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :], index) as files:
+            _answer(loops, files, good, words, told)
+    for number in (_KNOWN, 3, 14, 17, 18):
+        at = INDEX_HEADER + number * ENTRY
+        for entry in (0, begins[number] + 1, begins[number + 2], -1, 1 << 62):
+            with files_in_memory(whole, index[:at] + entries(entry) + index[at + ENTRY :]) as files:
+                _answer(loops, files, good, words, told)
+                _answer(loops, files, good[4:], words, told)
+    with files_in_memory(whole[: begins[18] + 9], index) as files:
+        _answer(loops, files, good, words, told)
+    with files_in_memory(whole, index[: INDEX_HEADER + 18 * ENTRY + 1]) as files:
+        _answer(loops, files, good, words, told)
+
+
+@contextlib.contextmanager
+def files_in_memory(data: bytes, index: bytes) -> Iterator[tuple[int, int]]:
+    """Descriptors of two files in memory."""
+    with contextlib.ExitStack() as stack:
+        descriptors = []
+        for content in (data, index):
+            descriptor = os.memfd_create("waltzctl-trial")
+            stack.callback(os.close, descriptor)
+            os.pwrite(descriptor, content, 0)
+            descriptors.append(descriptor)
+        yield descriptors[0], descriptors[1]
+
+
+def _answer(
+    loops: Loops,
+    files: tuple[int, int],
+    messages: Sequence[StorageMessage],
+    words: dict[OpenWord, int],
+    told: list[Any],
+    *,
+    row: int = 0,
+    change: tuple[int, int] = (0, 0),
+    longest: int = max(_LENGTHS),
+) -> int:
+    """Bytes of the answers.  `change`: in which column of the second row's what is added."""
+    frames = b"".join(map(encode_message, messages))
+    state = new_state()
+    state[FILLED], state[ROWS], state[LONGEST], state[MAGIC] = len(frames), len(messages), 100_000, _LETTER
+    table = np.zeros((len(messages), COLUMNS), np.int64)
+    INTERPRETED.split(state, frames, table)
+    table[1:2, change[0]] += change[1]
+    segment = array("q", bytes(8 * OPEN_WORDS))
+    segment[OpenWord.DATA], segment[OpenWord.INDEX] = files
+    for word, value in words.items():
+        segment[word] = value
+    state = new_state()
+    state[FILLED], state[ROWS], state[ROW], state[LONGEST] = len(frames), len(messages), row, longest
+    scratch = bytearray(SCRATCH_START + (_FEW + 1) * ENTRY + words[OpenWord.MOST])
+    out = bytearray(max(0, words[OpenWord.ROOM]))
+    status = loops.answer_lists(state, frames, table, segment, list_heads(), scratch, out)
+    told.append((status, _words(state), bytes(out[: state[BYTES]])))
+    return state[BYTES]
+
+
 def _words(state: State) -> list[int]:
     """What a loop was told and what it tells, but for what only a compiled one is told."""
-    return [word for place, word in enumerate(state) if place not in (TABLES, FUNCTION, RESULT)]
+    return [word for place, word in enumerate(state) if place not in (TABLES, FUNCTION, RESULT, READ)]

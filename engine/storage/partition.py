@@ -46,6 +46,7 @@ from waltzctl.formats.journal_file import WriteTo
 from waltzctl.formats.segment import INDEX_SUFFIX, Record, index_name
 
 if TYPE_CHECKING:
+    from waltzctl.engine.scan.list_answers import ListAnswers, Requests
     from waltzctl.engine.scan.transcode import EncodedBlock
     from waltzctl.engine.storage.commit_journal import CommitJournal
 
@@ -527,9 +528,9 @@ class Partition:
         """As `read_headers`, in the form that a list of record headers has on the wire."""
         return self._log.read_wire(first, count, None, headers=True)
 
-    def read_wire_cached(self, first: int, count: int, max_bytes: int, *, headers: bool) -> WireRecords | None:
-        """As `read_wire` or `read_wire_headers`, if it needs no waiting; None when it does, or something is not as usual."""
-        return self._log.read_wire_cached(first, count, max_bytes, headers=headers)
+    def answer_lists(self, answers: ListAnswers, requests: Requests) -> None:
+        """Answer requests for few records as far as that needs no waiting; see `PartitionLog.answer_lists`."""
+        self._log.answer_lists(answers, requests)
 
     def _check_open(self) -> None:
         if self._closed:

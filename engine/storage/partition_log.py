@@ -14,14 +14,18 @@ import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Generator, Iterable, Iterator
 from pathlib import PurePath
+from typing import TYPE_CHECKING
 
-from waltzctl.engine.errors import CorruptRecordError, DiskReadError, InvalidRequestError, RefusedError
+from waltzctl.engine.errors import CorruptRecordError, InvalidRequestError, RefusedError
 from waltzctl.engine.storage.segment_files import SegmentExtent
 from waltzctl.engine.storage.segment_reader import ReaderCache, SegmentReader, lost_record
 from waltzctl.engine.storage.storage_options import StorageOptions
 from waltzctl.engine.storage.wire_records import ListPart, WireRecords, packed
 from waltzctl.formats.segment import HEADER_SIZE, Record
 from waltzctl.formats.segment import RecordHeader as RecordHeader
+
+if TYPE_CHECKING:
+    from waltzctl.engine.scan.list_answers import ListAnswers, OpenSegment, Requests
 
 CAREFUL_RECORDS = 100
 """Records that are read the careful way before the fast one is tried again."""
@@ -213,30 +217,33 @@ class PartitionLog:
             following += found.records
         return WireRecords(following - first, b"".join(pieces))
 
-    def read_wire_cached(self, first: int, count: int, max_bytes: int, *, headers: bool) -> WireRecords | None:
-        """As `read_wire`, without ever waiting for the disk; None when that cannot be, or when it is not so simple.
+    def answer_lists(self, answers: ListAnswers, requests: Requests) -> None:
+        """Answer requests for few records in their order, as far as nothing has to wait for the disk; `answers` has them then.
 
-        It is when all records that were asked for, or are there, lie in one segment and have `max_bytes` at most.
+        An answer has all records that were asked for, or are there; they lie in one segment that is open.  The first request
+        that is not so simple ends it: somebody else has to answer it, by `read_wire`.
         """
+        answers.begin(requests)
         if self._gaps or not self._lock.acquire(blocking=False):
-            return None
+            return
         try:  # nothing in here waits, so the lock is kept to the end: nobody closes the reader meanwhile
-            stop = min(first + count, self._next)
-            place = bisect_right(self._segments, first, key=lambda s: s.first_transaction_id) - 1
-            if self._closed or first < 0 or first >= stop:
-                return None
-            extent = self._segments[place]
-            reader = self._readers.opened(extent)
-            if reader is None or stop > extent.next_transaction_id:
-                return None
-            found = reader.in_memory.read_list(extent, first, stop - first, max_bytes, headers=headers)
-        except DiskReadError:
-            return None
+            going_on = True
+            while going_on:
+                segment = self._open_segment(answers.first_transaction_id)
+                going_on = segment is not None and answers.answer_from(segment, self._next)
         finally:
             self._lock.release()
-        if found is None or found.records < stop - first:
+
+    def _open_segment(self, transaction_id: int | None) -> OpenSegment | None:
+        """The segment of a transaction, if it is open for reading; the lock is held."""
+        if transaction_id is None:
             return None
-        return WireRecords(found.records, bytes(found.data))
+        extent = self._segments[-1]  # as mostly
+        if transaction_id < extent.first_transaction_id:
+            place = bisect_right(self._known, transaction_id, key=lambda s: s.first_transaction_id) - 1
+            extent = self._known[max(0, place)]
+        reader = self._readers.opened(extent)
+        return None if reader is None else reader.open_segment(extent)
 
     def _list_part(self, first: int, count: int, max_bytes: int | None, *, headers: bool) -> ListPart | None:
         """At least one record from `first` on; None at the end of the log.  Raises CorruptRecordError, DiskReadError."""

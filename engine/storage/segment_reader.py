@@ -12,8 +12,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator
-from copy import copy
-from functools import cached_property
 from itertools import pairwise
 from pathlib import PurePath
 from typing import TYPE_CHECKING
@@ -22,7 +20,7 @@ import numpy as np
 
 from waltzctl.engine.errors import CorruptRecordError
 from waltzctl.engine.findings import Code, make_finding
-from waltzctl.engine.scan.byte_source import ByteSource, CachedSource, FileSource, read_bytes
+from waltzctl.engine.scan.byte_source import FileSource, read_bytes
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordView
 from waltzctl.engine.scan.kernel import HEADER_WORDS
 from waltzctl.engine.scan.scanner import read_record_at
@@ -43,6 +41,7 @@ from waltzctl.formats.segment import (
 )
 
 if TYPE_CHECKING:
+    from waltzctl.engine.scan.list_answers import OpenSegment
     from waltzctl.engine.scan.transcode import ListForm
 
 READ_AHEAD = 256 << 10
@@ -139,18 +138,26 @@ class SegmentReader:
         except BaseException:
             data.close()
             raise
-        self._data: ByteSource = data
-        self._index: ByteSource | None = index
-        self._sources = data, index
+        self._data = data
+        self._index = index
 
-    @cached_property
-    def in_memory(self) -> SegmentReader:
-        """The same open files as far as the system has them in memory; what would have to wait for the disk fails."""
-        data, index = self._sources
-        reader = copy(self)
-        reader._data = CachedSource(data)
-        reader._index = None if index is None else CachedSource(index)
-        return reader
+    def open_segment(self, extent: SegmentExtent) -> OpenSegment | None:
+        """The open files, and what of a sound `extent` may be read from them; None without index.  ValueError when closed."""
+        if self._index is None or not extent.runs:
+            return None
+        from waltzctl.engine.scan.list_answers import OpenSegment  # not needed by whoever only appends or inspects
+
+        run = extent.runs[0]
+        return OpenSegment(
+            self._data.fileno(),
+            self._index.fileno(),
+            extent.first_transaction_id,
+            run.first_transaction_id,
+            run.next_transaction_id,
+            run.start,
+            run.end,
+            self._max_data_length,
+        )
 
     def close(self) -> None:
         """Close both files; a second call does nothing."""

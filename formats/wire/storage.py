@@ -205,12 +205,17 @@ class MaxTransactionIdResponse(_PartitionMessage):
     transaction_id: int
 
 
+LIST_RANGE_SCHEMA = Struct("first_transaction_id" / Int64sb, "max_count" / Int32sb)
+LIST_RANGE = compile_schema(LIST_RANGE_SCHEMA)
+"""What a request for a list asks for."""
+
+
 @dataclass(frozen=True, slots=True)
 class RecordHeaderListRequest(_PartitionMessage):
     """Asks for record headers from this transaction on."""
 
     TYPE: ClassVar[int] = 15
-    FIELDS: ClassVar[Any] = Struct("first_transaction_id" / Int64sb, "max_count" / Int32sb)
+    FIELDS: ClassVar[Any] = LIST_RANGE_SCHEMA
     first_transaction_id: int
     max_count: int
 
@@ -229,7 +234,7 @@ class RecordListRequest(_PartitionMessage):
     """Asks for records from this transaction on."""
 
     TYPE: ClassVar[int] = 17
-    FIELDS: ClassVar[Any] = Struct("first_transaction_id" / Int64sb, "max_count" / Int32sb)
+    FIELDS: ClassVar[Any] = LIST_RANGE_SCHEMA
     first_transaction_id: int
     max_count: int
 
@@ -379,6 +384,12 @@ def _in_wire_form(
     body = PREFIX.struct.pack(kind, *prefix) + pack_count(count)
     header = frame_header(CODEC.magic, STORAGE_VERSION, len(body) + len(records) + len(tail))
     return [part for part in (header + body, records, tail) if part]
+
+
+def list_heads() -> bytes:
+    """What a frame with a list of records begins with, and one with record headers, up to the type; the length is another's."""
+    kinds = (RecordListResponse.TYPE, RecordHeaderListResponse.TYPE)
+    return b"".join(frame_header(CODEC.magic, STORAGE_VERSION, PREFIX.size) + bytes([kind]) for kind in kinds)
 
 
 def record_list_response(session_id: int, sequence: int, partition: int, count: int, records: bytes) -> list[bytes]:

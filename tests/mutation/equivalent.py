@@ -230,19 +230,6 @@ _STORAGE = (
         "found = self.read_range(transaction_id, 2)",
         "the second one is not handed out, and if it is damaged the list ends in front of it",
     ),
-    *(
-        Equivalent(
-            "engine/storage/partition_log.py",
-            "PartitionLog.read_wire_cached",
-            "if reader is None or stop > extent.next_transaction_id:",
-            new,
-            "what lies in two segments is found in neither as a whole, which is asked again below",
-        )
-        for new in (
-            "if reader is None or stop > (extent.next_transaction_id) + 1:",
-            "if reader is None or False:",
-        )
-    ),
     Equivalent(
         "engine/storage/loss_ledger.py",
         "still_lost",
@@ -545,7 +532,7 @@ _TRIED_DISK = "for place, change in ((0, 0), *((place, 1) for place in _ON_DISK)
 _READ_CODE = 'data = b"".join(iter(lambda: os.read(descriptor, 1 << 20), b""))'
 _RISING = "rising = _rising(x_power(31), LENGTHS + 64) << np.uint64(32)"
 _WORDS_OF_HEADER = "while place > 64 - HEADER - BLOCK:"
-_NO_WAIT = '_NO_WAIT = getattr(os, "RWF_NOWAIT", 1 << 30)'
+_NO_WAIT = 'NO_WAIT = getattr(os, "RWF_NOWAIT", 1 << 30)'
 _COPIED = "builder.call(function, [*pointers, arguments[2], ir.Constant(ir.IntType(1), 0)])"
 _IF_CONSTANT = "return _constant(builder, value) if constant else value"
 _CONSTANT_LOADS = (
@@ -661,6 +648,16 @@ _SCAN = (
             "as many bytes fit from any place in a page on; one that is read in pieces says the same",
         )
         for change in ((">", ">="), ("self._block - PAGE", "(self._block - PAGE) + 1"))
+    ),
+    *(
+        Equivalent(
+            "engine/scan/list_answers.py",
+            "",
+            _NO_WAIT,
+            _NO_WAIT.replace("1 << 30", flag),
+            "for a system without such a flag; Linux has it",
+        )
+        for flag in ("0 << 30", "2 << 30", "1 >> 30", "1 << 31", "1 << 29")
     ),
     Equivalent(
         "engine/scan/resync.py",
@@ -1160,13 +1157,13 @@ _SCAN = (
     ),
     *(
         Equivalent(
-            "engine/scan/wire_loops.py",
+            f"engine/scan/{file}.py",
             function,
             "if left < 0:",
             "if left < -1:",
             "where one byte is missing the length is there, and leads beyond what is left",
         )
-        for function in ("encode", "to_list")
+        for file, function in (("wire_loops", "encode"), ("list_loops", "to_list"))
     ),
     Equivalent(
         "engine/scan/carve.py",
@@ -1348,16 +1345,6 @@ _SCAN = (
             "no function of a library stands at no address",
         )
         for other in ("1", "(-1)", "False")
-    ),
-    *(
-        Equivalent(
-            "engine/scan/byte_source.py",
-            "",
-            _NO_WAIT,
-            _NO_WAIT.replace("1 << 30", flag),
-            "for a system without such a flag; Linux has it",
-        )
-        for flag in ("0 << 30", "2 << 30", "1 >> 30", "1 << 31", "1 << 29")
     ),
     Equivalent(
         "engine/scan/resync.py",
@@ -3545,7 +3532,7 @@ _NODE = (
     Equivalent(
         "engine/node/data_port.py",
         "DataConnection._dispatch",
-        "if (kinds == APPEND).all() and (partitions == first).all():",
+        "if appends and (partitions == first).all():",
         "if False:",
         _QUICK,
     ),
@@ -3685,6 +3672,7 @@ TUNED: dict[str, tuple[str, ...]] = {
     "engine/scan/resync.py": ("FOLLOW_BLOCK",),
     "engine/scan/scanner.py": ("BATCH_ROWS", "RUN_ROWS", "FIRST_READ"),
     "engine/scan/byte_source.py": ("_LOOK",),
+    "engine/scan/list_answers.py": ("ROOM",),
     "engine/scan/transcode.py": ("_FEW",),
     "engine/scan/walk.py": ("PAGE", "BLOCK", "CARRY"),
     "engine/scan/wire_compiled.py": ("_SHORT",),

@@ -48,13 +48,6 @@ NODES: tuple[Slip, ...] = (
         "a truncation below the mark is refused in other words",
     ),
     Slip(
-        "engine/node/partition_requests.py",
-        "0 < message.max_count <= FEW_RECORDS",
-        "0 < message.max_count <= FEW_RECORDS + 1",
-        _STEP,
-        "a long list is read in the thread of all connections",
-    ),
-    Slip(
         "engine/node/outages.py",
         "    if transaction_id is None:\n",
         "    if not transaction_id:\n",

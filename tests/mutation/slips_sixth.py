@@ -205,7 +205,7 @@ SIXTH: tuple[Slip, ...] = (
         "code that anybody of the group could have put there judges the records",
     ),
     Slip(
-        "engine/scan/wire_loops.py",
+        "engine/scan/list_loops.py",
         """        if data_sum != unsigned_at(memory, position + HEAD):
             status = BAD_DATA
             break

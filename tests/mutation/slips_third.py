@@ -237,7 +237,7 @@ THIRD: tuple[Slip, ...] = (
         "engine/node/permissions.py",
         "if (readable and not state.readable) or (writable and not state.writable):",
         "if (readable and not state.readable) and (writable and not state.writable):",
-        ("tests/node/test_answer_now.py::test_sessions_and_switches_hold_at_once_as_well",),
+        ("tests/node/test_permissions.py",),
         "a partition that may only be read is written",
     ),
     Slip(

@@ -9,18 +9,24 @@ from pathlib import Path
 
 import pytest
 
-from tests.node.service_support import Peer, Served, appended, created, request_of, serving
+from tests.node.service_support import Peer, Served, appended, created, serving
 from tests.storage.support import damage, data_path
 from waltzctl.engine.node.partition_service import PartitionService
 from waltzctl.engine.node.permissions import closed
+from waltzctl.engine.scan import wire_code
+from waltzctl.engine.scan.frames import FrameSplitter
+from waltzctl.engine.scan.list_answers import ListAnswers
+from waltzctl.engine.scan.wire_loops import INTERPRETED
 from waltzctl.engine.storage.directory import StorageOptions
 from waltzctl.formats.segment import HEADER_SIZE, RECORD_OVERHEAD
+from waltzctl.formats.wire.frame import Magic
 from waltzctl.formats.wire.storage import (
     FailureResponse,
     MaxTransactionIdRequest,
     RecordHeaderListRequest,
     RecordListRequest,
     StorageMessage,
+    encode,
 )
 
 ROOM = 1 << 20
@@ -52,14 +58,15 @@ def service(served: Served) -> PartitionService:
     return found
 
 
-def at_once(served: Served, message: StorageMessage, room: int = ROOM) -> list[StorageMessage] | None:
-    """The answer, if it is given at once; None if not, and then there is none at all."""
+def at_once(served: Served, *messages: StorageMessage, room: int = ROOM) -> list[StorageMessage] | None:
+    """The answers, as many as are given at once; None if none is."""
+    answers = ListAnswers()
+    received = b"".join(map(encode, messages))
+    table = FrameSplitter(magic=Magic.STORAGE, max_body=1 << 20).split(received, 0, len(received), 0).table
+    count = service(served).answer_now(answers, received, table, room)
     peer = Peer()
-    if service(served).answer_now(request_of(peer, message), room):
-        assert peer.requests == 1
-        return list(peer.answers)
-    assert not peer.answers
-    return None
+    peer.post(answers.take() if count else b"", count, 0)
+    return peer.answers or None
 
 
 @pytest.mark.parametrize("kind", [RecordListRequest, RecordHeaderListRequest])
@@ -84,6 +91,48 @@ def test_what_is_long_or_spans_segments_or_is_not_there_is_for_a_worker(served: 
     assert at_once(served, MaxTransactionIdRequest(1, 1, 0)) is None
 
 
+def test_all_that_came_is_answered_up_to_the_first_that_is_not_so_simple(served: Served) -> None:
+    """Out of as many segments as it takes, each list from one of them; and it is counted."""
+    borders = [one.first_transaction_id for one in served.hosted.storage.partition(0).segments]
+    messages: list[StorageMessage] = [
+        kind(1, number, 0, first, 2)
+        for number, (kind, first) in enumerate(
+            (kind, first)
+            for first in (0, *borders, COUNT - 2, 1)
+            for kind in (RecordListRequest, RecordHeaderListRequest)
+        )
+    ]
+    metrics = service(served).metrics
+    before = metrics.record_list_request.count, metrics.record_header_list_request.count
+    assert at_once(served, *messages) == [served.one(message) for message in messages]
+    half = len(messages) // 2
+    after = metrics.record_list_request.count, metrics.record_header_list_request.count
+    assert after == (before[0] + 2 * half, before[1] + 2 * half), "half of them at once, half by a worker"
+    found = at_once(served, *messages[:5], RecordListRequest(1, 9, 0, borders[1] - 1, 2), *messages[5:])
+    assert found == [served.one(message) for message in messages[:5]]
+
+
+def test_a_segment_that_is_not_open_is_for_a_worker(tmp_path: Path) -> None:
+    created(tmp_path / "s")
+    with serving(tmp_path / "s") as served:
+        served.succeed(appended(0, 3))
+        message = RecordListRequest(1, 1, 0, 0, 2)
+        assert at_once(served, message) is None
+        served.one(message)
+        assert at_once(served, message) is not None
+        served.hosted.storage.partition(0).close()
+        assert at_once(served, message) is None
+
+
+def test_whoever_wants_lists_waits_for_nobody(served: Served) -> None:
+    """Somebody else may have the partition's log for a moment, or for long."""
+    log = served.hosted.storage.partition(0)._log
+    message = RecordListRequest(1, 1, 0, 0, 2)
+    with log._lock:
+        assert at_once(served, message) is None
+    assert at_once(served, message) is not None
+
+
 def test_what_would_have_to_wait_for_the_disk_is_for_a_worker(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     message = RecordListRequest(1, 9, 0, 3, 5)
     expected = at_once(served, message)
@@ -94,6 +143,7 @@ def test_what_would_have_to_wait_for_the_disk_is_for_a_worker(served: Served, mo
             raise OSError(errno.EAGAIN, "would block")
         return real(descriptor, buffers, offset)
 
+    monkeypatch.setattr(wire_code, "_ready", INTERPRETED)
     monkeypatch.setattr(os, "preadv", not_in_memory)
     assert at_once(served, message) is None
     assert served.ask(message) == expected

@@ -19,8 +19,9 @@ from waltzctl.engine.errors import MismatchError
 from waltzctl.engine.net.connection import OVERHEAD
 from waltzctl.engine.node import data_port
 from waltzctl.engine.node.partition_service import Admission
-from waltzctl.engine.node.requests import AppendRun, Request
+from waltzctl.engine.node.requests import AppendRun
 from waltzctl.engine.scan.frames import FrameColumn, FrameSplitter
+from waltzctl.engine.scan.list_answers import LIST_BODY
 from waltzctl.formats.wire import storage
 from waltzctl.formats.wire.failure import PLAIN_EXCEPTION, Failure
 from waltzctl.formats.wire.frame import FRAME_HEADER, FrameReader, Magic, keep_alive
@@ -38,19 +39,30 @@ class Passes:
         self.calls.append([*members])
 
 
+class Answered:
+    """What partitions answered at once."""
+
+    frames = b""
+
+    def take(self) -> bytes:
+        return self.frames
+
+
 @dataclass
 class Partition:
-    """A partition's service.  `admission`: what it says to the next item; `quick`: whether it answers short reads at once.
+    """A partition's service.  `admission`: what it says to the next item; `quick`: so many lists it answers in one go.
 
     `_passes`: with them an append is noted for whoever starts several together.  `breaks`: it fails, and nobody knows how far it
     came.
     """
 
     admission: Admission = Admission.ACCEPTED
-    quick: bool = False
+    quick: int = 0
     taken: list[Any] = field(default_factory=list)
     waiters: list[Callable[[], None]] = field(default_factory=list)
     rooms: list[int] = field(default_factory=list)
+    asked: list[list[int]] = field(default_factory=list)
+    frame: int = 10
     _passes: Passes | None = None
     breaks: bool = False
     went_on: int = 0
@@ -67,11 +79,16 @@ class Partition:
     def go_on(self) -> None:
         self.went_on += 1
 
-    def answer_now(self, request: Request, room: int) -> bool:
+    def answer_now(self, answers: Answered, received: Any, table: Any, room: int) -> int:
+        """Frames of so many bytes, which begin with the sequence number."""
         self.rooms.append(room)
-        if self.quick:
-            request.sender.post(b"at once", 1, request.size)
-        return self.quick
+        numbers = table[:, int(FrameColumn.SEQUENCE)].tolist()
+        for number, body in zip(numbers, table[:, int(FrameColumn.BODY)].tolist(), strict=True):
+            message = storage.decode(bytes(received[body : body + LIST_BODY]))
+            assert (type(message), message.sequence) == (storage.RecordListRequest, number)
+        self.asked.append(numbers)
+        answers.frames = b"".join(number.to_bytes(self.frame) for number in numbers[: self.quick])
+        return min(self.quick, len(numbers))
 
     def on_room(self, callback: Callable[[], None]) -> None:
         self.waiters.append(callback)
@@ -101,6 +118,7 @@ def hosted() -> Hosted:
 
 def connected(hosted: Hosted, **limits: Any) -> Peer:
     peer = Peer(hosted=hosted, **limits)
+    peer.port.lists = Answered()
     peer.wire.written.clear()
     return peer
 
@@ -669,27 +687,135 @@ def test_a_turn_that_comes_for_one_who_is_gone_is_given_back(hosted: Hosted) -> 
     assert partition.taken == []
 
 
-def test_a_short_list_is_answered_at_once_where_that_can_be(hosted: Hosted) -> None:
+def numbers(peer: Peer, size: int = 10) -> list[int]:
+    """The sequence numbers of what was answered at once since the last time."""
+    written = b"".join(said(peer))
+    return [int.from_bytes(written[at : at + size]) for at in range(0, len(written), size)]
+
+
+def all_given_back(peer: Peer) -> bool:
+    budget = peer.port.output_budget
+    return (peer.connection.requests, peer.port.reads.used, budget.promised, budget.made) == (0, 0, 0, 0)
+
+
+def test_a_list_is_answered_at_once_where_that_can_be(hosted: Hosted) -> None:
     peer, partition = connected(hosted), hosted.partitions[0]
     room = peer.port.output_budget.longest
-    partition.quick = True
+    partition.quick = 5
     peer.send(storage.encode(short_list(1)))
     assert peer.outbox.calls == [], "in the same turn of the loop"
-    assert said(peer) == [b"at once"]
+    assert numbers(peer) == [1]
     assert (partition.taken, partition.rooms) == ([], [room])
-    assert (peer.connection.requests, peer.port.reads.used, peer.port.output_budget.promised) == (0, 0, 0)
+    assert all_given_back(peer)
     peer.send(storage.encode(read(2)))
     assert partition.rooms == [room], "one record is for a worker"
     assert len(partition.taken) == 1
     answer_read(peer, partition)
-    partition.quick = False
+    partition.quick = 0
     peer.send(storage.encode(short_list(3)))
     assert [item.message for item in partition.taken] == [short_list(3)]
     assert peer.port.output_budget.promised == 0, "the promise for the answer at once was given back"
     request = partition.taken.pop()
     request.sender.post(b"refused", 1, request.size)  # nothing was promised to this answer
     peer.outbox.flush()
-    assert (peer.connection.requests, peer.port.reads.used, peer.port.output_budget.promised) == (0, 0, 0)
+    assert all_given_back(peer)
+
+
+def test_lists_that_came_together_are_answered_together(hosted: Hosted) -> None:
+    """In as many goes as it takes; what is behind one that is not so simple goes to the worker behind it."""
+    peer, partition, other = connected(hosted), hosted.partitions[0], hosted.partitions[2]
+    partition.quick = other.quick = 2
+    messages = [short_list(1), short_list(2, 2), short_list(3), short_list(4), short_list(5, 2)]
+    peer.send(b"".join(map(storage.encode, messages)))
+    assert (partition.asked, other.asked) == ([[1, 3, 4], [4]], [[2, 5]])
+    assert numbers(peer) == [1, 3, 4, 2, 5]
+    assert (partition.taken, other.taken, all_given_back(peer)) == ([], [], True)
+    partition.asked.clear()
+    partition.quick = 0
+    peer.send(b"".join(map(storage.encode, messages)))
+    assert partition.asked == [[1, 3, 4]]
+    assert numbers(peer) == [2, 5]
+    assert [item.message.sequence for item in partition.taken] == [1]
+    assert [answer_read(peer, partition).sequence for _ in range(3)] == [1, 3, 4]
+    assert all_given_back(peer)
+
+
+def test_a_list_does_not_overtake_what_came_before_it_for_its_partition(hosted: Hosted) -> None:
+    peer, first, second = connected(hosted), hosted.partitions[0], hosted.partitions[1]
+    first.quick = second.quick = 5
+    (append,) = appends(0, 1)
+    peer.send(
+        b"".join([storage.encode(short_list(1)), append, *map(storage.encode, (short_list(2), short_list(3, 1)))])
+    )
+    assert (first.asked, second.asked) == ([[1]], [[3]])
+    assert numbers(peer) == [1, 3]
+    assert handed(first) == [[append], short_list(2)]
+    first.asked.clear()
+    first.admission = Admission.FULL
+    peer.send(storage.encode(read(4)))
+    peer.send(storage.encode(short_list(5)))
+    assert (first.asked, numbers(peer)) == ([], []), "something waits for that partition"
+
+
+def test_a_list_of_a_partition_that_is_not_here_is_refused(hosted: Hosted) -> None:
+    peer = connected(hosted)
+    peer.send(storage.encode(short_list(1, 7)) * 2)
+    (written,) = said(peer)
+    reader = FrameReader(max_body=1 << 20)
+    reader.feed(written)
+    failures = [storage.decode(bytes(body)) for body in iter(lambda: reader.next(Magic.STORAGE, 0), None)]
+    assert [(type(one), one.sequence) for one in failures] == [(storage.FailureResponse, 1)] * 2
+    assert all_given_back(peer)
+
+
+@pytest.mark.parametrize("broken", [storage.encode(read(9))[:-1], storage.encode(short_list(9))[:-1]])
+def test_no_list_behind_what_cannot_be_decoded_is_answered(hosted: Hosted, broken: bytes) -> None:
+    peer, partition = connected(hosted), hosted.partitions[0]
+    partition.quick = 5
+    cut = FRAME_HEADER.struct.pack(Magic.STORAGE, 0, len(broken) - HEADER) + broken[HEADER:]
+    peer.send(storage.encode(short_list(1)) + cut + storage.encode(short_list(2)))
+    assert partition.asked == []
+    assert [item.message.sequence for item in partition.taken] == [1]
+    assert not peer.connection.open
+
+
+@pytest.mark.parametrize(("unread", "asked"), [(0, 3), (1, 1)])
+def test_no_more_lists_are_answered_while_the_peer_takes_nothing(hosted: Hosted, unread: int, asked: int) -> None:
+    """What it has not taken yet counts before more is read for it."""
+    peer, partition = connected(hosted), hosted.partitions[0]
+    partition.quick = 1
+    write = peer.wire.write
+
+    def full(data: bytes) -> None:
+        write(data)
+        if unread:
+            peer.connection.pause_writing()
+
+    peer.wire.write = full
+    peer.send(b"".join(storage.encode(short_list(number)) for number in (1, 2, 3)))
+    assert len(partition.asked) == asked
+    assert numbers(peer) == [1, 2, 3][:asked]
+    assert partition.taken == [], "what is left waits"
+    partition.quick = 0
+    peer.connection.resume_writing()
+    assert [item.message.sequence for item in partition.taken] == [2][: 3 - asked]
+
+
+@pytest.mark.parametrize(("size", "written"), [(4096, False), (4097, True)])
+def test_long_lists_are_written_at_once_so_that_they_count(hosted: Hosted, size: int, written: bool) -> None:
+    peer, partition = connected(hosted), hosted.partitions[0]
+    partition.quick, partition.frame = 1, size
+    sent: list[bool] = []
+    send = peer.connection.send
+    peer.connection.send = lambda: sent.append(bool(peer.connection._answers)) or send()  # type: ignore[method-assign]
+    peer.connection._answered_now(0, storage.encode(short_list(1)), table_of(storage.encode(short_list(1))))
+    assert sent == [True] * written
+    peer.connection.send()
+    assert numbers(peer, size) == [1]
+
+
+def table_of(frames: bytes) -> Any:
+    return FrameSplitter(magic=Magic.STORAGE, max_body=1 << 20).split(frames, 0, len(frames), 0).table
 
 
 @pytest.mark.parametrize("length", [4096, 4097])

@@ -14,7 +14,6 @@ from tests.node.service_support import CONCURRENT, appended, created, serving
 from tests.storage.support import damage, data_path
 from waltzctl.engine.errors import CorruptRecordError, DiskFullError, DiskReadError, DiskWriteError, InvalidRequestError
 from waltzctl.engine.node.outages import Return, outage_of, reads_again
-from waltzctl.engine.node.partition_requests import FEW_RECORDS, is_short
 from waltzctl.engine.node.permissions import check_low_water_mark
 from waltzctl.engine.storage.availability_marks import Availability
 from waltzctl.engine.storage.directory import StorageDirectory
@@ -24,7 +23,6 @@ from waltzctl.formats.wire.failure import FailureCode
 from waltzctl.formats.wire.storage import (
     FailureResponse,
     MaxTransactionIdResponse,
-    RecordListRequest,
     SetLowWaterMarkRequest,
     SuccessResponse,
     TruncateRequest,
@@ -225,11 +223,6 @@ def test_nothing_lies_in_front_of_transaction_0(tmp_path: Path, offline: bool) -
         failure = served.failure(TruncateRequest(session, 1, 0, -2, offline))
         assert failure.code == "below-low-water-mark"
         assert "truncating partition 0 after -2 would lose acknowledged transactions" in failure.message
-
-
-@pytest.mark.parametrize(("count", "short"), [(0, False), (1, True), (FEW_RECORDS, True), (FEW_RECORDS + 1, False)])
-def test_only_a_few_records_are_answered_at_once(count: int, short: bool) -> None:
-    assert is_short(RecordListRequest(1, 1, 0, 0, count)) == short
 
 
 @LAYOUTS

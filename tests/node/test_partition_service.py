@@ -20,15 +20,18 @@ from waltzctl.engine.node.node_settings import ServiceOptions
 from waltzctl.engine.node.partition_service import Admission, PartitionService
 from waltzctl.engine.node.permissions import RequiredAccess, closed, not_loaded
 from waltzctl.engine.node.requests import Request
+from waltzctl.engine.scan.frames import FrameSplitter
+from waltzctl.engine.scan.list_answers import Requests
 from waltzctl.engine.scan.transcode import AppendEncoder
 from waltzctl.engine.storage.availability_marks import Availability
+from waltzctl.formats.wire.frame import Magic
 from waltzctl.formats.wire.storage import (
     FailureResponse,
     MaxTransactionIdRequest,
     MaxTransactionIdResponse,
     RecordHeaderListRequest,
     RecordListRequest,
-    RecordListResponse,
+    StorageMessage,
     SuccessResponse,
     TruncateRequest,
     encode,
@@ -55,7 +58,7 @@ class Partition:
         self.unreadable: set[int] = set()
         self.writable: WaltzError | None = None
         self.meanwhile: Callable[[], None] = lambda: None
-        self.cached: Any = None
+        self.cached = 0
 
     @property
     def max_transaction_id(self) -> int:
@@ -75,10 +78,10 @@ class Partition:
         if transaction_id in self.unreadable:
             raise CorruptRecordError("torn")
 
-    def read_wire_cached(self, first: int, count: int, most: int, *, headers: bool) -> Any:
-        self.asked = (first, count, most, headers)
+    def answer_lists(self, answers: Any, requests: Requests) -> None:
+        self.asked = requests
         self.meanwhile()
-        return self.cached
+        answers.answered = min(self.cached, len(requests.table))
 
     def check_writable(self) -> None:
         if self.writable is not None:
@@ -165,6 +168,13 @@ class Alone:
         """A worker takes the service out of the line."""
         assert self.pool.line.pop(0) is self.service
         return self.service.run()
+
+    def at_once(self, *messages: StorageMessage, room: int = 1000) -> int:
+        """How many lists are answered at once."""
+        received = b"".join(map(encode, messages))
+        table = FrameSplitter(magic=Magic.STORAGE, max_body=1 << 20).split(received, 0, len(received), 0).table
+        answers: Any = SimpleNamespace(answered=0)
+        return self.service.answer_now(answers, received, table, room)
 
     def codes(self) -> list[str]:
         """What the peer was answered, failures by their codes; it is forgotten then."""
@@ -340,8 +350,8 @@ def test_while_it_is_held_everything_waits(alone: Alone) -> None:
     assert alone.submit() is Admission.ACCEPTED
     assert alone.pool.line == []
     assert alone.service.stalled_seconds == 0.0, "it begins to wait now"
-    alone.partition.cached = SimpleNamespace(count=0, data=b"")
-    assert not alone.service.answer_now(request_of(alone.peer, few()), 100)
+    alone.partition.cached = 9
+    assert not alone.at_once(few())
     alone.service.resume()
     assert alone.pool.line == [alone.service]
     alone.service.resume()
@@ -395,7 +405,7 @@ def test_whoever_holds_it_waits_for_what_is_under_way_only(alone: Alone) -> None
 
 def test_whoever_holds_it_waits_for_an_answer_at_once_as_well(alone: Alone) -> None:
     held: list[bool] = []
-    alone.partition.cached = SimpleNamespace(count=0, data=b"")
+    alone.partition.cached = 9
     alone.service._idle = waited = Waited(alone.service._lock)
     holding = threading.Thread(target=lambda: held.append(alone.service.hold(PATIENCE)))
 
@@ -405,7 +415,7 @@ def test_whoever_holds_it_waits_for_an_answer_at_once_as_well(alone: Alone) -> N
         assert held == []
 
     alone.partition.meanwhile = meanwhile
-    assert alone.service.answer_now(request_of(alone.peer, few()), 1000)
+    assert alone.at_once(few())
     holding.join()
     assert held == [True]
 
@@ -440,8 +450,8 @@ def test_what_comes_after_the_end_is_refused_and_what_was_queued_as_well(alone: 
     assert alone.submit() is Admission.ACCEPTED
     assert alone.codes() == ["not-assigned"]
     assert alone.pool.line == []
-    alone.partition.cached = SimpleNamespace(count=0, data=b"")
-    assert not alone.service.answer_now(request_of(alone.peer, few()), 100)
+    alone.partition.cached = 9
+    assert not alone.at_once(few())
     assert alone.peer.requests == 4
 
 
@@ -482,52 +492,50 @@ def few(session: int = SESSION, count: int = 5) -> RecordListRequest:
     return RecordListRequest(session, 9, 3, 0, count)
 
 
-def test_a_short_list_is_answered_in_the_thread_that_asks(alone: Alone) -> None:
-    alone.partition.cached = SimpleNamespace(count=0, data=b"")
-    assert alone.service.answer_now(request_of(alone.peer, few()), 1000)
-    assert alone.peer.answers == [RecordListResponse(SESSION, 9, 3, ())]
-    assert alone.service.metrics.record_list_request.count == 1
+def headers(count: int = 5) -> RecordHeaderListRequest:
+    return RecordHeaderListRequest(SESSION, 9, 3, 0, count)
+
+
+def test_lists_are_answered_in_the_thread_that_asks(alone: Alone) -> None:
+    """And counted, each as what it is; those that are left are not."""
+    alone.partition.cached = 4
+    assert alone.at_once(few(), headers(), headers(), few(), headers()) == 4
+    assert alone.service.metrics.record_list_request.count == 2
+    assert alone.service.metrics.record_header_list_request.count == 2
+    assert alone.at_once(headers()) == 1
+    assert alone.service.metrics.record_header_list_request.count == 3
     assert alone.pool.line == []
     assert alone.service.hold(0.0), "it is idle again"
 
 
-@pytest.mark.parametrize(
-    ("room", "limit", "most"), [(100, 1 << 20, 100), (1 << 20, 200, 200), (1 << 20, 1 << 20, 32 << 10)]
-)
-def test_only_little_is_read_at_once(monkeypatch: pytest.MonkeyPatch, room: int, limit: int, most: int) -> None:
-    alone = Alone(monkeypatch, max_list_bytes=limit)
-    assert not alone.service.answer_now(request_of(alone.peer, few()), room)
-    assert alone.partition.asked == (0, 5, most, False)
-    assert not alone.service.answer_now(request_of(alone.peer, RecordHeaderListRequest(SESSION, 9, 3, 7, 100)), room)
-    assert alone.partition.asked == (7, 100, most, True)
-
-
-@pytest.mark.parametrize("message", [few(SESSION - 1), few(SESSION + 1), few(count=101), few(count=0)])
-def test_what_is_not_for_at_once(alone: Alone, message: RecordListRequest) -> None:
-    alone.partition.cached = SimpleNamespace(count=0, data=b"")
-    assert not alone.service.answer_now(request_of(alone.peer, message), 1000)
-    assert alone.peer.answers == []
-    assert alone.service.hold(0.0)
+@pytest.mark.parametrize("limit", [200, 1 << 20])
+def test_what_the_partition_is_asked_at_once(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
+    alone = Alone(monkeypatch, fence=SESSION + 2, max_list_bytes=limit)
+    assert not alone.at_once(few(), headers(), room=77)
+    asked = alone.partition.asked
+    assert (asked.session, asked.most, asked.room) == (SESSION + 2, limit, 77)
+    assert bytes(asked.received) == encode(few()) + encode(headers())
+    assert len(asked.table) == 2
 
 
 def test_nothing_is_answered_at_once_while_reading_is_switched_off(alone: Alone) -> None:
-    alone.partition.cached = SimpleNamespace(count=0, data=b"")
+    alone.partition.cached = 9
     alone.service.availability = Availability(False, True)
-    assert not alone.service.answer_now(request_of(alone.peer, few()), 1000)
+    assert not alone.at_once(few())
     alone.service.availability = Availability(True, False)
-    assert alone.service.answer_now(request_of(alone.peer, few()), 1000)
+    assert alone.at_once(few())
 
 
 def test_what_came_while_something_was_answered_at_once_gets_its_worker(alone: Alone) -> None:
-    alone.partition.cached = SimpleNamespace(count=0, data=b"")
+    alone.partition.cached = 9
 
     def another() -> None:
-        assert not alone.service.answer_now(request_of(alone.peer, few()), 1000), "one at a time"
+        assert not alone.at_once(few()), "one at a time"
         alone.submit()
         assert alone.pool.line == []
 
     alone.partition.meanwhile = another
-    assert alone.service.answer_now(request_of(alone.peer, few()), 1000)
+    assert alone.at_once(few())
     alone.partition.meanwhile = lambda: None
     assert alone.pool.line == [alone.service]
     assert not alone.service.hold(0.0)
@@ -540,7 +548,7 @@ def test_what_came_while_something_was_answered_at_once_gets_its_worker(alone: A
         alone.submit()
 
     alone.partition.meanwhile = held
-    assert alone.service.answer_now(request_of(alone.peer, few()), 1000)
+    assert alone.at_once(few())
     alone.partition.meanwhile = lambda: None
     assert alone.pool.line == [], "it is held"
     assert alone.service.hold(0.0)
@@ -553,7 +561,7 @@ def test_an_error_while_answering_at_once_leaves_it_to_a_worker(alone: Alone) ->
         raise ZeroDivisionError
 
     alone.partition.meanwhile = fails
-    assert not alone.service.answer_now(request_of(alone.peer, few()), 1000)
+    assert not alone.at_once(few())
     assert alone.peer.answers == []
     assert alone.service.hold(0.0)
 

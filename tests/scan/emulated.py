@@ -7,6 +7,7 @@ from the tables, and how they pass over records, is tried without a compiler.  V
 from __future__ import annotations
 
 import ctypes
+import os
 import traceback
 import zlib
 from collections.abc import Callable
@@ -60,6 +61,15 @@ def _store_be32(address: int, value: int) -> int:
     return write(address, 4, int.from_bytes((value & 0xFFFFFFFF).to_bytes(4), "little"))
 
 
+def _call_read(function: int, descriptor: int, pieces: int, offset: int, flags: int) -> int:
+    assert function == wire_compiled._READ
+    target = (ctypes.c_char * read(pieces + 8, 8)).from_address(read(pieces, 8))
+    try:
+        return os.preadv(descriptor, [target], offset, flags)
+    except OSError:
+        return -1
+
+
 def _call_crc(function: int, value: int, address: int, length: int) -> int:
     assert function == FUNCTION
     assert 0 <= value < 1 << 32
@@ -83,6 +93,7 @@ SCALARS: dict[str, Callable[..., int]] = {
     "remainder_of": lambda value, divisor: (value & WORD) % divisor,
     "multiply_words": lambda a, b: signed(multiply(a & WORD, b & WORD)),
     "call_crc": _call_crc,
+    "call_read": _call_read,
     "upper_word": lambda value: signed(value >> 64),
 }
 

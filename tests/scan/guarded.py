@@ -9,8 +9,11 @@ from __future__ import annotations
 import ctypes
 import mmap
 import random
+import struct
 import sys
+from array import array
 from collections.abc import Sequence
+from itertools import accumulate
 
 import numpy as np
 
@@ -19,6 +22,7 @@ from waltzctl.engine.scan.transcode import room_for
 from waltzctl.engine.scan.wire_code import Loops
 from waltzctl.engine.scan.wire_layout import (
     COLUMNS,
+    ENTRY,
     EXPECTED,
     FEED_FRAME,
     FEED_REQUEST_AT,
@@ -32,17 +36,27 @@ from waltzctl.engine.scan.wire_layout import (
     POSITION,
     ROWS,
     RUN_COLUMNS,
+    SCRATCH_START,
     SLOTS,
     VERSION,
+    OpenWord,
 )
 from waltzctl.engine.scan.wire_loops import INTERPRETED, new_state
+from waltzctl.engine.scan.wire_trials import files_in_memory
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.request_id import RequestId
-from waltzctl.formats.segment import Record
+from waltzctl.formats.segment import HEADER_SIZE, Record
 from waltzctl.formats.wire import client
 from waltzctl.formats.wire.frame import keep_alive
 from waltzctl.formats.wire.records import WireRecord, pack_records
-from waltzctl.formats.wire.storage import AppendRequest, MaxTransactionIdRequest, encode
+from waltzctl.formats.wire.storage import (
+    AppendRequest,
+    MaxTransactionIdRequest,
+    RecordHeaderListRequest,
+    RecordListRequest,
+    encode,
+    list_heads,
+)
 
 _PAGE = mmap.PAGESIZE
 _NO_ACCESS = 0
@@ -129,6 +143,56 @@ def _round(loops: Loops, rng: random.Random, memory: Sequence[Guarded]) -> None:
     loops.to_list(state, source.put(disk, high=high), out, brief=brief)
 
 
+def _list_round(loops: Loops, rng: random.Random, memory: Sequence[Guarded]) -> None:
+    """Requests, an index and records that may be right or anything, and bounds of any kind."""
+    source, tables, places, target, heads, scratch = memory
+    high = rng.random() < 0.5
+    made = [_record(rng, number) for number in range(rng.randrange(1, 5))]
+    disk = [Record.make(r.transaction_id, r.request_id, r.header, r.data).encode() for r in made]
+    begins = [*accumulate(map(len, disk), initial=HEADER_SIZE)]
+    kinds = (RecordListRequest, RecordHeaderListRequest, MaxTransactionIdRequest)
+    requests = [
+        encode(kind(7, 1, 3, *((rng.randrange(-1, 6), rng.randrange(-1, 5)) if kind is not kinds[2] else ())))
+        for kind in rng.choices(kinds, weights=(5, 5, 1), k=rng.randrange(6))
+    ]
+    raw = b"".join(requests)
+    table = tables.take(len(requests) * COLUMNS * 8, high=high).view(np.int64).reshape(len(requests), COLUMNS)
+    state = new_state()
+    state[FILLED], state[ROWS], state[LONGEST], state[MAGIC] = len(raw), len(requests), 100, 0x53
+    INTERPRETED.split(state, raw, table)
+    if table.size and rng.random() < 0.3:
+        table.reshape(-1)[rng.randrange(table.size)] = rng.choice([-1, 0, 33, 2**62, len(raw), rng.getrandbits(40)])
+    few, most, room = rng.choice([1, 4]), rng.choice([0, 300, 10_000]), rng.choice([0, 40, 400, 20_000])
+    words = dict.fromkeys(OpenWord, 0) | {
+        OpenWord.NEXT: len(made),
+        OpenWord.SHOWN: len(made) + rng.choice([0, 0, -1, 2]),
+        OpenWord.START: HEADER_SIZE,
+        OpenWord.END: begins[-1] + rng.choice([0, 0, 7, -7]),
+        OpenWord.SESSION: 7,
+        OpenWord.FEW: few,
+        OpenWord.MOST: most,
+        OpenWord.ROOM: room,
+    }
+    content = bytes(HEADER_SIZE) + _changed(rng, b"".join(disk))
+    index = bytes(HEADER_SIZE) + b"".join(struct.pack(">q", one) for one in begins[:-1])
+    if rng.random() < 0.3:
+        index = bytes(HEADER_SIZE) + _changed(rng, index[HEADER_SIZE:])
+    with files_in_memory(content, index) as files:
+        words[OpenWord.DATA], words[OpenWord.INDEX] = files
+        segment = places.put(array("q", words.values()).tobytes(), high=high).view(np.int64)
+        state = new_state()
+        state[FILLED], state[ROWS], state[LONGEST] = len(raw), len(requests), 1 << 20
+        loops.answer_lists(
+            state,
+            source.put(raw, high=high),
+            table,
+            segment,
+            heads.put(list_heads(), high=high),
+            scratch.take(SCRATCH_START + (few + 1) * ENTRY + most, high=high),
+            target.take(room, high=high),
+        )
+
+
 def _client_stream(rng: random.Random, version: int) -> bytes:
     parts = []
     for number in range(rng.randrange(5)):
@@ -197,6 +261,7 @@ def main(ways: str, seed: int, rounds: int) -> None:
         for _ in range(rounds):
             _round(loops, rng, memory)
             _client_round(loops, rng, memory)
+            _list_round(loops, rng, memory)
     print("nothing was touched")
 
 

@@ -16,7 +16,6 @@ from waltzctl.engine.scan import byte_source as sources
 from waltzctl.engine.scan.byte_source import (
     ByteSource,
     BytesSource,
-    CachedSource,
     FileSource,
     only_zeros,
     read_bytes,
@@ -123,9 +122,7 @@ def test_short_reads_are_gone_on_with(tmp_path: Path, monkeypatch: pytest.Monkey
     path = tmp_path / "x"
     path.write_bytes(bytes(range(50)))
     real = os.preadv
-    monkeypatch.setattr(
-        os, "preadv", lambda descriptor, buffers, offset, flags: real(descriptor, [buffers[0][:step]], offset, flags)
-    )
+    monkeypatch.setattr(os, "preadv", lambda descriptor, buffers, offset: real(descriptor, [buffers[0][:step]], offset))
     with FileSource(path) as source:
         assert source.size() == 50
         for offset, length in ((0, 50), (0, 60), (10, 7), (49, 5), (50, 1), (60, 4), (3, 0)):
@@ -164,31 +161,6 @@ def test_a_closed_file_is_given_back_to_the_system(tmp_path: Path, way: str) -> 
         os.fstat(descriptor)
 
 
-def test_what_is_in_memory_alone_is_asked_for_and_never_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It belongs to the file, which is read in the way that waits, with no flag that a file system might refuse."""
-    path = tmp_path / "x"
-    path.write_bytes(bytes(range(50)))
-    flags: list[int] = []
-    real = os.preadv
-
-    def read(descriptor: int, buffers: list[memoryview], offset: int, given: int) -> int:
-        flags.append(given)
-        return real(descriptor, buffers, offset)
-
-    monkeypatch.setattr(os, "preadv", read)
-    with FileSource(path) as file:
-        source = CachedSource(file)
-        assert (source.name, source.size()) == (str(path), 50)
-        for one in (source, file):
-            buffer = bytearray(8)
-            assert (one.read_into(45, memoryview(buffer)), bytes(buffer)) == (5, bytes([45, 46, 47, 48, 49, 0, 0, 0]))
-        source.close()
-        assert bytes(read_bytes(file, 3, 2)) == b"\3\4"
-    assert flags == [os.RWF_NOWAIT] * 2 + [0] * 3
-
-
 def test_a_file_that_cannot_be_examined_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"")
@@ -222,7 +194,7 @@ def test_an_error_behind_a_short_read_names_its_own_place(tmp_path: Path, monkey
     path = tmp_path / "x"
     path.write_bytes(bytes(50))
 
-    def read(_: int, buffers: list[memoryview], offset: int, flags: int) -> int:
+    def read(_: int, buffers: list[memoryview], offset: int) -> int:
         if offset >= 17:
             raise OSError(errno.EIO, "made up")
         return 5

@@ -25,6 +25,7 @@ from tests.scan.wire_support import WAYS, kept_object, loops_of, skip_unless_her
 from waltzctl.engine.scan import (
     client_loops,
     code_cache,
+    list_loops,
     lock_loops,
     object_code,
     wire_code,
@@ -44,10 +45,12 @@ from waltzctl.engine.scan.wire_layout import (
     NEEDED,
     POSITION,
     RECORDS,
+    ROW,
     ROWS,
     RUNS,
     TAKEN,
     GroupColumn,
+    ListStop,
     SplitStatus,
 )
 from waltzctl.engine.scan.wire_loops import INTERPRETED
@@ -257,9 +260,43 @@ _CONSTANTS = [
     "WIRE_OVERHEAD",
     "DISK_HEAD",
     "DISK_OVERHEAD",
-    "BRIEF",
 ]
 """Those of `wire_loops`."""
+_LIST_CONSTANTS = [
+    "ANSWERED_AT",
+    "BODY_LENGTH_AT",
+    "BRIEF",
+    "DATA_LENGTH_AT",
+    "DISK_HEAD",
+    "DISK_OVERHEAD",
+    "ENTRY",
+    "FRAME_SIZE",
+    "HEAD",
+    "HEADERS_TYPE",
+    "INDEX_HEADER",
+    "LIST_BODY",
+    "LIST_COUNT_AT",
+    "LIST_FIRST_AT",
+    "LIST_HEAD",
+    "OPEN_DATA",
+    "OPEN_END",
+    "OPEN_FEW",
+    "OPEN_FIRST",
+    "OPEN_FLAGS",
+    "OPEN_INDEX",
+    "OPEN_MOST",
+    "OPEN_NEXT",
+    "OPEN_ROOM",
+    "OPEN_SEGMENT",
+    "OPEN_SESSION",
+    "OPEN_SHOWN",
+    "OPEN_START",
+    "PREFIX_SIZE",
+    "RECORDS_TYPE",
+    "WIRE_OVERHEAD",
+    "WORD",
+]
+"""Those of `list_loops`."""
 _CLIENT_CONSTANTS = [
     "MAGIC_AT",
     "VERSION_AT",
@@ -316,6 +353,7 @@ def _right_answers() -> list[Any]:
     ("loops", "name"),
     [
         *(pytest.param(wire_loops, name, id=name) for name in _CONSTANTS),
+        *(pytest.param(list_loops, name, id=f"list {name}") for name in _LIST_CONSTANTS),
         *(pytest.param(client_loops, name, id=f"client {name}") for name in _CLIENT_CONSTANTS),
         *(pytest.param(lock_loops, name, id=f"lock {name}") for name in _LOCK_CONSTANTS),
     ],
@@ -366,6 +404,12 @@ class _WrongLoops:
         status = INTERPRETED.to_list(state, buffer, out, brief=brief)
         return self._spoilt("headers" if brief else "records", status, state, out)
 
+    def answer_lists(
+        self, state: Any, buffer: Any, table: Any, segment: Any, heads: Any, scratch: Any, out: Any
+    ) -> int:
+        status = INTERPRETED.answer_lists(state, buffer, table, segment, heads, scratch, out)
+        return self._spoilt("lists", status, state, np.frombuffer(out, np.uint8))
+
     def take_appends(self, state: Any, buffer: Any, runs: Any, places: Any, held: Any, locks: Any, out: Any) -> None:
         INTERPRETED.take_appends(state, buffer, runs, places, held, locks, out)
         told = [table[:, column : column + 1] for table in (runs, held) for column in range(table.shape[1])]
@@ -396,6 +440,7 @@ class _WrongLoops:
         *(("groups", TAKEN), *(("groups", None, place) for place in range(5))),
         *(("headers",), ("headers", FOUND), ("headers", None, 0)),
         *(("records",), ("records", BYTES), ("records", None, 0)),
+        *(("lists",), ("lists", ROW), ("lists", BYTES), ("lists", POSITION), ("lists", FILLED), ("lists", None, 0)),
         *(("appends", POSITION), ("appends", TAKEN), ("appends", BYTES), ("appends", RUNS), ("appends", LOCKS)),
         *(("appends", None, place) for place in range(9)),
         *(("numbers",), ("numbers", POSITION), ("numbers", TAKEN), ("numbers", None, 0), ("numbers", None, 1)),
@@ -417,7 +462,7 @@ class _Asked:
         self.noted: list[tuple[bytes, int, list[list[int]]]] = []
         self.encoded: list[tuple[bytes, list[list[int]]]] = []
         self.listed: list[tuple[bytes, bool]] = []
-        names = ("split", "encode", "list", "groups", "numbers", "admit", "settle")
+        names = ("split", "encode", "list", "answers", "groups", "numbers", "admit", "settle")
         self.said: dict[str, set[int]] = {name: set() for name in names}
         self.groups: set[tuple[bool, ...]] = set()
         self.judged: set[str] = set()
@@ -443,6 +488,13 @@ class _Asked:
         self.listed.append((bytes(buffer), brief))
         status = INTERPRETED.to_list(state, buffer, out, brief=brief)
         self.said["list"].add(status)
+        return status
+
+    def answer_lists(
+        self, state: Any, buffer: Any, table: Any, segment: Any, heads: Any, scratch: Any, out: Any
+    ) -> int:
+        status = INTERPRETED.answer_lists(state, buffer, table, segment, heads, scratch, out)
+        self.said["answers"].add(status)
         return status
 
     def take_appends(self, state: Any, buffer: Any, runs: Any, places: Any, held: Any, locks: Any, out: Any) -> None:
@@ -481,6 +533,7 @@ def test_the_trial_meets_every_answer(asked: _Asked) -> None:
         "split": {*SplitStatus},
         "encode": verdicts - {FrameVerdict.RECORD_CHECKSUM},
         "list": verdicts,
+        "answers": {*ListStop},
         "groups": verdicts - {FrameVerdict.RECORD_CHECKSUM, FrameVerdict.TOO_LONG},
         **{name: {FrameVerdict.DONE, FrameVerdict.MALFORMED} for name in ("numbers", "admit", "settle")},
     }
@@ -557,7 +610,8 @@ def test_frames_of_the_release(way: str, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_every_argument_of_a_compiled_loop_has_its_kind() -> None:
     """All are addresses but whether a list is to be brief; the first one is that of the state."""
     loops = (
-        *(wire_loops.split, wire_loops.encode, wire_loops.encode_groups, wire_loops.to_list),
+        *(wire_loops.split, wire_loops.encode, wire_loops.encode_groups),
+        *(list_loops.to_list, list_loops.answer_lists),
         *(client_loops.take_appends, client_loops.number_records),
         *(lock_loops.admit_appends, lock_loops.settle_appends),
     )

@@ -12,9 +12,24 @@ import pytest
 from tests.builders import build_directory, digest, make_records
 from waltzctl.engine.errors import PartitionQuarantinedError
 from waltzctl.engine.findings import Finding
+from waltzctl.engine.scan.frames import FrameSplitter
+from waltzctl.engine.scan.list_answers import ListAnswers, Requests
 from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
+from waltzctl.engine.storage.partition import Partition
+from waltzctl.engine.storage.partition_log import PartitionLog
+from waltzctl.engine.storage.wire_records import WireRecords
 from waltzctl.formats.control import Layout
 from waltzctl.formats.segment import HEADER_SIZE, Record, encode_records, index_name, segment_name
+from waltzctl.formats.wire.frame import FRAME_HEADER, Magic
+from waltzctl.formats.wire.storage import (
+    PREFIX,
+    RecordHeaderListRequest,
+    RecordHeaderListResponse,
+    RecordListRequest,
+    RecordListResponse,
+    decode,
+    encode,
+)
 
 LAYOUTS = pytest.mark.parametrize("layout", list(Layout))
 SMALL = StorageOptions(segment_size_threshold=1000, cached_segments=2)
@@ -95,3 +110,22 @@ def assert_quarantined_and_kept(path: Path, before: dict[str, str], *expected: s
                 write()
     after = digest(path)
     assert {name: after.get(name) for name in before} == before
+
+
+def listed_at_once(
+    log: Partition | PartitionLog, first: int, count: int, most: int = 10**6, *, headers: bool = False
+) -> WireRecords | None:
+    """The records of a list that is answered at once; None where it is not."""
+    kind = RecordHeaderListRequest if headers else RecordListRequest
+    received = encode(kind(1, 2, 3, first, count))
+    table = FrameSplitter(magic=Magic.STORAGE, max_body=100).split(received, 0, len(received), 0).table
+    answers = ListAnswers()
+    log.answer_lists(answers, Requests(received, table, 1, most, 10**6))
+    frame = answers.take()
+    if not answers.answered:
+        assert frame == b""
+        return None
+    body = decode(frame[FRAME_HEADER.size :])
+    assert isinstance(body, (RecordListResponse, RecordHeaderListResponse))
+    found = body.headers if isinstance(body, RecordHeaderListResponse) else body.records
+    return WireRecords(len(found), frame[FRAME_HEADER.size + PREFIX.size + 4 :])

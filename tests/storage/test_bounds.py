@@ -11,15 +11,13 @@ import pytest
 
 from tests.builders import build_directory, make_records, segment_header
 from tests.repair.trees import recording
-from tests.storage.support import LAYOUTS, SMALL, built, damage, data_path, index_path, opened, write_at
+from tests.storage.support import LAYOUTS, SMALL, built, damage, data_path, index_path, listed_at_once, opened, write_at
 from waltzctl.engine.errors import (
     CorruptRecordError,
-    DiskReadError,
     InvalidRequestError,
     NotAssignedError,
     PartitionQuarantinedError,
 )
-from waltzctl.engine.scan.byte_source import FileSource
 from waltzctl.engine.storage import partition_log, partition_recovery, segment_reader
 from waltzctl.engine.storage.creation import create_cluster
 from waltzctl.engine.storage.directory import StorageDirectory
@@ -205,7 +203,7 @@ def test_what_was_lost_where_nothing_is_left(tmp_path: Path, lost_below: int, lo
                 log.read(number)
         else:
             assert log.read(number) is None
-        assert log.read_wire_cached(number, 1, 100, headers=False) is None
+        assert listed_at_once(log, number, 1) is None
     log.close()
 
 
@@ -262,7 +260,7 @@ def test_room_for_whole_records_only(tmp_path: Path, room: int) -> None:
             wanted = min(max(1, room // records[0].size), 4 - first)
             assert storage.partition(0).read_wire(first, 9, room).count == wanted
             assert len(storage.partition(0).read_range(first, 9, room)) == wanted
-        assert storage.partition(0).read_wire_cached(-1, 1, 100, headers=False) is None
+        assert listed_at_once(storage.partition(0), -1, 1) is None
 
 
 # --- what stands behind a gap, what is not waited for, what is begun -----------------------------------------------
@@ -279,32 +277,7 @@ def test_a_list_goes_on_behind_a_gap_where_it_begins_there(tmp_path: Path) -> No
             assert [read(first, 100).count for first in (0, 15, 23, 25, 29, 30)] == [24, 9, 1, 5, 1, 0]
             with pytest.raises(CorruptRecordError):
                 read(24, 1)
-        assert partition.read_wire_cached(0, 5, 10**6, headers=False) is None
-
-
-@pytest.mark.parametrize("absent", [".seg", ".idx"])
-def test_in_memory_neither_file_is_waited_for(tmp_path: Path, absent: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    records = built(tmp_path, 5)
-    size = HEADER_SIZE + sum(one.size for one in records)
-    extent = whole_extent(0, tmp_path / "0", 0, 5, size)
-
-    class Cached:
-        """Of one of the two files nothing is in memory."""
-
-        def __init__(self, source: FileSource) -> None:
-            self.source = source
-
-        def read_into(self, offset: int, buffer: memoryview) -> int:
-            path = Path(os.readlink(f"/proc/self/fd/{self.source.fileno()}"))
-            if path.suffix == absent:
-                raise DiskReadError(path, offset, OSError("not in memory"))
-            return self.source.read_into(offset, buffer)
-
-    monkeypatch.setattr(segment_reader, "CachedSource", Cached)
-    reader = segment_reader.SegmentReader(extent, max_data_length=1 << 20, storage=tmp_path)
-    assert reader.read_list(extent, 0, 5, None, headers=False) is not None
-    with pytest.raises(DiskReadError, match="not in memory"):
-        reader.in_memory.read_list(extent, 0, 5, None, headers=False)
+        assert listed_at_once(partition, 0, 5) is None
 
 
 @pytest.mark.parametrize("absent", [data_path, index_path])

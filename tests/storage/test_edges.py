@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import uuid
-from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
 
@@ -77,47 +76,6 @@ def test_a_pair_of_which_none_is_in_force_can_be_reset(tmp_path: Path, layout: L
 def built_control(tmp_path: Path, layout: Layout) -> Path:
     built(tmp_path / "d", 3, layout=layout)
     return tmp_path / "d" / "waltz-storage.ctl"
-
-
-@pytest.mark.parametrize(
-    ("first", "count", "most", "found"),
-    [
-        (0, 5, 10**6, 5),
-        (4, 1, 10**6, 1),
-        (4, 2, 10**6, 1),
-        (0, 9, 10**6, 5),
-        (5, 1, 10**6, None),
-        (-1, 2, 10**6, None),
-        (0, 0, 10**6, None),
-        (0, 5, 60, None),
-        (0, 5, FIVE, 5),
-        (0, 5, FIVE - 1, None),
-        (0, 4, FIVE - 1, 4),
-    ],
-)
-def test_a_list_out_of_memory_is_all_that_was_asked_for_and_is_there(
-    disk_path: Path, first: int, count: int, most: int, found: int | None
-) -> None:
-    built(disk_path / "d", 5)
-    with opened(disk_path / "d") as storage:
-        partition = storage.partition(0)
-        partition.read_wire(0, 5)  # opens the segment
-        answer = partition.read_wire_cached(first, count, most, headers=False)
-        assert (None if answer is None else answer.count) == found
-        partition.close()
-        assert partition.read_wire_cached(0, 1, 10**6, headers=False) is None
-
-
-def test_whoever_wants_a_list_out_of_memory_waits_for_nobody(disk_path: Path) -> None:
-    built(disk_path / "d", 5)
-    with opened(disk_path / "d") as storage, ThreadPoolExecutor(1) as other:
-        partition = storage.partition(0)
-        partition.read_wire(0, 5)
-        with partition._log._lock:
-            answer = other.submit(partition.read_wire_cached, 0, 5, 10**6, headers=False)
-            done, _ = wait([answer], 10)
-        assert done
-        assert answer.result() is None
 
 
 @pytest.mark.parametrize(

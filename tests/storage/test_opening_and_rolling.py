@@ -23,6 +23,7 @@ from tests.storage.support import (
     damage,
     data_path,
     index_path,
+    listed_at_once,
     offset_of,
     opened,
     write_at,
@@ -692,12 +693,12 @@ def test_what_is_answered_out_of_memory(disk_path: Path, first: int, count: int,
     built(disk_path / "s", 25)
     with opened(disk_path / "s") as storage:
         partition = storage.partition(0)
-        assert partition.read_wire_cached(0, 1, 10**6, headers=False) is None, "no segment is open yet"
+        assert listed_at_once(partition, 0, 1) is None, "no segment is open yet"
         storage.partition(0)._log._readers._capacity = 9
         for number in (0, 10, 20):
             partition.read_wire(number, 1)
         for headers in (False, True):
-            answer = partition.read_wire_cached(first, count, room, headers=headers)
+            answer = listed_at_once(partition, first, count, room, headers=headers)
             assert (None if answer is None else answer.count) == found
             if answer is not None:
                 other = partition.read_wire_headers(first, count) if headers else partition.read_wire(first, count)
