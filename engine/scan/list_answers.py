@@ -81,8 +81,8 @@ class ListAnswers:
 
     def __init__(self, *, compiled: bool | None = None) -> None:
         self._loops = wire_code.chooser(compiled)
-        self._scratch = bytearray(SCRATCH_START + (FEW_RECORDS + 1) * ENTRY + FEW_BYTES)
-        self._out = bytearray(ROOM)
+        self._scratch = array("B", bytes(SCRATCH_START + (FEW_RECORDS + 1) * ENTRY + FEW_BYTES))
+        self._out = array("B", bytes(ROOM))
         self._state: State = new_state()
         self._requests: Requests
         self._words = array("q", bytes(8 * OPEN_WORDS))

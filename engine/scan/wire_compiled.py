@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from array import array
 from collections.abc import Mapping
 from typing import Any
 
@@ -75,6 +76,8 @@ def _pointer(memory: Any) -> Any:
     """What a pointer argument takes for the start of `memory`, which the caller keeps; NumPy's own way takes far longer."""
     if type(memory) is bytes:
         return memory
+    if type(memory) is array:
+        return memory.buffer_info()[0]
     try:
         return _Byte.from_buffer(memory)
     except (TypeError, ValueError):  # it may only be read, or is empty
