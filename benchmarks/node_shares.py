@@ -3,12 +3,12 @@
     WALTZ_CLASSPATH=... python benchmarks/node_shares.py [--cells PATTERN,...] [--rounds 3] [--seconds 2] [--directory DIR]
 
 The released client loads both nodes in turn (without TLS).  Each cell, as in ``node.py``, runs for so many seconds and then for
-three times as many: what client and node took of the processors in the second run beyond the first, divided by the requests in the
-second beyond the first.  So neither the start of a JVM nor the warm-up counts.  Printed are microseconds of a request: of the
-client, of the node, what no process used (of all processors), and the time between two requests, in which all of these find room.
+three times as many: what client and node took of the processors in the second run beyond the first, divided by the requests in
+the second beyond the first.  So neither the start of a JVM nor the warm-up counts.  Printed are microseconds of a request: of the
+client, of the node, what no process used of all processors, and the time between two requests, in which these find room.
 
-``at most`` is the rate at which the client's share alone would fill all processors, over the released node's rate: no node, however
-fast, has a better ratio with this client on this machine.
+``at most`` is the rate at which the client's share alone would fill all processors, over the released node's rate: no node,
+however fast, has a better ratio with this client on this machine.
 """
 
 from __future__ import annotations
