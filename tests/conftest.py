@@ -14,6 +14,7 @@ import tempfile
 import threading
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from _pytest.runner import runtestprotocol  # as pytest-rerunfailures takes it
@@ -132,6 +133,16 @@ def pytest_collection(session: pytest.Session) -> None:
     for path in modules[number * len(modules) // count : (number + 1) * len(modules) // count]:
         with contextlib.suppress(Exception, pytest.skip.Exception):  # which the collection meets again, and tells
             importlib.import_module(".".join(path.relative_to(root).with_suffix("").parts))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """Tests are handed out in portions (`tests.portions`) where groups stay together, as `make test` wants it."""
+    if config.getoption("dist") != "loadgroup":
+        return None
+    from tests.portions import Portions  # only where pytest-xdist is there
+
+    return Portions(config, log)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
