@@ -117,9 +117,19 @@ def pytest_configure(config: pytest.Config) -> None:
     _into_memory()
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection(session: pytest.Session) -> None:
-    """Let each of several processes begin with modules of its own.
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """Without the garbage collector: what is collected stays to the end, and to look at it took a sixth of the time."""
+    gc.disable()
+    try:
+        _begin_with_modules_of_its_own(session)
+        return (yield)
+    finally:
+        gc.enable()
+
+
+def _begin_with_modules_of_its_own(session: pytest.Session) -> None:
+    """Let each of several processes begin elsewhere.
 
     All of them collect all tests.  Where nothing is compiled yet, each would rewrite the assertions of every module at the same
     time as the others do; so each finds what the others have done already.
