@@ -44,11 +44,14 @@ from waltzctl.formats.control import CONTROL_FILE_NAME, Layout, decode_control
 from waltzctl.formats.journal_file import WriteTo
 from waltzctl.formats.segment import segment_name
 
-pytestmark = pytest.mark.turns(6)
-
 ONE_SEGMENT = StorageOptions()
 NUMBER = STRADDLING[Layout.RELEASED]
 OUTSIDE = "device/journal"
+
+
+def on(place: int) -> pytest.MarkDecorator:
+    """A case on each of six days.  The places are those with which all days take about as long, by the seconds of each case."""
+    return pytest.mark.turns(6, place=place)
 
 
 class JournalChecker(StorageChecker):
@@ -159,7 +162,8 @@ def test_a_journal_on_another_device(layout: Layout, tmp_path: Path, survive: Cr
     survive(f"commit journal, outside, {layout}", recording, OutsideChecker(ONE_SEGMENT, "s"))
 
 
-@EACH_DAY
+@on(3)
+@LAYOUTS
 def test_areas_become_full(layout: Layout, tmp_path: Path, survive: CrashTest) -> None:
     """Each area is begun several times; the work behind is done early, late, and too late for a pass."""
     path, truth = built(tmp_path / "s", layout, 3)
@@ -177,7 +181,8 @@ def test_areas_become_full(layout: Layout, tmp_path: Path, survive: CrashTest) -
     survive(f"commit journal, areas, {layout}", recording, JournalChecker(ONE_SEGMENT))
 
 
-@EACH_DAY
+@on(5)
+@LAYOUTS
 def test_areas_are_begun_anew(layout: Layout, tmp_path: Path, survive: CrashTest) -> None:
     """Two long entries fill an area, so that a torn one destroys an entry of the epoch before and leaves another one."""
     path, truth = built(tmp_path / "s", layout, 3)
@@ -189,7 +194,8 @@ def test_areas_are_begun_anew(layout: Layout, tmp_path: Path, survive: CrashTest
     survive(f"commit journal, begun anew, {layout}", recording, JournalChecker(ONE_SEGMENT))
 
 
-@EACH_DAY
+@on(2)
+@LAYOUTS
 def test_the_journal_is_left(layout: Layout, tmp_path: Path, survive: CrashTest) -> None:
     """What is journaled of a partition becomes untrue: it is cut, its log goes on in other segments, a session begins."""
     path, truth = built(tmp_path / "s", layout, 13, mark=4)
@@ -216,6 +222,7 @@ def test_the_journal_is_left(layout: Layout, tmp_path: Path, survive: CrashTest)
     survive(f"commit journal, left, {layout}", recording, JournalChecker(SMALL_SEGMENTS))
 
 
+@on(0)
 @LAYOUTS
 def test_a_checkpoint(layout: Layout, tmp_path: Path, survive: CrashTest) -> None:
     """A batch reaches transaction 1000 behind records that only the journal has."""
@@ -232,7 +239,8 @@ def test_a_checkpoint(layout: Layout, tmp_path: Path, survive: CrashTest) -> Non
     survive(f"commit journal, checkpoint, {layout}", recording, JournalChecker(ONE_SEGMENT))
 
 
-@EACH_DAY
+@on(2)
+@LAYOUTS
 def test_partitions_come_and_go(layout: Layout, tmp_path: Path, survive: CrashTest) -> None:
     """What left takes its records along; a partition that comes back empty gets nothing of the one before it."""
     path, truth = built(tmp_path / "s", layout, 3)
@@ -256,6 +264,7 @@ def test_partitions_come_and_go(layout: Layout, tmp_path: Path, survive: CrashTe
 EVERY_RECOVERY = Effort(Loss(torn_positions=1, random_states=0), None, Loss(torn_positions=1, random_states=1))
 
 
+@on(5)
 @pytest.mark.parametrize("effort", [pytest.param(EVERY_RECOVERY, id="power"), pytest.param(DEATHS, id="deaths")])
 def test_what_is_written_back_is_crashed_again(effort: Effort, tmp_path: Path, survive: CrashTest) -> None:
     """Every opening that puts such a directory right is crashed at each of its changes, after a power loss or a death."""
@@ -286,6 +295,7 @@ def journaled_operation(driver: Driver, rng: random.Random, numbers: list[int]) 
 DEFAULT_SEEDS, LONG_SEEDS = 1, 12
 
 
+@on(1)
 @LAYOUTS
 @pytest.mark.parametrize(
     "seed",
@@ -478,7 +488,7 @@ FAILURES: list[Failure] = [
 ]
 
 
-@pytest.mark.turns(3)
+@on(1)
 @pytest.mark.parametrize("failure", FAILURES)
 def test_a_disk_that_fails(failure: Failure, tmp_path: Path, survive: CrashTest) -> None:
     """A write or a sync fails, and then the power: what was acknowledged by then is there."""
