@@ -224,6 +224,7 @@ def steps_of_vaults(command: Callable[..., Any], tmp_path: Path, source: Path, f
     yield command("backup", "repair", vault, "--from", source), False, {"vault-repaired"}
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("form", ["json", "ndjson"])
 def test_what_every_command_prints_is_what_the_schemas_say(tmp_path: Path, form: str) -> None:
     seen = set()

@@ -47,6 +47,7 @@ sys.stdout.write("\\0" + json.dumps([status, sorted(sys.modules)]))
 """
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], *([manual_of(c).name, "--help"] for c in COMMANDS)])
 def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     done = subprocess.run(

@@ -166,7 +166,7 @@ class Server:
             forget_ours(self.path)
             os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = str(place / "hypothesis")
             arguments = ["-x", "-q", "-p", "no:cacheprovider", "--tb=line", "--hypothesis-seed=0"]
-            arguments += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
+            arguments += [*every_turn(self.path), "-W", "ignore::pytest.PytestAssertRewriteWarning"]
             arguments.append(f"--basetemp={place / 'tmp'}")
             files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
             code = int(pytest.main([*arguments, *files], plugins=[_Chosen(tests, result)]))

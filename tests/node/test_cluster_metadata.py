@@ -76,6 +76,7 @@ def test_nobody_there_is_an_error_that_names_the_place_and_the_reason() -> None:
     assert caught.value.status == "io-error"
 
 
+@pytest.mark.turns(5)
 @pytest.mark.parametrize("answers", [None, b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", bytes(4), b"\xff\xff\xff\xff"])
 def test_somebody_else_there_is_no_reason_to_hang(answers: bytes | None) -> None:
     with listening(answers=answers) as port, pytest.raises(PeerUnreachableError, match="no connection within"):

@@ -112,6 +112,7 @@ def unconnected() -> socket.socket:
     return made
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("spare", [True, False], ids=["spare", "no spare"])
 def test_without_descriptors_newcomers_are_refused_or_wait_and_everybody_else_is_served(

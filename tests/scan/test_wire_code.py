@@ -349,6 +349,7 @@ def _right_answers() -> list[Any]:
     return wire_trials.answers(INTERPRETED)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("loops", "name"),
     [
@@ -431,6 +432,7 @@ class _WrongLoops:
         return self._spoilt("settle", status, state, *arrays)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -273,6 +273,7 @@ def test_a_frame_that_was_not_agreed_on_ends_the_connection_before_its_body_is_t
     run(work())
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(("locks", "size"), [({}, 40), ({"write_locks": (5,)}, 64), ({"read_locks": (5,) * 9}, 128)])
 @pytest.mark.parametrize("what", ["requests", "bytes"])
 def test_appends_that_nobody_decides_hold_up_their_connection(

@@ -28,6 +28,7 @@ def as_row(node: Path, finding: Finding) -> dict[str, Any]:
     return {"node": str(node), **FINDING.keys(finding)}
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("size", SIZES)
 @corpus
 def test_findings_are_those_of_verify(storage: Path, size: str) -> None:
