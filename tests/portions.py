@@ -28,7 +28,8 @@ class Portions(LoadGroupScheduling):
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         work = self.assigned_work[node]
-        wanted = max(1, min(LARGEST, len(self.workqueue) // (ROUNDS * len(self.nodes))))
+        least = 1 if work else 2  # for a process begins a test when it knows the next one
+        wanted = max(least, min(LARGEST, len(self.workqueue) // (ROUNDS * len(self.nodes))))
         places: list[int] = []
         while self.workqueue and len(places) < wanted:
             scope, tests = next(iter(self.workqueue.items()))
@@ -48,6 +49,19 @@ class Portions(LoadGroupScheduling):
         if not work[scope]:
             del work[scope]
         self._reschedule(node)
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        """What a process that died had left goes to the others, but for the test in which it died: that has failed."""
+        work = self.assigned_work.pop(node)
+        if not work:
+            return None
+        tests = next(iter(work.values()))
+        died_in = next(iter(tests))
+        del tests[died_in]
+        self.workqueue.update({name: left for name, left in work.items() if left})
+        for other in self.assigned_work:
+            self._reschedule(other)
+        return died_in
 
     def _pending_of(self, workload: dict[str, dict[str, bool]]) -> int:
         return sum(map(len, workload.values()))
