@@ -6,6 +6,9 @@ line: it judges, encodes and writes what waits in all of them, over one table wh
 (`engine.node.shared_commit`), then flushes all their files at the same time (`engine.durable.flusher`), or a journal for all of
 them (`engine.storage.commit_journal`), then answers.  Meanwhile the line grows for the next pass.
 
+Whoever was answered comes again soon, where it keeps one request in flight.  So a pass that is about to take the line waits for
+the partitions that came a moment ago, for a fraction of what a flush takes; where nobody comes it is tried more seldom.
+
 Another pass begins beside the first one where the disk takes its time: while one waits for it, the other one works.  When both
 have been waiting for long, the disk of the partitions in them is slow or hangs; then partitions are executed by threads of their
 own, as those are whose requests are long or are no appends, so that nobody waits for another partition's disk.
@@ -37,6 +40,15 @@ Before that it is better to wait for it, as what comes meanwhile shares the next
 """
 _PATIENCE = 0.05
 """Seconds after which a pass counts as one that waits for a slow disk."""
+COMPANY_SECONDS = 0.0003
+"""Seconds that a pass waits, at most, for partitions that came a moment ago."""
+MOMENT = 0.005
+"""Seconds for which a partition counts as one that comes again soon."""
+MOST_COMPANY = 32
+"""Partitions for which it is worth to wait; beyond them one more makes no difference."""
+IN_VAIN = 2
+"""Waits in a row in which nobody came, after which only every `RETRIED` pass waits."""
+RETRIED = 16
 
 
 class PassMember(Protocol):
@@ -79,10 +91,11 @@ class CommitPasses:
         shared: SharedCommits,
         journal: CommitJournal | None = None,
         at_a_time: int = AT_A_TIME,
+        company_seconds: float = COMPANY_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`shared`: who commits what several partitions have in one go.  `journal`: what makes a pass durable where it can,
-        instead of the segments.
+        instead of the segments.  `company_seconds`: how long a pass waits for partitions that came a moment ago.
         """
         self._pool, self._flusher, self._shared, self._journal, self._clock = pool, flusher, shared, journal, clock
         self._lock = threading.Lock()
@@ -90,11 +103,22 @@ class CommitPasses:
         self._resting = [_Pass(self) for _ in range(at_a_time)]
         self._begun: dict[Job, float] = {}  # when each that is under way took its line
         self._look_due = False
+        self._company_seconds = company_seconds
+        self._company = threading.Condition(self._lock)
+        self._awaited = 0  # partitions in the line for which a pass waits
+        self._came: dict[PassMember, float] = {}  # when each came last, as long as that is a moment ago
+        self._taken: set[PassMember] = set()  # those in a pass: they cannot come
+        self._in_vain = 0
 
     def schedule(self, *members: PassMember) -> None:
         """Have partitions take part in the next pass.  The caller sees to it that none stands in line already."""
+        now = self._clock()
         with self._lock:
             self._line += members
+            self._came.update(dict.fromkeys(members, now))
+            if self._awaited and len(self._line) >= self._awaited:
+                self._awaited = 0
+                self._company.notify()
             jobs = self._due()
             look = bool(self._line) and not jobs and not self._look_due
             self._look_due = self._look_due or look
@@ -182,10 +206,21 @@ class CommitPasses:
             return [None] * len(appends)
         return self._flusher.flush([append.file for append in appends])
 
+    @property
+    def expects_company(self) -> bool:
+        """Whether several partitions came a moment ago: what comes now will not be alone for long."""
+        return len(self._came) > 1
+
     def next_line(self, by: _Pass) -> list[PassMember]:
         """What a pass is to take; nothing: it rests."""
         with self._lock:
-            line, self._line = self._line, []
+            self._taken.difference_update(by.members)
+            line: list[PassMember] = []
+            if self._line and not self._awaited:  # otherwise another pass is about to take it
+                self._wait_for_company()
+                line, self._line = self._line, []
+            by.members = line
+            self._taken.update(line)
             if line:
                 self._begun[by] = self._clock()
             else:
@@ -193,12 +228,31 @@ class CommitPasses:
                 self._resting.append(by)
             return line
 
+    def _wait_for_company(self) -> None:
+        """Wait for partitions that came a moment ago and are in no pass.  The lock is held, but not meanwhile."""
+        before = len(self._line)
+        if before >= MOST_COMPANY:
+            return
+        since = self._clock() - MOMENT
+        self._came = {member: at for member, at in self._came.items() if at > since}
+        awaited = min(MOST_COMPANY, sum(member not in self._taken for member in self._came))
+        if before >= awaited:
+            return
+        if self._in_vain >= IN_VAIN and (self._in_vain - IN_VAIN + 1) % RETRIED:
+            self._in_vain += 1
+            return
+        self._awaited = awaited
+        self._company.wait(self._company_seconds)
+        self._awaited = 0
+        self._in_vain = self._in_vain + 1 if len(self._line) <= before else 0
+
 
 class _Pass:
     """A pass as a job: taken by a thread of the pool, and left when the line is empty."""
 
     def __init__(self, passes: CommitPasses) -> None:
         self._passes = passes
+        self.members: list[PassMember] = []
 
     def run(self) -> bool:
         """For the pool."""

@@ -164,10 +164,12 @@ class PartitionService:
     def _schedule(self, first: Item) -> None:
         """Have what is queued executed, `first` at first: by the next pass, or by a thread of its own.
 
-        While nothing else is under way there is nobody to share a pass with, and without one it is done sooner.
+        While nothing else is under way, and was not a moment ago, there is nobody to share a pass with, and without one it is
+        done sooner.
         """
-        if self._passes is not None and not self._pool.at_rest and self._fits_pass(first):
-            self._passes.schedule(self)
+        passes = self._passes
+        if passes is not None and (passes.expects_company or not self._pool.at_rest) and self._fits_pass(first):
+            passes.schedule(self)
         else:
             self._pool.schedule(self)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,10 +12,19 @@ from typing import Any, cast
 
 import pytest
 
+from tests.node.service_support import PATIENCE
 from waltzctl.engine.durable.flusher import Flusher
 from waltzctl.engine.errors import SyncFailedError
 from waltzctl.engine.net.executor import Executor
-from waltzctl.engine.node.commit_passes import CommitPasses, PassMember
+from waltzctl.engine.node.commit_passes import (
+    IN_VAIN,
+    MOMENT,
+    MOST_COMPANY,
+    RETRIED,
+    CommitPasses,
+    PassMember,
+    _Pass,
+)
 from waltzctl.engine.node.shared_commit import SharedCommits
 from waltzctl.engine.scan.transcode import AppendEncoder
 
@@ -94,7 +105,7 @@ class Flushes:
 class Passes:
     """Passes and everything around them."""
 
-    def __init__(self, at_a_time: int = 1) -> None:
+    def __init__(self, at_a_time: int = 1, company_seconds: float = 0.0) -> None:
         self.done: list[str] = []
         self.pool, self.flushes, self.now = Pool(), Flushes(self.done), 100.0
         self.passes = CommitPasses(
@@ -102,8 +113,25 @@ class Passes:
             cast("Flusher", self.flushes),
             shared=SharedCommits(AppendEncoder(max_data_length=1000), logging.getLogger("test")),
             at_a_time=at_a_time,
+            company_seconds=company_seconds,
             clock=lambda: self.now,
         )
+        self.waits: list[int] = []
+        self.comes: Callable[[], object] = lambda: None
+        wait = self.passes._company.wait
+
+        def noted(seconds: float) -> bool:
+            """Who comes meanwhile comes at once; the clock does not move."""
+            self.waits.append(self.passes._awaited)
+            lock = self.passes._lock
+            lock.release()
+            try:
+                self.comes()
+            finally:
+                lock.acquire()
+            return not self.passes._awaited or wait(0.0)
+
+        self.passes._company.wait = noted  # type: ignore[method-assign]
 
     def schedule(self, name: str, **given: Any) -> Partition:
         member = Partition(name, self.done, **given)
@@ -323,3 +351,155 @@ def test_a_pass_that_goes_on_is_not_taken_for_one_that_hangs() -> None:
     one.pool.run()
     assert one.pool.line == []
     assert [step for step in one.done if step.startswith("sync")] == ["sync a", "sync b", "sync c"]
+
+
+# ---- company -------------------------------------------------------------------------------------------------------------
+
+
+def syncs(one: Passes) -> list[str]:
+    """Who shared a flush since the last time."""
+    found = [said.removeprefix("sync ") for said in one.done if said.startswith("sync")]
+    one.done.clear()
+    return found
+
+
+def members(one: Passes, names: str) -> list[Partition]:
+    return [Partition(name, one.done) for name in names]
+
+
+def come(one: Passes, *parts: Partition) -> None:
+    for part in parts:
+        one.passes.schedule(cast("PassMember", part))
+
+
+def test_a_pass_waits_for_those_who_came_a_moment_ago() -> None:
+    """Until all of them are there; somebody new is no reason to wait, and one that is alone waits for nobody."""
+    one = Passes()
+    a, b, c = members(one, "abc")
+    come(one, a)
+    assert not one.passes.expects_company
+    one.pool.run()
+    assert (syncs(one), one.waits) == (["a"], [])
+    come(one, b, c)
+    assert one.passes.expects_company
+    one.comes = lambda: come(one, a)
+    one.pool.run()
+    assert (syncs(one), one.waits) == (["b c a"], [3])
+    assert one.passes._awaited == 0
+
+
+@pytest.mark.parametrize(("later", "waits"), [(MOMENT - 0.0001, [2]), (MOMENT + 0.0001, [])])
+def test_a_moment_is_over_after_a_while(later: float, waits: list[int]) -> None:
+    one = Passes()
+    a, b = members(one, "ab")
+    come(one, a)
+    one.pool.run()
+    one.now += later
+    come(one, b)
+    one.pool.run()
+    assert one.waits == waits
+    assert one.passes.expects_company == bool(waits)
+
+
+@pytest.mark.parametrize(("there", "waits"), [(MOST_COMPANY - 1, [MOST_COMPANY]), (MOST_COMPANY, [])])
+def test_many_wait_for_nobody(there: int, waits: list[int]) -> None:
+    one = Passes()
+    parts = [Partition(str(number), one.done) for number in range(there + 5)]
+    come(one, *parts)
+    one.pool.run()
+    assert one.waits == []
+    come(one, *parts[:there])
+    one.pool.run()
+    assert one.waits == waits
+
+
+def test_those_in_another_pass_are_not_waited_for() -> None:
+    one = Passes(at_a_time=2)
+    a, b = members(one, "ab")
+    come(one, a)
+    first = one.pool.line.pop()
+    one.passes.next_line(first)  # it is under way with a
+    one.now += 0.003
+    come(one, b)
+    second = one.pool.line.pop()
+    assert (one.passes.next_line(second), one.waits) == ([b], [])
+    one.passes.next_line(first)  # a is answered
+    come(one, a)
+    one.pool.line.clear()
+    assert one.passes.next_line(first) == [a]
+    assert one.waits == [], "b is in the other pass"
+    one.passes.next_line(second)
+    one.passes.next_line(first)
+    come(one, a)
+    assert one.passes.next_line(first) == [a]
+    assert one.waits == [2], "b is in none any more"
+
+
+def test_a_line_for_which_a_pass_waits_is_that_pass_s() -> None:
+    one = Passes(at_a_time=2)
+    a, b = members(one, "ab")
+    come(one, a, b)
+    one.pool.run()
+    syncs(one)
+    come(one, a)
+    first = one.pool.line.pop()
+    taken: list[object] = []
+    one.comes = lambda: taken.append(one.passes.next_line(_Pass(one.passes)))
+    one.passes._begun[first] = one.now
+    one.passes._begun = OrderedBegun(one.passes._begun)
+    assert one.passes.next_line(first) == [a]
+    assert taken == [[]], "the other one finds nothing to take"
+
+
+class OrderedBegun(dict[Any, float]):
+    """Passes that are under way; one that nobody began may end as well."""
+
+    def __delitem__(self, key: Any) -> None:
+        self.pop(key, None)
+
+
+def test_where_nobody_comes_it_is_tried_more_seldom() -> None:
+    """Until somebody does."""
+    one = Passes()
+    a, b = members(one, "ab")
+    tried = []
+    for _ in range(IN_VAIN + 3 * RETRIED):
+        come(one, b)
+        one.passes._came[cast("PassMember", a)] = one.now
+        one.waits.clear()
+        one.pool.run()
+        tried.append(bool(one.waits))
+    after = [*([False] * (RETRIED - 1)), True]
+    assert tried == [*([True] * IN_VAIN), *after, *after, *after]
+    one.passes._in_vain = 0
+    for comes in (True, False, True):
+        come(one, b)
+        one.passes._came[cast("PassMember", a)] = one.now
+        one.comes = (lambda: come(one, a)) if comes else lambda: None
+        one.waits.clear()
+        one.pool.run()
+        assert one.waits == [2]
+        assert one.passes._in_vain == (0 if comes else 1)
+
+
+def test_a_wait_ends_when_all_are_there_or_its_time_is_over() -> None:
+    """With a real clock and real threads."""
+    one = Passes(company_seconds=1000.0)
+    del one.passes._company.wait  # the condition's own again
+    a, b = members(one, "ab")
+    come(one, a, b)
+    one.pool.run()
+    syncs(one)
+    come(one, a)
+    waiting = threading.Thread(target=one.pool.run, daemon=True)
+    waiting.start()
+    while not one.passes._awaited:
+        time.sleep(0.001)
+    assert one.done == []
+    come(one, b)
+    waiting.join(PATIENCE / 6)
+    assert syncs(one) == ["a b"]
+    one.passes._company_seconds = 0.01
+    come(one, a)
+    one.pool.run()
+    assert syncs(one) == ["a"]

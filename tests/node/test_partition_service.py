@@ -93,7 +93,7 @@ class Pool:
 
     def __init__(self) -> None:
         self.line: list[Any] = []
-        self.others_wait = self.at_rest = False
+        self.others_wait = self.at_rest = self.expects_company = False
 
     def schedule(self, job: Any) -> None:
         assert job not in self.line, "it stands in line already"

@@ -334,16 +334,20 @@ def test_appends_of_several_partitions_are_scheduled_by_one_call_and_not_before(
     assert [one.lines for one in several.both] == [(0, 0)] * 2
 
 
-@pytest.mark.parametrize(("at_rest", "lines"), [(True, (0, 1)), (False, (1, 0))])
+@pytest.mark.parametrize(
+    ("at_rest", "company", "lines"),
+    [(True, False, (0, 1)), (True, True, (1, 0)), (False, False, (1, 0)), (False, True, (1, 0))],
+)
 def test_a_single_one_is_executed_as_if_it_had_come_alone(
-    several: Several, at_rest: bool, lines: tuple[int, int]
+    several: Several, at_rest: bool, company: bool, lines: tuple[int, int]
 ) -> None:
+    """Where others came a moment ago it is not alone for long."""
     only = several.both[0]
-    only.pool.at_rest = at_rest
+    only.pool.at_rest, only.passes.expects_company = at_rest, company
     several.append(0, 0)
     several.start()
     assert only.lines == lines
-    if at_rest:
+    if lines == (0, 1):
         only.work()
     else:
         several.execute()
