@@ -6,6 +6,7 @@ Both append to an empty partition and truncate it again after each cell, and bot
 from __future__ import annotations
 
 import asyncio
+import fnmatch
 import itertools
 import re
 import ssl
@@ -46,6 +47,12 @@ class Cell:
 
     def __str__(self) -> str:
         return f"{self.operation} {self.partitions}x{self.records}x{self.data}x{self.in_flight}"
+
+
+def like(cells: Iterable[Cell], patterns: str) -> list[Cell]:
+    """Those of the cells that are like one of the patterns, which stand between commas."""
+    wanted = [pattern.strip() for pattern in patterns.split(",")]
+    return [cell for cell in cells if any(fnmatch.fnmatch(str(cell), pattern) for pattern in wanted)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import fnmatch
 import json
 import os
 import platform
@@ -278,8 +277,7 @@ def say(text: str) -> None:
 def chosen(arguments: argparse.Namespace) -> list[Cell]:
     cells = QUICK if arguments.quick else ALL
     if arguments.cells:
-        patterns = [pattern.strip() for pattern in arguments.cells.split(",")]
-        cells = tuple(cell for cell in ALL if any(fnmatch.fnmatch(str(cell), pattern) for pattern in patterns))
+        cells = tuple(loads.like(ALL, arguments.cells))
     if not cells:
         raise SystemExit(f"no cell is like {arguments.cells}; they are {', '.join(map(str, ALL[:3]))} ...")
     return list(cells)

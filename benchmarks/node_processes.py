@@ -10,7 +10,6 @@ most that dealing the partitions out among processes can bring, for then nothing
 from __future__ import annotations
 
 import argparse
-import fnmatch
 import statistics
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -40,7 +39,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--directory", type=Path)
     options = parser.parse_args()
-    chosen = [cell for cell in CELLS if any(fnmatch.fnmatch(str(cell), one) for one in options.cells.split(","))]
+    chosen = loads.like(CELLS, options.cells)
     with workplace(options.directory, 4 << 30) as place, ThreadPoolExecutor(2) as pool:
         nodes: list[RunningNode] = []
         try:

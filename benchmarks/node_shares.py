@@ -14,39 +14,49 @@ however fast, has a better ratio with this client on this machine.
 from __future__ import annotations
 
 import argparse
-import fnmatch
 import os
 import resource
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import loads
 from generated import workplace
 from loads import WARM_SECONDS, Cell
-from running_nodes import PARTITIONS, RunningNode, start_ours, start_released
+from node import FILL_MEGABYTES, alternating, running
+from running_nodes import PARTITIONS, RunningNode
 
 CELLS = [Cell("append", partitions, 1, 100, flight) for partitions in (1, 4, 16, PARTITIONS) for flight in (1, 10)]
 CELLS += [
     Cell("read", partitions, records, 100, flight) for partitions in (1, 4) for records in (1, 10) for flight in (1, 10)
 ]
-MEGABYTES = 64
 PROCESSORS = len(os.sched_getaffinity(0))
+HEADS = (
+    ("node", 10),
+    ("client", 9),
+    ("node", 8),
+    ("unused", 8),
+    ("between", 9),
+    ("rate", 10),
+    ("times", 7),
+    ("at most", 9),
+)
+"""Heads of the table behind the cell, and their widths."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Seconds of the processors of client and node, and what came of it."""
+    """Seconds of the processors of client and node, and the requests that came of it."""
 
     client: float
     node: float
     requests: float
-    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Microseconds of a request: of client and node, and between two requests; and requests a second."""
+    """Microseconds of a request: of client and node, and between two requests."""
 
     client: float
     node: float
@@ -72,29 +82,38 @@ def _spent(node: RunningNode, cell: Cell, seconds: float, place: Path) -> Spent:
     client, of_node = _of_clients(), sum(node.threads().values())
     figures = loads.released_client(node, [cell], seconds=seconds, seed=1, place=place)[cell]
     requests = figures.rate / cell.records * (seconds + WARM_SECONDS)
-    return Spent(
-        _of_clients() - client,
-        sum(node.threads().values()) - of_node,
-        requests,
-        requests / (figures.rate / cell.records),
-    )
+    return Spent(_of_clients() - client, sum(node.threads().values()) - of_node, requests)
 
 
 def shares(node: RunningNode, cell: Cell, seconds: float, place: Path) -> Shares:
     """What a request takes."""
     short, long = (_spent(node, cell, each, place) for each in (seconds, 3 * seconds))
-    requests = long.requests - short.requests
-    return Shares(
-        1e6 * (long.client - short.client) / requests,
-        1e6 * (long.node - short.node) / requests,
-        1e6 * (long.seconds - short.seconds) / requests,
-    )
+    each = 1e6 / (long.requests - short.requests)
+    return Shares(each * (long.client - short.client), each * (long.node - short.node), each * 2 * seconds)
 
 
-def median(found: list[Shares]) -> Shares:
+def median(found: Sequence[Shares]) -> Shares:
     """Column by column."""
     columns = zip(*((one.client, one.node, one.between) for one in found), strict=True)
     return Shares(*map(statistics.median, columns))
+
+
+def measure(nodes: Sequence[RunningNode], cell: Cell, options: argparse.Namespace, place: Path) -> list[Shares]:
+    """Medians of the rounds, of each node."""
+    found: dict[str, list[Shares]] = {node.name: [] for node in nodes}
+    for turn in range(options.rounds):
+        for node in alternating(nodes, turn):
+            found[node.name].append(shares(node, cell, options.seconds, place))
+    return [median(found[node.name]) for node in nodes]
+
+
+def print_rows(cell: Cell, ours: Shares, released: Shares) -> None:
+    """One line for each node."""
+    most = 1e6 * PROCESSORS / min(ours.client, released.client) / released.rate
+    ratios = f"{ours.rate / released.rate:>7.2f}{most:>9.2f}"
+    for label, name, one, ends in ((str(cell), "ours", ours, ratios), ("", "released", released, "")):
+        times = f"{one.client:>9.1f}{one.node:>8.1f}{one.unused:>8.1f}{one.between:>9.1f}{one.rate:>10,.0f}"
+        print(f"{label:22}{name:>10}{times}{ends}", flush=True)
 
 
 def main() -> None:
@@ -104,44 +123,24 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--directory", type=Path)
+    parser.set_defaults(flush_delay_ms=0.0, journal=False)
     options = parser.parse_args()
-    chosen = [cell for cell in CELLS if any(fnmatch.fnmatch(str(cell), one) for one in options.cells.split(","))]
-    with workplace(options.directory, 4 << 30) as place:
-        nodes: list[RunningNode] = []
-        try:
-            for name, start in (("ours", start_ours), ("released", start_released)):
-                (place / name).mkdir()
-                nodes.append(start(place / name, tls=False))
-                loads.assign(nodes[-1])
-            print(f"{PROCESSORS} processors, released client, no TLS; microseconds of a request")
-            heads = ("node", "client", "node", "unused", "between", "rate", "times", "at most")
-            widths = (10, 9, 8, 8, 9, 10, 7, 9)
-            print(f"{'cell':22}" + "".join(f"{head:>{width}}" for head, width in zip(heads, widths, strict=True)))
-            for operation in ("append", "read"):
-                cells = [cell for cell in chosen if cell.operation == operation]
-                if operation == "read" and cells:
-                    for node in nodes:
-                        loads.fill(node, partitions=max(c.partitions for c in cells), data=100, megabytes=MEGABYTES)
-                for cell in cells:
-                    found: dict[str, list[Shares]] = {node.name: [] for node in nodes}
-                    for turn in range(options.rounds):
-                        for node in nodes if turn % 2 == 0 else nodes[::-1]:
-                            found[node.name].append(shares(node, cell, options.seconds, place))
-                    ours, released = (median(found[node.name]) for node in nodes)
-                    most = 1e6 * PROCESSORS / min(ours.client, released.client) / released.rate
-                    for one, told, ends in (
-                        (ours, "ours", f"{ours.rate / released.rate:>7.2f}{most:>9.2f}"),
-                        (released, "released", ""),
-                    ):
-                        label = str(cell) if one is ours else ""
-                        print(
-                            f"{label:22}{told:>10}{one.client:>9.1f}{one.node:>8.1f}{one.unused:>8.1f}"
-                            f"{one.between:>9.1f}{one.rate:>10,.0f}{ends}",
-                            flush=True,
-                        )
-        finally:
-            for node in nodes:
-                node.stop()
+    chosen = loads.like(CELLS, options.cells)
+    with (
+        workplace(options.directory, 4 << 30) as place,
+        running(place, options, tls=False, only_ours=False) as nodes,
+    ):
+        print(f"{PROCESSORS} processors, released client, no TLS; microseconds of a request")
+        print(f"{'cell':22}" + "".join(f"{head:>{width}}" for head, width in HEADS))
+        for operation in ("append", "read"):
+            cells = [cell for cell in chosen if cell.operation == operation]
+            if operation == "read" and cells:
+                for node in nodes:
+                    loads.fill(
+                        node, partitions=max(cell.partitions for cell in cells), data=100, megabytes=FILL_MEGABYTES
+                    )
+            for cell in cells:
+                print_rows(cell, *measure(nodes, cell, options, place))
 
 
 if __name__ == "__main__":

@@ -326,9 +326,9 @@ def _answer_lists(loops: Loops, told: list[Any]) -> None:
         OpenWord.ROOM: 60_000,
     }
     good: list[StorageMessage] = [
-        kind(session, number, 3, first, count)
+        kind(7, number, 3, first, count)
         for number, (first, count) in enumerate(((2, 1), (2, 12), (8, 3), (17, 1), (18, 2), (19, 1), (16, 4)))
-        for session, kind in ((7, RecordListRequest), (7, RecordHeaderListRequest))
+        for kind in (RecordListRequest, RecordHeaderListRequest)
     ]
     others: list[StorageMessage] = [
         *(RecordListRequest(7, 1, 3, first, count) for first, count in ((1, 1), (20, 1), (3, 0), (3, -1), (3, 13))),

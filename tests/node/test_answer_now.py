@@ -10,16 +10,15 @@ from pathlib import Path
 import pytest
 
 from tests.node.service_support import Peer, Served, appended, created, serving
+from tests.scan.wire_support import table_of
 from tests.storage.support import damage, data_path
 from waltzctl.engine.node.partition_service import PartitionService
 from waltzctl.engine.node.permissions import closed
 from waltzctl.engine.scan import wire_code
-from waltzctl.engine.scan.frames import FrameSplitter
 from waltzctl.engine.scan.list_answers import ListAnswers
 from waltzctl.engine.scan.wire_loops import INTERPRETED
 from waltzctl.engine.storage.directory import StorageOptions
 from waltzctl.formats.segment import HEADER_SIZE, RECORD_OVERHEAD
-from waltzctl.formats.wire.frame import Magic
 from waltzctl.formats.wire.storage import (
     FailureResponse,
     MaxTransactionIdRequest,
@@ -62,8 +61,7 @@ def at_once(served: Served, *messages: StorageMessage, room: int = ROOM) -> list
     """The answers, as many as are given at once; None if none is."""
     answers = ListAnswers()
     received = b"".join(map(encode, messages))
-    table = FrameSplitter(magic=Magic.STORAGE, max_body=1 << 20).split(received, 0, len(received), 0).table
-    count = service(served).answer_now(answers, received, table, room)
+    count = service(served).answer_now(answers, received, table_of(received), room)
     peer = Peer()
     peer.post(answers.take() if count else b"", count, 0)
     return peer.answers or None

@@ -15,6 +15,7 @@ import pytest
 from tests.builders import KEY
 from tests.node.serving import SESSION, appends
 from tests.node.unplugged import Peer
+from tests.scan.wire_support import table_of
 from waltzctl.engine.errors import MismatchError
 from waltzctl.engine.net.connection import OVERHEAD
 from waltzctl.engine.node import data_port
@@ -812,10 +813,6 @@ def test_long_lists_are_written_at_once_so_that_they_count(hosted: Hosted, size:
     assert sent == [True] * written
     peer.connection.send()
     assert numbers(peer, size) == [1]
-
-
-def table_of(frames: bytes) -> Any:
-    return FrameSplitter(magic=Magic.STORAGE, max_body=1 << 20).split(frames, 0, len(frames), 0).table
 
 
 @pytest.mark.parametrize("length", [4096, 4097])

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.node.service_support import CONCURRENT, LOG, PATIENCE, STORAGE, Peer, appended, request_of, run_of
+from tests.scan.wire_support import table_of
 from waltzctl.engine.errors import CorruptRecordError, DiskFullError, DiskWriteError, SyncFailedError, WaltzError
 from waltzctl.engine.node import partition_outage, partition_service
 from waltzctl.engine.node.node_metrics import NodePartitionMetrics
@@ -20,11 +21,9 @@ from waltzctl.engine.node.node_settings import ServiceOptions
 from waltzctl.engine.node.partition_service import Admission, PartitionService
 from waltzctl.engine.node.permissions import RequiredAccess, closed, not_loaded
 from waltzctl.engine.node.requests import Request
-from waltzctl.engine.scan.frames import FrameSplitter
 from waltzctl.engine.scan.list_answers import Requests
 from waltzctl.engine.scan.transcode import AppendEncoder
 from waltzctl.engine.storage.availability_marks import Availability
-from waltzctl.formats.wire.frame import Magic
 from waltzctl.formats.wire.storage import (
     FailureResponse,
     MaxTransactionIdRequest,
@@ -172,9 +171,8 @@ class Alone:
     def at_once(self, *messages: StorageMessage, room: int = 1000) -> int:
         """How many lists are answered at once."""
         received = b"".join(map(encode, messages))
-        table = FrameSplitter(magic=Magic.STORAGE, max_body=1 << 20).split(received, 0, len(received), 0).table
         answers: Any = SimpleNamespace(answered=0)
-        return self.service.answer_now(answers, received, table, room)
+        return self.service.answer_now(answers, received, table_of(received), room)
 
     def codes(self) -> list[str]:
         """What the peer was answered, failures by their codes; it is forgotten then."""

@@ -14,15 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.scan import emulated
-from tests.scan.wire_support import WAYS, in_every_form, use
+from tests.scan.wire_support import WAYS, in_every_form, table_of, use
 from waltzctl.engine.scan import list_answers, wire_trials
-from waltzctl.engine.scan.frames import FrameSplitter
 from waltzctl.engine.scan.list_answers import FEW_BYTES, FEW_RECORDS, LIST_BODY, ListAnswers, OpenSegment, Requests
 from waltzctl.engine.scan.wire_layout import COLUMNS, FrameColumn
 from waltzctl.engine.scan.wire_loops import INTERPRETED
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import HEADER_SIZE, INDEX_ENTRY, RECORD_OVERHEAD, Record
-from waltzctl.formats.wire.frame import Magic
 from waltzctl.formats.wire.storage import (
     MaxTransactionIdRequest,
     RecordHeader,
@@ -84,8 +82,7 @@ def asked(
     messages: Sequence[StorageMessage], *, session: int = SESSION, most: int = ROOM, room: int = ROOM
 ) -> Requests:
     received = b"".join(map(encode, messages))
-    split = FrameSplitter(magic=Magic.STORAGE, max_body=1 << 20, compiled=False).split(received, 0, len(received), 0)
-    return Requests(received, split.table, session, most, room)
+    return Requests(received, table_of(received), session, most, room)
 
 
 def answered(requests: Requests, segment: OpenSegment, shown: int) -> tuple[int, bytes, bool]:

@@ -9,7 +9,9 @@ from types import ModuleType
 import pytest
 
 from waltzctl.engine.scan import compiled, object_code, wire_code, wire_compiled
-from waltzctl.engine.scan.wire_loops import INTERPRETED
+from waltzctl.engine.scan.frames import FrameSplitter
+from waltzctl.engine.scan.wire_loops import INTERPRETED, Table
+from waltzctl.formats.wire.frame import Magic
 
 WAYS = ("interpreted", *wire_compiled.WAYS)
 
@@ -31,6 +33,13 @@ def _forms() -> tuple[str, ...]:
         here = ()
     kinds = {wire_compiled._kind(way): way for way in reversed(wire_compiled.WAYS) if way in here}
     return "interpreted", *kinds.values()
+
+
+def table_of(frames: bytes) -> Table:
+    """The table of whole frames of the storage protocol, back to back."""
+    split = FrameSplitter(magic=Magic.STORAGE, max_body=1 << 20, compiled=False).split(frames, 0, len(frames), 0)
+    assert split.consumed == len(frames)
+    return split.table
 
 
 def kept_object(module: ModuleType, way: str) -> bytes:

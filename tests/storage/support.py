@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.builders import build_directory, digest, make_records
+from tests.scan.wire_support import table_of
 from waltzctl.engine.errors import PartitionQuarantinedError
 from waltzctl.engine.findings import Finding
-from waltzctl.engine.scan.frames import FrameSplitter
 from waltzctl.engine.scan.list_answers import ListAnswers, Requests
 from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
 from waltzctl.engine.storage.partition import Partition
@@ -20,7 +20,7 @@ from waltzctl.engine.storage.partition_log import PartitionLog
 from waltzctl.engine.storage.wire_records import WireRecords
 from waltzctl.formats.control import Layout
 from waltzctl.formats.segment import HEADER_SIZE, Record, encode_records, index_name, segment_name
-from waltzctl.formats.wire.frame import FRAME_HEADER, Magic
+from waltzctl.formats.wire.frame import FRAME_HEADER
 from waltzctl.formats.wire.storage import (
     PREFIX,
     RecordHeaderListRequest,
@@ -118,9 +118,8 @@ def listed_at_once(
     """The records of a list that is answered at once; None where it is not."""
     kind = RecordHeaderListRequest if headers else RecordListRequest
     received = encode(kind(1, 2, 3, first, count))
-    table = FrameSplitter(magic=Magic.STORAGE, max_body=100).split(received, 0, len(received), 0).table
     answers = ListAnswers()
-    log.answer_lists(answers, Requests(received, table, 1, most, 10**6))
+    log.answer_lists(answers, Requests(received, table_of(received), 1, most, 10**6))
     frame = answers.take()
     if not answers.answered:
         assert frame == b""
