@@ -20,7 +20,7 @@ from waltzctl.engine.inspect.partition_runs import runs
 from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.segment_checks import check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
-from waltzctl.engine.inspect.storage_checks import ledger_findings
+from waltzctl.engine.inspect.storage_checks import unnamed_losses
 from waltzctl.engine.inspect.targets import Scope, look_around, plan
 from waltzctl.engine.inspect.verification import VerifyOptions
 from waltzctl.engine.log.view import FileState, TargetKind, read_segment_header, resolve
@@ -137,7 +137,7 @@ def _segments(scope: Scope, partitions: Collection[int] | None) -> Iterator[Segm
         return check_segment(job, _ENDS, limits)
 
     around = look_around(scope, partitions)
-    yield from ledger_findings(scope, around)
+    yield from unnamed_losses(scope, around)
     for run in runs(scope, around, limits, partitions):
         yield from run.begin()
         for job in run.jobs:

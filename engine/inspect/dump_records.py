@@ -16,7 +16,7 @@ from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.record_checks import damage_finding, tail_finding
 from waltzctl.engine.inspect.segment_checks import FilesChangedError, unreadable
 from waltzctl.engine.inspect.segment_job import SegmentJob
-from waltzctl.engine.inspect.storage_checks import ledger_findings
+from waltzctl.engine.inspect.storage_checks import unnamed_losses
 from waltzctl.engine.inspect.targets import Scope, look_around, plan
 from waltzctl.engine.inspect.unread_losses import losses_behind, losses_in_front
 from waltzctl.engine.log.assess import Stretch, joint
@@ -104,7 +104,7 @@ def _dump(
 ) -> Iterator[DumpedRecord | Finding]:
     limits = ReadLimits()
     around = look_around(scope, partitions)
-    yield from ledger_findings(scope, around)
+    yield from unnamed_losses(scope, around)
     for run in runs(scope, around, limits, partitions):
         yield from run.begin()
         yield from run.told_strays()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import PurePath
 
 from waltzctl.engine.durable import disk
-from waltzctl.engine.findings import Finding
+from waltzctl.engine.findings import Code, Finding, Severity
 from waltzctl.engine.findings.directory_contents import ledger_damaged
 from waltzctl.engine.inspect.partition_checks import PartitionContext, stray_files
 from waltzctl.engine.inspect.read_limits import ReadLimits
@@ -40,6 +40,18 @@ def ledger_findings(scope: Scope, around: ScopeSurroundings) -> Iterator[Finding
     """That nobody knows of all losses that were accepted; whoever names those says so."""
     if scope.whole and scope.storage is not None and around.ledger.fault is not None:
         yield ledger_damaged(ledger_path(scope.storage), around.ledger.fault, scope.storage)
+
+
+def unnamed_losses(scope: Scope, around: ScopeSurroundings) -> Iterator[Finding]:
+    """That records may be missing of which nobody can say the ids, for whoever reads records and not the control file.
+
+    A commit journal that is in force: what a node's death left in it may not be in the segments.  A node that runs has written to
+    its segments what it acknowledged, and whoever reads sees it there.
+    """
+    yield from ledger_findings(scope, around)
+    for one in around.state.findings:
+        if one.code is Code.JOURNAL_PENDING and (one.severity is Severity.DAMAGE or not around.held):
+            yield one
 
 
 def _interrupted(storage: PurePath) -> Iterator[Finding]:

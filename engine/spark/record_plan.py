@@ -10,7 +10,7 @@ from waltzctl.engine.errors import DiskReadError, NotWaltzError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.partition_runs import Span
 from waltzctl.engine.inspect.read_limits import ReadLimits
-from waltzctl.engine.inspect.storage_checks import ledger_findings
+from waltzctl.engine.inspect.storage_checks import unnamed_losses
 from waltzctl.engine.inspect.unread_losses import losses_behind, losses_in_front
 from waltzctl.engine.log.view import view_partition
 from waltzctl.engine.spark.finding_tasks import PartitionTask, whole_partition
@@ -56,9 +56,9 @@ def record_parts(
 ) -> Iterator[SegmentPart | Notice | MissingTask]:
     """The parts of everything that is wanted, partition by partition, in order."""
     span = selection.ids.span()
-    ledger = tuple(ledger_findings(surveyed.scope, surveyed.around))
-    if ledger:
-        yield Notice(node_of(surveyed.scope), ledger)
+    unnamed = tuple(unnamed_losses(surveyed.scope, surveyed.around))
+    if unnamed:
+        yield Notice(node_of(surveyed.scope), unnamed)
     for run in surveyed.runs:
         node = node_of(surveyed.scope, run)
         findings = (*run.begin(), *run.told_strays())

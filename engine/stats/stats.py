@@ -17,7 +17,7 @@ from waltzctl.engine.findings import Finding, loss_finding
 from waltzctl.engine.inspect.live import states
 from waltzctl.engine.inspect.partition_runs import PartitionRun, runs
 from waltzctl.engine.inspect.read_limits import ReadLimits
-from waltzctl.engine.inspect.storage_checks import ledger_findings
+from waltzctl.engine.inspect.storage_checks import unnamed_losses
 from waltzctl.engine.inspect.targets import Scope, ScopeSurroundings, look_around, plan
 from waltzctl.engine.inspect.unread_losses import losses_behind, losses_in_front
 from waltzctl.engine.inspect.verification import Tally
@@ -153,7 +153,7 @@ def stats(paths: Iterable[PurePath], options: StatsOptions, executor: TaskExecut
         segment.parts.clear()
     left = _count(again, executor, collector, None)
     assert not left, "a segment that is read as a whole joins"
-    findings = [one for scope, seen in zip(scopes, around, strict=True) for one in ledger_findings(scope, seen)]
+    findings = [one for scope, seen in zip(scopes, around, strict=True) for one in unnamed_losses(scope, seen)]
     return _report(partitions, findings, collector.result(), options, time.monotonic() - began)
 
 

@@ -15,6 +15,9 @@ from tests.journals import COUNT, JOURNALED, Marked, crashed, journaling
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.control_checks import inspect_control
 from waltzctl.engine.inspect.status import storage_status
+from waltzctl.engine.spark.record_plan import record_parts
+from waltzctl.engine.spark.selection import Selection
+from waltzctl.engine.spark.splits import Notice, survey
 from waltzctl.formats.control import ControlHeader, Layout
 
 NOTE, DAMAGE, REPAIRABLE = "note", "damage", "repairable"
@@ -108,6 +111,45 @@ def test_status_dump_and_compare_tell_it_too(tmp_path: Path) -> None:
     compared = invoke("compare", here.root, other, "--format", "ndjson")
     assert [(one["code"], one["severity"]) for one in compared.only("finding")] == [("journal-pending", NOTE)]
     assert invoke("compare", plain, other).status == 0
+
+
+READINGS = [("dump",), ("dump", "--what", "segments"), ("dump", "--partition", "1"), ("dump", "--reverse"), ("stats",)]
+
+
+@pytest.mark.parametrize("reading", READINGS, ids=" ".join)
+def test_whoever_reads_records_is_told_that_some_may_be_missing(tmp_path: Path, reading: tuple[str, ...]) -> None:
+    """Nobody can say which, so there is no other row that would tell it."""
+    here = crashed(tmp_path)
+
+    def told() -> list[str]:
+        said = invoke(reading[0], here.root, *reading[1:], "--format", "ndjson").only("finding")
+        return [one["severity"] for one in said if one["code"] == "journal-pending"]
+
+    assert told() == [NOTE]
+    journal_gone(here)
+    assert told() == [DAMAGE]
+
+
+def planned(root: Path) -> list[str]:
+    """What the plan of Spark's records says of the directory as a whole."""
+    parts = [part for one in survey([root], Selection()) for part in record_parts(one, Selection(), 1 << 20)]
+    return pending([finding for part in parts if isinstance(part, Notice) for finding in part.findings])
+
+
+def test_so_is_whoever_reads_them_with_spark(tmp_path: Path) -> None:
+    here = crashed(tmp_path)
+    assert planned(here.root) == [NOTE]
+    journal_gone(here)
+    assert planned(here.root) == [DAMAGE]
+
+
+def test_behind_a_running_node_nothing_is_missing_for_readers(tmp_path: Path) -> None:
+    root = build_directory(tmp_path / "s", {0: 10})
+    with journaling(root, tmp_path / "journal"):
+        dumped = invoke("dump", root, "--format", "ndjson")
+        assert (dumped.only("finding"), planned(root)) == ([], [])
+        (tmp_path / "journal").unlink()
+        assert planned(root) == [DAMAGE]
 
 
 def test_a_control_file_alone_says_no_more_than_its_mark(tmp_path: Path) -> None:
