@@ -27,7 +27,12 @@ from loads import WARM_SECONDS, Cell
 from node import FILL_MEGABYTES, alternating, running
 from running_nodes import PARTITIONS, RunningNode
 
-CELLS = [Cell("append", partitions, 1, 100, flight) for partitions in (1, 4, 16, PARTITIONS) for flight in (1, 10)]
+CELLS = [
+    Cell("append", partitions, records, 100, flight)
+    for records in (1, 100)
+    for partitions in (1, 4, 16, PARTITIONS)
+    for flight in (1, 10)
+]
 CELLS += [
     Cell("read", partitions, records, 100, flight) for partitions in (1, 4) for records in (1, 10) for flight in (1, 10)
 ]
