@@ -1,29 +1,33 @@
 """Page stores measured: durable writes and reads by size and threads, amplification over overwrites, opening, memory.
 
-    python benchmarks/pages.py [--quick] [--json] [--directory DIR]
+    python benchmarks/pages.py [--quick] [--json] [--only rates,amplification,opening] [--sizes 64,1024] [--threads 1,4,16]
+                               [--rounds N] [--seconds S] [--directory DIR]
 
 Beside ours the same is done with SQLite (WAL, synchronous=FULL) and, where they are installed, LMDB (`lmdb`) and RocksDB
 (`rocksdict`, WAL with sync), each in the manner in which it promises the same: a write is durable when it returns.  One write
-is one page.
+is one page.  Ours checks every page that it reads from a file and collects garbage meanwhile.
 
-*amplification* overwrites a tenth of the pages again and again, collecting garbage as a service would, and compares what is on
-the disk with what is in use.  *opening* restores a store from a checkpoint and from plain replay; wanted: a tenth of the
-replay.
+*rates*: each store by itself for some seconds a cell, the stores in turns, the median of the rounds.  Pages of different bytes are
+written in order, written over at random, read in order and read at random; all of them fit into the system's memory.
+*amplification*: a tenth of the pages is written over again and again, as by a service in a day; bytes given to the system for each
+byte of a page, and bytes on the disk for each byte that is in use.  *opening* restores a store from a checkpoint and from plain
+replay; wanted: a tenth of the replay.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import random
 import shutil
 import sqlite3
+import statistics
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -31,11 +35,11 @@ from typing import Any, Protocol
 from generated import workplace
 
 from waltzctl.engine.pages.page_batch import WriteBatch
-from waltzctl.engine.pages.page_gc import collect_garbage
+from waltzctl.engine.pages.page_gc import PageCollector, collect_garbage
 from waltzctl.engine.pages.page_storage import PageStorage
 
-SIZES = (4 << 10, 64 << 10, 1 << 20)
-THREADS = (1, 4, 16)
+COLLECT_EVERY = 1.0
+"""Seconds."""
 
 
 class Store(Protocol):
@@ -47,10 +51,12 @@ class Store(Protocol):
 
 
 class Ours:
-    """A page store."""
+    """A page store, with somebody who collects garbage."""
 
     def __init__(self, path: Path) -> None:
         self.store = PageStorage.create(path)
+        self._collector = PageCollector(self.store, COLLECT_EVERY)
+        self._collector.start()
 
     def write(self, page: int, data: bytes) -> None:
         self.store.write(WriteBatch().put_page(page, data))
@@ -59,6 +65,7 @@ class Ours:
         return len(self.store.read(page).data)
 
     def close(self) -> None:
+        self._collector.stop()
         self.store.close()
 
 
@@ -135,77 +142,125 @@ STORES: dict[str, Callable[[Path], Store]] = {"ours": Ours, "sqlite": Sqlite, "l
 
 @dataclass(frozen=True)
 class Row:
-    """Rates in pages a second, times in milliseconds."""
+    """What a store did in a cell.  Rates in pages a second, times in milliseconds; medians of the rounds."""
 
     store: str
+    act: str
     size: int
     threads: int
-    writes: float
-    write_p99_ms: float
-    reads: float
-    read_p99_ms: float
+    rate: float
+    p99_ms: float
 
 
-def _timed(act: Callable[[int], object], pages: list[int], threads: int) -> tuple[float, float]:
-    """Rate and 99th percentile, in milliseconds, of an act on each page."""
-    times: list[float] = []
+def _timed(
+    act: Callable[[int], object], order: Callable[[int], int], threads: int, seconds: float
+) -> tuple[float, float]:
+    """Rate and 99th percentile, in milliseconds, of an act on the pages of an order."""
+    begin, turns = threading.Barrier(threads + 1), itertools.count()
+    times: list[list[float]] = [[] for _ in range(threads)]
 
-    def work(mine: list[int]) -> None:
-        for page in mine:
-            begin = time.perf_counter()
-            act(page)
-            times.append(time.perf_counter() - begin)
+    def work(mine: list[float]) -> None:
+        begin.wait()
+        now = time.perf_counter()
+        until = now + seconds
+        while now < until:
+            act(order(next(turns)))
+            then, now = now, time.perf_counter()
+            mine.append(now - then)
 
-    workers = [threading.Thread(target=work, args=(pages[number::threads],)) for number in range(threads)]
-    begin = time.perf_counter()
+    workers = [threading.Thread(target=work, args=(mine,)) for mine in times]
     for one in workers:
         one.start()
+    begin.wait()
+    began = time.perf_counter()
     for one in workers:
         one.join()
-    elapsed = time.perf_counter() - begin
-    return len(pages) / elapsed, sorted(times)[int(len(times) * 0.99)] * 1e3
+    elapsed = time.perf_counter() - began
+    taken = sorted(itertools.chain.from_iterable(times))
+    return len(taken) / elapsed, taken[int(len(taken) * 0.99)] * 1e3
 
 
-def rates(place: Path, quick: bool) -> Iterator[Row]:
-    """Writes in order, reads at random, for each store, size and number of threads."""
-    for size in SIZES:
-        data, count = os.urandom(size), max(96, (8 << 20 if quick else 64 << 20) // size)
-        count = min(count, 400 if quick else 2000)
-        for threads in THREADS:
-            for name, make in STORES.items():
-                path = place / f"{name}-{size}-{threads}"
+def _round(store: Store, size: int, threads: int, seconds: float) -> dict[str, tuple[float, float]]:
+    count = min(2000, max(64, (64 << 20) // size))
+    rng = random.Random(size)
+    contents = [rng.randbytes(size) for _ in range(16)]
+    anywhere = [rng.randrange(count) for _ in range(4096)]
+    for page in range(count):
+        store.write(page, contents[page % 16])
+
+    def write(page: int) -> None:
+        store.write(page, contents[(page * 7 + size) % 16])
+
+    def in_order(turn: int) -> int:
+        return turn % count
+
+    def at_random(turn: int) -> int:
+        return anywhere[turn % 4096]
+
+    return {
+        "write": _timed(write, in_order, threads, seconds),
+        "write at random": _timed(write, at_random, threads, seconds),
+        "read": _timed(store.read, in_order, threads, seconds),
+        "read at random": _timed(store.read, at_random, threads, seconds),
+    }
+
+
+def rates(place: Path, sizes: list[int], threads: list[int], rounds: int, seconds: float) -> Iterator[Row]:
+    """Every cell; the stores take turns, in another order each round."""
+    for size, workers in itertools.product(sizes, threads):
+        seen: dict[tuple[str, str], list[tuple[float, float]]] = {}
+        for number in range(rounds):
+            names = list(STORES)
+            random.Random(number).shuffle(names)
+            for name in names:
+                path = place / f"{name}-{size}-{workers}-{number}"
                 try:
-                    store = make(path)
+                    store = STORES[name](path)
                 except ImportError:
                     continue
-                pages = list(range(count))
-                written = _timed(lambda page, store=store, data=data: store.write(page, data), pages, threads)
-                random.Random(1).shuffle(pages)
-                read = _timed(store.read, pages, threads)
+                for act, found in _round(store, size, workers, seconds).items():
+                    seen.setdefault((act, name), []).append(found)
                 store.close()
                 shutil.rmtree(path)
-                yield Row(name, size, threads, *written, *read)
+                os.sync()  # what one left unwritten is not the next one's
+        for (act, name), found in sorted(seen.items()):
+            yield Row(name, act, size, workers, *(statistics.median(one) for one in zip(*found, strict=True)))
 
 
-def amplification(place: Path, quick: bool) -> dict[str, float]:
-    """Overwrites of a tenth of the pages, with a round of collection for every hundred."""
-    rng, pages, size = random.Random(2), 400 if quick else 2000, 16 << 10
-    with _ours(place / "amplification") as store:
+def _written() -> int:
+    """Bytes that this process has given to the system so far."""
+    (line,) = (one for one in Path("/proc/self/io").read_text().splitlines() if one.startswith("wchar"))
+    return int(line.split()[1])
+
+
+def amplification(place: Path, pages: int, turns: int) -> Iterator[tuple[str, float, float]]:
+    """Overwrites of a tenth of the pages, pages of up to 32 KiB: for each store bytes written and kept for a byte of a page."""
+    for name, make in STORES.items():
+        path = place / f"amplification-{name}"
+        try:
+            store = make(path)
+        except ImportError:
+            continue
+        rng, sizes = random.Random(2), [16 << 10] * pages
         for page in range(pages):
-            store.write(WriteBatch().put_page(page, rng.randbytes(size)))
-        for turn in range(pages * 3):
+            store.write(page, rng.randbytes(sizes[page]))
+        before, given = _written(), 0
+        for _ in range(turns):
             page = rng.randrange(pages // 10) if rng.random() < 0.9 else rng.randrange(pages)
-            store.write(WriteBatch().put_page(page, rng.randbytes(rng.randrange(size * 2))))
-            if turn % 100 == 0:
-                collect_garbage(store)
-        status = store.status()
-        return {"write": status.write_amplification or 0, "space": status.space_amplification or 0}
+            sizes[page] = rng.randrange(1, 32 << 10)
+            store.write(page, rng.randbytes(sizes[page]))
+            given += sizes[page]
+        written = _written() - before
+        on_disk = sum(one.stat().st_blocks * 512 for one in path.rglob("*") if one.is_file())
+        store.close()
+        shutil.rmtree(path)
+        yield name, written / given, on_disk / sum(sizes)
 
 
 def opening(place: Path, count: int) -> dict[str, float]:
     """Seconds for opening a store of so many pages, and bytes of memory a page."""
     path = place / "opening"
-    with _ours(path) as store:
+    with PageStorage.create(path) as store:
         for start in range(0, count, 1000):
             batch = WriteBatch()
             for page in range(start, start + 1000):
@@ -224,45 +279,49 @@ def opening(place: Path, count: int) -> dict[str, float]:
     return {"pages": count, "replay_s": replay, "checkpoint_s": restored, "bytes_a_page": memory}
 
 
-@contextmanager
-def _ours(path: Path) -> Iterator[PageStorage]:
-    with PageStorage.create(path) as store:
-        yield store
-
-
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="less of everything")
     parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.add_argument("--only", default="rates,amplification,opening", help="what of it, with commas")
+    parser.add_argument("--sizes", default="4,64,1024", help="of pages, in KiB")
+    parser.add_argument("--threads", default="1,4,16")
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--seconds", type=float, help="of each act in each round")
     parser.add_argument("--directory", type=Path, help="where to write; a temporary directory unless given")
     options = parser.parse_args()
-    with workplace(options.directory, 2 << 30) as place:
-        rows = []
-        for row in rates(place, options.quick):
-            rows.append(row)
-            if not options.json:
-                print(
-                    f"{row.store:8} {row.size >> 10:5} KiB {row.threads:3} threads  write {row.writes:7.0f}/s"
-                    f" p99 {row.write_p99_ms:6.2f} ms  read {row.reads:7.0f}/s p99 {row.read_p99_ms:6.2f} ms",
-                    flush=True,
+    quick, only = options.quick, options.only.split(",")
+    say = (lambda _: None) if options.json else lambda line: print(line, flush=True)
+    found: dict[str, Any] = {}
+    with workplace(options.directory, 6 << 30) as place:
+        if "rates" in only:
+            sizes = [int(one) << 10 for one in options.sizes.split(",")]
+            threads = [int(one) for one in options.threads.split(",")]
+            rounds, seconds = options.rounds or (1 if quick else 3), options.seconds or (0.3 if quick else 1.0)
+            found["rates"] = []
+            for row in rates(place, sizes, threads, rounds, seconds):
+                found["rates"].append(asdict(row))
+                say(
+                    f"{row.act:16} {row.size >> 10:5} KiB {row.threads:3} threads  {row.store:8}"
+                    f" {row.rate:8.0f}/s  p99 {row.p99_ms:6.2f} ms"
                 )
-        amplified = amplification(place, options.quick)
-        opened = [
-            opening(place, count) for count in ((10_000, 100_000) if options.quick else (10_000, 100_000, 1_000_000))
-        ]
-        if options.json:
-            json.dump(
-                {"rates": [asdict(row) for row in rows], "amplification": amplified, "opening": opened}, sys.stdout
-            )
-            return
-        print(f"amplification: write {amplified['write']:.2f}, space {amplified['space']:.2f}")
-        for one in opened:
-            ratio = one["replay_s"] / one["checkpoint_s"]
-            print(
-                f"opening {one['pages']:,.0f} pages: {one['checkpoint_s']:.2f} s, plain replay {one['replay_s']:.2f} s"
-                f" ({ratio:.0f} times), {one['bytes_a_page']:.0f} bytes a page"
-            )
+        if "amplification" in only:
+            found["amplification"] = []
+            for name, written, kept in amplification(place, 400 if quick else 2000, 1200 if quick else 40_000):
+                found["amplification"].append({"store": name, "write": written, "space": kept})
+                say(f"amplification    {name:8} write {written:.2f}  space {kept:.2f}")
+        if "opening" in only:
+            found["opening"] = []
+            for count in (10_000, 100_000) if quick else (10_000, 100_000, 1_000_000, 3_000_000):
+                one = opening(place, count)
+                found["opening"].append(one)
+                say(
+                    f"opening {count:,} pages: {one['checkpoint_s']:.2f} s, plain replay {one['replay_s']:.2f} s"
+                    f" ({one['replay_s'] / one['checkpoint_s']:.0f} times), {one['bytes_a_page']:.0f} bytes a page"
+                )
+    if options.json:
+        json.dump(found, sys.stdout)
 
 
 if __name__ == "__main__":

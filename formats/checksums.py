@@ -58,11 +58,17 @@ CRC32_LIBRARY, crc32 = _load()
 """Name of the library in use, and ``crc32(data, value=0) -> int`` (unsigned 32-bit; `value` continues a running checksum)."""
 
 
+_crc32c: Callable[[Buffer, int], int] | None = None
+
+
 def crc32c(data: Buffer, value: int = 0) -> int:
     """CRC-32C (Castagnoli), unsigned 32-bit; `value` continues a running checksum."""
-    from crc32c import crc32c as compute
+    global _crc32c
+    if _crc32c is None:  # at the first call: most commands need none, and an import costs each call more than a small page
+        from crc32c import crc32c as compute
 
-    return int(compute(data, value))
+        _crc32c = compute
+    return _crc32c(data, value)
 
 
 def multiply(a: int, b: int) -> int:

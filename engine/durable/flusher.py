@@ -24,7 +24,7 @@ from waltzctl.engine.errors import SyncFailedError
 MOST_THREADS = 15
 """Beside the callers' own."""
 FEWEST_AT_ONCE = 4
-"""Files from which on their file system is flushed as a whole."""
+"""Files from which on their file system is flushed as a whole, unless the owner says otherwise."""
 
 
 class _Round:
@@ -79,14 +79,19 @@ class Flusher:
     """Syncs files for any number of callers.  Thread-safe."""
 
     def __init__(
-        self, *, log: logging.Logger, threads: int = MOST_THREADS, file_system: FileSystem | None = None
+        self,
+        *,
+        log: logging.Logger,
+        threads: int = MOST_THREADS,
+        file_system: FileSystem | None = None,
+        fewest_at_once: int = FEWEST_AT_ONCE,
     ) -> None:
         """`threads`: at most, beside the callers'; 0 has each caller sync one file after another.
 
-        `file_system`: what may be flushed as a whole; it is closed with the flusher.
+        `file_system`: what may be flushed as a whole, from `fewest_at_once` files on; it is closed with the flusher.
         """
         self._log, self._most = log, threads
-        self._file_system = file_system
+        self._file_system, self._fewest = file_system, fewest_at_once
         self._allowed = True
         self._lock = threading.Lock()
         self._idle: list[_Thread] = []
@@ -116,7 +121,7 @@ class Flusher:
     def _at_once(self, files: Sequence[WritableFile]) -> FileSystem | None:
         """What to flush as a whole; None where each file is to be synced by itself."""
         whole = self._file_system
-        if whole is None or not self._allowed or self._closed or len(files) < FEWEST_AT_ONCE:
+        if whole is None or not self._allowed or self._closed or len(files) < self._fewest:
             return None
         return whole if whole.holds(files) and not whole.busy else None
 

@@ -1,12 +1,14 @@
 """Blob store: the data of pages in blob files.
 
-All data of a batch goes into one range of one file with one write and one flush, unless it is larger than a file may be: then
-page by page, and a page that is larger than that has a file for itself.  Room is taken under the locks of `blob_stats`, bytes
-are written outside of them, side by side.  A new file's name is durable before anything is written into it.
+All data of a batch goes into one range of one file with one write, and one flush unless the caller flushes it with its record,
+but for a batch that is larger than a file may be: then page by page, and a page that is larger than that has a file for itself.
+Room is taken under the locks of `blob_stats`, bytes are written outside of them, side by side.  A new file's name is durable
+before anything is written into it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 from collections.abc import Iterable, Sequence
@@ -15,7 +17,7 @@ from pathlib import Path
 
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.disk import WritableFile
-from waltzctl.engine.errors import DiskWriteError
+from waltzctl.engine.errors import DiskReadError, DiskWriteError
 from waltzctl.engine.pages.blob_stats import BlobSpan, BlobStats
 from waltzctl.formats.pages.names import blob_name
 
@@ -63,12 +65,13 @@ class BlobStore:
         with self._lock:
             self._files[file_id] = file
 
-    def _file(self, file_id: int) -> WritableFile:
+    def file(self, file_id: int) -> WritableFile:
+        """An open blob file."""
         with self._lock:
             return self._files[file_id]
 
-    def write(self, pages: Sequence[Data], *, moving: bool = False) -> tuple[BlobSpan, ...]:
-        """Write and flush; returns where each page lies.  An empty page lies nowhere: its span has no file and no size.
+    def write(self, pages: Sequence[Data], *, moving: bool = False, flush: bool = True) -> tuple[BlobSpan, ...]:
+        """Write, and flush unless the caller does; returns where each page lies.  An empty page's span has no file and no size.
 
         Raises DiskFullError or DiskWriteError, after which the room that was taken is free again, and SyncFailedError, after
         which nothing that was written to that file can be relied upon.
@@ -83,9 +86,10 @@ class BlobStore:
             for group in groups:
                 span = self.stats.take(sum(map(len, group)), self._create)
                 taken.append(span)
-                self._file(span.file_id).write_pieces_at(span.offset, group)
-            for file_id in dict.fromkeys(span.file_id for span in taken):
-                self._file(file_id).sync()
+                self.file(span.file_id).write_pieces_at(span.offset, group)
+            if flush:
+                for file_id in dict.fromkeys(span.file_id for span in taken):
+                    self.file(file_id).sync()
         except DiskWriteError:
             for span in taken:
                 self.stats.give_back(span)
@@ -102,9 +106,24 @@ class BlobStore:
 
     def read(self, span: BlobSpan) -> bytes:
         """The bytes of a span; fewer where the file ends within it, none where it is not there.  Raises DiskReadError."""
-        with self._lock:
-            file = self._files.get(span.file_id)
+        file = self._files.get(
+            span.file_id
+        )  # one step of the interpreter: no lock, which readers would stand in line for
         return file.read_at(span.offset, span.size) if span.size and file is not None else b""
+
+    def confirm(self, spans: Iterable[BlobSpan]) -> None:
+        """Make durable what stands in spans; whoever wrote it may have died before, or been told that its flush failed.
+
+        It is written anew: what a flush failed for is not flushed by another one.  A span that cannot be read stays as it is,
+        and so does one whose file is gone.  Raises DiskWriteError.
+        """
+        files: dict[int, WritableFile] = {}
+        for span in filter(lambda one: self.has_file(one.file_id), spans):
+            file = files[span.file_id] = self.file(span.file_id)
+            with contextlib.suppress(DiskReadError):
+                file.write_at(span.offset, file.read_at(span.offset, span.size))
+        for file in files.values():
+            file.sync()
 
     def give_back(self, spans: Iterable[BlobSpan]) -> None:
         """Room that nobody uses any more."""
@@ -138,7 +157,7 @@ class BlobStore:
             with stat.lock:
                 if stat.read_only:
                     continue
-                file = self._file(stat.file_id)
+                file = self.file(stat.file_id)
                 size = file.size()
                 if stat.cut() < size:
                     file.truncate(stat.total)

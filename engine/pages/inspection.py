@@ -14,17 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from waltzctl.engine.durable.directory_lock import lock_holder
-from waltzctl.engine.durable.disk import TEMPORARY_SUFFIX, read_range
+from waltzctl.engine.durable.disk import TEMPORARY_SUFFIX
 from waltzctl.engine.durable.quarantine import interruptions
 from waltzctl.engine.errors import DamageError, DiskReadError
 from waltzctl.engine.findings import Code, Finding, Severity, make_finding
 from waltzctl.engine.pages.blob_stats import BlobFileStatus, BlobStat
-from waltzctl.engine.pages.log_replay import blob_files, overlap_finding, page_finding, restore
+from waltzctl.engine.pages.log_replay import blob_files, overlap_finding, restore
+from waltzctl.engine.pages.page_data import is_whole, page_finding, read_page
 from waltzctl.engine.pages.page_directory import Located, PageDirectory
 from waltzctl.engine.pages.recovery_mode import RecoveryMode
 from waltzctl.engine.pages.torn_tail import STORE
 from waltzctl.engine.pages.wal_reader import WalContents, payloads_of, read_wal, wal_findings
-from waltzctl.formats.checksums import crc32c
 from waltzctl.formats.pages.blocks import LogRecord
 from waltzctl.formats.pages.names import (
     BLOB_DIRECTORY,
@@ -232,7 +232,7 @@ def _findings(view: StoreView) -> tuple[list[Finding], int]:
     for page, entry in entries_of(view.directory):
         data = read_page(view.path, entry)
         read += len(data)
-        if len(data) != entry.size or crc32c(data) != entry.checksum:
+        if not is_whole(entry, data):
             findings.append(page_finding(view.path, page, entry, entry.offset, entry.size, len(data)))
     return findings, read
 
@@ -247,16 +247,6 @@ def entries_of(directory: PageDirectory) -> Iterator[tuple[PageId, PageEntry]]:
                 entries.append((found[2].file_id, found[2].offset, found[0], found[2]))
     for _, _, page, entry in sorted(entries, key=lambda one: one[:2]):
         yield page, entry
-
-
-def read_page(path: Path, entry: PageEntry) -> bytes:
-    """The bytes of a page as they are; fewer where the file ends, none where it is not there.  Raises DiskReadError."""
-    if not entry.size:
-        return b""
-    try:
-        return read_range(path / BLOB_DIRECTORY / blob_name(entry.file_id), entry.offset, entry.size)
-    except FileNotFoundError:
-        return b""
 
 
 def _space_findings(view: StoreView) -> Iterator[Finding]:

@@ -17,7 +17,7 @@ from waltzctl.engine.pages.page_directory import PageDirectory
 from waltzctl.engine.pages.recovery_mode import RecoveryMode
 from waltzctl.engine.pages.wal_reader import WAYS_ON, WalContents, payloads_of
 from waltzctl.formats.pages.names import BLOB_DIRECTORY, blob_name, parse_blob_name
-from waltzctl.formats.pages.write_batch import BatchError, Edit, PageEntry, PageId, decode_batch, plain_entries
+from waltzctl.formats.pages.write_batch import BatchError, Edit, decode_batch, plain_entries
 
 
 def restore(
@@ -119,7 +119,8 @@ def mark_space(directory: PageDirectory, stats: BlobStats, present: Mapping[int,
     if overlapping.size:
         finding = overlap_finding(store, *table[overlapping[0] + 1].tolist())
         raise DamageError(f"{finding.path}: {finding.message}", [finding], advice=WAYS_ON)
-    bounds = {file_id: slice(*np.searchsorted(files, (file_id, file_id + 1))) for file_id in np.unique(files).tolist()}
+    ids = files[np.flatnonzero(np.diff(files, prepend=-1))].tolist()
+    bounds = {file_id: slice(*np.searchsorted(files, (file_id, file_id + 1))) for file_id in ids}
     for file_id in sorted({*present, *bounds}):
         own = bounds.get(file_id, slice(0))
         stat = stats.add(file_id, offsets[own].tolist(), sizes[own].tolist())
@@ -131,15 +132,3 @@ def overlap_finding(store: PurePath, file_id: int, offset: int, size: int) -> Fi
     path = store / BLOB_DIRECTORY / blob_name(file_id)
     said = f"bytes {offset} to {offset + size} belong to a page, and a part of them to another one"
     return make_finding(Code.SPACE_OVERLAP, path, said, storage_directory=store, offset=offset, length=size)
-
-
-def page_finding(
-    store: PurePath, page: PageId, entry: PageEntry, offset: int, size: int, found: int, what: str = "it"
-) -> Finding:
-    """A page, or a field of it, whose bytes are not those that were written; `found`: how many there are."""
-    path = store / BLOB_DIRECTORY / blob_name(entry.file_id)
-    if found < size:
-        said = f"page {page}: {what} has {size} bytes, and the file has {found} of them"
-        return make_finding(Code.PAGE_MISSING, path, said, storage_directory=store, offset=offset, length=size)
-    said = f"page {page}: the checksum of {'its data' if what == 'it' else what} is wrong"
-    return make_finding(Code.PAGE_CHECKSUM, path, said, storage_directory=store, offset=offset, length=size)

@@ -33,8 +33,9 @@ from waltzctl.engine.durable.undoable import check_as_left, choose_applied
 from waltzctl.engine.errors import DamageError, StalePlanError, told_with
 from waltzctl.engine.findings import Finding, Severity
 from waltzctl.engine.pages.checkpoint import checkpoint_of
-from waltzctl.engine.pages.inspection import PageVerification, entries_of, read_page, read_settled, verify_store
+from waltzctl.engine.pages.inspection import PageVerification, entries_of, read_settled, verify_store
 from waltzctl.engine.pages.log_replay import directory_of, overlap_finding, restore
+from waltzctl.engine.pages.page_data import is_whole, read_page
 from waltzctl.engine.pages.page_directory import Located, PageDirectory
 from waltzctl.engine.pages.page_gc import checkpoint_payloads
 from waltzctl.engine.pages.recovery_mode import RecoveryMode
@@ -42,7 +43,6 @@ from waltzctl.engine.pages.torn_tail import STORE
 from waltzctl.engine.pages.wal_reader import WalContents, payloads_of, refuse, wal_findings
 from waltzctl.engine.pages.wal_store import checkpoint_parts
 from waltzctl.engine.strict_json import canonical
-from waltzctl.formats.checksums import crc32c
 from waltzctl.formats.pages.names import CHECKPOINT_LEVEL, WAL_DIRECTORY, LogName, parse_log_name
 from waltzctl.formats.pages.write_batch import BatchError, EditType, PageEntry, PageId, Version, decode_batch
 from waltzctl.formats.pages.write_batch import Edit as PageEdit
@@ -253,7 +253,7 @@ def _overlapping(path: Path, directory: PageDirectory) -> list[tuple[PageId, Pag
     for group in _touching(entries_of(directory)):
         if len(group) == 1:
             continue
-        whole = [one for one in group if crc32c(read_page(path, one[1])) == one[1].checksum]
+        whole = [one for one in group if is_whole(one[1], read_page(path, one[1]))]
         stay: list[PageEntry] = []
         for page, entry in [*whole, *(one for one in group if one not in whole)]:
             if any(entry.offset < one.offset + one.size and one.offset < entry.offset + entry.size for one in stay):

@@ -13,12 +13,11 @@ from pathlib import Path
 
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.findings import Finding, Severity
-from waltzctl.engine.pages.inspection import StoreView, read_page, view_store
-from waltzctl.engine.pages.log_replay import page_finding
+from waltzctl.engine.pages.inspection import StoreView, view_store
 from waltzctl.engine.pages.page_batch import WriteBatch
+from waltzctl.engine.pages.page_data import is_whole, page_finding, read_page
 from waltzctl.engine.pages.page_directory import Located
 from waltzctl.engine.pages.page_storage import PageStorage
-from waltzctl.formats.checksums import crc32c
 from waltzctl.formats.pages.write_batch import PageEntry, PageId, Version
 
 _BATCH = 8 << 20
@@ -118,7 +117,7 @@ def _batches(
             batch.put_external(number)
         else:
             data = read_page(view.path, one.entry)
-            if len(data) != one.entry.size or crc32c(data) != one.entry.checksum:
+            if not is_whole(one.entry, data):
                 findings.append(page_finding(view.path, origin, one.entry, one.entry.offset, one.entry.size, len(data)))
                 lost += [located.page for located in one.pages]
                 continue

@@ -1,9 +1,11 @@
 """PageStorage: a directory of pages, open for reading and writing.
 
-A write puts its data into blob files and flushes it, is judged, goes into the log and is flushed, and is only then in memory and
-seen by readers: all of it at once, under one sequence.  Writers that come together share one record of the log and one flush.  A
-write that is refused leaves nothing, neither in the log nor in a blob file.  After a write or flush of the log that failed nobody
-knows what is in it: nothing more is written until the store is opened again; reading goes on.
+A write puts its data into blob files, is judged, goes into the log, is flushed, and is only then in memory and seen by readers:
+all of it at once, under one sequence.  One flush makes data and record durable; what is larger than
+`PageOptions.flushed_with_record`, and what `place` was given, is flushed before its record is written.  Writers that come
+together share one record and one flush.  A write that is refused leaves nothing, neither in the log nor in a blob file.  After a
+write or flush of the log that failed nobody knows what is in it: nothing more is written until the store is opened again; reading
+goes on.
 
 A snapshot is a sequence.  It costs nothing but the versions that it keeps from being collected, and never blocks a writer.
 """
@@ -11,16 +13,20 @@ A snapshot is a sequence.  It costs nothing but the versions that it keeps from 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.directory_lock import DirectoryLock
+from waltzctl.engine.durable.disk import WritableFile
+from waltzctl.engine.durable.file_system import FileSystem
+from waltzctl.engine.durable.flusher import Flusher
 from waltzctl.engine.errors import (
     DamageError,
     InvalidRequestError,
@@ -33,8 +39,10 @@ from waltzctl.engine.errors import (
 from waltzctl.engine.pages.blob_stats import BlobSpan
 from waltzctl.engine.pages.blob_store import BlobStore
 from waltzctl.engine.pages.judgement import BatchJudge
-from waltzctl.engine.pages.log_replay import blob_files, mark_space, page_finding, restore
+from waltzctl.engine.pages.log_replay import blob_files, mark_space, restore
 from waltzctl.engine.pages.page_batch import WriteBatch
+from waltzctl.engine.pages.page_cache import PageCache
+from waltzctl.engine.pages.page_data import is_whole, page_finding
 from waltzctl.engine.pages.page_directory import Located, PageDirectory
 from waltzctl.engine.pages.page_options import DEFAULT_OPTIONS, PageOptions
 from waltzctl.engine.pages.reclamation import Reclamation
@@ -46,7 +54,9 @@ from waltzctl.engine.pages.wal_reader import read_wal
 from waltzctl.engine.pages.wal_store import WalStore
 from waltzctl.formats.checksums import crc32c
 from waltzctl.formats.pages.names import BLOB_DIRECTORY, WAL_DIRECTORY
-from waltzctl.formats.pages.write_batch import Edit, PageEntry, PageId, Version, encode_batch
+from waltzctl.formats.pages.write_batch import Edit, EditFlag, PageEntry, PageId, Version, encode_batch
+
+_LOG = logging.getLogger("waltzctl.pages")
 
 
 class Page(NamedTuple):
@@ -84,6 +94,7 @@ class PageStorage:
         directory: PageDirectory,
         blobs: BlobStore,
         wal: WalStore,
+        flusher: Flusher,
     ) -> None:
         self.path = path
         self.options = options
@@ -91,12 +102,14 @@ class PageStorage:
         self.blobs = blobs
         self.wal = wal
         self.reclamation = Reclamation()
+        self._cache = PageCache(options.cache_size)
         self.commit_lock = threading.Lock()
         """Held by whoever writes the log and changes the directory; taken before `directory_lock`."""
         self.directory_lock = threading.Lock()
         self.collection_lock = threading.Lock()
         """Held by a round of garbage collection; taken before both others."""
         self._lock = lock
+        self._flusher = flusher
         self._queue_lock = threading.Lock()
         self._queue: list[_Ticket] = []
         self._failure: WaltzError | None = None
@@ -107,8 +120,10 @@ class PageStorage:
     # ---- opening and closing -----------------------------------------------------------------------------------------
 
     @classmethod
-    def create(cls, path: Path, options: PageOptions = DEFAULT_OPTIONS) -> PageStorage:
-        """Make a store at `path`, an empty directory or none, and open it.  Raises InvalidRequestError, DiskWriteError."""
+    def create(
+        cls, path: Path, options: PageOptions = DEFAULT_OPTIONS, *, flusher: Flusher | None = None
+    ) -> PageStorage:
+        """Make a store at `path`, an empty directory or none, and `open` it.  Raises InvalidRequestError, DiskWriteError."""
         if not path.is_dir():
             disk.make_directory(path)
             disk.sync_directory(path.parent)
@@ -119,11 +134,13 @@ class PageStorage:
         for name in ours:
             if not (path / name).is_dir():
                 disk.make_directory(path / name)
-        return cls.open(path, options)
+        return cls.open(path, options, flusher=flusher)
 
     @classmethod
-    def open(cls, path: Path, options: PageOptions = DEFAULT_OPTIONS) -> PageStorage:
+    def open(cls, path: Path, options: PageOptions = DEFAULT_OPTIONS, *, flusher: Flusher | None = None) -> PageStorage:
         """Open a store for reading and writing.
+
+        `flusher`: makes data and log durable together, and is closed with the store; one of its own unless given.
 
         Raises NotWaltzError, DirectoryLockedError, DamageError for a log that is damaged and for pages that overlap or have no
         file, DiskError.
@@ -136,6 +153,7 @@ class PageStorage:
         if not (path / WAL_DIRECTORY).is_dir():
             raise NotWaltzError(f"{path}: no page store", advice=f"one has the directory {WAL_DIRECTORY}")
         lock = DirectoryLock.acquire(path, None)
+        flusher = flusher or Flusher(log=_LOG, threads=1, file_system=FileSystem.of(path), fewest_at_once=2)
         blobs = BlobStore(path / BLOB_DIRECTORY, options.blob_limit)
         try:
             take_back_interrupted(path)
@@ -147,12 +165,14 @@ class PageStorage:
                 blobs.adopt(file_id)
             for names in (path, blobs.directory):  # whoever made them may have died before this
                 disk.sync_directory(names)
-            wal = WalStore.continue_behind(contents, log_size=options.log_size)
+            blobs.confirm([_span_of(entry) for entry in contents.unconfirmed_pages])
+            wal = WalStore.continue_behind(contents, flusher, log_size=options.log_size)
         except BaseException:
             blobs.close()
+            flusher.close()
             lock.release()
             raise
-        return cls(path, options, lock, directory, blobs, wal)
+        return cls(path, options, lock, directory, blobs, wal, flusher)
 
     def close(self) -> None:
         """Close the log and all files; a second call does nothing.  Raises DiskWriteError."""
@@ -164,6 +184,7 @@ class PageStorage:
                 self.wal.close()
             finally:
                 self.blobs.close()
+                self._flusher.close()
                 self._lock.release()
 
     def __enter__(self) -> PageStorage:
@@ -192,23 +213,37 @@ class PageStorage:
         written: nothing was changed then.  Raises PageStoreFailedError, and SyncFailedError or DiskWriteError of the log: it is
         not known whether the batch is in the log, and no more is written.
         """
-        spans = self.place(batch.data)
-        places = iter(spans)
+        data = batch.data
+        together = sum(map(len, data)) <= self.options.flushed_with_record
+        spans = self._placed(data, flush=not together)
+        places, flags = iter(spans), EditFlag.FLUSHED_WITH_RECORD if together else 0
         edits = [
-            edit if edit.entry is None else Edit(edit.type, edit.page, edit.version, _placed(edit.entry, next(places)))
+            edit
+            if edit.entry is None
+            else Edit(edit.type, edit.page, edit.version, _entry_at(edit.entry, next(places)), flags=flags)
             for edit in batch.edits
         ]
         try:
-            return self.commit(edits)
+            sequence = self.commit(edits)
         except WaltzError:
             self.give_back(spans)
             raise
+        written = [edit.page for edit in edits if edit.entry is not None]
+        for page, view in dict(zip(written, data, strict=True)).items():  # of several of one page the last one counts
+            self._cache.put(page, Version(sequence), _as_bytes(view))
+        return sequence
 
     def place(self, data: Sequence[memoryview | bytes]) -> tuple[BlobSpan, ...]:
-        """Write data of pages that edits name later, for `commit`; until then a crash takes it back.  Raises as `write`."""
+        """Write and flush data of pages that edits name later, for `commit`.  Until then a crash takes it back.
+
+        Raises as `write`.
+        """
+        return self._placed(data, flush=True)
+
+    def _placed(self, data: Sequence[memoryview | bytes], *, flush: bool) -> tuple[BlobSpan, ...]:
         self.check_open(writing=True)
         try:
-            return self.blobs.write(data)
+            return self.blobs.write(data, flush=flush)
         except SyncFailedError as error:
             self.fail(error)
             raise
@@ -252,9 +287,7 @@ class PageStorage:
                     sequence += bool(made)
                     ticket.sequence = sequence
                     version = Version(sequence)
-                    accepted.append(
-                        (ticket, [Edit(edit.type, edit.page, version, edit.entry, edit.origin) for edit in made])
-                    )
+                    accepted.append((ticket, [replace(edit, version=version) for edit in made]))
             if edits := [edit for _, made in accepted for edit in made]:
                 self.log_and_apply(edits)
         except BaseException as error:  # whoever waits with an interrupted writer knows as little as that one
@@ -275,7 +308,7 @@ class PageStorage:
         `apply`: shows them, where that is not what a replay of the log would do to make them.
         """
         try:
-            self.wal.append(encode_batch(edits))
+            self.wal.append(encode_batch(edits), self._unflushed(edits))
         except BaseException as error:
             self.fail(error if isinstance(error, WaltzError) else PageStoreFailedError(f"interrupted: {error!r}"))
             raise
@@ -294,6 +327,15 @@ class PageStorage:
             self.wal.roll_when_full()
         except WaltzError as error:  # what was written is durable all the same
             self.fail(error)
+
+    def _unflushed(self, edits: Iterable[Edit]) -> list[WritableFile]:
+        """The blob files with data that is to become durable with the record of these edits."""
+        files = {
+            edit.entry.file_id
+            for edit in edits
+            if edit.entry is not None and edit.entry.size and edit.flags & EditFlag.FLUSHED_WITH_RECORD
+        }
+        return [self.blobs.file(file_id) for file_id in sorted(files)]
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 
@@ -323,10 +365,14 @@ class PageStorage:
         self.check_open()
         sequence = self._snapshots.sequence_of(snapshot)
         wanted = PageId(namespace, page)
+        with self.directory_lock:
+            found = self.directory.locate(wanted, sequence)
+        if found is not None and (whole := self._cache.get(found.origin, found.version)) is not None:
+            return _page(found, whole)
         with self.reclamation.reading():
             with self.directory_lock:
-                located = self.directory.locate(wanted, sequence)
-            return self._page(*self._with_data(wanted, located))
+                found = self.directory.locate(wanted, sequence)
+            return self._read(*self._with_data(wanted, found))
 
     def read_many(self, pages: Sequence[int], *, namespace: int = 0, snapshot: Snapshot | None = None) -> list[Page]:
         """Pages as of one moment, in the order of `pages`.  Raises as `read`."""
@@ -334,26 +380,27 @@ class PageStorage:
         sequence = self._snapshots.sequence_of(snapshot)
         with self.reclamation.reading():
             found = self._locate([PageId(namespace, page) for page in pages], sequence)
-            return [self._page(one, entry) for one, entry in found]
+            return [self._read(one, entry) for one, entry in found]
 
-    def _page(self, found: Located, entry: PageEntry) -> Page:
-        data = memoryview(self.read_entry(found.page, entry))
-        if not entry.fields:
-            return Page(found.page.id, found.page.namespace, entry.tag, data)
-        ends = [*(one.offset for one in entry.fields[1:]), entry.size]
-        fields = tuple(data[one.offset : end] for one, end in zip(entry.fields, ends, strict=False))
-        return Page(found.page.id, found.page.namespace, entry.tag, data, fields)
+    def _read(self, found: Located, entry: PageEntry) -> Page:
+        """From memory, or from the file: within a reading of `reclamation`."""
+        whole = self._cache.get(found.origin, found.version)
+        if whole is None:
+            whole = self.read_entry(found.page, entry)
+            self._cache.put(found.origin, found.version, whole)
+        return _page(found, whole)
 
     def read_entry(self, page: PageId, entry: PageEntry) -> bytes:
-        """A page's bytes, checked.  Raises DamageError, DiskReadError."""
-        data = self.blobs.read(BlobSpan(entry.file_id, entry.offset, entry.size))
-        self._check(page, entry, entry.offset, data, entry.size, entry.checksum, "it")
+        """A page's bytes from its file, checked.  Raises DamageError, DiskReadError."""
+        data = self.blobs.read(_span_of(entry))
+        if not is_whole(entry, data):
+            self._refuse(page, entry, entry.offset, entry.size, len(data), "it")
         return data
 
     def read_fields(
         self, page: int, fields: Sequence[int], *, namespace: int = 0, snapshot: Snapshot | None = None
     ) -> list[memoryview]:
-        """Some fields of a page, by their numbers from 0.  Only they are read and checked.
+        """Some fields of a page, by their numbers from 0.  Only they are read and checked, unless the whole page is in memory.
 
         Raises InvalidRequestError for a field that it does not have, else as `read`.
         """
@@ -362,6 +409,7 @@ class PageStorage:
         with self.reclamation.reading():
             ((found, entry),) = self._locate([PageId(namespace, page)], sequence)
             ends = [*(one.offset for one in entry.fields[1:]), entry.size]
+            whole = self._cache.get(found.origin, found.version)
             read = []
             for number in fields:
                 if not 0 <= number < len(entry.fields):
@@ -369,17 +417,17 @@ class PageStorage:
                         f"page {found.page} has {len(entry.fields)} fields, and none of number {number}"
                     )
                 one, size = entry.fields[number], ends[number] - entry.fields[number].offset
+                if whole is not None:
+                    read.append(memoryview(whole)[one.offset : ends[number]])
+                    continue
                 data = self.blobs.read(BlobSpan(entry.file_id, entry.offset + one.offset, size))
-                self._check(found.page, entry, entry.offset + one.offset, data, size, one.checksum, f"field {number}")
+                if len(data) != size or crc32c(data) != one.checksum:
+                    self._refuse(found.page, entry, entry.offset + one.offset, size, len(data), f"field {number}")
                 read.append(memoryview(data))
             return read
 
-    def _check(
-        self, page: PageId, entry: PageEntry, offset: int, data: bytes, size: int, checksum: int, what: str
-    ) -> None:
-        if len(data) == size and crc32c(data) == checksum:
-            return
-        finding = page_finding(self.path, page, entry, offset, size, len(data), what)
+    def _refuse(self, page: PageId, entry: PageEntry, offset: int, size: int, found: int, what: str) -> NoReturn:
+        finding = page_finding(self.path, page, entry, offset, size, found, what)
         raise DamageError(f"{finding.path}: {finding.message}", [finding])
 
     def traverse(self, *, namespace: int | None = None, snapshot: Snapshot | None = None) -> Iterator[Located]:
@@ -458,5 +506,25 @@ class PageStorage:
         )  # fmt: skip
 
 
-def _placed(entry: PageEntry, span: BlobSpan) -> PageEntry:
+def _page(found: Located, whole: bytes) -> Page:
+    entry, data = found.entry, memoryview(whole)
+    assert entry is not None
+    if not entry.fields:
+        return Page(found.page.id, found.page.namespace, entry.tag, data)
+    ends = [*(one.offset for one in entry.fields[1:]), entry.size]
+    fields = tuple(data[one.offset : end] for one, end in zip(entry.fields, ends, strict=False))
+    return Page(found.page.id, found.page.namespace, entry.tag, data, fields)
+
+
+def _as_bytes(view: memoryview | bytes) -> bytes:
+    """Not copied where it is all of an object that cannot change."""
+    whole = view.obj if isinstance(view, memoryview) else view
+    return whole if type(whole) is bytes and len(whole) == len(view) else bytes(view)
+
+
+def _span_of(entry: PageEntry) -> BlobSpan:
+    return BlobSpan(entry.file_id, entry.offset, entry.size)
+
+
+def _entry_at(entry: PageEntry, span: BlobSpan) -> PageEntry:
     return PageEntry(span.file_id, span.offset, entry.size, entry.checksum, entry.tag, entry.fields)

@@ -8,6 +8,9 @@ A write is one record, made durable before the next one begins.  Therefore an in
 last log behind which no record begins (`LogFault.torn`), and nothing else: everything else is damage, and may have cost records
 that somebody was promised.
 
+A record may have become durable by one flush with data of its pages (`EditFlag.FLUSHED_WITH_RECORD`).  As long as nothing stands
+behind it, it counts only if that data is there: else it is a torn end, too (`FaultKind.DATA`).
+
 `RecoveryMode` says what is taken of a log that is not whole.
 """
 
@@ -15,16 +18,31 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
 from waltzctl.engine.durable.disk import TEMPORARY_SUFFIX, read_range
 from waltzctl.engine.errors import DamageError, DiskReadError, NotWaltzError
 from waltzctl.engine.findings import Code, Finding, Severity, make_finding
+from waltzctl.engine.pages.page_data import is_whole, read_page
 from waltzctl.engine.pages.recovery_mode import RecoveryMode
 from waltzctl.formats.pages.blocks import FaultKind, LogFault, LogRecord, read_log
-from waltzctl.formats.pages.names import BLOB_DIRECTORY, WAL_DIRECTORY, LogName, parse_blob_name, parse_log_name
-from waltzctl.formats.pages.write_batch import BatchError, Edit, decode_batch, plain_entries
+from waltzctl.formats.pages.names import (
+    BLOB_DIRECTORY,
+    WAL_DIRECTORY,
+    LogName,
+    blob_name,
+    parse_blob_name,
+    parse_log_name,
+)
+from waltzctl.formats.pages.write_batch import (
+    BatchError,
+    Edit,
+    EditFlag,
+    PageEntry,
+    decode_batch,
+    plain_entries,
+)
 
 WAYS_ON = "take what is whole with pages recover --mode skip-damaged, or into a new directory with pages salvage"
 """What to do with a store that is not opened."""
@@ -45,6 +63,13 @@ class LogFile:
     closed: bool
     end: int
     size: int
+
+    @property
+    def unconfirmed(self) -> LogRecord | None:
+        """The last record of the last log, where nothing stands behind it that would tell that it became durable."""
+        if self.closed or not self.records or any(fault.offset >= self.end for fault in self.faults):
+            return None
+        return self.records[-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +101,11 @@ class WalContents:
         return max([one.name.number for one in self.files] + [name.number for name in self.stale], default=0)
 
     @property
+    def unconfirmed_pages(self) -> list[PageEntry]:
+        """Data that was flushed with the last record.  It is there, and perhaps not durable."""
+        return [] if self.last is None else _flushed_with(self.last.unconfirmed)
+
+    @property
     def torn_from(self) -> int | None:
         """Where the last log's torn end begins; None where its end is not torn."""
         last = self.last
@@ -96,6 +126,47 @@ def read_file(directory: Path, name: LogName) -> LogFile:
     return LogFile(name, path, records, read.faults, closed, read.end, len(data))
 
 
+def _flushed_with(record: LogRecord | None) -> list[PageEntry]:
+    """Data that was to become durable by the flush of a record."""
+    if record is None:
+        return []
+    try:
+        edits = decode_batch(record.payload)
+    except BatchError:
+        return []
+    return [
+        edit.entry for edit in edits if edit.entry and edit.entry.size and edit.flags & EditFlag.FLUSHED_WITH_RECORD
+    ]
+
+
+def _may_be_there(store: Path, entry: PageEntry) -> bool:
+    """Whether an interrupted flush is no explanation of what stands in the place of a page."""
+    if not (store / BLOB_DIRECTORY / blob_name(entry.file_id)).exists():
+        return True  # its name was durable before anything was written into it
+    try:
+        return is_whole(entry, read_page(store, entry))
+    except DiskReadError:
+        return True  # whoever reads the page is told
+
+
+def _judged(store: Path, file: LogFile) -> LogFile:
+    """The last log, with its last record as a torn end where data is not there that was flushed with it.
+
+    Whoever writes there may have written something else in the place of that data meanwhile, behind a further record.
+    """
+    while not all(_may_be_there(store, entry) for entry in _flushed_with(file.unconfirmed)):
+        again = read_file(file.path.parent, file.name)
+        if again.size != file.size:
+            file = again
+            continue
+        *records, torn = file.records
+        fault = LogFault(torn.offset, file.size, FaultKind.DATA, torn=True)
+        return replace(
+            file, records=tuple(records), faults=(*file.faults, fault), end=records[-1].end if records else 0
+        )
+    return file
+
+
 def read_wal(store: Path) -> WalContents:
     """The log of the page store at `store`.  Raises NotWaltzError where there is none, DiskReadError."""
     directory = store / WAL_DIRECTORY
@@ -113,9 +184,13 @@ def read_wal(store: Path) -> WalContents:
     counted = [name for name in names if not name.is_checkpoint and (not checkpoint or name.number > checkpoint.number)]
     if checkpoint is not None:
         counted.insert(0, checkpoint)
-    files = tuple(read_file(directory, name) for name in counted)
+    files = [read_file(directory, name) for name in counted]
+    if files and not files[-1].name.is_checkpoint:
+        files[-1] = _judged(store, files[-1])
     stale = tuple(name for name in names if name not in counted)
-    return WalContents(directory, files, stale, temporary, lost=not files and _blobs_hold_data(store / BLOB_DIRECTORY))
+    return WalContents(
+        directory, tuple(files), stale, temporary, lost=not files and _blobs_hold_data(store / BLOB_DIRECTORY)
+    )
 
 
 def _blobs_hold_data(directory: Path) -> bool:

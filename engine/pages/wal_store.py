@@ -10,11 +10,12 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from waltzctl.engine.durable import disk
-from waltzctl.engine.durable.disk import WritableFile
+from waltzctl.engine.durable.disk import WritableFile, read_range
+from waltzctl.engine.durable.flusher import Flusher
 from waltzctl.engine.errors import PageStoreFailedError
 from waltzctl.engine.pages.torn_tail import cut_torn_tail
 from waltzctl.engine.pages.wal_reader import WalContents
@@ -28,9 +29,10 @@ LOG_SIZE = 2 << 20
 class WalStore:
     """Not thread-safe: one caller at a time; `finish_checkpoint` may run beside the others."""
 
-    def __init__(self, directory: Path, highest_number: int, *, log_size: int = LOG_SIZE) -> None:
-        """Begin the log behind `highest_number`.  Raises DiskWriteError."""
+    def __init__(self, directory: Path, highest_number: int, flusher: Flusher, *, log_size: int = LOG_SIZE) -> None:
+        """Begin the log behind `highest_number`.  `flusher`: flushes it with other files.  Raises DiskWriteError."""
         self.directory = directory
+        self._flusher = flusher
         self.written = 0
         self._log_size = log_size
         self._number = highest_number
@@ -42,7 +44,7 @@ class WalStore:
         self._file = self._begin()
 
     @classmethod
-    def continue_behind(cls, contents: WalContents, *, log_size: int = LOG_SIZE) -> WalStore:
+    def continue_behind(cls, contents: WalContents, flusher: Flusher, *, log_size: int = LOG_SIZE) -> WalStore:
         """Cut the torn end that a process left, close its log, remove what a checkpoint holds, and begin the next log.
 
         Raises DiskWriteError.
@@ -52,7 +54,10 @@ class WalStore:
             disk.sync_directory(contents.directory)  # names as well: a later log must not stand without this one
         if last is not None:
             with WritableFile.open(last.path) as file:
-                file.sync()  # whoever wrote what was read may have died before this, and what closes it must not stand alone
+                if (record := last.unconfirmed) is not None:
+                    # its flush may have failed, and another one flushes only what is written anew
+                    file.write_at(record.offset, read_range(last.path, record.offset, record.end - record.offset))
+                file.sync()  # whoever wrote it may have died before this, and what closes it must not stand alone
                 if last.end < last.size:
                     cut_torn_tail(contents.directory.parent, last)
                 if not last.closed:
@@ -62,7 +67,7 @@ class WalStore:
         removed += [contents.directory / name for name in contents.temporary]
         for path in removed:
             disk.unlink(path)
-        store = cls(contents.directory, contents.highest_number, log_size=log_size)
+        store = cls(contents.directory, contents.highest_number, flusher, log_size=log_size)
         store._logs[:0] = [file.name.number for file in contents.files if not file.name.is_checkpoint]
         if contents.checkpoint is not None:
             store._checkpoint = contents.checkpoint.name.number
@@ -89,17 +94,17 @@ class WalStore:
         """Whether anything was written since the last checkpoint, by this process or one before."""
         return len(self._logs) > 1 or self._position > 0
 
-    def append(self, payload: bytes) -> None:
-        """Write a record and make it durable.
+    def append(self, payload: bytes, with_files: Sequence[WritableFile] = ()) -> None:
+        """Write a record and make it durable; `with_files`: what has to become durable with it, by the same flush.
 
         Raises DiskWriteError, after which nobody knows whether it is in the log, and every later call raises
         PageStoreFailedError until the log is opened again.
         """
         if not payload:
             raise ValueError("an empty record closes a log")
-        self._write(payload)
+        self._write(payload, with_files)
 
-    def _write(self, payload: bytes) -> None:
+    def _write(self, payload: bytes, with_files: Sequence[WritableFile] = ()) -> None:
         if self._failed:
             raise PageStoreFailedError(
                 f"{self.directory}: a write to the log failed before, and what is in it is not known",
@@ -108,10 +113,18 @@ class WalStore:
         data = cut_record(payload, self._position, self._number)
         self._failed = True
         self._file.write_at(self._position, data)
-        self._file.sync()
+        self._flush(with_files)
         self._failed = False
         self._position += len(data)
         self.written += len(data)
+
+    def _flush(self, with_files: Sequence[WritableFile]) -> None:
+        if not with_files:
+            self._file.sync()
+            return
+        for error in self._flusher.flush([*with_files, self._file]):
+            if error is not None:
+                raise error
 
     def roll_when_full(self) -> None:
         """Begin the next log where this one has grown enough.  Raises as `append`."""

@@ -14,12 +14,11 @@ from pathlib import Path
 
 from waltzctl.engine.errors import DamageError, InvalidRequestError, NotWaltzError
 from waltzctl.engine.findings import Code, Finding, make_finding
-from waltzctl.engine.pages.inspection import read_page, view_store
-from waltzctl.engine.pages.log_replay import page_finding
+from waltzctl.engine.pages.inspection import view_store
+from waltzctl.engine.pages.page_data import is_whole, page_finding, read_page
 from waltzctl.engine.pages.page_directory import PageDirectory
 from waltzctl.engine.pages.page_storage import PageStorage
 from waltzctl.engine.vault.sealing import Sealer, head_digest, open_keys, section_digest
-from waltzctl.formats.checksums import crc32c
 from waltzctl.formats.pages.names import BLOB_DIRECTORY, WAL_DIRECTORY, blob_name
 from waltzctl.formats.pages.write_batch import PageEntry, PageId
 from waltzctl.formats.vault import (
@@ -118,7 +117,7 @@ class VaultReader:
             raise _damaged(self._unknown(where))
         entry = found.entry
         data = read_page(self.path, entry)
-        if len(data) != entry.size or crc32c(data) != entry.checksum:
+        if not is_whole(entry, data):
             raise _damaged(page_finding(self.path, found.page, entry, entry.offset, entry.size, len(data)))
         return data
 

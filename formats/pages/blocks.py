@@ -78,6 +78,7 @@ class FaultKind(enum.Enum):
     NO_FIRST = "a record's first fragment is missing"
     NO_LAST = "a record's last fragment is missing"
     TRAILER = "the end of a block is not zero"
+    DATA = "data that was written with the record is not there"
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,8 @@ type                         fields                                             
 9 VAR_HIGHEST                page 16, version 16                                                      33
 ===========================  =======================================================================  ==================
 
+Of the flags of a PUT one is known (`EditFlag`); it is not the released programs', whose meaning nothing tells.
+
 A page is its id (8) and then its namespace (8); a version a sequence (8) and an epoch (8).  A page entry is blob file id 4,
 offset 8, size 8, checksum 8, tag 8, number of fields 8, and for each field its offset 8 and checksum 8; offsets of fields count
 from the page's first byte.  The checksum of a page is that of all its bytes, as they are.
@@ -108,6 +110,16 @@ class EditType(enum.IntEnum):
     VAR_HIGHEST = 9
 
 
+class EditFlag(enum.IntFlag):
+    """Flags of an edit with an entry.
+
+    FLUSHED_WITH_RECORD: the page's data and the record became durable by one flush, so that after a crash the record may be there
+    and its data not.  Without it the data was durable before the record was written.
+    """
+
+    FLUSHED_WITH_RECORD = 1
+
+
 WITH_ENTRY = frozenset({EditType.PUT, EditType.UPSERT, EditType.VAR_ENTRY})
 WITH_ORIGIN = frozenset({EditType.REF, EditType.VAR_REF})
 EXTERNAL = frozenset({EditType.PUT_EXTERNAL, EditType.VAR_EXTERNAL})
@@ -150,7 +162,7 @@ class PageEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """One edit.  `entry` stands in those of `WITH_ENTRY`, `origin` in those of `WITH_ORIGIN`."""
+    """One edit.  `entry` and `flags` stand in those of `WITH_ENTRY`, `origin` in those of `WITH_ORIGIN`."""
 
     type: EditType
     page: PageId
@@ -158,6 +170,7 @@ class Edit:
     entry: PageEntry | None = None
     origin: PageId | None = None
     references: int = 1
+    flags: int = 0
 
 
 def encode_edit(edit: Edit) -> bytes:
@@ -165,7 +178,7 @@ def encode_edit(edit: Edit) -> bytes:
     kind, (namespace, page), (sequence, epoch) = edit.type, edit.page, edit.version
     if (entry := edit.entry) is not None:
         head = _PUT.pack(
-            kind, 0, page, namespace, sequence, epoch, edit.references,
+            kind, edit.flags, page, namespace, sequence, epoch, edit.references,
             entry.file_id, entry.offset, entry.size, entry.checksum, entry.tag, len(entry.fields),
         )  # fmt: skip
         return head + b"".join([_FIELD.pack(*field) for field in entry.fields]) if entry.fields else head
@@ -211,12 +224,12 @@ def _decode_edit(view: memoryview, offset: int, kind: EditType) -> tuple[Edit, i
         )
     values = layout.unpack_from(view, offset)
     if kind in WITH_ENTRY:
-        _, _, page, namespace, sequence, epoch, references, file_id, start, size, checksum, tag, num_fields = values
+        _, flags, page, namespace, sequence, epoch, references, file_id, start, size, checksum, tag, num_fields = values
         if num_fields > (len(view) - end) // _FIELD.size:
             raise BatchError(f"an edit at byte {offset} has {num_fields} fields, more than the write batch has bytes")
         fields = tuple(map(FieldEntry._make, _FIELD.iter_unpack(view[end : end + num_fields * _FIELD.size])))
         entry = PageEntry(file_id, start, size, checksum, tag, fields)
-        edit = Edit(kind, PageId(namespace, page), Version(sequence, epoch), entry, references=references)
+        edit = Edit(kind, PageId(namespace, page), Version(sequence, epoch), entry, references=references, flags=flags)
         return edit, end + num_fields * _FIELD.size
     if kind in WITH_ORIGIN:
         _, page, namespace, origin, origin_namespace, sequence, epoch = values
@@ -228,7 +241,7 @@ def _decode_edit(view: memoryview, offset: int, kind: EditType) -> tuple[Edit, i
 
 
 def plain_entries(data: Buffer) -> np.ndarray[Any, Any] | None:
-    """The edits of a record as an array of `PUT_EDIT.dtype`, where all of them are VAR_ENTRY without references and fields.
+    """The edits of a record as an array of `PUT_EDIT.dtype`, where all are VAR_ENTRY without flags, references and fields.
 
     Then, and only then, do they say what `decode_batch` says; None otherwise.
     """
@@ -238,5 +251,6 @@ def plain_entries(data: Buffer) -> np.ndarray[Any, Any] | None:
     if size <= 0 or size % PUT_EDIT.size or _HEAD.unpack_from(data)[0] != BATCH_VERSION:
         return None
     table = np.frombuffer(data, PUT_EDIT.dtype, offset=_HEAD.size)
-    plain = (table["type"] == EditType.VAR_ENTRY) & (table["references"] == 1) & (table["entry.num_fields"] == 0)
+    plain = (table["type"] == EditType.VAR_ENTRY) & (table["flags"] == 0)
+    plain &= (table["references"] == 1) & (table["entry.num_fields"] == 0)
     return table if plain.all() else None

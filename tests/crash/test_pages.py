@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from tests.crash.recorder import Recorder, Recording
 from tests.crash.simdisk import Tree
 from tests.pages.model import TIGHT, Model, as_batch, expected, random_batch, shown_by
 from waltzctl.engine.durable.disk import WritableFile
+from waltzctl.engine.durable.flusher import Flusher
 from waltzctl.engine.errors import NotWaltzError, PageConflictError, WaltzError
 from waltzctl.engine.pages.page_gc import collect_garbage
 from waltzctl.engine.pages.page_storage import PageStorage
@@ -23,8 +25,18 @@ pytestmark = pytest.mark.turns(3)
 
 Seen = tuple[object, ...] | None
 FAILED = "failed"
+_LOG = logging.getLogger(__name__)
 Truth = tuple[Seen, ...]
 """What may be there: None is a directory that is no store yet."""
+
+
+def created(path: Path) -> PageStorage:
+    """Its flushes come in the same order every time."""
+    return PageStorage.create(path, TIGHT, flusher=Flusher(log=_LOG, threads=0))
+
+
+def opened(path: Path) -> PageStorage:
+    return PageStorage.open(path, TIGHT, flusher=Flusher(log=_LOG, threads=0))
 
 
 def seen_of(pages: dict[tuple[int, int], tuple[object, ...]], highest: dict[int, int]) -> Seen:
@@ -46,7 +58,7 @@ class PageChecker:
 
     def recover(self, root: Path) -> Seen:
         try:
-            with PageStorage.open(root / "store", TIGHT) as store:
+            with opened(root / "store") as store:
                 return of_store(store)
         except NotWaltzError:
             return None
@@ -63,9 +75,9 @@ class PageChecker:
         if seen is not None and seen[0] == FAILED:
             return seen
         if seen is None:
-            PageStorage.create(root / "store", TIGHT).close()
+            created(root / "store").close()
             return seen
-        with PageStorage.open(root / "store", TIGHT) as store:
+        with opened(root / "store") as store:
             assert of_store(store) == seen
             batch = as_batch([("put", 99, b"after" * 300, 5, ())], 3)
             store.write(batch)
@@ -98,7 +110,7 @@ class Work:
 
     def create(self) -> None:
         self._promise(None, of_model(self.model), settled=False)
-        self.store = PageStorage.create(self.path, TIGHT)
+        self.store = created(self.path)
         self._promise(of_model(self.model), settled=True)
 
     def write(self, *edits: tuple[object, ...], namespace: int = 0) -> None:
@@ -122,7 +134,7 @@ class Work:
         self.store._lock.release()
 
     def reopen(self) -> None:
-        self.store = PageStorage.open(self.path, TIGHT)
+        self.store = opened(self.path)
 
 
 def writing(work: Work) -> None:

@@ -354,8 +354,8 @@ FIFTH: tuple[Slip, ...] = (
     ),
     Slip(
         "formats/pages/write_batch.py",
-        '(table["type"] == EditType.VAR_ENTRY) & (table["references"] == 1) &',
-        '(table["type"] == EditType.VAR_ENTRY) &',
+        '    plain &= (table["references"] == 1) &',
+        "    plain &=",
         ("tests/pages/test_restore.py::test_only_plain_entries_are_read_at_once",),
         "a page that two others lean on is read as one with a single reference, and is deleted with the first of them",
     ),

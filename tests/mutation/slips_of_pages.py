@@ -24,6 +24,9 @@ _OF_VERSIONS = ("tests/pages/test_page_directory.py",)
 _OF_GC = ("tests/pages/test_page_gc.py",)
 _WHOLE = ("tests/pages/test_page_storage.py",)
 _CRASHES = ("tests/crash/test_pages.py",)
+_CACHE = "engine/pages/page_cache.py"
+_OF_CACHE = ("tests/pages/test_page_cache.py",)
+_TOGETHER = ("tests/pages/test_flushed_with_record.py",)
 _OF_RECOVERY = ("tests/pages/test_page_recovery.py",)
 
 PAGES: tuple[Slip, ...] = (
@@ -85,9 +88,8 @@ PAGES: tuple[Slip, ...] = (
     ),
     Slip(
         _BLOBS,
-        "            for file_id in dict.fromkeys(span.file_id for span in taken):\n"
-        "                self._file(file_id).sync()\n",
-        "",
+        "            if flush:\n",
+        "            if flush and False:\n",
         _CRASHES,
         "a page is in the log and not on the disk",
     ),
@@ -121,7 +123,7 @@ PAGES: tuple[Slip, ...] = (
     ),
     Slip(
         _WAL,
-        "                file.sync()  # whoever wrote what was read may have died before this, and what closes it must not"
+        "                file.sync()  # whoever wrote it may have died before this, and what closes it must not"
         " stand alone\n",
         "",
         _CRASHES,
@@ -192,8 +194,8 @@ PAGES: tuple[Slip, ...] = (
     ),
     Slip(
         _STORAGE,
-        "        if len(data) == size and crc32c(data) == checksum:",
-        "        if len(data) == size:",
+        "                if len(data) != size or crc32c(data) != one.checksum:",
+        "                if len(data) != size:",
         _WHOLE,
         "damaged pages are served",
     ),
@@ -241,7 +243,7 @@ PAGES: tuple[Slip, ...] = (
     ),
     Slip(
         _SALVAGE,
-        "            if len(data) != one.entry.size or crc32c(data) != one.entry.checksum:",
+        "            if not is_whole(one.entry, data):",
         "            if len(data) != one.entry.size:",
         ("tests/pages/test_inspection.py",),
         "damaged pages are salvaged as if they were whole",
@@ -276,7 +278,7 @@ PAGES: tuple[Slip, ...] = (
     ),
     Slip(
         _RECOVERY,
-        "        whole = [one for one in group if crc32c(read_page(path, one[1])) == one[1].checksum]",
+        "        whole = [one for one in group if is_whole(one[1], read_page(path, one[1]))]",
         "        whole = group",
         _OF_RECOVERY,
         "the page goes that is there, and the one stays whose room it has",
@@ -325,9 +327,114 @@ PAGES: tuple[Slip, ...] = (
     ),
     Slip(
         _READER,
-        "lost=not files and _blobs_hold_data(store / BLOB_DIRECTORY))",
-        "lost=False)",
+        "lost=not files and _blobs_hold_data(store / BLOB_DIRECTORY)",
+        "lost=False",
         _OF_RECOVERY,
         "where the log is gone all pages are collected as room that nobody uses",
+    ),
+    Slip(
+        _READER,
+        "        if self.closed or not self.records or",
+        "        if not self.records or",
+        _TOGETHER,
+        "a page of a store that was closed, damaged long after, is taken back as if nobody had been promised it",
+    ),
+    Slip(
+        _READER,
+        "any(fault.offset >= self.end for fault in self.faults)",
+        "any(fault.offset > self.end for fault in self.faults)",
+        _TOGETHER,
+        "a write that was promised is taken back, as the next one was interrupted and a page of it is damaged",
+    ),
+    Slip(
+        _READER,
+        "any(fault.offset >= self.end for fault in self.faults)",
+        "self.faults",
+        _TOGETHER,
+        "where the log is damaged as well, a page shows bytes that were never written",
+    ),
+    Slip(
+        _READER,
+        "        if again.size != file.size:\n",
+        "        if again.size < file.size:\n",
+        _TOGETHER,
+        "whoever looks at a store that is written to misses what was promised",
+    ),
+    Slip(
+        _READER,
+        " and edit.flags & EditFlag.FLUSHED_WITH_RECORD",
+        "",
+        _TOGETHER,
+        "damage to data that was durable before its record costs the record, too",
+    ),
+    Slip(
+        _STORAGE,
+        "sum(map(len, data)) <= self.options.flushed_with_record",
+        "sum(map(len, data)) < self.options.flushed_with_record",
+        _TOGETHER,
+        "a write of just the size that is told has two flushes",
+    ),
+    Slip(
+        _STORAGE,
+        "            blobs.confirm([_span_of(entry) for entry in contents.unconfirmed_pages])\n",
+        "",
+        _TOGETHER,
+        "what one process wrote and died over is built upon by the next one, and a power loss takes it",
+    ),
+    Slip(
+        _BLOBS,
+        "                file.write_at(span.offset, file.read_at(span.offset, span.size))",
+        "                file.read_at(span.offset, span.size)",
+        _TOGETHER,
+        "after a failed flush the next one succeeds, and the data is on no disk",
+    ),
+    Slip(
+        _WAL,
+        "self._flusher.flush([*with_files, self._file])",
+        "self._flusher.flush([self._file, self._file])",
+        _CRASHES,
+        "a page is in the log and not on the disk",
+    ),
+    Slip(
+        _STORAGE,
+        "return whole if type(whole) is bytes and len(whole) == len(view) else bytes(view)",
+        "return whole if type(whole) is bytes else bytes(view)",
+        _OF_CACHE,
+        "a page that was written as a part of a buffer shows all of the buffer",
+    ),
+    Slip(
+        _STORAGE,
+        "return whole if type(whole) is bytes and len(whole) == len(view) else bytes(view)",
+        "return whole if len(whole) == len(view) else bytes(view)",
+        _OF_CACHE,
+        "a page changes with the buffer that it was written from",
+    ),
+    Slip(
+        _CACHE,
+        "            while self.size + size > self._limit:",
+        "            while self.size > self._limit:",
+        _OF_CACHE,
+        "pages in memory take more than they may",
+    ),
+    Slip(
+        _CACHE,
+        "        if place < len(self._keys):\n            self._keys[place] = last\n",
+        "        if place < len(self._keys) - 1:\n            self._keys[place] = last\n",
+        _OF_CACHE,
+        "a page that went is to go once more, and whoever writes ends with an internal error",
+    ),
+    Slip(
+        _CACHE,
+        "            kept.asked_for = False\n",
+        "            break\n",
+        _OF_CACHE,
+        "what is read again and again goes like everything else",
+    ),
+    Slip(
+        "engine/pages/page_data.py",
+        "return len(data) == entry.size and crc32c(data) == entry.checksum",
+        "return len(data) == entry.size",
+        _WHOLE,
+        "damaged pages are served as if they were whole",
     ),
 )

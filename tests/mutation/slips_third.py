@@ -317,8 +317,8 @@ THIRD: tuple[Slip, ...] = (
     Slip(
         "engine/pages/wal_store.py",
         "        self._failed = True\n        self._file.write_at(self._position, data)\n"
-        "        self._file.sync()\n        self._failed = False",
-        "        self._file.write_at(self._position, data)\n        self._file.sync()",
+        "        self._flush(with_files)\n        self._failed = False",
+        "        self._file.write_at(self._position, data)\n        self._flush(with_files)",
         ("tests/pages/test_wal.py::test_nothing_is_written_behind_a_write_that_failed_and_its_room_stays_taken",),
         "after a failed flush the log goes on behind what nobody knows",
     ),

@@ -270,7 +270,7 @@ def test_batches_of_a_group_see_one_another(store: PageStorage) -> None:
 def test_an_interrupted_write_stops_the_store(store: PageStorage, monkeypatch: pytest.MonkeyPatch) -> None:
     """What came of it nobody knows; a later write behind it would promise more than is known."""
 
-    def interrupted(_: bytes) -> None:
+    def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(store.wal, "append", interrupted)

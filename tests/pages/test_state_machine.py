@@ -11,6 +11,7 @@ from tests.pages.model import TIGHT, Model, State, as_batch, check, expected, ra
 from tests.pages.stores import crash, disk_full_after
 from waltzctl.engine.errors import DiskFullError, PageConflictError, PageStoreFailedError
 from waltzctl.engine.pages.page_gc import collect_garbage
+from waltzctl.engine.pages.page_options import PageOptions
 from waltzctl.engine.pages.page_storage import PageStorage
 from waltzctl.engine.pages.snapshots import Snapshot
 
@@ -18,16 +19,16 @@ SEEDS = 12
 STEPS = 120
 
 
-def run(path: Path, seed: int, steps: int) -> None:
+def run(path: Path, seed: int, steps: int, options: PageOptions = TIGHT) -> None:
     rng, model = random.Random(seed), Model()
     snapshots: dict[Snapshot, State] = {}
-    store = PageStorage.create(path, TIGHT)
+    store = PageStorage.create(path, options)
     for number in range(steps):
         step(rng, store, model, snapshots)
         if rng.random() < 0.06:
             snapshots.clear()
             (crash if rng.random() < 0.5 else PageStorage.close)(store)
-            store = PageStorage.open(path, TIGHT)
+            store = PageStorage.open(path, options)
         if number % 5 == 0:
             check(store, model, snapshots)
     check(store, model, snapshots)
@@ -43,7 +44,7 @@ def run(path: Path, seed: int, steps: int) -> None:
         for blob in store.status().blobs
     )
     store.close()
-    with PageStorage.open(path, TIGHT) as again:
+    with PageStorage.open(path, options) as again:
         check(again, model, {})
 
 

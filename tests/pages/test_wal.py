@@ -304,7 +304,7 @@ def test_a_full_disk_at_the_log_stops_writing_and_not_reading(tmp_path: Path, mo
 
 
 def test_a_failed_flush_of_a_blob_file_stops_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = PageStorage.create(tmp_path / "s")
+    store = PageStorage.create(tmp_path / "s", PageOptions(flushed_with_record=0))
     put(store, 1, b"one")
     no_sync(monkeypatch)
     with pytest.raises(SyncFailedError):

@@ -1,0 +1,38 @@
+"""The bytes of a page in its blob file: read as they are, and whether they are those that were written."""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePath
+
+from waltzctl.engine.durable.disk import read_range
+from waltzctl.engine.findings import Code, Finding, make_finding
+from waltzctl.formats.checksums import Buffer, crc32c
+from waltzctl.formats.pages.names import BLOB_DIRECTORY, blob_name
+from waltzctl.formats.pages.write_batch import PageEntry, PageId
+
+
+def read_page(store: Path, entry: PageEntry) -> bytes:
+    """The bytes of a page as they are; fewer where the file ends, none where it is not there.  Raises DiskReadError."""
+    if not entry.size:
+        return b""
+    try:
+        return read_range(store / BLOB_DIRECTORY / blob_name(entry.file_id), entry.offset, entry.size)
+    except FileNotFoundError:
+        return b""
+
+
+def is_whole(entry: PageEntry, data: Buffer) -> bool:
+    """Whether these bytes of a page are those that were written."""
+    return len(data) == entry.size and crc32c(data) == entry.checksum
+
+
+def page_finding(
+    store: PurePath, page: PageId, entry: PageEntry, offset: int, size: int, found: int, what: str = "it"
+) -> Finding:
+    """A page, or a field of it, whose bytes are not those that were written; `found`: how many there are."""
+    path = store / BLOB_DIRECTORY / blob_name(entry.file_id)
+    if found < size:
+        said = f"page {page}: {what} has {size} bytes, and the file has {found} of them"
+        return make_finding(Code.PAGE_MISSING, path, said, storage_directory=store, offset=offset, length=size)
+    said = f"page {page}: the checksum of {'its data' if what == 'it' else what} is wrong"
+    return make_finding(Code.PAGE_CHECKSUM, path, said, storage_directory=store, offset=offset, length=size)
