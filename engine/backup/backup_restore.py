@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +34,10 @@ from waltzctl.formats.vault import BackedFile, BackedPartition, BackupHead, Deri
 
 WORK_SUFFIX = ".restoring"
 _BLOCK = 4 << 20
+_FLUSHES = 2
+"""Files that are flushed at the same time, while others are written: who writes does not wait for the disk."""
+_UNFLUSHED = 16
+"""Files that are written, or wait for their flush, at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,11 +273,26 @@ def _write(place: Path, files: BackupFiles, work: list[_Work], directories: list
         disk.make_directory(place / name)
     progress.start("restoring", sum(one.size for one in work))
     kept, derived = ([one for one in work if _is_derived(one) is wanted] for wanted in (False, True))
-    with ThreadPoolExecutor(WORKERS, thread_name_prefix="restore") as workers:
-        for size in workers.map(lambda one: _write_file(place, one, _reader(files, one)), kept):
-            progress.advance(size)
-        for size in workers.map(lambda one: _write_file(place, one, _index_reader(place, one)), derived):
-            progress.advance(size)  # of data files that are there by now
+    room = threading.Semaphore(_UNFLUSHED)
+    with (
+        ThreadPoolExecutor(WORKERS, thread_name_prefix="restore") as workers,
+        ThreadPoolExecutor(_FLUSHES, thread_name_prefix="flush") as flushes,
+    ):
+
+        def write(one: _Work, read: Read) -> Future[int]:
+            room.acquire()
+            try:
+                return flushes.submit(_make_durable, _write_file(place, one, read), one, room)
+            except BaseException:
+                room.release()
+                raise
+
+        flushed = list(workers.map(lambda one: write(one, _reader(files, one)), kept))
+        flushed += workers.map(
+            lambda one: write(one, _index_reader(place, one)), derived
+        )  # of data files that are there
+        for future in flushed:
+            progress.advance(future.result())
     for name in (*reversed(directories), ""):
         disk.sync_directory(place / name)
 
@@ -303,16 +323,28 @@ def _index_reader(place: Path, one: _Work) -> Read:
     return BytesSource(data).read_into
 
 
-def _write_file(place: Path, one: _Work, read: Read) -> int:
-    """Write a file durably; returns its size.  Raises DamageError, DiskReadError, DiskWriteError."""
-    path = place / one.file.name
-    with WritableFile.create(path) as file:
+def _write_file(place: Path, one: _Work, read: Read) -> WritableFile:
+    """Write a file, and leave it open.  Raises DamageError, DiskReadError, DiskWriteError."""
+    file = WritableFile.create(place / one.file.name)
+    try:
         buffer = bytearray(min(_BLOCK, max(one.size, 1)))
         for offset in range(0, one.size, _BLOCK):
             part = memoryview(buffer)[: min(_BLOCK, one.size - offset)]
             read(offset, part)
             file.write_at(offset, part)
-        file.sync()
-    if one.content is None and one.size == one.file.size:
-        disk.set_times(path, one.file.modified_ns)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _make_durable(file: WritableFile, one: _Work, room: threading.Semaphore) -> int:
+    """Flush a file that was written, close it, and give it its time; returns its size.  Raises DiskWriteError."""
+    try:
+        with file:
+            file.sync()
+        if one.content is None and one.size == one.file.size:
+            disk.set_times(file.path, one.file.modified_ns)
+    finally:
+        room.release()
     return one.size
