@@ -57,21 +57,28 @@ def make_storage(path: Path, *, size: int, record_size: int, segment_size: int =
 
 def add_segments(path: Path, *, first: int, count: int, record_size: int, segment_size: int = 256 << 20) -> None:
     """Write `count` records from the id `first` on, in segments of their own."""
-    length = record_size - RECORD_OVERHEAD
-    pool = random.Random(record_size).randbytes(length + 4096)
+    data = record_data(record_size)
     number = first
     while number < first + count:
         some = min(first + count - number, max(1, segment_size // record_size))
-        _write_segment(path / "0", number, some, pool, length)
+        _write_segment(path / "0", number, some, data)
         number += some
 
 
-def _write_segment(directory: Path, first: int, count: int, pool: bytes, length: int) -> None:
+def record_data(record_size: int) -> list[bytes]:
+    """What the records hold, in turn."""
+    length = record_size - RECORD_OVERHEAD
+    pool = random.Random(record_size).randbytes(length + 4096)
+    return [pool[shift : shift + length] for shift in range(0, 4096, 61)]
+
+
+def _write_segment(directory: Path, first: int, count: int, contents: list[bytes]) -> None:
+    length = len(contents[0])
     header = SegmentHeader(0, CREATED, KEY, 0, first).encode()
     offsets = HEADER_SIZE + np.arange(count, dtype=np.int64) * (length + RECORD_OVERHEAD)
     (directory / index_name(first)).write_bytes(header + offsets.astype(">i8").tobytes())
     pack, seal = RECORD_HEADER.struct.pack, CHECKSUM.struct.pack
-    pieces = [(pool[shift : shift + length], crc32(pool[shift : shift + length])) for shift in range(0, 4096, 61)]
+    pieces = [(data, crc32(data)) for data in contents]
     with (directory / segment_name(first)).open("wb", buffering=BATCH) as out:
         out.write(header)
         for number in range(first, first + count):

@@ -1,6 +1,6 @@
 """What Spark costs and brings on one machine, beside the local engine on the same files: ratios of one run.
 
-    python benchmarks/spark.py [--quick] [--repeat 3] [--only NAME] [--directory DIR] [--json]
+    python benchmarks/spark.py [--quick] [--repeat 3] [--only NAME] [--directory DIR] [--kafka DIR] [--json]
 
 Files are warm (in the page cache), which is the hardest case for Spark: nothing hides what it costs. Starts of sessions are
 given apart. Sections: `engines` (verify of 4 GiB by the local engine and by Spark with one core and with two; one segment of
@@ -8,8 +8,8 @@ given apart. Sections: `engines` (verify of 4 GiB by the local engine and by Spa
 memory of Spark's Python workers), `segments` (10 to 10,000: planning), `queries` (records a second of the data source; bytes
 that a filter leaves unread), `tables` (from the log to the tables records and transactions, beside a source that has its batches
 ready: 4 GiB of 100 B and of 1 KiB, one replica and three, one core and two; a second run with 1 % more; `--size`,
-`--record-size`, `--replicas` for others). Kafka's source is not among them: it needs a broker, which this program does not
-start. --quick divides every size by eight.
+`--record-size`, `--replicas` for others; with `--kafka DIR` also beside Kafka's source, on a broker that is started for it:
+``kafka_source.py`` says how its jars get into DIR). --quick divides every size by eight.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from pathlib import Path
 
 import psutil
 from generated import make_storage, total_bytes, workplace
+from kafka_source import Broker, broker
 
 from waltzctl.engine.inspect.verify import VerifyOptions, VerifySummary, verify
 from waltzctl.engine.spark.spark_executor import SparkExecutor
@@ -69,10 +70,10 @@ def checked(paths: list[Path], *, threads: int | None = None, executor: TaskExec
 
 
 @contextmanager
-def session(master: str, figures: Figures) -> Iterator[Session]:
+def session(master: str, figures: Figures, also: tuple[tuple[str, str], ...] = ()) -> Iterator[Session]:
     begun = time.perf_counter()
     conf = (("spark.driver.memory", "2g"), ("spark.sql.python.filterPushdown.enabled", "true"))
-    with open_session(SparkOptions(master, conf)) as opened:
+    with open_session(SparkOptions(master, conf + also)) as opened:
         seconds = time.perf_counter() - begun
         figures.add(f"start of a session, {master}", seconds, f"{seconds:.1f} s")
         yield opened
@@ -218,25 +219,41 @@ def queries(figures: Figures, place: Path, scale: int, repeat: int) -> None:
 
 
 def log_to_tables(
-    figures: Figures, place: Path, size: int, repeat: int, records: tuple[int, ...], copies: tuple[int, ...]
+    figures: Figures,
+    place: Path,
+    size: int,
+    repeat: int,
+    records: tuple[int, ...],
+    copies: tuple[int, ...],
+    kafka: Broker | None,
 ) -> None:
     from tables import make_log, measure, register
 
     print(f"from the log to tables: {size / GIB:.2g} GiB for each replica; medians of {repeat}")
     cases = itertools.product(records, copies, ("local[1]", "local[2]"))
     for number, (record_size, replicas, master) in enumerate(cases):
-        log = make_log(place / f"log-{number}", size, record_size, replicas)
-        with session(master, figures) as opened:
+        log = fresh = make_log(place / f"log-{number}", size, record_size, replicas)
+        ours: dict[str, float] = {}
+        case = f"{record_size} B, {replicas} replica{'s' * (replicas > 1)}, {master}"
+        with session(master, figures, kafka.settings if kafka else ()) as opened:
             register(opened.spark)
             for what in ("records", "transactions"):
                 found = measure(opened.spark, log, what, place, repeat, largest_worker)
                 log = found.log
-                name = f"{what}, {record_size} B, {replicas} replica{'s' * (replicas > 1)}, {master}"
+                name = f"{what}, {case}"
                 rate = found.rows / found.first
                 figures.add(name, rate, f"{found.first:.1f} s  {rate / 1e6:.2f} million rows/s")
                 ratio(figures, f"{name}: over ready-made", found.ready / found.first, 0.9)
                 ratio(figures, f"{name}: over 1 % more", found.first / found.second, 10)
                 figures.add(f"{name}: worker", found.memory, f"{found.memory / (1 << 20):.0f} MiB")
+                ours |= {
+                    what: rate,
+                    "ready-made": found.rows / found.ready,
+                }  # the last one has a row a record, as Kafka's
+            for way, rate in kafka.measure(opened.spark, fresh, place, repeat).items() if kafka else ():
+                figures.add(f"{way}, {case}", rate, f"{rate / 1e6:.2f} million rows/s")
+                for what, other in ours.items():
+                    ratio(figures, f"{what}, {case}: over {way}", other / rate, None)
         shutil.rmtree(place / f"log-{number}")
 
 
@@ -255,6 +272,9 @@ def main() -> None:
     )
     parser.add_argument("--replicas", type=int, action="append", help="in the section tables: 1, 3 unless given")
     parser.add_argument("--directory", type=Path)
+    parser.add_argument(
+        "--kafka", type=Path, metavar="DIR", help="in the section tables: jars of its source and broker"
+    )
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     scale = 8 if arguments.quick else 1
@@ -266,9 +286,10 @@ def main() -> None:
                 section(figures, place, scale, arguments.repeat)
     if arguments.only in (None, "tables"):
         size = int(arguments.size * GIB) // scale
-        with workplace(arguments.directory, 7 * size) as place:
+        needed = (9 if arguments.kafka else 7) * size
+        with workplace(arguments.directory, needed) as place, broker(arguments.kafka, place) as kafka:
             records, copies = tuple(arguments.record_size or (100, 1024)), tuple(arguments.replicas or (1, 3))
-            log_to_tables(figures, place, size, arguments.repeat, records, copies)
+            log_to_tables(figures, place, size, arguments.repeat, records, copies, kafka)
     if arguments.json:
         print(json.dumps(figures.values, indent=1))
 

@@ -185,7 +185,7 @@ def measure(spark: SparkSession, log: Log, what: str, place: Path, repeat: int, 
     options = {
         "schema": stream(spark, log, what).schema.json(),
         "rows": str(rows),
-        "tasks": str(max(1, round(rows * log.record_size / TASK_BYTES))),
+        "tasks": str(tasks_for(rows, log.record_size)),
         "batch": str(min(BATCH_ROWS, max(1, BATCH_BYTES // log.record_size))),
         "data": str(log.record_size - RECORD_OVERHEAD),
     }
@@ -199,6 +199,11 @@ def measure(spark: SparkSession, log: Log, what: str, place: Path, repeat: int, 
     return Measured(rows, whole, median(first), median(second), median(ready), held)
 
 
+def tasks_for(rows: int, record_size: int) -> int:
+    """Into how many tasks a source that may choose divides so many rows."""
+    return max(1, round(rows * record_size / TASK_BYTES))
+
+
 def register(spark: SparkSession) -> None:
     """Both sources, for a session."""
     from waltzctl.engine.pipeline.pipeline_data_source import PipelineDataSource
@@ -208,4 +213,4 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(ReadyMade)
 
 
-__all__ = ["Log", "make_log", "measure", "register"]
+__all__ = ["Log", "make_log", "measure", "register", "tasks_for", "written"]
