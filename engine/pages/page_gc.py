@@ -161,6 +161,7 @@ def collect_versions(store: PageStorage) -> int:
             snapshots = store.held_sequences()
             total += sum(store.directory.collect(page, snapshots) for page in pages[start : start + _PAGES_AT_ONCE])
             store.reclamation.retire(store.directory.take_freed())
+    store.reclamation.retire(())  # what was superseded without a round
     return total
 
 

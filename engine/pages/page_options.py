@@ -13,6 +13,8 @@ BLOB_LIMIT = 256 << 20
 """Bytes of a blob file."""
 FLUSHED_WITH_RECORD = 4 << 20
 """Bytes of a write up to which data and record are flushed at once."""
+SUPERSEDED_KEPT = 32 << 20
+"""Bytes of data that was superseded and is not written over yet."""
 CACHE_SIZE = 64 << 20
 """Bytes of pages that are kept in memory."""
 
@@ -24,6 +26,7 @@ class PageOptions:
     `blob_limit`: bytes of a blob file; `log_size`: bytes after which the next log begins; `max_log_files`: more than these make
     a checkpoint due; `full_gc_rate`: files of which no larger share is in use are emptied (at 1 for ever: a full file as well);
     `flushed_with_record`: bytes of a write up to which its data is made durable by the flush of its record, and not before;
+    `superseded_kept`: bytes of data that was superseded last and stays where it is until more follows, or garbage is collected;
     `cache_size`: bytes of pages in memory, of those that were read or written last (0: none);
     `recovery`: what is taken of a log that is not whole (POINT_IN_TIME and SKIP_DAMAGED are for reading, and refused here).
     """
@@ -33,6 +36,7 @@ class PageOptions:
     max_log_files: int = 4
     full_gc_rate: float = 0.5
     flushed_with_record: int = FLUSHED_WITH_RECORD
+    superseded_kept: int = SUPERSEDED_KEPT
     cache_size: int = CACHE_SIZE
     recovery: RecoveryMode = RecoveryMode.TOLERATE_TORN_TAIL
 
@@ -40,7 +44,7 @@ class PageOptions:
         """Raises InvalidOptionsError."""
         for name, lowest, highest in (
             ("blob_limit", 1, LARGEST_PAGE), ("log_size", 1, None), ("max_log_files", 1, None), ("full_gc_rate", 0, 0.9),
-            ("flushed_with_record", 0, None), ("cache_size", 0, None),
+            ("flushed_with_record", 0, None), ("superseded_kept", 0, None), ("cache_size", 0, None),
         ):  # fmt: skip
             value = getattr(self, name)
             if value < lowest or (highest is not None and value > highest):

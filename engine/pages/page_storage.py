@@ -17,7 +17,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, NoReturn
@@ -101,7 +101,7 @@ class PageStorage:
         self.directory = directory
         self.blobs = blobs
         self.wal = wal
-        self.reclamation = Reclamation()
+        self.reclamation = Reclamation(options.superseded_kept)
         self._cache = PageCache(options.cache_size)
         self.commit_lock = threading.Lock()
         """Held by whoever writes the log and changes the directory; taken before `directory_lock`."""
@@ -287,7 +287,7 @@ class PageStorage:
                     sequence += bool(made)
                     ticket.sequence = sequence
                     version = Version(sequence)
-                    accepted.append((ticket, [replace(edit, version=version) for edit in made]))
+                    accepted.append((ticket, [_with_version(edit, version) for edit in made]))
             if edits := [edit for _, made in accepted for edit in made]:
                 self.log_and_apply(edits)
         except BaseException as error:  # whoever waits with an interrupted writer knows as little as that one
@@ -319,14 +319,25 @@ class PageStorage:
                 else:
                     for edit in edits:
                         self.directory.apply(edit)
-                self.reclamation.retire(self.directory.take_freed())
+                    self._collect_superseded(edits)
+                self.reclamation.supersede(self.directory.take_freed())
         except BaseException as error:  # the log has it and memory only a part
             self.fail(PageStoreFailedError(f"interrupted: {error!r}"))
             raise
+        self.blobs.give_back(self.reclamation.released())
         try:
             self.wal.roll_when_full()
         except WaltzError as error:  # what was written is durable all the same
             self.fail(error)
+
+    def _collect_superseded(self, edits: Iterable[Edit]) -> None:
+        """Let go of versions that these edits took the place of, unless a snapshot may see them: then collection does it.
+
+        So pages that are written again and again are written where they were before, and files do not grow.
+        """
+        if not self._snapshots.held:
+            for edit in edits:
+                self.directory.collect(self.directory.find(edit.page), ())
 
     def _unflushed(self, edits: Iterable[Edit]) -> list[WritableFile]:
         """The blob files with data that is to become durable with the record of these edits."""
@@ -514,6 +525,10 @@ def _page(found: Located, whole: bytes) -> Page:
     ends = [*(one.offset for one in entry.fields[1:]), entry.size]
     fields = tuple(data[one.offset : end] for one, end in zip(entry.fields, ends, strict=False))
     return Page(found.page.id, found.page.namespace, entry.tag, data, fields)
+
+
+def _with_version(edit: Edit, version: Version) -> Edit:
+    return Edit(edit.type, edit.page, version, edit.entry, edit.origin, flags=edit.flags)
 
 
 def _as_bytes(view: memoryview | bytes) -> bytes:

@@ -3,6 +3,9 @@
 A reader learns under a lock where a page lies and reads it without one.  Meanwhile the page may go and its room be given away.
 So room is retired first, with the number of the reading generation, and is free when no reader of that generation or an older
 one is left.  Readers are short: a snapshot is none.
+
+Room of what was superseded last is kept as it is for a while, up to a number of bytes: where the log is damaged later on, what
+it said before is worth something only as long as nothing else lies there.
 """
 
 from __future__ import annotations
@@ -32,8 +35,11 @@ class _Reading:
 class Reclamation:
     """Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, kept: int = 0) -> None:
+        """`kept`: bytes of room that is not retired before more than so many follow."""
         self._lock = threading.Lock()
+        self._limit, self._size = kept, 0
+        self._kept: deque[BlobSpan] = deque()
         self._generation = 0
         self._readers: dict[int, int] = {}
         self._retired: deque[tuple[int, tuple[BlobSpan, ...]]] = deque()
@@ -58,13 +64,30 @@ class Reclamation:
             else:
                 del self._readers[generation]
 
+    def supersede(self, spans: Iterable[BlobSpan]) -> None:
+        """Nobody will look these up any more, and what lies there stays for a while; what is kept longest is retired for it."""
+        with self._lock:
+            for span in spans:
+                self._kept.append(span)
+                self._size += span.size
+            over = []
+            while self._size > self._limit:
+                over.append(self._kept.popleft())
+                self._size -= over[-1].size
+            self._retire(tuple(over))
+
     def retire(self, spans: Iterable[BlobSpan]) -> None:
-        """Nobody will look these up any more."""
-        given = tuple(spans)
+        """Nobody will look these up any more, nor what was superseded before."""
+        with self._lock:
+            given = (*self._kept, *spans)
+            self._kept.clear()
+            self._size = 0
+            self._retire(given)
+
+    def _retire(self, given: tuple[BlobSpan, ...]) -> None:
         if given:
-            with self._lock:
-                self._retired.append((self._generation, given))
-                self._generation += 1
+            self._retired.append((self._generation, given))
+            self._generation += 1
 
     def released(self) -> list[BlobSpan]:
         """Room that was retired and that no reader is left for; it is told once."""

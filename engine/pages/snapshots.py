@@ -51,6 +51,11 @@ class HeldSnapshots:
         self._path, self._directory, self._lock = path, directory, lock
         self._snapshots: dict[int, Snapshot] = {}
 
+    @property
+    def held(self) -> bool:
+        """Whether there are any.  The caller holds the directory lock."""
+        return bool(self._snapshots)
+
     def take(self) -> Snapshot:
         """What the directory holds now."""
         with self._lock:  # read and registered at once, or a version could go in between

@@ -26,6 +26,7 @@ _WHOLE = ("tests/pages/test_page_storage.py",)
 _CRASHES = ("tests/crash/test_pages.py",)
 _CACHE = "engine/pages/page_cache.py"
 _OF_CACHE = ("tests/pages/test_page_cache.py",)
+_OF_SUPERSEDED = ("tests/pages/test_superseded.py",)
 _TOGETHER = ("tests/pages/test_flushed_with_record.py",)
 _OF_RECOVERY = ("tests/pages/test_page_recovery.py",)
 
@@ -436,5 +437,33 @@ PAGES: tuple[Slip, ...] = (
         "return len(data) == entry.size",
         _WHOLE,
         "damaged pages are served as if they were whole",
+    ),
+    Slip(
+        _RECLAMATION,
+        "            while self._size > self._limit:",
+        "            while self._size >= self._limit:",
+        _OF_SUPERSEDED,
+        "less is kept than is said",
+    ),
+    Slip(
+        _STORAGE,
+        "        if not self._snapshots.held:\n",
+        "        if True:\n",
+        _OF_SUPERSEDED,
+        "a snapshot loses what it sees",
+    ),
+    Slip(
+        _STORAGE,
+        "                self.reclamation.supersede(self.directory.take_freed())",
+        "                self.blobs.give_back(self.directory.take_freed())",
+        _OF_SUPERSEDED,
+        "a page is written over while somebody reads it",
+    ),
+    Slip(
+        _GC,
+        "    store.reclamation.retire(())",
+        "    pass",
+        _OF_SUPERSEDED,
+        "collection leaves room that nobody uses",
     ),
 )

@@ -13,9 +13,11 @@ from waltzctl.engine.pages.page_options import PageOptions
 from waltzctl.engine.pages.page_storage import PageStorage
 from waltzctl.engine.pages.snapshots import Snapshot
 
-TIGHT = PageOptions(blob_limit=4096, log_size=1500, max_log_files=3, flushed_with_record=1000, cache_size=0)
-"""Everything happens often: files are full, logs roll, checkpoints are due, data is flushed with its record or before it, and
-whatever is read is read from the disk."""
+TIGHT = PageOptions(
+    blob_limit=4096, log_size=1500, max_log_files=3, flushed_with_record=1000, superseded_kept=2000, cache_size=0
+)
+"""Everything happens often: files are full, logs roll, checkpoints are due, data is flushed with its record or before it, room is
+used again.  Whatever is read is read from the disk."""
 
 
 @dataclass(frozen=True)
