@@ -38,8 +38,8 @@ FEW_RECORDS = 100
 """Records that one list may have."""
 FEW_BYTES = 32 << 10
 """Bytes on disk that they may have."""
-ROOM = 4 * FEW_BYTES
-"""Bytes of the answers that are made in one go, at most."""
+ROOM = 128 << 10
+"""Bytes of the answers that are made in one go, at most: of four lists as long as they may be."""
 LIST_TYPES = (RecordListRequest.TYPE, RecordHeaderListRequest.TYPE)
 NO_WAIT = getattr(os, "RWF_NOWAIT", 1 << 30)
 """A flag that no system knows where there is no such flag: the read fails, and is done in the way that waits."""
