@@ -47,6 +47,7 @@ from waltzctl.engine.pages.page_directory import Located, PageDirectory
 from waltzctl.engine.pages.page_options import DEFAULT_OPTIONS, PageOptions
 from waltzctl.engine.pages.reclamation import Reclamation
 from waltzctl.engine.pages.recovery_mode import RecoveryMode
+from waltzctl.engine.pages.sequence_lock import SequenceLock
 from waltzctl.engine.pages.snapshots import HeldSnapshots, Snapshot, SnapshotStatistics
 from waltzctl.engine.pages.store_status import StoreStatus
 from waltzctl.engine.pages.torn_tail import take_back_interrupted
@@ -105,7 +106,7 @@ class PageStorage:
         self._cache = PageCache(options.cache_size)
         self.commit_lock = threading.Lock()
         """Held by whoever writes the log and changes the directory; taken before `directory_lock`."""
-        self.directory_lock = threading.Lock()
+        self.directory_lock = SequenceLock()
         self.collection_lock = threading.Lock()
         """Held by a round of garbage collection; taken before both others."""
         self._lock = lock
@@ -354,13 +355,11 @@ class PageStorage:
         """Where a page lies, None where there is none.  Its bytes are not read."""
         self.check_open()
         sequence = self._snapshots.sequence_of(snapshot)
-        with self.directory_lock:
-            return self.directory.locate(PageId(namespace, page), sequence)
+        return self.directory_lock.look(self.directory.locate, PageId(namespace, page), sequence)
 
     def _locate(self, pages: Sequence[PageId], sequence: int | None) -> list[tuple[Located, PageEntry]]:
         """Pages with data, as of one moment.  Raises NoSuchPageError."""
-        with self.directory_lock:
-            located = [self.directory.locate(page, sequence) for page in pages]
+        located = self.directory_lock.look(lambda: [self.directory.locate(page, sequence) for page in pages])
         return list(map(self._with_data, pages, located))
 
     def _with_data(self, page: PageId, found: Located | None) -> tuple[Located, PageEntry]:
@@ -376,13 +375,11 @@ class PageStorage:
         self.check_open()
         sequence = self._snapshots.sequence_of(snapshot)
         wanted = PageId(namespace, page)
-        with self.directory_lock:
-            found = self.directory.locate(wanted, sequence)
+        found = self.directory_lock.look(self.directory.locate, wanted, sequence)
         if found is not None and (whole := self._cache.get(found.origin, found.version)) is not None:
             return _page(found, whole)
         with self.reclamation.reading():
-            with self.directory_lock:
-                found = self.directory.locate(wanted, sequence)
+            found = self.directory_lock.look(self.directory.locate, wanted, sequence)
             return self._read(*self._with_data(wanted, found))
 
     def read_many(self, pages: Sequence[int], *, namespace: int = 0, snapshot: Snapshot | None = None) -> list[Page]:
@@ -449,8 +446,7 @@ class PageStorage:
             with self.directory_lock:
                 pages = self.directory.page_ids(namespace)
             for page in pages:
-                with self.directory_lock:
-                    found = self.directory.locate(page, sequence)
+                found = self.directory_lock.look(self.directory.locate, page, sequence)
                 if found is not None:
                     yield found
 

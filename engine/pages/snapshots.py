@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from types import TracebackType
 
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.pages.page_directory import PageDirectory
+from waltzctl.engine.pages.sequence_lock import SequenceLock
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Snapshot:
 class HeldSnapshots:
     """The snapshots of a store that are not closed."""
 
-    def __init__(self, path: Path, directory: PageDirectory, lock: threading.Lock) -> None:
+    def __init__(self, path: Path, directory: PageDirectory, lock: SequenceLock) -> None:
         """`lock`: whoever changes the directory holds it."""
         self._path, self._directory, self._lock = path, directory, lock
         self._snapshots: dict[int, Snapshot] = {}
