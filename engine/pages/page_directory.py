@@ -111,16 +111,17 @@ class PageDirectory:
 
     def locate(self, page: PageId, sequence: int | None = None) -> Located | None:
         """What a page is as of `sequence`, or as of the last batch; None where there is none."""
-        page_row = self.find(page)
+        page_row = self.index.find(page)
         if page_row == NONE:
             return None
         row = self._visible(page_row, self.sequence if sequence is None else sequence)
         return None if row == NONE or self.rows.file[row] == DELETED else self._located(page, row)
 
     def _located(self, page: PageId, row: int) -> Located:
-        target = self._target(row)
-        origin = page if target == row else self.page_of(target)
-        return Located(page, origin, self.version_of(target), self.entry_of(target), target != row)
+        if self.rows.file[row] != REFERENCE:
+            return Located(page, page, self.version_of(row), self.entry_of(row), False)
+        target = self.rows.offset[row]
+        return Located(page, self.page_of(target), self.version_of(target), self.entry_of(target), True)
 
     def _target(self, row: int) -> int:
         """Where a reference leads; the row itself otherwise."""
