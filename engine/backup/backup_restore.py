@@ -21,6 +21,7 @@ from pathlib import Path
 from waltzctl.engine.backup.backup_creation import WORKERS
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.disk import WritableFile
+from waltzctl.engine.durable.file_system import begin_writing
 from waltzctl.engine.errors import DiskFullError, InvalidRequestError, RefusedError
 from waltzctl.engine.progress import SILENT, Progress
 from waltzctl.engine.scan.byte_source import BytesSource, FileSource
@@ -332,6 +333,7 @@ def _write_file(place: Path, one: _Work, read: Read) -> WritableFile:
             part = memoryview(buffer)[: min(_BLOCK, one.size - offset)]
             read(offset, part)
             file.write_at(offset, part)
+            begin_writing(file, offset, len(part))
     except BaseException:
         file.close()
         raise

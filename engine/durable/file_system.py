@@ -24,7 +24,9 @@ import platform
 import re
 import time
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path, PurePath
+from typing import cast
 
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.disk import WritableFile
@@ -43,8 +45,11 @@ _MEMORY = Path("/proc/meminfo")
 _DIRTY = re.compile(rb"^(?:Dirty|Writeback): +(\d+) kB$", re.MULTILINE)
 _NOT_ALLOWED = (errno.EPERM, errno.ENOSYS)
 """What a system answers that does not let a process make a call, and then has not made it."""
+_RANGE = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
 _WAIT_BEFORE = 1
 """SYNC_FILE_RANGE_WAIT_BEFORE: wait for what is being written, and say whether it could be."""
+_WRITE = 2
+"""SYNC_FILE_RANGE_WRITE: begin to write what is not being written yet."""
 
 
 class FileSystem:
@@ -58,7 +63,7 @@ class FileSystem:
         # there is nothing to wait for when the file system was flushed, and letting other threads in takes longer than asking
         self._ask_range = ctypes.PyDLL(None, use_errno=True).sync_file_range
         for function in (self._sync_range, self._ask_range):
-            function.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
+            function.argtypes = _RANGE
         self._path, self._clock = directory, clock
         self._descriptor: int | None = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self.device = os.fstat(self._descriptor).st_dev
@@ -128,6 +133,25 @@ class FileSystem:
         if self._descriptor is not None:
             descriptor, self._descriptor = self._descriptor, None
             os.close(descriptor)
+
+
+def begin_writing(file: WritableFile, offset: int, size: int) -> None:
+    """Have the system begin to write a range to the disk, without waiting; who flushes it later waits less.
+
+    It promises nothing, and takes no failure away from who flushes.  Where there is no such call nothing happens.
+    """
+    if (call := _begin_call()) is not None:
+        call(file.fileno(), offset, size, _WRITE)
+
+
+@cache
+def _begin_call() -> Callable[[int, int, int, int], int] | None:
+    try:
+        found = ctypes.CDLL(None).sync_file_range
+    except (OSError, AttributeError):
+        return None
+    found.argtypes = _RANGE
+    return cast("Callable[[int, int, int, int], int]", found)
 
 
 def cut_short(error: BaseException) -> OSError:

@@ -17,11 +17,14 @@ from pathlib import Path
 
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.disk import WritableFile
+from waltzctl.engine.durable.file_system import begin_writing
 from waltzctl.engine.errors import DiskReadError, DiskWriteError
 from waltzctl.engine.pages.blob_stats import BlobSpan, BlobStats
 from waltzctl.formats.pages.names import blob_name
 
 Data = bytes | memoryview
+LARGE = 256 << 10
+"""Bytes from which on the disk is to begin before the flush: while it writes them, the record is made."""
 
 
 @dataclass
@@ -86,7 +89,10 @@ class BlobStore:
             for group in groups:
                 span = self.stats.take(sum(map(len, group)), self._create)
                 taken.append(span)
-                self.file(span.file_id).write_pieces_at(span.offset, group)
+                file = self.file(span.file_id)
+                file.write_pieces_at(span.offset, group)
+                if not flush and span.size >= LARGE:
+                    begin_writing(file, span.offset, span.size)
             if flush:
                 for file_id in dict.fromkeys(span.file_id for span in taken):
                     self.file(file_id).sync()

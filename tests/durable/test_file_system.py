@@ -260,3 +260,21 @@ def test_otherwise_the_flusher_syncs_file_by_file(
     assert made == []
     assert sorted(synced) == sorted(file.fileno() for file in files)
     flusher.close()
+
+
+def test_the_system_is_asked_to_begin_and_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with WritableFile.create(tmp_path / "f") as file:
+        file.write_at(0, bytes(5000))
+        file_system.begin_writing(file, 0, 5000)
+        made: list[tuple[int, ...]] = []
+
+        def failing(*arguments: int) -> int:
+            made.append(arguments)
+            return -1
+
+        monkeypatch.setattr(file_system, "_begin_call", lambda: failing)
+        file_system.begin_writing(file, 100, 4900)
+        assert made == [(file.fileno(), 100, 4900, 2)]
+        monkeypatch.setattr(file_system, "_begin_call", lambda: None)
+        file_system.begin_writing(file, 0, 5000)
+    assert (tmp_path / "f").read_bytes() == bytes(5000)

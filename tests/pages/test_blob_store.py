@@ -10,8 +10,9 @@ import pytest
 
 from tests.pages.stores import disk_full_after
 from waltzctl.engine.errors import DiskFullError
+from waltzctl.engine.pages import blob_store
 from waltzctl.engine.pages.blob_stats import BlobSpan
-from waltzctl.engine.pages.blob_store import BlobStore
+from waltzctl.engine.pages.blob_store import LARGE, BlobStore
 
 KIB = 1024
 
@@ -99,3 +100,16 @@ def test_the_disk_is_full_where_a_test_says_so(tmp_path: Path, monkeypatch: pyte
         os.pwrite(descriptor, b"45", 3)
     assert caught.value.errno == errno.ENOSPC
     os.close(descriptor)
+
+
+@pytest.mark.parametrize(("size", "flush", "begun"), [(LARGE, False, 1), (LARGE - 1, False, 0), (LARGE, True, 0)])
+def test_the_disk_begins_with_what_is_large_and_flushed_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, flush: bool, begun: int
+) -> None:
+    made: list[tuple[int, int]] = []
+    monkeypatch.setattr(blob_store, "begin_writing", lambda _, offset, length: made.append((offset, length)))
+    store = BlobStore(tmp_path, 1 << 20)
+    store.write([b"first"])
+    (span,) = store.write([bytes(size)], flush=flush)
+    assert made == [(span.offset, span.size)] * begun
+    store.close()
