@@ -13,7 +13,7 @@ BLOB_LIMIT = 256 << 20
 """Bytes of a blob file."""
 FLUSHED_WITH_RECORD = 4 << 20
 """Bytes of a write up to which data and record are flushed at once."""
-SUPERSEDED_KEPT = 32 << 20
+SUPERSEDED_KEPT = 8 << 20
 """Bytes of data that was superseded and is not written over yet."""
 CACHE_SIZE = 128 << 20
 """Bytes of pages that are kept in memory."""
