@@ -7,11 +7,11 @@ Beside ours the same is done with SQLite (WAL, synchronous=FULL) and, where they
 (`rocksdict`, WAL with sync), each in the manner in which it promises the same: a write is durable when it returns.  One write
 is one page.  Ours checks every page that it reads from a file and collects garbage meanwhile.
 
-*rates*: each store by itself for some seconds a cell, the stores in turns, the median of the rounds.  Pages of different bytes are
-written in order, written over at random, read in order and read at random; all of them fit into the system's memory.
-*amplification*: a tenth of the pages is written over again and again, as by a service in a day; bytes given to the system for each
-byte of a page, and bytes on the disk for each byte that is in use.  *opening* restores a store from a checkpoint and from plain
-replay; wanted: a tenth of the replay.
+*rates*: each store by itself for some seconds a cell, the stores in turns, the median of the rounds.  Pages of different bytes
+are written in order, written over at random, read in order and read at random; all of them fit into the system's memory.
+*amplification*: a tenth of the pages is written over again and again, as by a service in a day; bytes given to the system for
+each byte of a page, and bytes on the disk for each byte that is in use.  *opening* restores a store from a checkpoint and from
+plain replay; wanted: a tenth of the replay.
 """
 
 from __future__ import annotations
