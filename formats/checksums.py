@@ -64,7 +64,8 @@ _crc32c: Callable[[Buffer, int], int] | None = None
 def crc32c(data: Buffer, value: int = 0) -> int:
     """CRC-32C (Castagnoli), unsigned 32-bit; `value` continues a running checksum."""
     global _crc32c
-    if _crc32c is None:  # at the first call: most commands need none, and an import costs each call more than a small page
+    # at the first call: most commands need none; and an import statement, run each time, takes as long as a small page
+    if _crc32c is None:
         from crc32c import crc32c as compute
 
         _crc32c = compute
