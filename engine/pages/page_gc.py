@@ -75,6 +75,7 @@ def collect_garbage(
         store.check_open(writing=True)
         if (checkpoint and store.wal.has_records) or store.wal.num_files > store.options.max_log_files:
             report.checkpoint_size = make_checkpoint(store)
+        store.confirm()
         report.versions = collect_versions(store)
         released = store.reclamation.released()
         store.blobs.give_back(released)
@@ -127,6 +128,7 @@ def make_checkpoint(store: PageStorage) -> int:
         except WaltzError as error:
             store.fail(error)
             raise
+        store.note_confirmed()
         with store.directory_lock:
             checkpoint = checkpoint_of(store.directory)
     return store.wal.finish_checkpoint(number, checkpoint_payloads(checkpoint))
@@ -160,8 +162,8 @@ def collect_versions(store: PageStorage) -> int:
         with store.directory_lock:
             snapshots = store.held_sequences()
             total += sum(store.directory.collect(page, snapshots) for page in pages[start : start + _PAGES_AT_ONCE])
-            store.reclamation.retire(store.directory.take_freed())
-    store.reclamation.retire(())  # what was superseded without a round
+            store.reclamation.supersede(store.directory.take_freed(), named=store.unconfirmed)
+    store.reclamation.retire(())
     return total
 
 

@@ -114,6 +114,8 @@ class PageStorage:
         self._queue_lock = threading.Lock()
         self._queue: list[_Ticket] = []
         self._failure: WaltzError | None = None
+        self.unconfirmed = False
+        """Whether the last record was flushed with data: an opener believes it only if all of that is there."""
         self._closed = False
         self._snapshots = HeldSnapshots(path, directory, self.directory_lock)
         self._callbacks: dict[int, tuple[Scanner, Remover]] = {}
@@ -308,11 +310,7 @@ class PageStorage:
 
         `apply`: shows them, where that is not what a replay of the log would do to make them.
         """
-        try:
-            self.wal.append(encode_batch(edits), self._unflushed(edits))
-        except BaseException as error:
-            self.fail(error if isinstance(error, WaltzError) else PageStoreFailedError(f"interrupted: {error!r}"))
-            raise
+        self._log(encode_batch(edits), self._unflushed(edits))
         try:
             with self.directory_lock:
                 if apply is not None:
@@ -321,7 +319,7 @@ class PageStorage:
                     for edit in edits:
                         self.directory.apply(edit)
                     self._collect_superseded(edits)
-                self.reclamation.supersede(self.directory.take_freed())
+                self.reclamation.supersede(self.directory.take_freed(), named=self.unconfirmed)
         except BaseException as error:  # the log has it and memory only a part
             self.fail(PageStoreFailedError(f"interrupted: {error!r}"))
             raise
@@ -330,6 +328,30 @@ class PageStorage:
             self.wal.roll_when_full()
         except WaltzError as error:  # what was written is durable all the same
             self.fail(error)
+
+    def _log(self, payload: bytes, with_files: Sequence[WritableFile] = ()) -> None:
+        """Write a record, durably.  What the one before it named and is not needed any more need not stay as it is then."""
+        try:
+            self.wal.append(payload, with_files)
+        except BaseException as error:
+            self.fail(error if isinstance(error, WaltzError) else PageStoreFailedError(f"interrupted: {error!r}"))
+            raise
+        self.note_confirmed()
+        self.unconfirmed = bool(with_files)
+
+    def note_confirmed(self) -> None:
+        """Something stands behind the last record.  The caller holds the commit lock."""
+        self.reclamation.confirm()
+        self.unconfirmed = False
+
+    def confirm(self) -> None:
+        """Have a record stand behind the last one, so that this one counts whatever becomes of the data that it names.
+
+        The caller holds the collection lock.  Raises as `write`.
+        """
+        with self.commit_lock:
+            if self.unconfirmed and self._failure is None:
+                self._log(encode_batch(()))
 
     def _collect_superseded(self, edits: Iterable[Edit]) -> None:
         """Let go of versions that these edits took the place of, unless a snapshot may see them: then collection does it.

@@ -4,6 +4,10 @@ A reader learns under a lock where a page lies and reads it without one.  Meanwh
 So room is retired first, with the number of the reading generation, and is free when no reader of that generation or an older
 one is left.  Readers are short: a snapshot is none.
 
+A record of the log that was flushed with data counts only if all of that is there, as long as nothing stands behind it.  So what
+the last record names stays as it is until there is another one, also what that record itself has made needless: a page that was
+written twice by writers who came together.
+
 Room of what was superseded last is kept as it is for a while, up to a number of bytes: where the log is damaged later on, what
 it said before is worth something only as long as nothing else lies there.
 """
@@ -40,6 +44,7 @@ class Reclamation:
         self._lock = threading.Lock()
         self._limit, self._size = kept, 0
         self._kept: deque[BlobSpan] = deque()
+        self._named: list[BlobSpan] = []
         self._generation = 0
         self._readers: dict[int, int] = {}
         self._retired: deque[tuple[int, tuple[BlobSpan, ...]]] = deque()
@@ -64,17 +69,32 @@ class Reclamation:
             else:
                 del self._readers[generation]
 
-    def supersede(self, spans: Iterable[BlobSpan]) -> None:
-        """Nobody will look these up any more, and what lies there stays for a while; what is kept longest is retired for it."""
+    def supersede(self, spans: Iterable[BlobSpan], *, named: bool = False) -> None:
+        """Nobody will look these up any more, and what lies there stays for a while; what is kept longest is retired for it.
+
+        `named`: by the last record, perhaps, which has to be confirmed first.
+        """
         with self._lock:
-            for span in spans:
-                self._kept.append(span)
-                self._size += span.size
-            over = []
-            while self._size > self._limit:
-                over.append(self._kept.popleft())
-                self._size -= over[-1].size
-            self._retire(tuple(over))
+            if named:
+                self._named += spans
+            else:
+                self._keep(spans)
+
+    def confirm(self) -> None:
+        """A record stands behind the one that named what was superseded."""
+        with self._lock:
+            named, self._named = self._named, []
+            self._keep(named)
+
+    def _keep(self, spans: Iterable[BlobSpan]) -> None:
+        for span in spans:
+            self._kept.append(span)
+            self._size += span.size
+        over = []
+        while self._size > self._limit:
+            over.append(self._kept.popleft())
+            self._size -= over[-1].size
+        self._retire(tuple(over))
 
     def retire(self, spans: Iterable[BlobSpan]) -> None:
         """Nobody will look these up any more, nor what was superseded before."""

@@ -440,8 +440,8 @@ PAGES: tuple[Slip, ...] = (
     ),
     Slip(
         _RECLAMATION,
-        "            while self._size > self._limit:",
-        "            while self._size >= self._limit:",
+        "        while self._size > self._limit:",
+        "        while self._size >= self._limit:",
         _OF_SUPERSEDED,
         "less is kept than is said",
     ),
@@ -454,7 +454,7 @@ PAGES: tuple[Slip, ...] = (
     ),
     Slip(
         _STORAGE,
-        "                self.reclamation.supersede(self.directory.take_freed())",
+        "                self.reclamation.supersede(self.directory.take_freed(), named=self.unconfirmed)",
         "                self.blobs.give_back(self.directory.take_freed())",
         _OF_SUPERSEDED,
         "a page is written over while somebody reads it",
@@ -465,5 +465,33 @@ PAGES: tuple[Slip, ...] = (
         "    pass",
         _OF_SUPERSEDED,
         "collection leaves room that nobody uses",
+    ),
+    Slip(
+        _RECLAMATION,
+        "            if named:\n                self._named += spans\n            else:\n                self._keep(spans)\n",
+        "            self._keep(spans)\n",
+        _OF_SUPERSEDED,
+        "a record that was promised is taken back, as what it named besides was written over",
+    ),
+    Slip(
+        _GC,
+        "        store.confirm()\n",
+        "",
+        _OF_SUPERSEDED,
+        "a round leaves room that nobody uses",
+    ),
+    Slip(
+        _GC,
+        "named=store.unconfirmed)",
+        "named=False)",
+        _OF_SUPERSEDED,
+        "a round gives room away that the last record needs",
+    ),
+    Slip(
+        _STORAGE,
+        "            if self.unconfirmed and self._failure is None:\n",
+        "            if self._failure is None:\n",
+        _OF_SUPERSEDED,
+        "every round of collection writes to the log",
     ),
 )

@@ -9,10 +9,12 @@ import pytest
 
 from tests.pages.stores import crash, data, delete, put, ref
 from waltzctl.engine.pages.blob_stats import BlobSpan
-from waltzctl.engine.pages.page_gc import collect_garbage
+from waltzctl.engine.pages.page_batch import WriteBatch
+from waltzctl.engine.pages.page_gc import collect_garbage, collect_versions
 from waltzctl.engine.pages.page_options import PageOptions
 from waltzctl.engine.pages.page_storage import PageStorage
 from waltzctl.engine.pages.reclamation import Reclamation
+from waltzctl.engine.pages.wal_reader import read_wal
 
 KEPT = PageOptions(superseded_kept=1000)
 
@@ -40,16 +42,16 @@ def store(tmp_path: Path) -> Iterator[PageStorage]:
 
 
 def test_room_is_used_again_once_more_was_superseded_than_is_kept(store: PageStorage) -> None:
-    """1,000 bytes are kept, and not one more: the third one that is superseded sets the first one free."""
-    assert rewritten(store, times=7) == [0, 500, 1000, 1500, 0, 500, 1000]
-    assert store.blob_size() == 2000
+    """1,000 bytes are kept, and not one more: the third one that is superseded sets the first one free, once it is confirmed."""
+    assert rewritten(store, times=7) == [0, 500, 1000, 1500, 2000, 0, 500]
+    assert store.blob_size() == 2500
     assert data(store, 1) == bytes([6]) * 500
 
 
-@pytest.mark.parametrize(("kept", "expected"), [(999, [0, 500, 1000, 0]), (1000, [0, 500, 1000, 1500])])
+@pytest.mark.parametrize(("kept", "expected"), [(999, [0, 500, 1000, 1500, 0]), (1000, [0, 500, 1000, 1500, 2000])])
 def test_up_to_how_many_bytes(tmp_path: Path, kept: int, expected: list[int]) -> None:
     with PageStorage.create(tmp_path / "s", PageOptions(superseded_kept=kept)) as store:
-        assert rewritten(store, times=4) == expected
+        assert rewritten(store, times=5) == expected
 
 
 def test_data_stays_for_as_long_as_it_is_kept(store: PageStorage, tmp_path: Path) -> None:
@@ -128,3 +130,60 @@ def test_what_is_kept_longest_goes_first() -> None:
     assert reclamation.released() == spans[2:]
     reclamation.supersede([BlobSpan(1, 0, 11)])
     assert reclamation.released() == [BlobSpan(1, 0, 11)]
+
+
+def twice(store: PageStorage) -> None:
+    """The record has the page's first data, which nobody needs any more, and counts only with it."""
+    store.write(WriteBatch().put_page(1, b"first" * 100).put_page(1, b"last" * 100))
+
+
+def test_what_the_last_record_names_is_not_written_over(tmp_path: Path) -> None:
+    store = PageStorage.create(tmp_path / "s", PageOptions(superseded_kept=0))
+    twice(store)
+    (span,) = store.place([b"x" * 500])
+    assert span.offset == 900
+    crash(store)
+    with PageStorage.open(tmp_path / "s") as again:
+        assert (data(again, 1), again.directory.sequence) == (b"last" * 100, 1)
+
+
+def test_it_may_be_once_a_record_stands_behind_it(tmp_path: Path) -> None:
+    store = PageStorage.create(tmp_path / "s", PageOptions(superseded_kept=0))
+    twice(store)
+    delete(store, 77)
+    put(store, 2, b"two")
+    (span,) = store.place([b"x" * 500])
+    assert span.offset == 0
+    crash(store)
+    with PageStorage.open(tmp_path / "s") as again:
+        assert (data(again, 1), data(again, 2)) == (b"last" * 100, b"two")
+
+
+def test_a_round_of_collection_puts_a_record_behind_it_and_no_second_one(tmp_path: Path) -> None:
+    store = PageStorage.create(tmp_path / "s", PageOptions(full_gc_rate=0))
+    twice(store)
+    assert len(read_wal(store.path).files[-1].records) == 1
+    assert collect_garbage(store).freed == 500
+    assert len(read_wal(store.path).files[-1].records) == 2
+    store.place([b"x" * 500])
+    collect_garbage(store)
+    assert len(read_wal(store.path).files[-1].records) == 2
+    crash(store)
+    with PageStorage.open(tmp_path / "s") as again:
+        assert (data(again, 1), again.directory.sequence) == (b"last" * 100, 1)
+
+
+def test_a_version_of_the_last_record_that_a_snapshot_held_is_not_written_over(tmp_path: Path) -> None:
+    """Somebody writes between the record that a round puts behind the last one and what it collects."""
+    store = PageStorage.create(tmp_path / "s", PageOptions(superseded_kept=0))
+    put(store, 2, b"two")
+    with store.snapshot():
+        twice(store)
+        put(store, 1, b"newest" * 100)
+    assert store.unconfirmed
+    collect_versions(store)
+    (span,) = store.place([b"x" * 600])
+    assert span.offset >= 1503
+    crash(store)
+    with PageStorage.open(tmp_path / "s") as again:
+        assert data(again, 1) == b"newest" * 100
