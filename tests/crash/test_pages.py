@@ -197,6 +197,20 @@ def half_made(work: Work) -> None:
     work.store.close()
 
 
+def twice(work: Work) -> None:
+    """Pages that a batch writes twice: the record names data that nobody needs, and whose room is used again and cut."""
+    work.create()
+    for number in (1, 2, 3):
+        work.write(("put", number, b"first" * 60, 1, ()), ("put", number, b"last" * 60, 1, ()))
+        work.write(("put", 9, bytes([number]) * 300, 1, ()), ("delete", 9), ("put", 8, b"eight" * 30, 1, ()))
+        work.collect()
+    work.die()
+    work.reopen()
+    work.write(("put", 4, b"first" * 60, 1, ()), ("delete", 4))
+    work.collect()
+    work.store.close()
+
+
 def anything(work: Work) -> None:
     """Whatever comes, also processes that die."""
     work.create()
@@ -217,6 +231,7 @@ WORK: dict[str, Callable[[Work], None]] = {
     "collecting": collecting,
     "opening": opening,
     "half-made": half_made,
+    "twice": twice,
     "anything": anything,
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -176,14 +177,21 @@ def test_a_round_of_collection_puts_a_record_behind_it_and_no_second_one(tmp_pat
 def test_a_version_of_the_last_record_that_a_snapshot_held_is_not_written_over(tmp_path: Path) -> None:
     """Somebody writes between the record that a round puts behind the last one and what it collects."""
     store = PageStorage.create(tmp_path / "s", PageOptions(superseded_kept=0))
-    put(store, 2, b"two")
+    put(store, 1, b"before")
     with store.snapshot():
-        twice(store)
-        put(store, 1, b"newest" * 100)
-    assert store.unconfirmed
-    collect_versions(store)
-    (span,) = store.place([b"x" * 600])
-    assert span.offset >= 1503
+        with store.commit_lock:  # two writers share a record
+            writers = [threading.Thread(target=put, args=(store, 1, bytes([one]) * 500)) for one in (1, 2)]
+            for writer in writers:
+                writer.start()
+            while len(store._queue) < 2:
+                writers[0].join(0.001)
+        for writer in writers:
+            writer.join()
+    last = data(store, 1)
+    assert (store.unconfirmed, store.directory.sequence) == (True, 3)
+    assert collect_versions(store) == 2
+    store.blobs.give_back(store.reclamation.released())
+    store.place([b"x" * 500])
     crash(store)
     with PageStorage.open(tmp_path / "s") as again:
-        assert data(again, 1) == b"newest" * 100
+        assert (data(again, 1), again.directory.sequence) == (last, 3)
