@@ -11,6 +11,7 @@ from pathlib import Path
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.disk import Change
 from waltzctl.engine.durable.edits import Cut, Edit, Overwrite, Remove, Replace
+from waltzctl.formats.control import CONTROL_HEADER
 
 Snapshot = dict[str, tuple[int, str, int]]
 
@@ -36,7 +37,9 @@ def contents(root: Path) -> dict[str, tuple[int, str]]:
 
 def make_tree(root: Path, source: random.Random) -> Path:
     root.mkdir()
-    (root / "waltz-storage.ctl").write_bytes(source.randbytes(280))
+    control, place = bytearray(source.randbytes(280)), CONTROL_HEADER.offset_of("num_partitions")
+    control[place : place + 4] = (7).to_bytes(4, "big")  # or by chance it says that a commit journal is in force
+    (root / "waltz-storage.ctl").write_bytes(control)
     for partition in range(2):
         (root / str(partition)).mkdir()
         for name in range(source.randrange(1, 5)):
