@@ -246,10 +246,8 @@ def log_to_tables(
                 ratio(figures, f"{name}: over ready-made", found.ready / found.first, 0.9)
                 ratio(figures, f"{name}: over 1 % more", found.first / found.second, 10)
                 figures.add(f"{name}: worker", found.memory, f"{found.memory / (1 << 20):.0f} MiB")
-                ours |= {
-                    what: rate,
-                    "ready-made": found.rows / found.ready,
-                }  # the last one has a row a record, as Kafka's
+                # the ready-made one that is measured last has a row for each record, as Kafka's source has
+                ours |= {what: rate, "ready-made": found.rows / found.ready}
             for way, rate in kafka.measure(opened.spark, fresh, place, repeat).items() if kafka else ():
                 figures.add(f"{way}, {case}", rate, f"{rate / 1e6:.2f} million rows/s")
                 for what, other in ours.items():

@@ -289,9 +289,8 @@ def _write(place: Path, files: BackupFiles, work: list[_Work], directories: list
                 raise
 
         flushed = list(workers.map(lambda one: write(one, _reader(files, one)), kept))
-        flushed += workers.map(
-            lambda one: write(one, _index_reader(place, one)), derived
-        )  # of data files that are there
+        # of data files that are there by now
+        flushed += workers.map(lambda one: write(one, _index_reader(place, one)), derived)
         for future in flushed:
             progress.advance(future.result())
     for name in (*reversed(directories), ""):

@@ -112,9 +112,8 @@ class BlobStore:
 
     def read(self, span: BlobSpan) -> bytes:
         """The bytes of a span; fewer where the file ends within it, none where it is not there.  Raises DiskReadError."""
-        file = self._files.get(
-            span.file_id
-        )  # one step of the interpreter: no lock, which readers would stand in line for
+        # one step of the interpreter: no lock, which readers would stand in line for
+        file = self._files.get(span.file_id)
         return file.read_at(span.offset, span.size) if span.size and file is not None else b""
 
     def confirm(self, spans: Iterable[BlobSpan]) -> None:

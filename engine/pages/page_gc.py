@@ -128,7 +128,6 @@ def make_checkpoint(store: PageStorage) -> int:
         except WaltzError as error:
             store.fail(error)
             raise
-        store.note_confirmed()
         with store.directory_lock:
             checkpoint = checkpoint_of(store.directory)
     return store.wal.finish_checkpoint(number, checkpoint_payloads(checkpoint))
@@ -162,8 +161,8 @@ def collect_versions(store: PageStorage) -> int:
         with store.directory_lock:
             snapshots = store.held_sequences()
             total += sum(store.directory.collect(page, snapshots) for page in pages[start : start + _PAGES_AT_ONCE])
-            store.reclamation.supersede(store.directory.take_freed(), named=store.unconfirmed)
-    store.reclamation.retire(())
+            store.reclamation.supersede(store.directory.take_freed(), named=store.wal.unconfirmed)
+    store.reclamation.retire()
     return total
 
 

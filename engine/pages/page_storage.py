@@ -55,7 +55,15 @@ from waltzctl.engine.pages.wal_reader import read_wal
 from waltzctl.engine.pages.wal_store import WalStore
 from waltzctl.formats.checksums import crc32c
 from waltzctl.formats.pages.names import BLOB_DIRECTORY, WAL_DIRECTORY
-from waltzctl.formats.pages.write_batch import Edit, EditFlag, PageEntry, PageId, Version, encode_batch
+from waltzctl.formats.pages.write_batch import (
+    Edit,
+    EditFlag,
+    PageEntry,
+    PageId,
+    Version,
+    encode_batch,
+    flushed_with_record,
+)
 
 _LOG = logging.getLogger("waltzctl.pages")
 
@@ -114,8 +122,6 @@ class PageStorage:
         self._queue_lock = threading.Lock()
         self._queue: list[_Ticket] = []
         self._failure: WaltzError | None = None
-        self.unconfirmed = False
-        """Whether the last record was flushed with data: an opener believes it only if all of that is there."""
         self._closed = False
         self._snapshots = HeldSnapshots(path, directory, self.directory_lock)
         self._callbacks: dict[int, tuple[Scanner, Remover]] = {}
@@ -319,7 +325,7 @@ class PageStorage:
                     for edit in edits:
                         self.directory.apply(edit)
                     self._collect_superseded(edits)
-                self.reclamation.supersede(self.directory.take_freed(), named=self.unconfirmed)
+                self.reclamation.supersede(self.directory.take_freed(), named=self.wal.unconfirmed)
         except BaseException as error:  # the log has it and memory only a part
             self.fail(PageStoreFailedError(f"interrupted: {error!r}"))
             raise
@@ -336,13 +342,7 @@ class PageStorage:
         except BaseException as error:
             self.fail(error if isinstance(error, WaltzError) else PageStoreFailedError(f"interrupted: {error!r}"))
             raise
-        self.note_confirmed()
-        self.unconfirmed = bool(with_files)
-
-    def note_confirmed(self) -> None:
-        """Something stands behind the last record.  The caller holds the commit lock."""
         self.reclamation.confirm()
-        self.unconfirmed = False
 
     def confirm(self) -> None:
         """Have a record stand behind the last one, so that this one counts whatever becomes of the data that it names.
@@ -350,7 +350,9 @@ class PageStorage:
         The caller holds the collection lock.  Raises as `write`.
         """
         with self.commit_lock:
-            if self.unconfirmed and self._failure is None:
+            if not self.wal.unconfirmed:
+                self.reclamation.confirm()  # the log was closed behind it
+            elif self._failure is None:
                 self._log(encode_batch(()))
 
     def _collect_superseded(self, edits: Iterable[Edit]) -> None:
@@ -364,11 +366,7 @@ class PageStorage:
 
     def _unflushed(self, edits: Iterable[Edit]) -> list[WritableFile]:
         """The blob files with data that is to become durable with the record of these edits."""
-        files = {
-            edit.entry.file_id
-            for edit in edits
-            if edit.entry is not None and edit.entry.size and edit.flags & EditFlag.FLUSHED_WITH_RECORD
-        }
+        files = {entry.file_id for entry in flushed_with_record(edits)}
         return [self.blobs.file(file_id) for file_id in sorted(files)]
 
     # ---- reading -----------------------------------------------------------------------------------------------------

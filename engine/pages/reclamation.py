@@ -96,10 +96,10 @@ class Reclamation:
             self._size -= over[-1].size
         self._retire(tuple(over))
 
-    def retire(self, spans: Iterable[BlobSpan]) -> None:
-        """Nobody will look these up any more, nor what was superseded before."""
+    def retire(self) -> None:
+        """What was superseded need not stay any longer."""
         with self._lock:
-            given = (*self._kept, *spans)
+            given = tuple(self._kept)
             self._kept.clear()
             self._size = 0
             self._retire(given)

@@ -38,9 +38,9 @@ from waltzctl.formats.pages.names import (
 from waltzctl.formats.pages.write_batch import (
     BatchError,
     Edit,
-    EditFlag,
     PageEntry,
     decode_batch,
+    flushed_with_record,
     plain_entries,
 )
 
@@ -131,12 +131,9 @@ def _flushed_with(record: LogRecord | None) -> list[PageEntry]:
     if record is None:
         return []
     try:
-        edits = decode_batch(record.payload)
+        return flushed_with_record(decode_batch(record.payload))
     except BatchError:
         return []
-    return [
-        edit.entry for edit in edits if edit.entry and edit.entry.size and edit.flags & EditFlag.FLUSHED_WITH_RECORD
-    ]
 
 
 def _may_be_there(store: Path, entry: PageEntry) -> bool:

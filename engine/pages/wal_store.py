@@ -40,6 +40,8 @@ class WalStore:
         self._logs: list[int] = []
         self._names = threading.Lock()
         self._failed = False
+        self.unconfirmed = False
+        """Whether the last record was flushed with other files, and nothing stands behind it that tells that this succeeded."""
         self._position = 0
         self._file = self._begin()
 
@@ -115,6 +117,7 @@ class WalStore:
         self._file.write_at(self._position, data)
         self._flush(with_files)
         self._failed = False
+        self.unconfirmed = bool(with_files)
         self._position += len(data)
         self.written += len(data)
 

@@ -173,6 +173,12 @@ class Edit:
     flags: int = 0
 
 
+def flushed_with_record(edits: Iterable[Edit]) -> list[PageEntry]:
+    """Entries of pages whose data becomes durable by the flush of the record that these edits make."""
+    flag = EditFlag.FLUSHED_WITH_RECORD
+    return [edit.entry for edit in edits if edit.entry is not None and edit.entry.size and edit.flags & flag]
+
+
 def encode_edit(edit: Edit) -> bytes:
     """The bytes of one edit.  Raises struct.error for a number that has no room."""
     kind, (namespace, page), (sequence, epoch) = edit.type, edit.page, edit.version

@@ -127,7 +127,8 @@ def test_what_is_kept_longest_goes_first() -> None:
     assert reclamation.released() == []
     reclamation.supersede(spans[2:4])
     assert reclamation.released() == spans[:2]
-    reclamation.retire([spans[4]])
+    reclamation.supersede([spans[4]])
+    reclamation.retire()
     assert reclamation.released() == spans[2:]
     reclamation.supersede([BlobSpan(1, 0, 11)])
     assert reclamation.released() == [BlobSpan(1, 0, 11)]
@@ -174,6 +175,14 @@ def test_a_round_of_collection_puts_a_record_behind_it_and_no_second_one(tmp_pat
         assert (data(again, 1), again.directory.sequence) == (b"last" * 100, 1)
 
 
+def test_where_the_log_was_closed_behind_it_a_round_writes_nothing(tmp_path: Path) -> None:
+    with PageStorage.create(tmp_path / "s", PageOptions(log_size=1, full_gc_rate=0)) as store:
+        twice(store)
+        assert (store.wal.unconfirmed, store.wal.num_files) == (False, 2)
+        assert collect_garbage(store).freed == 500
+        assert (store.wal.num_files, read_wal(store.path).files[-1].records) == (2, ())
+
+
 def test_a_version_of_the_last_record_that_a_snapshot_held_is_not_written_over(tmp_path: Path) -> None:
     """Somebody writes between the record that a round puts behind the last one and what it collects."""
     store = PageStorage.create(tmp_path / "s", PageOptions(superseded_kept=0))
@@ -188,7 +197,7 @@ def test_a_version_of_the_last_record_that_a_snapshot_held_is_not_written_over(t
         for writer in writers:
             writer.join()
     last = data(store, 1)
-    assert (store.unconfirmed, store.directory.sequence) == (True, 3)
+    assert (store.wal.unconfirmed, store.directory.sequence) == (True, 3)
     assert collect_versions(store) == 2
     store.blobs.give_back(store.reclamation.released())
     store.place([b"x" * 500])
