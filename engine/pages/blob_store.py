@@ -24,7 +24,7 @@ from waltzctl.formats.pages.names import blob_name
 
 Data = bytes | memoryview
 LARGE = 256 << 10
-"""Bytes from which on the disk is to begin before the flush: while it writes them, the record is made."""
+"""Bytes from which on the disk is to begin in any case before the flush: while it writes them, the record is made."""
 
 
 @dataclass
@@ -73,8 +73,12 @@ class BlobStore:
         with self._lock:
             return self._files[file_id]
 
-    def write(self, pages: Sequence[Data], *, moving: bool = False, flush: bool = True) -> tuple[BlobSpan, ...]:
+    def write(
+        self, pages: Sequence[Data], *, moving: bool = False, flush: bool = True, begin: bool = False
+    ) -> tuple[BlobSpan, ...]:
         """Write, and flush unless the caller does; returns where each page lies.  An empty page's span has no file and no size.
+
+        `begin`: have the disk begin, where the caller flushes.
 
         Raises DiskFullError or DiskWriteError, after which the room that was taken is free again, and SyncFailedError, after
         which nothing that was written to that file can be relied upon.
@@ -91,7 +95,7 @@ class BlobStore:
                 taken.append(span)
                 file = self.file(span.file_id)
                 file.write_pieces_at(span.offset, group)
-                if not flush and span.size >= LARGE:
+                if not flush and (begin or span.size >= LARGE):
                     begin_writing(file, span.offset, span.size)
             if flush:
                 for file_id in dict.fromkeys(span.file_id for span in taken):

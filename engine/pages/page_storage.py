@@ -65,6 +65,8 @@ from waltzctl.formats.pages.write_batch import (
     flushed_with_record,
 )
 
+FLUSHED_AT_ONCE = 512 << 10
+"""Bytes of a record's pages from which on one call flushes all (`WalStore.append`); what several writers share, always."""
 _LOG = logging.getLogger("waltzctl.pages")
 
 
@@ -224,7 +226,7 @@ class PageStorage:
         """
         data = batch.data
         together = sum(map(len, data)) <= self.options.flushed_with_record
-        spans = self._placed(data, flush=not together)
+        spans = self._placed(data, flush=not together, begin=not self.commit_lock.locked())
         places, flags = iter(spans), EditFlag.FLUSHED_WITH_RECORD if together else 0
         edits = [
             edit
@@ -249,10 +251,11 @@ class PageStorage:
         """
         return self._placed(data, flush=True)
 
-    def _placed(self, data: Sequence[memoryview | bytes], *, flush: bool) -> tuple[BlobSpan, ...]:
+    def _placed(self, data: Sequence[memoryview | bytes], *, flush: bool, begin: bool = False) -> tuple[BlobSpan, ...]:
+        """`begin`: nobody else writes now, so that the disk has nothing to wait for."""
         self.check_open(writing=True)
         try:
-            return self.blobs.write(data, flush=flush)
+            return self.blobs.write(data, flush=flush, begin=begin)
         except SyncFailedError as error:
             self.fail(error)
             raise
@@ -298,7 +301,7 @@ class PageStorage:
                     version = Version(sequence)
                     accepted.append((ticket, [_with_version(edit, version) for edit in made]))
             if edits := [edit for _, made in accepted for edit in made]:
-                self.log_and_apply(edits)
+                self.log_and_apply(edits, alone=len(group) == 1)
         except BaseException as error:  # whoever waits with an interrupted writer knows as little as that one
             told = (
                 error if isinstance(error, WaltzError) else PageStoreFailedError(f"{self.path}: interrupted: {error!r}")
@@ -311,12 +314,20 @@ class PageStorage:
             for ticket in group:
                 ticket.done = True
 
-    def log_and_apply(self, edits: Sequence[Edit], apply: Callable[[], None] | None = None) -> None:
+    def log_and_apply(
+        self, edits: Sequence[Edit], apply: Callable[[], None] | None = None, *, alone: bool = False
+    ) -> None:
         """Log, flush, then show.  The caller holds the commit lock, and has judged them.  Raises DiskWriteError.
 
-        `apply`: shows them, where that is not what a replay of the log would do to make them.
+        `apply`: shows them, where that is not what a replay of the log would do to make them.  `alone`: they are one writer's.
         """
-        self._log(encode_batch(edits), self._unflushed(edits))
+        entries = flushed_with_record(edits)
+        files, size = {entry.file_id for entry in entries}, sum(entry.size for entry in entries)
+        self._log(
+            encode_batch(edits),
+            [self.blobs.file(file_id) for file_id in sorted(files)],
+            begun=alone and 0 < size < FLUSHED_AT_ONCE,
+        )
         try:
             with self.directory_lock:
                 if apply is not None:
@@ -335,10 +346,10 @@ class PageStorage:
         except WaltzError as error:  # what was written is durable all the same
             self.fail(error)
 
-    def _log(self, payload: bytes, with_files: Sequence[WritableFile] = ()) -> None:
+    def _log(self, payload: bytes, with_files: Sequence[WritableFile] = (), *, begun: bool = False) -> None:
         """Write a record, durably.  What the one before it named and is not needed any more need not stay as it is then."""
         try:
-            self.wal.append(payload, with_files)
+            self.wal.append(payload, with_files, begun=begun)
         except BaseException as error:
             self.fail(error if isinstance(error, WaltzError) else PageStoreFailedError(f"interrupted: {error!r}"))
             raise
@@ -363,11 +374,6 @@ class PageStorage:
         if not self._snapshots.held:
             for edit in edits:
                 self.directory.collect(self.directory.find(edit.page), ())
-
-    def _unflushed(self, edits: Iterable[Edit]) -> list[WritableFile]:
-        """The blob files with data that is to become durable with the record of these edits."""
-        files = {entry.file_id for entry in flushed_with_record(edits)}
-        return [self.blobs.file(file_id) for file_id in sorted(files)]
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 

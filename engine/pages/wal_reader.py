@@ -53,7 +53,8 @@ _WHOLE_FILE = 1 << 62
 class LogFile:
     """A file of the log: its whole records without the empty one that ends it, and its faults.
 
-    `closed`: the empty record is there, and last.  `end`: behind the last whole record; `size`: of the file.
+    `closed`: the empty record is there, and last.  `end`: behind the last whole record; `size`: behind the last byte that was
+    written, both in bytes.  The file may be larger: zeros are room for records to come.
     """
 
     name: LogName
@@ -123,7 +124,7 @@ def read_file(directory: Path, name: LogName) -> LogFile:
     if read.faults and read.records and read.faults[-1].offset > read.records[-1].offset:
         closed = False
     records = tuple(record for record in read.records if record.payload)
-    return LogFile(name, path, records, read.faults, closed, read.end, len(data))
+    return LogFile(name, path, records, read.faults, closed, read.end, read.size)
 
 
 def _flushed_with(record: LogRecord | None) -> list[PageEntry]:

@@ -19,6 +19,8 @@ The checksum covers the length too: with it alone a reader could be led past rec
 
 Types 1 to 4 are the same four in a header without log number (11 bytes).  They are read and never written.
 
+Zeros behind the last byte that was written are room for fragments to come, and the file is read as if it ended before them.
+
 `read_log` takes a whole file and never fails: it returns the records that are whole and, for each place that is not, a fault.
 Behind a fault it looks for the next fragment that proves itself, and it never joins fragments across a fault.
 """
@@ -106,10 +108,15 @@ class LogFault:
 
 @dataclass(frozen=True, slots=True)
 class ReadLog:
-    """What a file of a log holds, in the order of the file.  `end`: behind the last whole record; 0: there is none."""
+    """What a file of a log holds, in the order of the file.
+
+    `end`: behind the last whole record; 0: there is none.  `size`: behind the last byte that was written, in bytes; `end` where
+    nothing is wrong behind it.
+    """
 
     records: tuple[LogRecord, ...]
     faults: tuple[LogFault, ...]
+    size: int
 
     @property
     def end(self) -> int:
@@ -232,6 +239,7 @@ def read_log(data: bytes, log_number: int) -> ReadLog:
     begun = 0  # records whose first fragment is there; a fault in front of one of them is not the end
     starts: list[int] = []  # for each fault, how many records had begun before it
     open_parts: list[_Fragment] = []
+    written = 0  # behind the last fragment, which may end with zeros
 
     def fault(one: LogFault) -> None:
         faults.append(one)
@@ -247,6 +255,7 @@ def read_log(data: bytes, log_number: int) -> ReadLog:
             drop_open()
             fault(one)
             continue
+        written = one.end
         if one.kind in _BEGINS:
             drop_open()
             begun += 1
@@ -261,8 +270,10 @@ def read_log(data: bytes, log_number: int) -> ReadLog:
             records.append(LogRecord(open_parts[0].offset, one.end, payload))
             open_parts.clear()
     drop_open()
+    size = max(written, len(data.rstrip(b"\0")))
     judged = (
-        LogFault(one.offset, one.end, one.kind, torn=before == begun)
+        LogFault(one.offset, min(one.end, size), one.kind, torn=before == begun)
         for one, before in zip(faults, starts, strict=True)
+        if one.offset < size
     )
-    return ReadLog(tuple(records), tuple(sorted(judged, key=lambda one: one.offset)))
+    return ReadLog(tuple(records), tuple(sorted(judged, key=lambda one: one.offset)), size)

@@ -29,6 +29,7 @@ _OF_CACHE = ("tests/pages/test_page_cache.py",)
 _OF_SUPERSEDED = ("tests/pages/test_superseded.py",)
 _TOGETHER = ("tests/pages/test_flushed_with_record.py",)
 _OF_RECOVERY = ("tests/pages/test_page_recovery.py",)
+_OF_ROOM = ("tests/pages/test_log_room.py",)
 
 PAGES: tuple[Slip, ...] = (
     Slip(
@@ -391,8 +392,8 @@ PAGES: tuple[Slip, ...] = (
     ),
     Slip(
         _WAL,
-        "self._flusher.flush([*with_files, self._file])",
-        "self._flusher.flush([self._file, self._file])",
+        "self._flush([*with_files, self._file], in_turn=begun)",
+        "self._flush([self._file], in_turn=begun)",
         _CRASHES,
         "a page is in the log and not on the disk",
     ),
@@ -500,5 +501,75 @@ PAGES: tuple[Slip, ...] = (
         "                pass\n",
         _OF_SUPERSEDED,
         "a round leaves room that nobody uses until somebody writes",
+    ),
+    Slip(
+        _BLOCKS,
+        "        if one.offset < size\n",
+        "",
+        _OF_BLOCKS,
+        "room for records to come is taken for a torn end, and for damage where a log was closed",
+    ),
+    Slip(
+        _BLOCKS,
+        "size = max(written, len(",
+        "size = max(0, len(",
+        _OF_BLOCKS,
+        "a record that ends with zeros is cut when its log is continued",
+    ),
+    Slip(
+        _BLOCKS,
+        'len(data.rstrip(b"\\0"))',
+        "0",
+        _OF_BLOCKS,
+        "a torn end is not told of, and what comes next is written into it",
+    ),
+    Slip(
+        _WAL,
+        "if payload and end > self._room_end:",
+        "if payload and end >= self._room_end:",
+        _OF_ROOM,
+        "a file grows with a record that has its place in it",
+    ),
+    Slip(
+        _WAL,
+        "bytes(max(0, min(end, MOST_ROOM, self._log_size - end)))",
+        "bytes(max(0, min(end, MOST_ROOM)))",
+        _OF_ROOM,
+        "a log takes room that it is closed without",
+    ),
+    Slip(
+        _WAL,
+        "                if last.end < file.size():\n                    file.truncate(last.end)\n",
+        "",
+        _OF_ROOM,
+        "room stays behind the end of a log that is closed",
+    ),
+    Slip(
+        _WAL,
+        "        if self._position < self._room_end:\n            self._file.truncate(self._position)\n",
+        "",
+        _OF_ROOM,
+        "logs are larger than what they hold",
+    ),
+    Slip(
+        _STORAGE,
+        "< FLUSHED_AT_ONCE,",
+        "<= FLUSHED_AT_ONCE,",
+        _OF_ROOM,
+        "of a large write each file is waited for by itself",
+    ),
+    Slip(
+        _STORAGE,
+        "begin=not self.commit_lock.locked()",
+        "begin=True",
+        _OF_ROOM,
+        "writers wait for the disk to write what one call would write for all",
+    ),
+    Slip(
+        _STORAGE,
+        "self.log_and_apply(edits, alone=len(group) == 1)",
+        "self.log_and_apply(edits, alone=True)",
+        _OF_ROOM,
+        "what several write is flushed file by file",
     ),
 )

@@ -318,6 +318,24 @@ def test_a_failed_flush_of_a_blob_file_stops_writing(tmp_path: Path, monkeypatch
         assert again.directory.sequence == 1
 
 
+@pytest.mark.parametrize("limit", [0, 100])
+def test_a_log_whose_flush_failed_is_not_closed_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    """A record behind would tell that it became durable."""
+    store = PageStorage.create(tmp_path / "s", PageOptions(flushed_with_record=limit))
+    put(store, 1, b"one")
+    failing = WriteBatch().put_ref(2, 1) if not limit else WriteBatch().put_page(2, b"two")
+    no_sync(monkeypatch)
+    with pytest.raises(SyncFailedError):
+        store.write(failing)
+    monkeypatch.undo()
+    store.close()
+    last = read_wal(tmp_path / "s").last
+    assert last is not None
+    assert (last.closed, len(last.records)) == (False, 2)
+
+
 def test_a_refused_batch_leaves_nothing_in_the_log(tmp_path: Path) -> None:
     """In the released program it stays there, and the next start fails."""
     log = written(tmp_path / "s", 1)

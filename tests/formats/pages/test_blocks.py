@@ -246,3 +246,47 @@ def test_any_sectors_of_the_last_record_lost_is_a_torn_tail() -> None:
         assert all(one.torn for one in read.faults)
         if bytes(data) != log.data:
             assert len(read.records) == 1
+
+
+@pytest.mark.parametrize("room", [1, HEADER - 1, HEADER, 500, BLOCK_SIZE, 3 * BLOCK_SIZE])
+@pytest.mark.parametrize("last", [b"", b"foo", bytes(20), b"ends with zeros" + bytes(40), bytes(40_000)])
+def test_zeros_behind_the_last_record_are_room(room: int, last: bytes) -> None:
+    log = log_of([b"one", last])
+    read = read_log(log.data + bytes(room), 7)
+    assert ([one.payload for one in read.records], read.faults) == ([b"one", last], ())
+    assert read.size == read.end == len(log.data)
+
+
+def test_a_file_of_zeros_holds_nothing() -> None:
+    read = read_log(bytes(70_000), 7)
+    assert (read.records, read.faults, read.end, read.size) == ((), (), 0, 0)
+
+
+def test_a_record_that_is_torn_in_its_room() -> None:
+    """The fault ends with the last byte that is there."""
+    log = log_of([b"one", b"second"])
+    (_, start), end = log.spans[0], len(log.data)
+    for size in range(start + 1, end):
+        data = log.data[:size] + bytes(300 - size)
+        read = read_log(data, 7)
+        assert (len(read.records), read.end) == (1, start)
+        assert read.size == len(data.rstrip(b"\0"))
+        (fault,) = read.faults
+        assert (fault.offset, fault.end, fault.torn) == (start, read.size, True)
+
+
+def test_a_first_fragment_that_ends_with_zeros_in_its_room() -> None:
+    log = log_of([b"one", bytes(40_000)])
+    read = read_log(log.data[:BLOCK_SIZE] + bytes(BLOCK_SIZE), 7)
+    assert [(one.offset, one.end, one.kind, one.torn) for one in read.faults] == [
+        (log.spans[1][0], BLOCK_SIZE, FaultKind.NO_LAST, True)
+    ]
+    assert read.size == BLOCK_SIZE
+
+
+def test_something_within_the_room_is_a_torn_end() -> None:
+    log = log_of([b"one"])
+    data = log.data + bytes(1000) + b"x" + bytes(1000)
+    read = read_log(data, 7)
+    assert [(one.offset, one.end, one.torn) for one in read.faults] == [(len(log.data), len(log.data) + 1001, True)]
+    assert read.size == len(log.data) + 1001
