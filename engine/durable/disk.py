@@ -37,6 +37,13 @@ TEMPORARY_SUFFIX = ".waltzctl-tmp"
 """A file of this suffix was being built when its process ended; it holds nothing that anybody was promised."""
 _MOST_PIECES = 1024
 """Buffers that one call of the system takes."""
+MOST_AT_ONCE = 512 << 10
+"""Bytes that are given to the system at once.
+
+For a call of more, Linux takes larger pieces of memory, that nothing has used for long.  Of a virtual machine the host may have
+taken those back, page by page: there, in one run, 2 GiB of new files took 0.3 s of the processor's in calls of 512 KiB, and 2.1 s
+in calls of 1 MiB.
+"""
 _CHUNK = 1 << 20
 """Bytes that are read at once."""
 
@@ -149,7 +156,7 @@ class WritableFile:
         view, position = memoryview(data), offset
         while view:
             try:
-                written = os.pwrite(self.fileno(), view, position)
+                written = os.pwrite(self.fileno(), view[:MOST_AT_ONCE], position)
             except OSError as error:
                 raise write_error(self.path, position, error) from error
             if observer is not None:
@@ -157,14 +164,14 @@ class WritableFile:
             view, position = view[written:], position + written
 
     def write_pieces_at(self, offset: int, pieces: Sequence[bytes | memoryview]) -> None:
-        """Write all pieces back to back at `offset`, in one write where the system takes it.  Raises as `write_at`."""
+        """Write all pieces back to back at `offset`, in as few writes as the system takes.  Raises as `write_at`."""
         if len(pieces) == 1:
             self.write_at(offset, pieces[0])
             return
         left, position = [memoryview(piece) for piece in pieces], offset
         while left:
             try:
-                written = os.pwritev(self.fileno(), left[:_MOST_PIECES], position)
+                written = os.pwritev(self.fileno(), _first_of(left), position)
             except OSError as error:
                 raise write_error(self.path, position, error) from error
             if observer is not None:
@@ -206,6 +213,19 @@ class WritableFile:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _first_of(pieces: list[memoryview]) -> list[memoryview]:
+    """As many of them as the system is given at once; the last one is cut where that is less."""
+    if len(pieces) <= _MOST_PIECES and sum(map(len, pieces)) <= MOST_AT_ONCE:
+        return pieces
+    taken, room = [], MOST_AT_ONCE
+    for piece in pieces[:_MOST_PIECES]:
+        taken.append(piece[:room])
+        room -= len(taken[-1])
+        if not room:
+            break
+    return taken
 
 
 def _read_fully(descriptor: int, path: PurePath | str, offset: int, length: int) -> bytes:

@@ -391,6 +391,23 @@ def test_more_pieces_than_the_system_takes_at_once(tmp_path: Path, count: int) -
     assert (tmp_path / "x").read_bytes() == b"".join(pieces)
 
 
+@pytest.mark.parametrize("sizes", [[4], [5], [9, 1], [2, 2], [2, 3, 7], [0, 4, 0, 4], [1] * 9])
+def test_the_system_is_given_so_much_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: list[int]) -> None:
+    given: list[int] = []
+    one, many = os.pwrite, os.pwritev
+    monkeypatch.setattr(disk, "MOST_AT_ONCE", 4)
+    monkeypatch.setattr(os, "pwrite", lambda *call: (given.append(len(call[1])), one(*call))[1])
+    monkeypatch.setattr(os, "pwritev", lambda *call: (given.append(sum(map(len, call[1]))), many(*call))[1])
+    content = bytes(range(sum(sizes)))
+    ends = [sum(sizes[: place + 1]) for place in range(len(sizes))]
+    with WritableFile.create(tmp_path / "x") as file:
+        file.write_at(0, content)
+        file.write_pieces_at(0, [content[end - size : end] for size, end in zip(sizes, ends, strict=True)])
+    full, rest = divmod(len(content), 4)
+    assert given == ([4] * full + [rest] * bool(rest)) * 2
+    assert (tmp_path / "x").read_bytes() == content
+
+
 def test_a_cut_never_extends(tmp_path: Path) -> None:
     with WritableFile.create(tmp_path / "x") as file:
         file.write_at(0, bytes(10))
