@@ -193,9 +193,9 @@ def timed(act: Callable[[], None]) -> float:
 
 
 def one_round(
-    place: Path, tools: list[type[Tool]], count: int, length: int, *, encrypt: bool
+    place: Path, tools: list[type[Tool]], count: int, length: int, *, number: int, encrypt: bool
 ) -> dict[str, dict[str, float]]:
-    """Every row with every tool, one tool after the other within a row."""
+    """Every row with every tool, one tool after the other within a row: another one is the first in each row and round."""
     segment = max(1, (64 << 20) // (length + 40))
     source, replica = place / "source", place / "replica"
     write_log(source, count, length, segment)
@@ -208,7 +208,7 @@ def one_round(
     found: dict[str, dict[str, float]] = {row: {} for row in ROWS}
 
     def row(name: str, act: Callable[[Tool], None]) -> None:
-        first = ROWS.index(name) % len(used)
+        first = (ROWS.index(name) + number) % len(used)
         for one in (*used[first:], *used[:first]):
             found[name][one.name] = timed(lambda one=one: act(one))  # type: ignore[misc]
 
@@ -250,8 +250,8 @@ def main() -> None:
     count = (given.size << 20) // (given.record + 40)
     with workplace(given.directory, (given.size << 20) * 8) as place:
         rounds = [
-            one_round(place / "round", tools, count, given.record, encrypt=given.encrypt)
-            for _ in range(given.rounds)
+            one_round(place / "round", tools, count, given.record, number=number, encrypt=given.encrypt)
+            for number in range(given.rounds)
             if (place / "round").mkdir(exist_ok=True) is None
         ]
     names = [kind.name for kind in tools]
