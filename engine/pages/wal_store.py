@@ -142,7 +142,7 @@ class WalStore:
         self.written += len(data)
 
     def _flush(self, files: Sequence[WritableFile], *, in_turn: bool) -> None:
-        if in_turn:
+        if in_turn or len(files) == 1:
             for file in files:
                 file.sync()
             return

@@ -13,6 +13,7 @@ _WAL = "engine/pages/wal_store.py"
 _DIRECTORY = "engine/pages/page_directory.py"
 _JUDGEMENT = "engine/pages/judgement.py"
 _STORAGE = "engine/pages/page_storage.py"
+_PAGE_READER = "engine/pages/page_reader.py"
 _GC = "engine/pages/page_gc.py"
 _RECLAMATION = "engine/pages/reclamation.py"
 _SALVAGE = "engine/pages/page_salvage.py"
@@ -195,7 +196,7 @@ PAGES: tuple[Slip, ...] = (
         "refused batches take room for ever",
     ),
     Slip(
-        _STORAGE,
+        _PAGE_READER,
         "                if len(data) != size or crc32c(data) != one.checksum:",
         "                if len(data) != size:",
         _WHOLE,
@@ -378,7 +379,7 @@ PAGES: tuple[Slip, ...] = (
     ),
     Slip(
         _STORAGE,
-        "            blobs.confirm([_span_of(entry) for entry in contents.unconfirmed_pages])\n",
+        "            blobs.confirm([span_of(entry) for entry in contents.unconfirmed_pages])\n",
         "",
         _TOGETHER,
         "what one process wrote and died over is built upon by the next one, and a power loss takes it",

@@ -196,5 +196,5 @@ def test_of_a_record_without_data_nothing_was_begun(tmp_path: Path, monkeypatch:
         with store.collection_lock:
             store.confirm()
         store.write(WriteBatch().put_ref(2, 1))
-        assert (flushes.told, flushes.begun) == (["at once log_1_0"] * 2, [])
+        assert (flushes.told, flushes.begun) == (["log_1_0"] * 2, [])
         monkeypatch.undo()

@@ -1,0 +1,199 @@
+"""What an open page store shows: pages, their fields and places, as of now or of a snapshot.
+
+Readers take no lock (`engine.pages.sequence_lock`), and wait for no writer.  Bytes come from memory, where they are kept once
+they were checked, or from a blob file, whose room is not used again while somebody reads there (`Reclamation.reading`).
+
+A snapshot is a sequence.  It costs nothing but the versions that it keeps from being collected, and never blocks a writer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+from waltzctl.engine.errors import DamageError, InvalidRequestError, NoSuchPageError
+from waltzctl.engine.pages.blob_stats import BlobSpan
+from waltzctl.engine.pages.blob_store import BlobStore
+from waltzctl.engine.pages.page_cache import PageCache
+from waltzctl.engine.pages.page_data import is_whole, page_finding
+from waltzctl.engine.pages.page_directory import Located, PageDirectory
+from waltzctl.engine.pages.page_options import PageOptions
+from waltzctl.engine.pages.reclamation import Reclamation
+from waltzctl.engine.pages.sequence_lock import SequenceLock
+from waltzctl.engine.pages.snapshots import HeldSnapshots, Snapshot, SnapshotStatistics
+from waltzctl.formats.checksums import crc32c
+from waltzctl.formats.pages.write_batch import PageEntry, PageId
+
+
+class Page(NamedTuple):
+    """A page that was read.  `id` is the one that was asked for; `fields` the places of its fields in `data`."""
+
+    id: int
+    namespace: int
+    tag: int
+    data: memoryview
+    fields: tuple[memoryview, ...] = ()
+
+
+class PageReader:
+    """The reading half of `engine.pages.page_storage.PageStorage`.  Thread-safe."""
+
+    def __init__(self, path: Path, options: PageOptions, directory: PageDirectory, blobs: BlobStore) -> None:
+        self.path = path
+        self.options = options
+        self.directory = directory
+        self.directory_lock = SequenceLock()
+        self.blobs = blobs
+        self.reclamation = Reclamation(options.superseded_kept)
+        self._cache = PageCache(options.cache_size)
+        self._snapshots = HeldSnapshots(path, directory, self.directory_lock)
+        self._closed = False
+
+    def check_open(self) -> None:
+        """Raises InvalidRequestError once it is closed."""
+        if self._closed:
+            raise InvalidRequestError(f"{self.path}: the page store is closed")
+
+    def get_entry(self, page: int, *, namespace: int = 0, snapshot: Snapshot | None = None) -> Located | None:
+        """Where a page lies, None where there is none.  Its bytes are not read."""
+        self.check_open()
+        sequence = self._snapshots.sequence_of(snapshot)
+        return self.directory_lock.look(self.directory.locate, PageId(namespace, page), sequence)
+
+    def _locate(self, pages: Sequence[PageId], sequence: int | None) -> list[tuple[Located, PageEntry]]:
+        """Pages with data, as of one moment.  Raises NoSuchPageError."""
+        located = self.directory_lock.look(lambda: [self.directory.locate(page, sequence) for page in pages])
+        return list(map(self._with_data, pages, located))
+
+    def _with_data(self, page: PageId, found: Located | None) -> tuple[Located, PageEntry]:
+        """Raises NoSuchPageError for a page without data here."""
+        if found is None:
+            raise NoSuchPageError(f"{self.path}: there is no page {page}")
+        if found.entry is None:
+            raise NoSuchPageError(f"{self.path}: page {page} is external, its data is kept elsewhere")
+        return found, found.entry
+
+    def read(self, page: int, *, namespace: int = 0, snapshot: Snapshot | None = None) -> Page:
+        """A page.  Raises NoSuchPageError, DamageError where its checksum is wrong, DiskReadError."""
+        self.check_open()
+        sequence = self._snapshots.sequence_of(snapshot)
+        wanted = PageId(namespace, page)
+        found = self.directory_lock.look(self.directory.locate, wanted, sequence)
+        if found is not None and (whole := self._cache.get(found.origin, found.version)) is not None:
+            return _page(found, whole)
+        with self.reclamation.reading():
+            found = self.directory_lock.look(self.directory.locate, wanted, sequence)
+            return self._read(*self._with_data(wanted, found))
+
+    def read_many(self, pages: Sequence[int], *, namespace: int = 0, snapshot: Snapshot | None = None) -> list[Page]:
+        """Pages as of one moment, in the order of `pages`.  Raises as `read`."""
+        self.check_open()
+        sequence = self._snapshots.sequence_of(snapshot)
+        with self.reclamation.reading():
+            found = self._locate([PageId(namespace, page) for page in pages], sequence)
+            return [self._read(one, entry) for one, entry in found]
+
+    def _read(self, found: Located, entry: PageEntry) -> Page:
+        """From memory, or from the file: within a reading of `reclamation`."""
+        whole = self._cache.get(found.origin, found.version)
+        if whole is None:
+            whole = self.read_entry(found.page, entry)
+            self._cache.put(found.origin, found.version, whole)
+        return _page(found, whole)
+
+    def read_entry(self, page: PageId, entry: PageEntry) -> bytes:
+        """A page's bytes from its file, checked.  Raises DamageError, DiskReadError."""
+        data = self.blobs.read(span_of(entry))
+        if not is_whole(entry, data):
+            self._refuse(page, entry, entry.offset, entry.size, len(data), "it")
+        return data
+
+    def read_fields(
+        self, page: int, fields: Sequence[int], *, namespace: int = 0, snapshot: Snapshot | None = None
+    ) -> list[memoryview]:
+        """Some fields of a page, by their numbers from 0.  Only they are read and checked, unless the whole page is in memory.
+
+        Raises InvalidRequestError for a field that it does not have, else as `read`.
+        """
+        self.check_open()
+        sequence = self._snapshots.sequence_of(snapshot)
+        with self.reclamation.reading():
+            ((found, entry),) = self._locate([PageId(namespace, page)], sequence)
+            ends = [*(one.offset for one in entry.fields[1:]), entry.size]
+            whole = self._cache.get(found.origin, found.version)
+            read = []
+            for number in fields:
+                if not 0 <= number < len(entry.fields):
+                    raise InvalidRequestError(
+                        f"page {found.page} has {len(entry.fields)} fields, and none of number {number}"
+                    )
+                one, size = entry.fields[number], ends[number] - entry.fields[number].offset
+                if whole is not None:
+                    read.append(memoryview(whole)[one.offset : ends[number]])
+                    continue
+                data = self.blobs.read(BlobSpan(entry.file_id, entry.offset + one.offset, size))
+                if len(data) != size or crc32c(data) != one.checksum:
+                    self._refuse(found.page, entry, entry.offset + one.offset, size, len(data), f"field {number}")
+                read.append(memoryview(data))
+            return read
+
+    def _refuse(self, page: PageId, entry: PageEntry, offset: int, size: int, found: int, what: str) -> NoReturn:
+        finding = page_finding(self.path, page, entry, offset, size, found, what)
+        raise DamageError(f"{finding.path}: {finding.message}", [finding])
+
+    def traverse(self, *, namespace: int | None = None, snapshot: Snapshot | None = None) -> Iterator[Located]:
+        """Every page of a namespace, or of all, in order, as of one moment."""
+        self.check_open()
+        with self.snapshot() if snapshot is None else contextlib.nullcontext(snapshot) as seen:
+            sequence = self._snapshots.sequence_of(seen)
+            with self.directory_lock:
+                pages = self.directory.page_ids(namespace)
+            for page in pages:
+                found = self.directory_lock.look(self.directory.locate, page, sequence)
+                if found is not None:
+                    yield found
+
+    def normal_page_id(self, page: int, *, namespace: int = 0, snapshot: Snapshot | None = None) -> int:
+        """The page that a reference leads to; of any other page its own id.  Raises NoSuchPageError."""
+        found = self.get_entry(page, namespace=namespace, snapshot=snapshot)
+        if found is None:
+            raise NoSuchPageError(f"{self.path}: there is no page {PageId(namespace, page)}")
+        return found.origin.id
+
+    def max_id(self, *, namespace: int = 0) -> int:
+        """The highest id that a page of the namespace ever had, also when it is gone; 0 before the first one."""
+        self.check_open()
+        with self.directory_lock:
+            return self.directory.highest_ids.get(namespace, 0)
+
+    # ---- snapshots ---------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        """What the store holds now."""
+        self.check_open()
+        return self._snapshots.take()
+
+    def snapshot_statistics(self) -> SnapshotStatistics:
+        """How many are held, and for how long."""
+        return self._snapshots.statistics()
+
+    def held_sequences(self) -> list[int]:
+        """What snapshots see, falling.  The caller holds the directory lock."""
+        return self._snapshots.sequences()
+
+
+def span_of(entry: PageEntry) -> BlobSpan:
+    """Where a page's bytes lie."""
+    return BlobSpan(entry.file_id, entry.offset, entry.size)
+
+
+def _page(found: Located, whole: bytes) -> Page:
+    entry, data = found.entry, memoryview(whole)
+    assert entry is not None
+    if not entry.fields:
+        return Page(found.page.id, found.page.namespace, entry.tag, data)
+    ends = [*(one.offset for one in entry.fields[1:]), entry.size]
+    fields = tuple(data[one.offset : end] for one, end in zip(entry.fields, ends, strict=False))
+    return Page(found.page.id, found.page.namespace, entry.tag, data, fields)
