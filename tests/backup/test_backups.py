@@ -25,11 +25,12 @@ from waltzctl.engine.errors import (
     StalePlanError,
 )
 from waltzctl.engine.findings import Finding
+from waltzctl.engine.inspect.status import storage_status
 from waltzctl.engine.inspect.verify import verify
 from waltzctl.engine.pages.inspection import view_store
 from waltzctl.engine.pages.page_storage import PageStorage
 from waltzctl.engine.vault.vault_reader import VaultReader
-from waltzctl.formats.control import decode_control
+from waltzctl.formats.control import Layout, decode_control
 from waltzctl.formats.vault import Namespace
 
 
@@ -225,6 +226,18 @@ def test_until_and_rejoin_end_where_they_should(tmp_path: Path) -> None:
     restored(place, "latest", tmp_path / "one", RestoreOptions(partitions=frozenset({1})))
     assert [one for one in verify([tmp_path / "one"]) if isinstance(one, Finding)] == []
     assert not (tmp_path / "one" / "0").exists()
+
+
+@pytest.mark.parametrize("layout", Layout)
+def test_partitions_that_are_left_out_are_not_assigned(tmp_path: Path, layout: Layout) -> None:
+    source = build_directory(tmp_path / "source", {0: 60, 1: 40}, num_partitions=3, layout=layout)
+    place = vault(tmp_path)
+    backup(place, source)
+    restored(place, "latest", tmp_path / "one", RestoreOptions(partitions=frozenset({1})))
+    assert [one for one in verify([tmp_path / "one"]) if isinstance(one, Finding)] == []
+    assert [one.assigned for one in storage_status(tmp_path / "one").partitions] == [False, True, False]
+    kept, there = (decode_control((path / "waltz-storage.ctl").read_bytes()) for path in (tmp_path / "one", source))
+    assert kept.partitions[1:] == there.partitions[1:]
 
 
 def test_where_a_backup_cannot_go(tmp_path: Path, source: Path) -> None:
