@@ -83,11 +83,13 @@ def restore_backup(
     """Restore a backup into `target`, an empty directory or none.
 
     Raises what `VaultReader.open` and `VaultReader.find` raise, RefusedError for a target that holds something,
-    InvalidRequestError for partitions and transactions that the backup does not hold, DamageError for a page that is damaged,
-    DiskWriteError; nothing has the name `target` then.
+    InvalidRequestError for one that lies in the vault and for partitions and transactions that the backup does not hold,
+    DamageError for a page that is damaged, DiskWriteError; nothing has the name `target` then.
     """
     target = Path(os.path.abspath(target))
     _refuse_occupied(target)
+    if target.resolve().is_relative_to(vault.resolve()):
+        raise InvalidRequestError(f"{target}: lies in the vault", advice="name another directory")
     reader = VaultReader.open(vault, password)
     files = BackupFiles(reader, reader.find(backup))
     restoring = _Restoring(files, options)
@@ -128,6 +130,8 @@ class _Restoring:
         self._control = self._read_control()
         there = {one.partition: one for one in files.head.partitions}
         wanted = {*(options.partitions or ()), *(options.until or ())}
+        if options.partitions is not None and (aside := sorted({*(options.until or ())} - options.partitions)):
+            raise InvalidRequestError(f"partition {aside[0]} is to end early, and is not among those to restore")
         if absent := sorted(wanted - there.keys()):
             raise InvalidRequestError(
                 f"backup {files.head.name} has no partition {absent[0]}",

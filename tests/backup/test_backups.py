@@ -223,6 +223,8 @@ def test_until_and_rejoin_end_where_they_should(tmp_path: Path) -> None:
         with pytest.raises(InvalidRequestError):
             restored(place, "latest", tmp_path / "wrong", RestoreOptions(until=wrong))
         assert not (tmp_path / "wrong").exists()
+    with pytest.raises(InvalidRequestError, match="partition 0 is to end early, and is not among those"):
+        restored(place, "latest", tmp_path / "one", RestoreOptions(partitions=frozenset({1}), until={0: 9}))
     restored(place, "latest", tmp_path / "one", RestoreOptions(partitions=frozenset({1})))
     assert [one for one in verify([tmp_path / "one"]) if isinstance(one, Finding)] == []
     assert not (tmp_path / "one" / "0").exists()
@@ -250,6 +252,10 @@ def test_where_a_backup_cannot_go(tmp_path: Path, source: Path) -> None:
         restored(place, "latest", tmp_path / "file")
     with pytest.raises(InvalidRequestError):
         restored(place, "latest", tmp_path / "no" / "where")
+    (tmp_path / "link").symlink_to(place)
+    for inside in (place / "back", place / "wal" / "back", tmp_path / "link" / "back"):
+        with pytest.raises(InvalidRequestError, match="lies in the vault"):
+            restored(place, "latest", inside)
     (tmp_path / "empty").mkdir()
     restored(place, "latest", tmp_path / "empty")
     (tmp_path / ".late.restoring").mkdir()

@@ -153,6 +153,15 @@ def test_nonsense(tmp_path: Path, place: Path, source: Path, words: tuple[str, .
     assert not (tmp_path / "new").exists()
 
 
+def test_a_partition_ends_once(tmp_path: Path, place: Path, source: Path) -> None:
+    created(place, source)
+    words = ("backup", "restore", place, "latest", "--to", tmp_path / "back", "--until", "0:5", "--until")
+    answer = invoke(*words, "0:9")
+    assert (answer.status, "partition 0 is named twice" in answer.err) == (2, True)
+    assert not (tmp_path / "back").exists()
+    assert invoke(*words, "1:9").status == 0
+
+
 def test_passwords(tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     defaults = {
         **backup_creation.create_vault.__kwdefaults__,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Annotated
 
 import typer
@@ -68,7 +69,10 @@ def run(
 ) -> ExitStatus:
     """Write, verify, report."""
     directory, target, wanted = vault_of(vault), path_of(to, name="--to"), partitions_of(partition)
-    ends = dict(pair for text in until or () if (pair := parsed("--until", text, _end)) is not None)
+    pairs = [pair for text in until or () if (pair := parsed("--until", text, _end)) is not None]
+    ends = dict(pairs)
+    if twice := [number for number, count in Counter(number for number, _ in pairs).items() if count > 1]:
+        raise typer.BadParameter(f"partition {twice[0]} is named twice", param_hint="'--until'")
 
     from waltzctl.engine.backup.backup_restore import RestoreOptions, restore_backup
     from waltzctl.engine.columns.finding_columns import FINDING
