@@ -18,7 +18,7 @@ class Log:
 
 def log_of(payloads: Iterable[bytes], number: int = 7) -> Log:
     """As they are written one behind another."""
-    data, spans = b"", []
+    data, spans = bytearray(), []
     for payload in payloads:
         written = cut_record(payload, len(data), number)
         start = len(data) + next((place for place, byte in enumerate(written) if byte), 0)
@@ -26,4 +26,4 @@ def log_of(payloads: Iterable[bytes], number: int = 7) -> Log:
             start = len(data)
         data += written
         spans.append((start, len(data)))
-    return Log(data, spans)
+    return Log(bytes(data), spans)

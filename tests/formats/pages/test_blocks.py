@@ -51,8 +51,7 @@ def test_round_trip_with_an_empty_record() -> None:
 
 
 def test_many_small_records() -> None:
-    """100,000 of them would take seconds and cross the same 40 boundaries a few times more."""
-    wanted = [b"%d" % n for n in range(20_000)]
+    wanted = [b"%d" % n for n in range(100_000)]
     log = log_of(wanted)
     assert payloads(log.data) == wanted
     assert kinds(log.data) == []
