@@ -199,6 +199,18 @@ def test_a_reference_to_a_reference_collapses() -> None:
     assert (pages.collect(), pages.at(3)) == ([], 10)
 
 
+def test_a_reference_that_is_replayed_twice_counts_once() -> None:
+    """In the released program it counts twice, and the entry is never freed."""
+    pages = Pages()
+    pages.write(put(1, 10))
+    pages.write(ref(2, 1))
+    pages.directory.apply(pages.log[-1])
+    assert pages.directory.live_references(PageId(0, 1)) == 1
+    assert pages.at(2) == 10
+    pages.write(delete(2), delete(1))
+    assert pages.collect() == [10]
+
+
 def test_a_reference_to_what_is_missing_fails() -> None:
     pages = Pages()
     pages.write(put(1, 10))

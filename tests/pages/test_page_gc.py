@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -318,6 +318,43 @@ def test_a_checkpoint_is_many_records_and_a_reference_stands_with_what_it_leads_
     assert [len(record) for record in records] == [256, 401, 256, 88]
     assert records[1][0].page == PageId(0, 255)
     assert {edit.origin for edit in records[1][1:]} == {PageId(0, 255)}
+
+
+def test_references_that_change_while_a_checkpoint_is_written(
+    store: PageStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It holds one moment, and the log behind it what came then; in the released program a count may be of neither."""
+    filled(store, 3)
+    ref(store, 10, 1)
+    ref(store, 11, 2)
+    finish = store.wal.finish_checkpoint
+
+    def meanwhile(number: int, payloads: Iterable[bytes]) -> int:
+        def parts() -> Iterator[bytes]:
+            for part in payloads:
+                yield part
+                if store.get_entry(12) is None:
+                    ref(store, 12, 10)
+                    delete(store, 10, 1, 11)
+                    ref(store, 13, 12)
+
+        return finish(number, parts())
+
+    monkeypatch.setattr(store.wal, "finish_checkpoint", meanwhile)
+    assert collect_garbage(store, checkpoint=True).checkpoint_size > 0
+    monkeypatch.undo()
+    crash(store)
+    with PageStorage.open(tmp_path / "s", OPTIONS) as again:
+        assert {one.page.id for one in again.traverse()} == {0, 2, 12, 13}
+        assert [data(again, number) for number in (12, 13)] == [b"\1" * KIB] * 2
+        put(again, 2, b"nobody refers to it")
+        delete(again, 12)
+        collect_garbage(again, checkpoint=True)
+        assert data(again, 13) == b"\1" * KIB
+        delete(again, 13, 0, 2)
+        for _ in range(2):
+            collect_garbage(again)
+        assert sum(blob.valid for blob in again.status().blobs) == 0
 
 
 def test_a_full_disk_leaves_the_files_that_could_not_be_emptied_in_use(

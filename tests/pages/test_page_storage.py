@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from tests.pages.stores import crash, data, delete, put, ref
 from waltzctl.engine.catalogue import Code
+from waltzctl.engine.durable.disk import WritableFile
 from waltzctl.engine.errors import (
     DamageError,
     DirectoryLockedError,
@@ -266,6 +268,30 @@ def test_batches_of_a_group_see_one_another(store: PageStorage) -> None:
     assert store.read(1).tag == 8
     assert [len(decode_batch(record.payload)) for record in read_wal(store.path).files[0].records] == [1, 5]
     assert [data(store, page) for page in (2, 3, 4)] == [None, b"", b""]
+
+
+@pytest.mark.parametrize("flushed_with_record", [0, 1 << 20])
+def test_data_is_written_by_several_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flushed_with_record: int
+) -> None:
+    """Nobody waits for another one's data, in the same file or not: each goes on when all of them are writing."""
+    store = PageStorage.create(tmp_path / "s", PageOptions(blob_limit=2000, flushed_with_record=flushed_with_record))
+    together, write = threading.Barrier(4), WritableFile.write_pieces_at
+
+    def waiting(file: WritableFile, offset: int, pieces: Sequence[bytes]) -> None:
+        together.wait(60)
+        write(file, offset, pieces)
+
+    monkeypatch.setattr(WritableFile, "write_pieces_at", waiting)
+    threads = [threading.Thread(target=put, args=(store, page, bytes([page]) * 900)) for page in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    monkeypatch.undo()
+    assert [data(store, page) for page in range(4)] == [bytes([page]) * 900 for page in range(4)]
+    assert len(store.status().blobs) == 2
+    store.close()
 
 
 def test_an_interrupted_write_stops_the_store(store: PageStorage, monkeypatch: pytest.MonkeyPatch) -> None:
