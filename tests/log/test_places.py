@@ -6,12 +6,15 @@ import logging
 import os
 import pickle
 import re
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 import pytest
 
+from tests.backup.vaults import backup, restored, vault
+from tests.builders import build_directory, digest
 from tests.cli.running import invoke
 from waltzctl.engine.errors import InvalidRequestError, NotWaltzError, UnavailableError
 from waltzctl.engine.inspect.dump import dump_records, dump_segments
@@ -158,6 +161,20 @@ def test_objects_are_verified_and_dumped_as_files_are(bucket: Bucket, path: Path
     assert there.locked_by is None
 
 
+def test_a_bucket_is_backed_up_as_files_are(bucket: Bucket, tmp_path: Path) -> None:
+    source, kept = build_directory(tmp_path / "source", {0: 230, 2: 40}), vault(tmp_path)
+    url = bucket.put("backed-up", source)
+    later = int(time.time() * 1000) + 60_000  # nothing changed within the last tick of the clock
+    first = backup(kept, url, now_ms=lambda: later)
+    assert (first.source, first.damaged, first.new_pages) == (str(url), 0, first.pages)
+    bucket.log.clear()
+    assert backup(kept, url).new_pages == 0
+    unchanged = [line for line in bucket.log if f"GET /bucket/backed-up/0/{50:019}" in line]
+    assert unchanged == [], "what did not change is not read again"
+    assert backup(kept, source).new_pages == 0, "the same transactions are the same pages"
+    assert restored(kept, first.name, tmp_path / "back") == digest(source)
+
+
 def test_a_large_object_is_read_in_ranges_and_never_as_a_whole(bucket: Bucket, tmp_path: Path) -> None:
     size = 3 * LARGE + 777
     (tmp_path / "large").mkdir()
@@ -265,10 +282,10 @@ def test_only_a_path_of_this_machine_can_be_written_to(tmp_path: Path) -> None:
     assert not hasattr(url, "exists"), "a URL is a name: nothing that asks a disk can be asked of it"
     with pytest.raises(InvalidRequestError, match="memory://somewhere/node: what lies behind a URL is read and never"):
         local(url)
-    backup = place("vault:/backups::latest/0")
-    assert not on_this_machine(backup)
+    kept = place("vault:/backups::latest/0")
+    assert not on_this_machine(kept)
     with pytest.raises(InvalidRequestError, match="a backup is read and never written") as caught:
-        local(backup)
+        local(kept)
     assert caught.value.advice == "restore it first: waltzctl backup restore"
 
 
