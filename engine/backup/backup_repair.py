@@ -1,9 +1,9 @@
 """Damaged pages of a vault are taken anew from a directory that still holds what was in them.
 
 Records are found by their transaction ids, whatever segments hold them there, other bytes by their digests; only what has
-the digest that a backup names is taken. Heads and sections are taken from their other copies. A page that cannot be read is
-deleted and written anew, together with all pages that refer to it: its content was lost before, so that a crash in between
-loses nothing.
+the digest that a backup names is taken. Configuration, heads and sections are taken from their other copies. A page that
+cannot be read is deleted and written anew, together with all pages that refer to it: its content was lost before, so that a
+crash in between loses nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from waltzctl.engine.vault.vault_reader import UnreadableBackup, VaultReader
 from waltzctl.formats.checksums import crc32c
 from waltzctl.formats.pages.write_batch import Edit, EditType, PageEntry, PageId
 from waltzctl.formats.segment import HEADER_SIZE, SEGMENT_SUFFIX, parse_name
-from waltzctl.formats.vault import SECTION_COPIES, BackupHead, Namespace
+from waltzctl.formats.vault import CONFIGURATION_PAGES, SECTION_COPIES, BackupHead, Namespace
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,17 +72,18 @@ def repair_vault(vault: Path, source: PurePath, *, password: bytes | None = None
 
 
 def _damaged_copies(reader: VaultReader, heads: Iterable[BackupHead | UnreadableBackup]) -> dict[PageId, bytes | None]:
-    """Heads and sections that cannot be read, each with its other copy; None where that is damaged as well."""
-    found: dict[PageId, bytes | None] = {}
+    """What is kept twice and cannot be read, each with its other copy; None where that is damaged as well."""
+    groups = [[PageId(Namespace.CONFIGURATION, page) for page in CONFIGURATION_PAGES]]
     for head in heads:
-        groups = [[PageId(name, head.id) for name in (Namespace.BACKUPS, Namespace.BACKUP_COPIES)]]
+        groups.append([PageId(name, head.id) for name in (Namespace.BACKUPS, Namespace.BACKUP_COPIES)])
         groups += [
             [PageId(Namespace.DATA, first + copy) for copy in range(SECTION_COPIES)] for first in _section_pages(head)
         ]
-        for group in groups:
-            read = {page: _page(reader, page) for page in group}
-            whole = next((data for data in read.values() if data is not None), None)
-            found |= {page: whole for page, data in read.items() if data is None}
+    found: dict[PageId, bytes | None] = {}
+    for group in groups:
+        read = {page: _page(reader, page) for page in group}
+        whole = next((data for data in read.values() if data is not None), None)
+        found |= {page: whole for page, data in read.items() if data is None}
     return found
 
 
