@@ -23,7 +23,7 @@ MANUAL = Manual(
             " ids, so that any replica will do, and is taken only if it has the digest that the backup names. Heads of backups"
             " and lists of files come from their second copies. Pages that cannot be mended stay as they are (5)."
         ),
-        "A vault whose log is damaged is not opened for writing: waltzctl pages salvage writes what is whole into a new one.",
+        "A vault whose log is damaged is not opened for writing: waltzctl pages recover brings it back in place.",
     ),
     examples=(Example("waltzctl backup repair /backup/waltz --from /var/lib/waltz", "From what was backed up."),),
     statuses=WRITING,
