@@ -1,5 +1,6 @@
 """backup: what people and programs read, exit statuses, agreement, and what was killed."""
 
+import json
 import os
 import signal
 import time
@@ -60,6 +61,14 @@ def test_the_whole_way(tmp_path: Path, place: Path, source: Path) -> None:
     ]  # fmt: skip
     assert digest(tmp_path / "back") == digest(source)
     assert invoke("backup", "diff", place, first["id"], "latest").status == 0
+
+
+def test_progress_is_told_beside_the_answer(tmp_path: Path, place: Path, source: Path) -> None:
+    made = invoke("backup", "create", place, source, "--format", "json", "-v")
+    assert "backing up: " in made.err
+    back = invoke("backup", "restore", place, "latest", "--to", tmp_path / "back", "--format", "json", "-v")
+    assert "restoring: " in back.err
+    assert [one["type"] for one in (*json.loads(f"[{made.out}]"), *json.loads(back.out))] == ["backup", "restored"]
 
 
 def test_figures_for_prometheus(tmp_path: Path, place: Path, source: Path) -> None:
