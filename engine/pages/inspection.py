@@ -10,7 +10,7 @@ import contextlib
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from waltzctl.engine.durable.directory_lock import lock_holder
@@ -23,8 +23,9 @@ from waltzctl.engine.pages.log_replay import blob_files, overlap_finding, restor
 from waltzctl.engine.pages.page_data import is_whole, page_finding, read_page
 from waltzctl.engine.pages.page_directory import Located, PageDirectory
 from waltzctl.engine.pages.recovery_mode import RecoveryMode
+from waltzctl.engine.pages.store_status import write_amplification
 from waltzctl.engine.pages.torn_tail import STORE
-from waltzctl.engine.pages.wal_reader import WalContents, payloads_of, read_wal, wal_findings
+from waltzctl.engine.pages.wal_reader import WalContents, edits_of, payloads_of, read_wal, wal_findings
 from waltzctl.formats.pages.blocks import LogRecord
 from waltzctl.formats.pages.names import (
     BLOB_DIRECTORY,
@@ -34,7 +35,16 @@ from waltzctl.formats.pages.names import (
     parse_blob_name,
     parse_log_name,
 )
-from waltzctl.formats.pages.write_batch import BatchError, Edit, PageEntry, PageId, Version, decode_batch, plain_entries
+from waltzctl.formats.pages.write_batch import (
+    BatchError,
+    Edit,
+    EditType,
+    PageEntry,
+    PageId,
+    Version,
+    decode_batch,
+    plain_entries,
+)
 
 _LOOKS = 5
 """How often a log is listed anew whose files go while they are read."""
@@ -95,7 +105,11 @@ def holder(path: Path) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class PageStoreStatus:
-    """What a store holds.  Sizes are in bytes; `blob_size` is that of all files, `valid_size` what pages use of it."""
+    """What a store holds.  Sizes are in bytes; `blob_size` is that of all files, `valid_size` what pages use of it.
+
+    `snapshots`: that are held; None where a process has it open, which alone knows.  `data_written`, `data_moved`, `log_written`:
+    by those who write, by collection, and in the log, since the last checkpoint.
+    """
 
     path: Path
     locked_by: int | None
@@ -104,6 +118,11 @@ class PageStoreStatus:
     pages: int
     references: int
     external_pages: int
+    versions: int
+    snapshots: int | None
+    data_written: int
+    data_moved: int
+    log_written: int
     log_files: int
     log_size: int
     blob_size: int
@@ -116,6 +135,11 @@ class PageStoreStatus:
         """Bytes of blob files for each byte that pages use; None where they use none."""
         return self.blob_size / self.valid_size if self.valid_size else None
 
+    @property
+    def write_amplification(self) -> float | None:
+        """Bytes written for each byte of a page since the last checkpoint; None where no page was written."""
+        return write_amplification(self.data_written, self.data_moved, self.log_written)
+
 
 def store_status(path: Path) -> PageStoreStatus:
     """What a store holds, from its log and the sizes of its files.  Raises NotWaltzError, DiskReadError."""
@@ -123,12 +147,37 @@ def store_status(path: Path) -> PageStoreStatus:
     found = list(view.pages())
     blobs, held = blob_status(view), holder(path)
     interrupted = () if held is not None else tuple(interruptions(path, STORE))
+    written, moved, log = _written(view.contents)
     return PageStoreStatus(
-        path, held, view.directory.sequence, len({one.page.namespace for one in found}), len(found),
-        sum(one.is_reference for one in found), sum(one.is_external and not one.is_reference for one in found),
-        len(view.contents.files), sum(file.size for file in view.contents.files), sum(blob.total for blob in blobs),
-        sum(blob.valid for blob in blobs), blobs, (*interrupted, *view.findings),
-    )  # fmt: skip
+        path=path,
+        locked_by=held,
+        sequence=view.directory.sequence,
+        namespaces=len({one.page.namespace for one in found}),
+        pages=len(found),
+        references=sum(one.is_reference for one in found),
+        external_pages=sum(one.is_external and not one.is_reference for one in found),
+        versions=view.directory.size.rows,
+        snapshots=0 if held is None else None,
+        data_written=written,
+        data_moved=moved,
+        log_written=log,
+        log_files=len(view.contents.files),
+        log_size=sum(file.size for file in view.contents.files),
+        blob_size=sum(blob.total for blob in blobs),
+        valid_size=sum(blob.valid for blob in blobs),
+        blobs=blobs,
+        findings=(*interrupted, *view.findings),
+    )
+
+
+def _written(contents: WalContents) -> tuple[int, int, int]:
+    """Bytes of pages written, of pages moved by collection, and of logs, since the last checkpoint."""
+    logs = replace(contents, files=tuple(file for file in contents.files if not file.name.is_checkpoint))
+    sizes = {EditType.PUT: 0, EditType.UPSERT: 0}
+    for edit in edits_of(logs, RecoveryMode.SKIP_DAMAGED):
+        if edit.entry is not None and edit.type in sizes:
+            sizes[edit.type] += edit.entry.size
+    return sizes[EditType.PUT], sizes[EditType.UPSERT], sum(file.size for file in logs.files)
 
 
 def blob_status(view: StoreView, *, ranges: bool = False) -> tuple[BlobFileStatus, ...]:

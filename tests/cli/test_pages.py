@@ -18,7 +18,10 @@ from tests.crash.simdisk import Tree
 from tests.pages.stores import crash
 from waltzctl.engine.durable import quarantine
 from waltzctl.engine.durable.directory_lock import DirectoryLock
+from waltzctl.engine.pages.inspection import store_status
 from waltzctl.engine.pages.page_batch import WriteBatch
+from waltzctl.engine.pages.page_gc import collect_garbage
+from waltzctl.engine.pages.page_options import PageOptions
 from waltzctl.engine.pages.page_recovery import apply_recovery, plan_recovery
 from waltzctl.engine.pages.page_storage import PageStorage
 from waltzctl.engine.pages.recovery_mode import RecoveryMode
@@ -60,6 +63,36 @@ def test_status_shows_how_full_each_file_is(store: Path) -> None:
     (status,) = invoke("pages", "status", store, "--format", "ndjson").objects
     assert [(one["file_id"], one["bytes"], one["valid_bytes"]) for one in status["blob_files"]] == [(1, 1508, 8)]
     assert status["space_amplification"] == 188.5
+    log = (store / "wal" / "log_1_0").stat().st_size - status["log_bytes"]
+    assert log > 0, "room for records to come is not counted"
+    assert status["write_amplification"] == round((1508 + status["log_bytes"]) / 1508, 4)
+    assert (status["versions"], status["snapshots"]) == (3, 0)
+    assert "3, 0 snapshots" in shown
+    assert f"{status['write_amplification']:.2f} bytes for each byte of a page" in shown
+
+
+def test_status_of_a_store_that_is_open(store: Path) -> None:
+    """Which snapshots are held its process alone knows; what collection moved is written for nobody."""
+    with PageStorage.open(store) as opened, opened.snapshot():
+        for page in range(10, 20):
+            opened.write(WriteBatch().put_page(page, bytes(1000)))
+        opened.write(WriteBatch().put_page(2, b"three"))
+        (status,) = invoke("pages", "status", store, "--format", "ndjson").objects
+        assert (status["versions"], status["snapshots"]) == (13, None)
+        assert "as its process knows" in invoke("pages", "status", store, "--format", "table").out
+    with PageStorage.open(store, PageOptions(full_gc_rate=0.9)) as opened:
+        for page in (1, 2, *range(10, 19)):
+            opened.write(WriteBatch().delete(page))
+        before = store_status(store)
+        collect_garbage(opened)
+        after = store_status(store)
+        assert (before.data_moved, after.data_written) == (0, before.data_written)
+        assert after.data_moved == opened.status().data_moved > 1000
+    assert after.write_amplification == (after.data_written + after.data_moved + after.log_written) / after.data_written
+    with PageStorage.open(store) as opened:
+        collect_garbage(opened, checkpoint=True)
+    (status,) = invoke("pages", "status", store, "--format", "ndjson").objects
+    assert status["write_amplification"] is None
 
 
 def test_dump_tells_where_pages_lie(store: Path) -> None:

@@ -74,8 +74,12 @@ BLOB_FILE = ObjectType(
 )
 
 
-def _amplification(one: Any) -> float | None:
-    return None if one.space_amplification is None else round(one.space_amplification, 4)
+def _rounded(name: str) -> Callable[[Any], float | None]:
+    def read(one: Any) -> float | None:
+        found = getattr(one, name)
+        return None if found is None else round(found, 4)
+
+    return read
 
 
 PAGE_STORE_STATUS = ObjectType(
@@ -93,6 +97,12 @@ PAGE_STORE_STATUS = ObjectType(
         Column("pages", COUNT, "pages, references and external ones included"),
         Column("references", COUNT, "those among them that show another page"),
         Column("external_pages", COUNT, "those whose data is elsewhere"),
+        Column("versions", COUNT, "versions of pages that are kept"),
+        Column(
+            "snapshots",
+            or_null(COUNT.told("Null where a process has the store open, which alone knows.")),
+            "snapshots that are held",
+        ),
         Column("log_files", COUNT, "files of the log that count"),
         Column("log_bytes", SIZE, "what they take", read=lambda one: one.log_size),
         Column("blob_bytes", SIZE, "what the files with data take", read=lambda one: one.blob_size),
@@ -101,7 +111,13 @@ PAGE_STORE_STATUS = ObjectType(
             "space_amplification",
             or_null(AMOUNT.told("Null where no page uses any.")),
             "bytes of files for each byte in use",
-            read=_amplification,
+            read=_rounded("space_amplification"),
+        ),
+        Column(
+            "write_amplification",
+            or_null(AMOUNT.told("Null where no page was written.")),
+            "bytes written for each byte of a page, since the last checkpoint",
+            read=_rounded("write_amplification"),
         ),
         Column("blob_files", listed(struct(BLOB_FILE)), "each of them", read=lambda one: one.blobs),
         Column("findings", listed(struct(FINDING)), "what is wrong with the log"),

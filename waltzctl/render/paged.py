@@ -15,14 +15,18 @@ def store_view(writer: TableWriter, shown: Object) -> None:
     """What it holds, then its blob files with a bar each, then what is wrong with its log."""
     holder = shown["locked_by"]
     lock = "not open" if holder is None else "open" if holder == 0 else f"open in process {holder}"
-    amplification = shown["space_amplification"]
-    times = "" if amplification is None else f", {amplification:.2f} times what is in use"
+    space, write = shown["space_amplification"], shown["write_amplification"]
+    times = "" if space is None else f", {space:.2f} times what is in use"
+    held = "snapshots as its process knows" if shown["snapshots"] is None else f"{shown['snapshots']} snapshots"
     writer.pairs(
         ("page store", f"{printable(shown['path'])}, {lock}"),
         ("pages", (f"{shown['pages']} in {shown['namespaces']} namespaces: {shown['references']} references,"
                   f" {shown['external_pages']} external")),
+        ("versions", f"{shown['versions']}, {held}"),
         ("log", f"{shown['log_files']} files, {human_bytes(shown['log_bytes'])}, sequence {shown['sequence']}"),
         ("data", f"{human_bytes(shown['valid_bytes'])} in use of {human_bytes(shown['blob_bytes'])}{times}"),
+        ("written", "no page since the last checkpoint" if write is None
+         else f"{write:.2f} bytes for each byte of a page since the last checkpoint"),
     )  # fmt: skip
     writer.line()
     for blob in shown["blob_files"]:
