@@ -23,7 +23,7 @@ PasswordOption = Annotated[
         metavar="FILE",
         envvar="WALTZCTL_VAULT_PASSWORD_FILE",
         show_envvar=False,
-        help="First line: the password of an encrypted vault.",
+        help="First line: the password of an encrypted vault; or a file of random bytes, its key.",
     ),
 ]
 
@@ -47,9 +47,9 @@ def vault_of(text: str) -> Path:
 
 
 def password_of(file: str | None) -> bytes | None:
-    """The password in a file's first line; None where there is no file.  Raises InvalidRequestError, DiskReadError."""
+    """The password in a file's first line, or the key that it is; None without a file.  Raises InvalidRequestError, DiskReadError."""
     if file is None:
         return None
-    from waltzctl.engine.net.small_file import read_first_line
+    from waltzctl.engine.net.small_file import read_password_or_key
 
-    return read_first_line(path_of(file, name="--password-file"), "--password-file").encode()
+    return read_password_or_key(path_of(file, name="--password-file"), "--password-file")

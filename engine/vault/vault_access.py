@@ -18,7 +18,7 @@ from typing import Self
 from waltzctl.engine.durable.regular import FileNumbers
 from waltzctl.engine.errors import DamageError, DiskReadError
 from waltzctl.engine.log.access import ObjectAccess, OpenSource, PlaceKind
-from waltzctl.engine.net.small_file import read_first_line
+from waltzctl.engine.net.small_file import read_password_or_key
 from waltzctl.engine.vault.backup_files import BackedSource, BackupFiles
 from waltzctl.engine.vault.vault_path import SCHEME, VaultPath
 from waltzctl.engine.vault.vault_reader import VaultReader
@@ -29,7 +29,7 @@ PASSWORD_VARIABLE = "WALTZCTL_VAULT_PASSWORD_FILE"
 def password_from_environment() -> bytes | None:
     """The password that the environment names a file of; None where it names none.  Raises InvalidRequestError, DiskReadError."""
     named = os.environ.get(PASSWORD_VARIABLE)
-    return read_first_line(Path(named), PASSWORD_VARIABLE).encode() if named else None
+    return read_password_or_key(Path(named), PASSWORD_VARIABLE) if named else None
 
 
 class VaultAccess(ObjectAccess):

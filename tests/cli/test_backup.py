@@ -198,6 +198,18 @@ def test_passwords(tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
     assert digest(tmp_path / "back") == digest(source)
 
 
+def test_a_key_file(tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(backup_creation.create_vault.__kwdefaults__, "scrypt_cost", 16)
+    place, key, other = tmp_path / "vault", tmp_path / "key", tmp_path / "other"
+    key.write_bytes(b"ab\n" + bytes(range(200, 229)))
+    other.write_bytes(b"ab\n" + bytes(range(201, 230)))
+    assert invoke("backup", "init", place, "--encrypt", "--password-file", key).status == 0
+    created(place, source, "--password-file", key)
+    assert invoke("backup", "list", place, "--password-file", other).status == 13
+    monkeypatch.setenv("WALTZCTL_VAULT_PASSWORD_FILE", str(key))
+    assert invoke("verify", f"vault:{place}::latest").status == 0
+
+
 @pytest.mark.turns(4)
 @pytest.mark.parametrize("what", ["create", "prune", "restore", "gc"])
 def test_killed_at_any_moment(tmp_path: Path, place: Path, what: str, request: pytest.FixtureRequest) -> None:

@@ -3616,9 +3616,9 @@ _NODE = (
     ),
     Equivalent(
         "engine/net/small_file.py",
-        "read_first_line",
-        "data = file.read(MAX_LINE + 1)",
-        "data = file.read(MAX_LINE + 2)",
+        "_password_file",
+        "return file.read(MAX_LINE + 1)",
+        "return file.read(MAX_LINE + 2)",
         _ONE_MORE,
     ),
 )

@@ -19,7 +19,7 @@ from waltzctl.engine.net.connection import OVERHEAD, Pause
 from waltzctl.engine.net.monitoring_options import HttpLimits
 from waltzctl.engine.net.output_budget import OutputBudget, Share
 from waltzctl.engine.net.peer_limits import PortLimits
-from waltzctl.engine.net.small_file import read_first_line
+from waltzctl.engine.net.small_file import read_first_line, read_password_or_key
 from waltzctl.engine.node import admin_port, data_port
 from waltzctl.engine.node.commit import _portions
 from waltzctl.engine.node.node_settings import HealthOptions, ServiceOptions
@@ -482,6 +482,36 @@ def test_a_password_that_the_system_does_not_give_is_told(tmp_path: Path) -> Non
     file = tmp_path / ("x" * 300)
     with pytest.raises(DiskReadError, match="cannot read the password: File name too long"):
         read_first_line(file, "here")
+
+
+KEY = bytes(range(200, 232))
+
+
+@pytest.mark.parametrize(
+    ("written", "secret"),
+    [
+        (b"secret\nsecond\n", b"secret"),
+        ("p\u00e4ss\n".encode(), "p\u00e4ss".encode()),
+        (b"x" * 4095 + "\u00e4".encode(), None),
+        (KEY, KEY),
+        (b"abc\n" + KEY, b"abc\n" + KEY),
+        (b"abc\n\0" + b"x" * 11, b"abc\n\0" + b"x" * 11),
+        (KEY[:16], KEY[:16]),
+        (KEY[:15], None),
+        (KEY * 128, KEY * 128),
+        (KEY * 128 + b"x", None),
+        (b"", None),
+    ],
+)
+def test_a_file_that_is_no_text_is_a_key(tmp_path: Path, written: bytes, secret: bytes | None) -> None:
+    """All of it: a first line would be as good as a key of a few bytes."""
+    file = tmp_path / "secret"
+    file.write_bytes(written)
+    if secret is not None:
+        assert read_password_or_key(file, "here") == secret
+        return
+    with pytest.raises(InvalidRequestError, match=r"^here: .*secret: (neither text nor a key|holds no password)"):
+        read_password_or_key(file, "here")
 
 
 # ---- what is written about them -----------------------------------------------------------------------------------------

@@ -79,8 +79,9 @@ MANUAL = Manual(
                 ),
                 (
                     "An encrypted vault is opened with the first line of the file of --password-file, or of the one that"
-                    " WALTZCTL_VAULT_PASSWORD_FILE names; reading vault:VAULT::ID takes the variable. Pages are encrypted with"
-                    " AES-256-GCM under a random key, which scrypt and the password protect. What a vault does not hide is how"
+                    " WALTZCTL_VAULT_PASSWORD_FILE names; reading vault:VAULT::ID takes the variable. A file that is no"
+                    " text is a key, all of it, 16 to 4096 bytes (head -c 32 /dev/urandom). Pages are encrypted with AES-256-GCM"
+                    " under a random key, which scrypt and the password protect. What a vault does not hide is how"
                     " many pages it has, and how large they are."
                 ),
                 (
