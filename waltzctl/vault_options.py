@@ -47,7 +47,7 @@ def vault_of(text: str) -> Path:
 
 
 def password_of(file: str | None) -> bytes | None:
-    """The password in a file's first line, or the key that it is; None without a file.  Raises InvalidRequestError, DiskReadError."""
+    """The password in a file's first line, or the key that it is; None without one.  Raises InvalidRequestError, DiskReadError."""
     if file is None:
         return None
     from waltzctl.engine.net.small_file import read_password_or_key
