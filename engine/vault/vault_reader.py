@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from waltzctl.engine.errors import DamageError, InvalidRequestError, NotWaltzError
-from waltzctl.engine.findings import Code, Finding, make_finding
+from waltzctl.engine.findings import Code, Finding, Severity, make_finding
 from waltzctl.engine.pages.inspection import view_store
 from waltzctl.engine.pages.page_data import is_whole, page_finding, read_page
 from waltzctl.engine.pages.page_directory import PageDirectory
@@ -204,6 +204,11 @@ class VaultReader:
         assert failed is not None
         raise failed
 
+    @property
+    def damage(self) -> tuple[Finding, ...]:
+        """Where records of the log are lost, and backups may be with them."""
+        return tuple(one for one in self.findings if one.severity is Severity.DAMAGE)
+
     def heads(self) -> Iterator[BackupHead | UnreadableBackup]:
         """Every backup, the oldest first; those whose heads cannot be read come last."""
         heads: list[BackupHead] = []
@@ -219,7 +224,7 @@ class VaultReader:
     def find(self, text: str) -> BackupHead:
         """The backup that a prefix of its id names, or ``latest``.
 
-        Raises InvalidRequestError where there is none or more than one, DamageError for one that cannot be read.
+        Raises InvalidRequestError where there is none or more than one, DamageError for one that cannot be read or may be lost.
         """
         if text == LATEST:
             heads = [one for one in self.heads() if isinstance(one, BackupHead)]
@@ -227,6 +232,10 @@ class VaultReader:
                 raise InvalidRequestError(f"{self.path}: no backup is in the vault", advice="waltzctl backup create")
             return heads[-1]
         found = [one for one in self.ids() if text and f"{one:016x}".startswith(text.lower())]
+        if text and not found and self.damage:
+            raise DamageError(
+                f"{self.path}: {text!r}: no backup that its log still tells of has an id that begins so", self.damage
+            )
         if len(found) != 1:
             said = "no backup has an id that begins so" if not found else f"{len(found)} backups have ids that begin so"
             raise InvalidRequestError(f"{self.path}: {text!r}: {said}", advice="waltzctl backup list shows the ids")

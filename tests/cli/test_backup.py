@@ -71,6 +71,20 @@ def test_progress_is_told_beside_the_answer(tmp_path: Path, place: Path, source:
     assert [one["type"] for one in (*json.loads(f"[{made.out}]"), *json.loads(back.out))] == ["backup", "restored"]
 
 
+def test_a_backup_that_is_lost_with_the_log_is_not_passed_over(place: Path, source: Path) -> None:
+    lost, kept = (created(place, source)["id"] for _ in range(2))
+    log = place / "wal" / "log_2_0"
+    content = bytearray(log.read_bytes())
+    content[60] ^= 1
+    log.write_bytes(content)
+    listed = invoke("backup", "list", place, "--format", "ndjson")
+    assert [one.get("id") or one["code"] for one in listed.objects] == [kept, "log-record-checksum"]
+    assert listed.status == 4
+    shown = invoke("backup", "show", place, lost)
+    assert (shown.status, "no backup that its log still tells of" in shown.err) == (4, True)
+    assert invoke("backup", "show", place, kept).status == 0
+
+
 def test_figures_for_prometheus(tmp_path: Path, place: Path, source: Path) -> None:
     shown = created(place, source, "--tag", "nightly", "--prometheus", tmp_path / "backup.prom")
     text = (tmp_path / "backup.prom").read_text()

@@ -13,7 +13,12 @@ MANUAL = Manual(
     name="list",
     page="backup",
     summary="List the backups of a vault, the oldest first",
-    description=("A backup whose head cannot be read is shown as a finding behind the others.",),
+    description=(
+        (
+            "A backup whose head cannot be read is shown as a finding behind the others, and so is damage of the vault's log,"
+            " with which backups may be lost."
+        ),
+    ),
     examples=(Example("waltzctl backup list /backup/waltz --format ndjson", "For scripts."),),
     statuses=LOOKING,
     objects=("backup", "finding"),
@@ -36,12 +41,16 @@ def run(
 
     status, count = ExitStatus.CLEAN, 0
     with Console(output_format, quiet=quiet, verbose=verbose) as console:
-        for one in VaultReader.open(directory, password_of(password_file)).heads():
+        reader = VaultReader.open(directory, password_of(password_file))
+        for one in reader.heads():
             if isinstance(one, UnreadableBackup):
                 status = ExitStatus.DAMAGED
                 console.emit(FINDING.shown(one.finding))
             else:
                 count += 1
                 console.emit(BACKUP.shown(one))
+        for finding in reader.damage:
+            status = ExitStatus.DAMAGED
+            console.emit(FINDING.shown(finding))
         console.success(f"{counted(count, 'backup')} in {directory}.")
     return status
