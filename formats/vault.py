@@ -284,7 +284,8 @@ class BackedPartition:
 class BackupHead:
     """A backup.  Times are milliseconds since 1970; `size`: bytes of all files; `new_bytes`: what the vault grew by.
 
-    `live`: a process held the directory meanwhile.  `damaged`: places in segments that were no records.
+    `live`: a process held the directory meanwhile.  `damaged`: places in segments that were no records.  `partial`: only some
+    partitions were asked for (older heads do not say so).
     """
 
     id: int
@@ -304,6 +305,7 @@ class BackupHead:
     elapsed_seconds: float
     live: bool
     damaged: int
+    partial: bool = False
 
     @property
     def name(self) -> str:
@@ -330,7 +332,7 @@ class BackupHead:
             body = json.loads(bytes(data))
             key = body["cluster_key"]
             return cls(
-                **{name: body[name] for name in _PLAIN},
+                **{name: body[name] for name in _PLAIN if name in body or name not in _LATER},
                 cluster_key=None if key is None else uuid.UUID(key),
                 partitions=tuple(BackedPartition(*one) for one in body["partitions"]),
                 storage=BackedPartition(*body["storage"]),
@@ -341,6 +343,9 @@ class BackupHead:
 
 _PARTITION = tuple(BackedPartition.__dataclass_fields__)
 _PLAIN = tuple(name for name in BackupHead.__dataclass_fields__ if name not in ("cluster_key", "partitions", "storage"))
+
+_LATER = ("partial",)
+"""Names that heads of earlier versions lack."""
 
 
 def _text(data: bytes) -> str:

@@ -11,6 +11,7 @@ import typer
 from waltzctl.exit_status import ExitStatus
 from waltzctl.options import path_of
 
+_VARIABLE = "WALTZCTL_VAULT_PASSWORD_FILE"
 VaultArgument = Annotated[str, typer.Argument(metavar="VAULT", help="The vault's directory.", show_default=False)]
 BackupArgument = Annotated[
     str,
@@ -21,7 +22,7 @@ PasswordOption = Annotated[
     typer.Option(
         "--password-file",
         metavar="FILE",
-        envvar="WALTZCTL_VAULT_PASSWORD_FILE",
+        envvar=_VARIABLE,
         show_envvar=False,
         help="First line: the password of an encrypted vault; or a file of random bytes, its key.",
     ),
@@ -46,8 +47,13 @@ def vault_of(text: str) -> Path:
     return Path(os.path.abspath(path_of(text, name="VAULT")))
 
 
+def password_was_named(file: str | None) -> bool:
+    """Whether `--password-file` was said, and not only the environment's."""
+    return file is not None and file != os.environ.get(_VARIABLE)
+
+
 def password_of(file: str | None) -> bytes | None:
-    """The password in a file's first line, or the key that it is; None without one.  Raises InvalidRequestError, DiskReadError."""
+    """The password in a file's first line, or the key it is; None without one.  Raises InvalidRequestError, DiskReadError."""
     if file is None:
         return None
     from waltzctl.engine.net.small_file import read_password_or_key

@@ -70,10 +70,8 @@ def create_vault(
     encryption = None if password is None else new_encryption(password, identity, cost=scrypt_cost)
     configuration = VaultConfiguration(identity, level, encryption)
     with PageStorage.create(path) as store:
-        batch = WriteBatch(Namespace.CONFIGURATION)
-        for page in CONFIGURATION_PAGES:
-            batch.put_page(page, configuration.encode())
-        store.write(batch)
+        for page in CONFIGURATION_PAGES:  # in records of their own, of which one may be damaged
+            store.write(WriteBatch(Namespace.CONFIGURATION).put_page(page, configuration.encode()))
     return configuration
 
 
@@ -90,25 +88,36 @@ def create_backup(
 ) -> BackupHead:
     """Back a storage directory up.  `piece_limit`: bytes of a piece, but for a larger record; in a vault always the same.
 
-    Raises what `look_at`, `PageStorage.open` and `VaultReader.over` raise, RefusedError for a directory that nobody holds and of
-    which a commit journal has still to be written back, SourceChangedError for a partition that does not stand still,
-    DiskReadError, DiskWriteError; the vault is as it was then.
+    Raises InvalidRequestError for a vault within the source, what `look_at`, `PageStorage.open` and `VaultReader.over` raise,
+    RefusedError for a directory that nobody holds and of which a commit journal has still to be written back,
+    SourceChangedError for a partition that does not stand still, DiskReadError, DiskWriteError; the vault is as it was then.
     """
     looked = look_at(source, partitions)
+    if isinstance(source, Path) and source.resolve() in vault.resolve().parents:
+        raise InvalidRequestError(
+            f"{vault}: lies in {source}, and would back itself up", advice="make a vault beside the directory"
+        )
     check_written_back(looked)
     with PageStorage.open(vault) as store:
         reader = VaultReader.over(store, password)
         writer = BackupWriter(store, reader, str(looked.path), now_ms)
-        return _Creation(writer, looked, tag, progress, piece_limit).run()
+        return _Creation(writer, looked, tag, progress, piece_limit, partial=partitions is not None).run()
 
 
 class _Creation:
     """A backup of a directory on its way."""
 
     def __init__(
-        self, writer: BackupWriter, source: SourceDirectory, tag: str | None, progress: Progress, limit: int
+        self,
+        writer: BackupWriter,
+        source: SourceDirectory,
+        tag: str | None,
+        progress: Progress,
+        limit: int,
+        *,
+        partial: bool,
     ) -> None:
-        self._writer, self._source = writer, source
+        self._writer, self._source, self._partial = writer, source, partial
         self._tag, self._progress, self._limit = tag, progress, limit
 
     # ---- the whole ---------------------------------------------------------------------------------------------------
@@ -140,6 +149,7 @@ class _Creation:
             cluster_key=None if header is None else header.cluster_key,
             num_partitions=None if header is None else header.num_partitions,
             live=source.live,
+            partial=self._partial,
         )
 
     # ---- a partition -------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import shutil
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from waltzctl.engine.backup.backup_creation import WORKERS
@@ -43,7 +43,9 @@ _UNFLUSHED = 16
 
 @dataclass(frozen=True, slots=True)
 class RestoreOptions:
-    """`partitions`: only these.  `until`: the last transaction of a partition, by partition.  `for_rejoin`: see the module."""
+    """`partitions`: only these, None for all that the backup was asked for.  `until`: the last transaction of a partition, by
+    partition.  `for_rejoin`: see the module.
+    """
 
     partitions: frozenset[int] | None = None
     until: Mapping[int, int] | None = None
@@ -92,6 +94,8 @@ def restore_backup(
         raise InvalidRequestError(f"{target}: lies in the vault", advice="name another directory")
     reader = VaultReader.open(vault, password)
     files = BackupFiles(reader, reader.find(backup))
+    if options.partitions is None and files.head.partial:
+        options = replace(options, partitions=frozenset(one.partition for one in files.head.partitions))
     restoring = _Restoring(files, options)
     work = restoring.work()
     total = sum(one.size for one in work)

@@ -185,12 +185,14 @@ class BackupWriter:
         cluster_key: uuid.UUID | None,
         num_partitions: int | None,
         live: bool,
+        partial: bool,
     ) -> BackupHead:
         """Write the head, and all of it as one batch.  Raises DiskWriteError."""
         head = BackupHead(
             self._id, self._created, self.source, tag, cluster_key, num_partitions, tuple(partitions), storage,
             self._first_page, self._next - self._first_page, storage.size + sum(one.size for one in partitions),
             self._pages, self._new_pages, self._new_bytes, round(time.monotonic() - self._began, 3), live, self._damaged,
+            partial,
         )  # fmt: skip
         sealed = self.sealer.seal(head.encode(), head_digest(self._id))
         for namespace in (Namespace.BACKUPS, Namespace.BACKUP_COPIES):

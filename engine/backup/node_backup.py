@@ -107,7 +107,7 @@ async def create_node_backup(
                 storage = await work.storage()
             return writer.commit(  # here, and not in a thread: once it has begun nobody gives it up
                 sections, storage, tag=tag, cluster_key=identity.cluster_key,
-                num_partitions=identity.num_partitions, live=True,
+                num_partitions=identity.num_partitions, live=True, partial=partitions is not None,
             )  # fmt: skip
         except BaseException:
             writer.give_up()

@@ -138,6 +138,11 @@ def file_system(path: UrlPath) -> Any:
                 import fsspec
 
                 found = fsspec.filesystem(scheme, use_listings_cache=False, **dict(_options.get(path.root_url, ())))
+            except TypeError as error:  # how it is made is its own affair, and takes more than an address
+                raise UnavailableError(
+                    f"{path}: {scheme} URLs cannot be read here: {error}",
+                    advice="does the file system take options that are missing?",
+                ) from error
             except (ImportError, ValueError) as error:
                 raise UnavailableError(
                     f"{path}: nothing that is installed reads {scheme} URLs: {error}",

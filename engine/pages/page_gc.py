@@ -134,10 +134,16 @@ def make_checkpoint(store: PageStorage) -> int:
 
 
 def checkpoint_payloads(checkpoint: Checkpoint) -> Iterator[bytes]:
-    """The records of a checkpoint."""
+    """The records of a checkpoint.
+
+    Pages of neighbouring ids never share one, nor does a page with that of the same id in a neighbouring namespace: who keeps
+    something twice keeps it so, and a record that is damaged costs one of the two.
+    """
     yield from map(encode_batch, _records(checkpoint.edits))
-    for start in range(0, len(checkpoint.plain), _EDITS_OF_A_RECORD):
-        yield encode_batch(()) + checkpoint.plain[start : start + _EDITS_OF_A_RECORD].tobytes()
+    odd = (checkpoint.plain["page.namespace"] + checkpoint.plain["page.id"]) % 2 == 1
+    for half in (checkpoint.plain[~odd], checkpoint.plain[odd]):
+        for start in range(0, len(half), _EDITS_OF_A_RECORD):
+            yield encode_batch(()) + half[start : start + _EDITS_OF_A_RECORD].tobytes()
 
 
 def _records(edits: Iterable[Edit]) -> Iterator[list[Edit]]:

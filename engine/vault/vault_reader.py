@@ -92,6 +92,11 @@ class VaultReader:
             raise failed
         if self.findings:
             raise DamageError(f"{self.path}: the vault's configuration is lost with its log", self.findings)
+        if any(True for kept in Namespace for _ in self.pages(kept)):
+            raise DamageError(
+                f"{self.path}: the vault's configuration is lost, and pages of backups are there",
+                advice="was its log recovered? waltzctl undo takes that back",
+            )
         raise NotWaltzError(
             f"{self.path}: a page store, and no backup vault", advice="make one with waltzctl backup init"
         )

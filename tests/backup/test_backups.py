@@ -11,7 +11,7 @@ import pytest
 from tests.backup.vaults import backup, findings, records_of, restored, settle, vault
 from tests.builders import build_directory, digest, make_records, write_segment
 from waltzctl.engine.backup import section_plan
-from waltzctl.engine.backup.backup_creation import create_backup
+from waltzctl.engine.backup.backup_creation import create_backup, create_vault
 from waltzctl.engine.backup.backup_difference import SectionDifference, differences
 from waltzctl.engine.backup.backup_removal import forget, plan_forgetting, prune_vault
 from waltzctl.engine.backup.backup_restore import RestoreOptions
@@ -31,7 +31,7 @@ from waltzctl.engine.pages.inspection import view_store
 from waltzctl.engine.pages.page_storage import PageStorage
 from waltzctl.engine.vault.vault_reader import VaultReader
 from waltzctl.formats.control import Layout, decode_control
-from waltzctl.formats.vault import Namespace
+from waltzctl.formats.vault import BackupHead, Namespace
 
 
 @pytest.fixture
@@ -240,6 +240,30 @@ def test_partitions_that_are_left_out_are_not_assigned(tmp_path: Path, layout: L
     assert [one.assigned for one in storage_status(tmp_path / "one").partitions] == [False, True, False]
     kept, there = (decode_control((path / "waltz-storage.ctl").read_bytes()) for path in (tmp_path / "one", source))
     assert kept.partitions[1:] == there.partitions[1:]
+
+
+def test_a_backup_of_some_partitions_is_restored_as_such(tmp_path: Path) -> None:
+    """The others are left out and not taken for lost; of a directory that lost one they are."""
+    source = build_directory(tmp_path / "source", {0: 60, 1: 40}, num_partitions=3)
+    place = vault(tmp_path)
+    head = create_backup(place, source, partitions=frozenset({1}))
+    restored(place, "latest", tmp_path / "one")
+    assert (head.partial, [one for one in verify([tmp_path / "one"]) if isinstance(one, Finding)]) == (True, [])
+    shutil.rmtree(source / "0")
+    head = create_backup(place, source)
+    assert (head.partial, restored(place, "latest", tmp_path / "whole")) == (False, digest(source))
+    older = head.encode().replace(b'"partial":false,', b"")
+    assert b"partial" not in older
+    assert BackupHead.decode(older) == head
+
+
+def test_a_vault_does_not_back_itself_up(tmp_path: Path, source: Path) -> None:
+    inside = source / "vault"
+    create_vault(inside)
+    (tmp_path / "link").symlink_to(source)
+    for named in (source, tmp_path / "link"):
+        with pytest.raises(InvalidRequestError, match="would back itself up"):
+            create_backup(inside, named)
 
 
 def test_where_a_backup_cannot_go(tmp_path: Path, source: Path) -> None:

@@ -14,7 +14,7 @@ from waltzctl.engine.backup.backup_removal import prune_vault
 from waltzctl.engine.backup.backup_repair import read_records, repair_vault
 from waltzctl.engine.backup.backup_restore import RestoreOptions
 from waltzctl.engine.backup.backup_verification import VaultVerifyOptions, verify_vault
-from waltzctl.engine.errors import DamageError, InvalidRequestError, WaltzError
+from waltzctl.engine.errors import DamageError, InvalidRequestError, NotWaltzError, WaltzError
 from waltzctl.engine.inspect.verification import VerifySummary
 from waltzctl.engine.pages.inspection import view_store
 from waltzctl.engine.pages.page_batch import WriteBatch
@@ -121,6 +121,18 @@ def test_both_copies_lost(tmp_path: Path, source: Path) -> None:
     assert restored(place, after.name, tmp_path / "back") == digest(source)
     done = repair_vault(place, source)
     assert (done.damaged, done.mended) == (2, 0), "nothing else says which files it had"
+
+
+def test_a_vault_without_its_configuration_is_no_place_for_a_new_one(tmp_path: Path, source: Path) -> None:
+    place = vault(tmp_path)
+    backup(place, source)
+    with PageStorage.open(place) as store:
+        store.write(WriteBatch(Namespace.CONFIGURATION).delete(1).delete(2))
+    with pytest.raises(DamageError, match="the vault's configuration is lost, and pages of backups are there"):
+        VaultReader.open(place)
+    PageStorage.create(tmp_path / "other").close()
+    with pytest.raises(NotWaltzError, match="a page store, and no backup vault"):
+        VaultReader.open(tmp_path / "other")
 
 
 def test_every_97th_byte_of_a_vault(tmp_path: Path, source: Path) -> None:

@@ -152,6 +152,7 @@ def test_a_damaged_vault_is_mended_from_a_replica(tmp_path: Path, place: Path, s
         (("init", "{new}", "--compression", "zstd:0"), 2),
         (("init", "{new}", "--compression", "zstd:23"), 2),
         (("init", "{new}", "--encrypt"), 2),
+        (("init", "{new}", "--password-file", "{source}"), 2),
         (("create", "{vault}", "{new}"), 10),
         (("create", "{new}", "{source}"), 10),
         (("create", "{vault}", "waltz://localhost:1"), 14),

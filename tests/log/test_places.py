@@ -309,6 +309,14 @@ def test_a_pickled_path_brings_what_opens_its_file_system() -> None:
     assert dict(places._options["memory://here"]) == {"skip_instance_cache": True}
 
 
+def test_a_file_system_that_takes_more_than_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    def demanding(host: str) -> None: ...
+
+    monkeypatch.setattr(fsspec, "filesystem", lambda *_, **__: demanding())  # type: ignore[call-arg]
+    with pytest.raises(UnavailableError, match=r"^demanding://x/y: demanding URLs cannot be read here: .*'host'"):
+        list(verify([place("demanding://x/y")]))
+
+
 def test_what_cannot_be_read_is_told() -> None:
     with pytest.raises(InvalidRequestError, match=r"ftp://\.\.\.@host: the URL carries a password") as caught:
         place("ftp://user:secret@host/x")

@@ -127,5 +127,19 @@ BACKUPS: tuple[Slip, ...] = (
         _DAMAGE,
         "pages of a backup whose head cannot be read are given up by a prune",
     ),
+    Slip(
+        "engine/pages/page_gc.py",
+        "% 2 == 1\n",
+        "% 2 == 2\n",
+        ("tests/backup/test_every_byte.py",),
+        "a byte of a checkpoint costs the vault: both pages of its configuration stand in one record",
+    ),
+    Slip(
+        "engine/vault/vault_reader.py",
+        "        if any(True for kept in Namespace for _ in self.pages(kept)):\n",
+        "        if False:\n",
+        ("tests/backup/test_damage.py",),
+        "who lost a vault's configuration is told to make a new vault there",
+    ),
 )
 """Of the vault's rooms."""

@@ -10,7 +10,7 @@ import typer
 from waltzctl.console import Console
 from waltzctl.manual import Example, Manual
 from waltzctl.options import FormatOption, QuietOption, VerboseOption, parsed
-from waltzctl.vault_options import WRITING, PasswordOption, VaultArgument, password_of, vault_of
+from waltzctl.vault_options import WRITING, PasswordOption, VaultArgument, password_of, password_was_named, vault_of
 
 MANUAL = Manual(
     name="init",
@@ -47,6 +47,8 @@ def run(
     directory, level = vault_of(vault), parsed("--compression", compression, _level)
     if encrypt and password_file is None:
         raise typer.BadParameter("an encrypted vault takes --password-file", param_hint="'--encrypt'")
+    if not encrypt and password_was_named(password_file):
+        raise typer.BadParameter("a vault with a password is made with --encrypt", param_hint="'--password-file'")
 
     from waltzctl.engine.backup.backup_creation import create_vault
     from waltzctl.objects.backup_objects import VAULT_CREATED
