@@ -24,9 +24,9 @@ from waltzctl.engine.pages.recovery_mode import RecoveryMode
 from waltzctl.engine.vault.vault_reader import VaultReader
 from waltzctl.formats.vault import BackupHead
 
-pytestmark = pytest.mark.turns(4)
+pytestmark = pytest.mark.turns(8)
 
-STEP, PARTS = 97, 4
+STEP, PARTS = 97, 8
 parts = pytest.mark.parametrize("part", range(PARTS))
 passwords = pytest.mark.parametrize("password", [None, b"secret"], ids=["plain", "encrypted"])
 
