@@ -73,7 +73,7 @@ class PipelineDataSource(DataSource):
         """Of the last values.  Raises InvalidRequestError."""
         from waltzctl.engine.pipeline.state_files import state_writer
 
-        return state_writer(self.options)
+        return state_writer(self.options, schema)
 
     def _what(self) -> str:
         what = self.options.get("what", "")

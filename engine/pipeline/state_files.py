@@ -19,6 +19,7 @@ files come of it. A reader sees each file as it was or as it is.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import uuid
@@ -31,11 +32,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from waltzctl.engine.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from pyspark.sql.types import StructType
 
 BUCKET = "_bucket"
 """The column that says in which file a row belongs; it is not written."""
@@ -91,10 +95,7 @@ class StateWriter(DataSourceStreamArrowWriter):
             target = bucket_file(self._directory, bucket)
             known = [pq.read_table(target, schema=fresh.schema)] if target.exists() else []
             made = last_values(pa.concat_tables([*known, fresh]), self._key)
-            with open(staged / target.name, "wb") as file:
-                pq.write_table(made, file)
-                file.flush()
-                os.fsync(file.fileno())
+            _write(made, staged / target.name)
             files.append((str(staged / target.name), str(target)))
         return WrittenBuckets(tuple(files))
 
@@ -110,14 +111,36 @@ class StateWriter(DataSourceStreamArrowWriter):
         shutil.rmtree(self._directory / _TEMPORARY, ignore_errors=True)
 
 
-def state_writer(options: Mapping[str, str]) -> StateWriter:
+def _write(rows: pa.Table, path: Path) -> None:
+    with open(path, "wb") as file:
+        pq.write_table(rows, file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _begin(directory: Path, schema: pa.Schema) -> None:
+    """Make the first bucket, without a row, where there is none: Spark reads no directory that does not tell its columns."""
+    directory.mkdir(parents=True, exist_ok=True)
+    if any(directory.glob("*.parquet")):
+        return
+    staged = directory / _TEMPORARY / str(uuid.uuid4())
+    staged.mkdir(parents=True)
+    first = bucket_file(directory, 0)
+    _write(schema.empty_table(), staged / first.name)
+    with contextlib.suppress(FileExistsError):  # what has come since is more
+        os.link(staged / first.name, first)
+    shutil.rmtree(staged)
+
+
+def state_writer(options: Mapping[str, str], schema: StructType) -> StateWriter:
     """From the sink's options: `path`, a directory of this machine, and `key`, names separated by commas.
 
-    Raises InvalidRequestError.
+    `schema`: of the rows, with their buckets.  Raises InvalidRequestError.
     """
     path, key = options.get("path", ""), options.get("key", "")
     if not path or not key:
         raise InvalidRequestError("the table state needs the options path and key")
     directory = Path(path.removeprefix("file://"))
-    directory.mkdir(parents=True, exist_ok=True)
+    columns = to_arrow_schema(schema, timezone="UTC")
+    _begin(directory, pa.schema([one for one in columns if one.name != BUCKET]))
     return StateWriter(directory, key.split(","))

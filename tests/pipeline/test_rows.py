@@ -10,11 +10,12 @@ import pytest
 from waltzctl.engine.catalogue import CATALOGUE, Code
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.pipeline.agreement import Differs, Nowhere
+from waltzctl.engine.pipeline.column_types import parse_columns
 from waltzctl.engine.pipeline.completeness import gaps
 from waltzctl.engine.pipeline.decoding import check_columns, decoded, load_decoder
 from waltzctl.engine.pipeline.quarantine_rows import differing_row, finding_row, nowhere_row, refused_row
 from waltzctl.engine.pipeline.schemas import TALLY
-from waltzctl.engine.pipeline.state_files import BUCKET, StateWriter, last_values
+from waltzctl.engine.pipeline.state_files import BUCKET, StateWriter, last_values, state_writer
 from waltzctl.engine.pipeline.tallies import COUNTED, tally
 
 NODES = ("/data/node-1", "/data/node-2")
@@ -191,6 +192,36 @@ def test_state_takes_a_batch_twice_and_late_ones_without_a_change(tmp_path: Path
     assert held() == [("a", 3), ("bb", 9)]
     assert not (tmp_path / "_temporary").exists()
     assert writer.write(iter([])).files == ()  # type: ignore[attr-defined]
+
+
+def test_state_can_be_read_before_there_is_a_value_and_loses_none_to_that(tmp_path: Path) -> None:
+    """Spark cannot tell the columns of a directory without a file: a log in which nothing was decoded yet has a state, too."""
+    pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
+    import pyarrow.parquet as pq
+
+    columns = parse_columns(f"key STRING, partition INT, transaction_id BIGINT, at TIMESTAMP, {BUCKET} INT")
+    options = {"path": (tmp_path / "state").as_uri(), "key": "key"}
+
+    def rows(number: int, zone: str) -> list[pa.RecordBatch]:
+        kinds = [pa.string(), pa.int32(), pa.int64(), pa.timestamp("us", zone), pa.int32()]
+        return [pa.record_batch([pa.array([one], kind) for one, kind in zip(["a", 0, number, 7, 0], kinds, strict=True)],
+                                names=columns.names)]  # fmt: skip
+
+    for _ in range(2):
+        writer = state_writer(options, columns)
+        (file,) = tmp_path.rglob("*.parquet")
+        assert pq.read_table(file).num_rows == 0
+        assert pq.read_schema(file).names == ["key", "partition", "transaction_id", "at"]
+        assert pq.read_schema(file).field("at").type == pa.timestamp("us", "UTC"), (
+            "else Spark takes it for one without a zone"
+        )
+    for number in (1, 2):
+        writer.commit([writer.write(iter(rows(number, "Europe/Berlin")))], number)
+        writer = state_writer(options, columns)
+        assert [one["transaction_id"] for one in pq.read_table(file).to_pylist()] == [number]
+    assert [one.name for one in (tmp_path / "state").iterdir()] == [file.name]
+    with pytest.raises(InvalidRequestError, match="path and key"):
+        state_writer({"path": "x"}, columns)
 
 
 def write_decoder(path: Path, text: str) -> Path:
