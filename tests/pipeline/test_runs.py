@@ -7,6 +7,7 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -26,6 +27,7 @@ from tests.spark.object_store import running_store
 from tests.spark.streaming import damage
 from tests.turns import is_todays
 from waltzctl.engine.pipeline.project_creation import create_project
+from waltzctl.engine.spark.java import own_java, packaged_java
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import Record
 
@@ -296,6 +298,37 @@ def test_a_directory_an_object_store_and_a_live_node_are_read_side_by_side(tmp_p
         with served(cluster.nodes[2], admin_port=admin_port):
             found, _ = run_to_its_end(tmp_path / "lake")
         check(found["tables"], cluster, replicas_at=55, names=sources)
+
+
+@pytest.mark.long
+def test_a_run_of_sparks_own_program_alone_does_the_same_work(tmp_path: Path) -> None:
+    """As docs/pipeline.md has it; a run by waltzctl goes on where that was."""
+    program = Path(sys.executable).parent / "spark-pipelines"
+    with socket.socket() as asked:
+        asked.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            asked.bind(("127.0.0.1", 15002))
+        except OSError:
+            pytest.skip("another program has the port that spark-pipelines takes")
+    cluster = Cluster(tmp_path)
+    cluster.write([(80, 80), (80, 80), (80, 72)], 55)
+    lake = tmp_path / "lake"
+    create_project(lake, [str(one) for one in cluster.nodes])
+    java = own_java() or packaged_java()
+    assert java is not None
+    environment = os.environ | {
+        "SPARK_CONF_DIR": str(lake / "conf"), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1",
+        "JAVA_HOME": str(java.resolve().parent.parent), "PYTHONPATH": str(ROOT),
+    }  # fmt: skip
+    done = subprocess.run([program, "run"], cwd=lake, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+    assert "Run is COMPLETED" in done.stdout + done.stderr
+    first = {one: one.stat().st_mtime_ns for one in (lake / "records").glob("*.parquet")}
+    assert first
+    cluster.write([(120, 110), (120, 110), (120, 100)], 90)
+    found, _ = run_to_its_end(lake)
+    assert {one: one.stat().st_mtime_ns for one in (lake / "records").glob("*.parquet")}.items() > first.items()
+    check(found["tables"], cluster, replicas_at=55)
 
 
 def run_to_its_end(project: Path) -> tuple[Row, float]:

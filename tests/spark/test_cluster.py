@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from tests.cli.running import Answer, invoke
@@ -153,6 +154,26 @@ def test_verify_through_spark_connect_finds_the_same(
     )
     assert there.returncode == 4, there.stderr
     assert findings(there.stdout) == findings(here.out)
+
+
+@PROGRAM_TURN
+def test_a_table_is_written_through_spark_connect_once(
+    program: Program, environment: dict[str, str], tmp_path: Path
+) -> None:
+    """What the README says of ``dump --export parquet``; Connect knows fewer names of modes than Spark itself."""
+    pytest.importorskip("grpc", reason="Spark Connect's client libraries are not installed")
+    program.wait_for("^(READ)")
+    table, storage = tmp_path / "table", str(ROOT / "fixtures" / "flipped-bit" / "storage")
+    command = [sys.executable, "-m", "waltzctl", "dump", storage, "--export", "parquet", "-o", str(table)]
+    command += ["--master", f"sc://127.0.0.1:{program.port}"]
+    answers = [
+        subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        for _ in range(2)
+    ]
+    assert [one.returncode for one in answers] == [4, 2], answers
+    assert f"{table}: 19 rows, 1 finding." in answers[0].stderr
+    assert "exists already" in answers[1].stderr
+    assert sum(pq.read_metadata(one).num_rows for one in table.glob("*.parquet")) == 20
 
 
 @PROGRAM_TURN
