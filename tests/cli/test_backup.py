@@ -142,6 +142,8 @@ def test_a_damaged_vault_is_mended_from_a_replica(tmp_path: Path, place: Path, s
     (done,) = invoke("backup", "repair", place, "--from", replica, "--format", "ndjson").objects
     assert (done["damaged"], done["mended"], done["exit_status"]) == (1, 1, 0)
     assert invoke("backup", "verify", place).status == 0
+    answer = invoke("backup", "repair", place, "--from", replica, "--format", "table")
+    assert (answer.status, "OK  no page is damaged." in answer.out + answer.err) == (0, True)
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,9 @@ def run(
         done = repair_vault(directory, place, password=password_of(password_file))
         status = ExitStatus.CLEAN if done.mended == done.damaged else ExitStatus.DAMAGE_REMAINS
         console.emit(VAULT_REPAIRED.shown(done, path=str(directory), exit_status=int(status)), flush=True)
-        if status is ExitStatus.CLEAN:
+        if not done.damaged:
+            console.success("OK  no page is damaged.")
+        elif status is ExitStatus.CLEAN:
             console.success(
                 f"MENDED  {counted(done.mended, 'damaged page')}; waltzctl backup verify {directory} proves it."
             )
