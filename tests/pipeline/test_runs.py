@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import json
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
+
+import pyspark
 
 from tests.builders import build_directory
 from tests.reserved_ports import reserved_ports
@@ -300,10 +304,35 @@ def test_a_directory_an_object_store_and_a_live_node_are_read_side_by_side(tmp_p
         check(found["tables"], cluster, replicas_at=55, names=sources)
 
 
-@pytest.mark.long
-def test_a_run_of_sparks_own_program_alone_does_the_same_work(tmp_path: Path) -> None:
-    """As docs/pipeline.md has it; a run by waltzctl goes on where that was."""
+def of_airflow(lake: Path) -> tuple[list[str], dict[str, str]]:
+    """What docs/pipeline.md has for Airflow, as its operator hands it to spark-submit: command and environment."""
+    page = (ROOT / "docs" / "pipeline.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)
+    (text,) = (one for one in blocks if one.startswith("SparkSubmit"))
+    call = ast.parse(text).body[0].value  # type: ignore[attr-defined]
+    said = {one.arg: ast.literal_eval(one.value) for one in call.keywords}
+    for name, value in (("SPARK_CONF_DIR", str(lake / "conf")), ("PYSPARK_PYTHON", sys.executable)):
+        assert name in said["env_vars"]
+        said["env_vars"][name] = value
+    spark = Path(pyspark.__file__).parent
+    assert said["application"].endswith("/pyspark/pipelines/cli.py")
+    settings = [word for name, value in said.get("conf", {}).items() for word in ("--conf", f"{name}={value}")]
+    arguments = [one.replace("/lake/waltz", str(lake)) for one in said["application_args"]]
+    command = [str(spark / "bin" / "spark-submit"), "--master", "local[2]", *settings, "--name", "arrow-spark"]
+    return [*command, str(spark / "pipelines" / "cli.py"), *arguments], said["env_vars"]
+
+
+def of_a_shell(lake: Path) -> tuple[list[str], dict[str, str]]:
     program = Path(sys.executable).parent / "spark-pipelines"
+    return [str(program), "run"], {"SPARK_CONF_DIR": str(lake / "conf"), "PYSPARK_PYTHON": sys.executable}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("way", [of_a_shell, of_airflow])
+def test_a_run_of_sparks_own_program_alone_does_the_same_work(
+    tmp_path: Path, way: Callable[[Path], tuple[list[str], dict[str, str]]]
+) -> None:
+    """As docs/pipeline.md has it; a run by waltzctl goes on where that was."""
     with socket.socket() as asked:
         asked.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -314,13 +343,13 @@ def test_a_run_of_sparks_own_program_alone_does_the_same_work(tmp_path: Path) ->
     cluster.write([(80, 80), (80, 80), (80, 72)], 55)
     lake = tmp_path / "lake"
     create_project(lake, [str(one) for one in cluster.nodes])
+    command, said = way(lake)
     java = own_java() or packaged_java()
     assert java is not None
     environment = os.environ | {
-        "SPARK_CONF_DIR": str(lake / "conf"), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1",
-        "JAVA_HOME": str(java.resolve().parent.parent), "PYTHONPATH": str(ROOT),
+        "SPARK_LOCAL_IP": "127.0.0.1", "JAVA_HOME": str(java.resolve().parent.parent), "PYTHONPATH": str(ROOT), **said,
     }  # fmt: skip
-    done = subprocess.run([program, "run"], cwd=lake, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=lake, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
     assert "Run is COMPLETED" in done.stdout + done.stderr
     first = {one: one.stat().st_mtime_ns for one in (lake / "records").glob("*.parquet")}
