@@ -332,7 +332,7 @@ class BackupHead:
             body = json.loads(bytes(data))
             key = body["cluster_key"]
             return cls(
-                **{name: body[name] for name in _PLAIN if name in body or name not in _LATER},
+                **{name: body[name] for name in _PLAIN if name in body},  # one that is missed is an error
                 cluster_key=None if key is None else uuid.UUID(key),
                 partitions=tuple(BackedPartition(*one) for one in body["partitions"]),
                 storage=BackedPartition(*body["storage"]),
@@ -343,9 +343,6 @@ class BackupHead:
 
 _PARTITION = tuple(BackedPartition.__dataclass_fields__)
 _PLAIN = tuple(name for name in BackupHead.__dataclass_fields__ if name not in ("cluster_key", "partitions", "storage"))
-
-_LATER = ("partial",)
-"""Names that heads of earlier versions lack."""
 
 
 def _text(data: bytes) -> str:

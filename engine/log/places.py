@@ -138,17 +138,15 @@ def file_system(path: UrlPath) -> Any:
                 import fsspec
 
                 found = fsspec.filesystem(scheme, use_listings_cache=False, **dict(_options.get(path.root_url, ())))
-            except TypeError as error:  # how it is made is its own affair, and takes more than an address
-                raise UnavailableError(
-                    f"{path}: {scheme} URLs cannot be read here: {error}",
-                    advice="does the file system take options that are missing?",
-                ) from error
             except (ImportError, ValueError) as error:
                 raise UnavailableError(
                     f"{path}: nothing that is installed reads {scheme} URLs: {error}",
                     advice="install fsspec and its file system for them, for instance s3fs or gcsfs",
                 ) from error
-            except OSError as error:  # a native library, or a server that is asked at once
+            except (
+                OSError,
+                TypeError,
+            ) as error:  # a native library, a server that is asked at once; options that are missing
                 raise UnavailableError(
                     f"{path}: {scheme} URLs cannot be read here: {str(error).partition(chr(10))[0]}",
                     advice="hdfs needs a Hadoop client with libhdfs, JAVA_HOME and CLASSPATH, as pyarrow says"

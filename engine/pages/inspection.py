@@ -107,8 +107,7 @@ def holder(path: Path) -> int | None:
 class PageStoreStatus:
     """What a store holds.  Sizes are in bytes; `blob_size` is that of all files, `valid_size` what pages use of it.
 
-    `snapshots`: that are held; None where a process has it open, which alone knows.  `data_written`, `data_moved`, `log_written`:
-    by those who write, by collection, and in the log, since the last checkpoint.
+    `data_written`, `data_moved`, `log_written`: by those who write, by collection, and in the log, since the last checkpoint.
     """
 
     path: Path
@@ -119,7 +118,6 @@ class PageStoreStatus:
     references: int
     external_pages: int
     versions: int
-    snapshots: int | None
     data_written: int
     data_moved: int
     log_written: int
@@ -134,6 +132,11 @@ class PageStoreStatus:
     def space_amplification(self) -> float | None:
         """Bytes of blob files for each byte that pages use; None where they use none."""
         return self.blob_size / self.valid_size if self.valid_size else None
+
+    @property
+    def snapshots(self) -> int | None:
+        """That are held; None where a process has the store open, which alone knows."""
+        return 0 if self.locked_by is None else None
 
     @property
     def write_amplification(self) -> float | None:
@@ -157,7 +160,6 @@ def store_status(path: Path) -> PageStoreStatus:
         references=sum(one.is_reference for one in found),
         external_pages=sum(one.is_external and not one.is_reference for one in found),
         versions=view.directory.size.rows,
-        snapshots=0 if held is None else None,
         data_written=written,
         data_moved=moved,
         log_written=log,
