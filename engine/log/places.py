@@ -143,10 +143,7 @@ def file_system(path: UrlPath) -> Any:
                     f"{path}: nothing that is installed reads {scheme} URLs: {error}",
                     advice="install fsspec and its file system for them, for instance s3fs or gcsfs",
                 ) from error
-            except (
-                OSError,
-                TypeError,
-            ) as error:  # a native library, a server that is asked at once; options that are missing
+            except (OSError, TypeError) as error:  # a native library, a server asked at once; an option that is missing
                 raise UnavailableError(
                     f"{path}: {scheme} URLs cannot be read here: {str(error).partition(chr(10))[0]}",
                     advice="hdfs needs a Hadoop client with libhdfs, JAVA_HOME and CLASSPATH, as pyarrow says"
