@@ -60,7 +60,9 @@ def check_never_false(storage: Path, mode: str, times: int) -> None:
     false: list[str] = []
     records = set()
     with writing(storage, mode):
-        for number in range(times):
+        for number in range(100 * times):  # a disk may keep the writer waiting
+            if number >= times and len(records) > times // 10:
+                break
             findings, summary = run(storage, quick=number % 10 == 9)
             false += [f"run {number}: {one}" for one in findings]
             records.add(summary.records)
