@@ -39,7 +39,7 @@ from waltzctl.engine.vault.sealing import (
     SCRYPT_COST,
     new_encryption,
 )
-from waltzctl.engine.vault.vault_reader import VaultReader
+from waltzctl.engine.vault.vault_reader import VAULT_OPTIONS, VaultReader
 from waltzctl.formats.control import CONTROL_FILE_NAME
 from waltzctl.formats.vault import (
     BESIDE,
@@ -69,9 +69,11 @@ def create_vault(
     identity = uuid.uuid4()
     encryption = None if password is None else new_encryption(password, identity, cost=scrypt_cost)
     configuration = VaultConfiguration(identity, level, encryption)
-    with PageStorage.create(path) as store:
-        for page in CONFIGURATION_PAGES:  # in records of their own, of which one may be damaged
-            store.write(WriteBatch(Namespace.CONFIGURATION).put_page(page, configuration.encode()))
+    with PageStorage.create(path, VAULT_OPTIONS) as store:
+        batch = WriteBatch(Namespace.CONFIGURATION)
+        for page in CONFIGURATION_PAGES:
+            batch.put_page(page, configuration.encode())
+        store.write(batch)
     return configuration
 
 
@@ -98,7 +100,7 @@ def create_backup(
             f"{vault}: lies in {source}, and would back itself up", advice="make a vault beside the directory"
         )
     check_written_back(looked)
-    with PageStorage.open(vault) as store:
+    with PageStorage.open(vault, VAULT_OPTIONS) as store:
         reader = VaultReader.over(store, password)
         writer = BackupWriter(store, reader, str(looked.path), now_ms)
         return _Creation(writer, looked, tag, progress, piece_limit, partial=partitions is not None).run()

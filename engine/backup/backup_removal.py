@@ -18,7 +18,7 @@ from waltzctl.engine.pages.page_batch import UNWRITTEN
 from waltzctl.engine.pages.page_gc import GcReport, collect_until_done
 from waltzctl.engine.pages.page_storage import PageStorage
 from waltzctl.engine.vault.vault_path import SCHEME
-from waltzctl.engine.vault.vault_reader import UnreadableBackup, VaultReader
+from waltzctl.engine.vault.vault_reader import VAULT_OPTIONS, UnreadableBackup, VaultReader
 from waltzctl.formats.adapters import format_time
 from waltzctl.formats.pages.write_batch import Edit, EditType, PageId
 from waltzctl.formats.vault import BackupHead, Namespace
@@ -108,7 +108,7 @@ def plan_forgetting(
 
 def forget(plan: ForgetPlan, *, password: bytes | None = None) -> None:
     """Do it.  Raises StalePlanError where a backup is gone already, and as `PageStorage.open` and `PageStorage.commit`."""
-    with PageStorage.open(plan.vault) as store:
+    with PageStorage.open(plan.vault, VAULT_OPTIONS) as store:
         there = set(VaultReader.over(store, password).ids())
         gone = [*(one.id for one in plan.forgotten), *plan.unreadable]
         if missing := [one for one in gone if one not in there]:
@@ -127,7 +127,7 @@ def prune_vault(vault: Path, *, password: bytes | None = None) -> Pruned:
     Pages that belong to no backup go as well, as long as every backup says which are its own.  Raises what `PageStorage.open` and
     `collect_until_done` raise.
     """
-    with PageStorage.open(vault) as store:
+    with PageStorage.open(vault, VAULT_OPTIONS) as store:
         before = store.blob_size()
         orphans = _orphans(VaultReader.over(store, password))
         if orphans:

@@ -24,7 +24,7 @@ from waltzctl.engine.pages.page_batch import UNWRITTEN
 from waltzctl.engine.pages.page_storage import PageStorage
 from waltzctl.engine.scan.columns import Damage
 from waltzctl.engine.scan.scanner import summarise_records
-from waltzctl.engine.vault.vault_reader import UnreadableBackup, VaultReader
+from waltzctl.engine.vault.vault_reader import VAULT_OPTIONS, UnreadableBackup, VaultReader
 from waltzctl.formats.checksums import crc32c
 from waltzctl.formats.pages.write_batch import Edit, EditType, PageEntry, PageId
 from waltzctl.formats.segment import HEADER_SIZE, SEGMENT_SUFFIX, parse_name
@@ -46,7 +46,7 @@ def repair_vault(vault: Path, source: PurePath, *, password: bytes | None = None
     Raises what `look_at`, `PageStorage.open` and `VaultReader.over` raise, DiskReadError, DiskWriteError.
     """
     looked = look_at(source)
-    with PageStorage.open(vault) as store:
+    with PageStorage.open(vault, VAULT_OPTIONS) as store:
         reader = VaultReader.over(store, password)
         heads = list(reader.heads())
         copies = _damaged_copies(reader, heads)

@@ -51,7 +51,7 @@ from waltzctl.engine.pages.page_storage import PageStorage
 from waltzctl.engine.progress import SILENT, Progress
 from waltzctl.engine.scan.columns import Int64Column
 from waltzctl.engine.vault.backup_files import BackedSource, BackupFiles
-from waltzctl.engine.vault.vault_reader import VaultReader
+from waltzctl.engine.vault.vault_reader import VAULT_OPTIONS, VaultReader
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.control import (
     CONTROL_FILE_NAME,
@@ -97,7 +97,7 @@ async def create_node_backup(
     where nobody knows the cluster and for partitions that the node does not have, what the calls raise, SourceChangedError for a
     partition that does not stand still, DiskWriteError; the vault is as it was then.
     """
-    with PageStorage.open(vault) as store:
+    with PageStorage.open(vault, VAULT_OPTIONS) as store:
         writer = BackupWriter(store, VaultReader.over(store, password), address.url, now_ms)
         try:
             identity, client = await _connect(reach, address, cluster, writer.heads)

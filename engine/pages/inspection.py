@@ -396,9 +396,11 @@ def dump_versions(view: StoreView) -> Iterator[DumpedVersion]:
 
 
 def dump_log(view: StoreView) -> Iterator[LoggedEdit]:
-    """Every edit of the log that can be read, in the order in which they are applied."""
+    """Every edit of the log that can be read, in the order in which they are applied; copies of records say nothing anew."""
     for file in view.contents.files:
         for record in file.records:
+            if record.is_copy:
+                continue
             try:
                 edits = decode_batch(record.payload)
             except BatchError:

@@ -134,16 +134,10 @@ def make_checkpoint(store: PageStorage) -> int:
 
 
 def checkpoint_payloads(checkpoint: Checkpoint) -> Iterator[bytes]:
-    """The records of a checkpoint.
-
-    Pages of neighbouring ids never share one, nor does a page with that of the same id in a neighbouring namespace: who keeps
-    something twice keeps it so, and a record that is damaged costs one of the two.
-    """
+    """The records of a checkpoint, no two of which are equal."""
     yield from map(encode_batch, _records(checkpoint.edits))
-    odd = (checkpoint.plain["page.namespace"] + checkpoint.plain["page.id"]) % 2 == 1
-    for half in (checkpoint.plain[~odd], checkpoint.plain[odd]):
-        for start in range(0, len(half), _EDITS_OF_A_RECORD):
-            yield encode_batch(()) + half[start : start + _EDITS_OF_A_RECORD].tobytes()
+    for start in range(0, len(checkpoint.plain), _EDITS_OF_A_RECORD):
+        yield encode_batch(()) + checkpoint.plain[start : start + _EDITS_OF_A_RECORD].tobytes()
 
 
 def _records(edits: Iterable[Edit]) -> Iterator[list[Edit]]:

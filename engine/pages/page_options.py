@@ -28,6 +28,8 @@ class PageOptions:
     `flushed_with_record`: bytes of a write up to which its data is made durable by the flush of its record, and not before;
     `superseded_kept`: bytes of data that was superseded last and stays where it is until more follows, or garbage is collected;
     `cache_size`: bytes of pages in memory, of those that were read or written last (0: none);
+    `records_twice`: each record of the log is written and flushed twice, so that one that is damaged loses nothing; a store whose
+    log has such records goes on so, whatever this says;
     `recovery`: what is taken of a log that is not whole (POINT_IN_TIME and SKIP_DAMAGED are for reading, and refused here).
     """
 
@@ -38,6 +40,7 @@ class PageOptions:
     flushed_with_record: int = FLUSHED_WITH_RECORD
     superseded_kept: int = SUPERSEDED_KEPT
     cache_size: int = CACHE_SIZE
+    records_twice: bool = False
     recovery: RecoveryMode = RecoveryMode.TOLERATE_TORN_TAIL
 
     def __post_init__(self) -> None:

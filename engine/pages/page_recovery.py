@@ -144,7 +144,7 @@ def plan_recovery(path: Path, mode: RecoveryMode) -> PageRecovery:
     ]  # fmt: skip
 
     def parts() -> Iterator[bytes]:
-        return checkpoint_parts(number, checkpoint_payloads(pages))
+        return checkpoint_parts(number, checkpoint_payloads(pages), twice=contents.written_twice)
 
     edits: list[Edit] = [Replace(checkpoint, parts, sum(map(len, parts())))]
     for file in contents.files:
@@ -204,7 +204,7 @@ def _dropped_records(contents: WalContents, mode: RecoveryMode) -> Iterator[Stor
             break
         taken[file.name] += 1
     for file in contents.files:
-        dropped = file.records[taken[file.name] :]
+        dropped = [record for record in file.records if not record.is_copy][taken[file.name] :]
         if dropped:
             said = f"{_count(len(dropped), 'whole record')} behind the first fault"
             first = dropped[0].offset

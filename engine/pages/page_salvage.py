@@ -17,6 +17,7 @@ from waltzctl.engine.pages.inspection import StoreView, view_store
 from waltzctl.engine.pages.page_batch import WriteBatch
 from waltzctl.engine.pages.page_data import is_whole, page_finding, read_page
 from waltzctl.engine.pages.page_directory import Located
+from waltzctl.engine.pages.page_options import PageOptions
 from waltzctl.engine.pages.page_storage import PageStorage
 from waltzctl.formats.pages.write_batch import PageEntry, PageId, Version
 
@@ -75,7 +76,7 @@ def salvage_store(source: Path, target: Path) -> PageSalvage:
     findings = list(view.findings)
     kept: list[_Shown] = []
     lost: list[PageId] = []
-    with PageStorage.create(target) as store:
+    with PageStorage.create(target, PageOptions(records_twice=view.contents.written_twice)) as store:
         for batch in _batches(view, shown, findings, kept, lost):
             store.write(batch)
         for namespace, highest in view.directory.highest_ids.items():

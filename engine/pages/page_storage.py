@@ -149,7 +149,7 @@ class PageStorage(PageReader):
             for names in (path, blobs.directory):  # whoever made them may have died before this
                 disk.sync_directory(names)
             blobs.confirm([span_of(entry) for entry in contents.unconfirmed_pages])
-            wal = WalStore.continue_behind(contents, flusher, log_size=options.log_size)
+            wal = WalStore.continue_behind(contents, flusher, log_size=options.log_size, twice=options.records_twice)
         except BaseException:
             blobs.close()
             flusher.close()

@@ -102,6 +102,11 @@ class WalContents:
         return max([one.name.number for one in self.files] + [name.number for name in self.stale], default=0)
 
     @property
+    def written_twice(self) -> bool:
+        """Whether this is the log of a store whose records are there twice."""
+        return any(record.is_copy for file in self.files for record in file.records)
+
+    @property
     def unconfirmed_pages(self) -> list[PageEntry]:
         """Data that was flushed with the last record.  It is there, and perhaps not durable."""
         return [] if self.last is None else _flushed_with(self.last.unconfirmed)
@@ -128,8 +133,8 @@ def read_file(directory: Path, name: LogName) -> LogFile:
 
 
 def _flushed_with(record: LogRecord | None) -> list[PageEntry]:
-    """Data that was to become durable by the flush of a record."""
-    if record is None:
+    """Data that was to become durable by the flush of a record.  A copy is written when that is done."""
+    if record is None or record.is_copy:
         return []
     try:
         return flushed_with_record(decode_batch(record.payload))
@@ -223,7 +228,8 @@ def payloads_of(contents: WalContents, mode: RecoveryMode) -> Iterator[tuple[Log
         for record in file.records:
             if record.offset >= before:
                 return
-            yield file, record.payload
+            if not record.is_copy:
+                yield file, record.payload
         if before < file.size or (broken and not file.closed and file is not contents.files[-1]):
             return
         previous = file
@@ -258,7 +264,7 @@ def wal_findings(contents: WalContents, store: PurePath | None = None) -> list[F
         if file is last and contents.torn_from is not None:
             found.append(_torn(file, store))
         else:
-            found += [_fault(file, one, store) for one in file.faults]
+            found += [_fault(file, one, store, twice=contents.written_twice) for one in file.faults]
             if not file.closed and file is not last and not file.faults:
                 said = "it ends without the empty record that closes it: its end was cut off"
                 found.append(
@@ -288,8 +294,11 @@ def _torn(file: LogFile, store: PurePath | None) -> Finding:
     )
 
 
-def _fault(file: LogFile, fault: LogFault, store: PurePath | None) -> Finding:
-    said = fault.kind.value if fault.kind is FaultKind.TRAILER else f"{fault.kind.value}, and what was there is lost"
+def _fault(file: LogFile, fault: LogFault, store: PurePath | None, *, twice: bool) -> Finding:
+    lost = "what was there is lost" + (
+        ", unless it stands whole beside this, where each record is twice" if twice else ""
+    )
+    said = fault.kind.value if fault.kind is FaultKind.TRAILER else f"{fault.kind.value}, and {lost}"
     return make_finding(
         Code.LOG_RECORD_CHECKSUM,
         file.path,

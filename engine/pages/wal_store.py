@@ -7,6 +7,9 @@ torn end was cut.  A checkpoint is written beside, flushed, renamed, and only th
 With a record that reaches the end of the file zeros are written behind it, room for the next ones: who writes within a file
 changes nothing but its bytes, and a flush is spared the file system's own record of a file that grew.  The room is as large as
 what is there already, `MOST_ROOM` at most, and is cut off when the log is closed.
+
+`twice`: each record is written and flushed, and then once more.  A copy never becomes durable before what it is a copy of, so
+that what an interrupted write leaves is a torn end, as without copies.
 """
 
 from __future__ import annotations
@@ -36,12 +39,15 @@ MOST_ROOM = 256 << 10
 class WalStore:
     """Not thread-safe: one caller at a time; `finish_checkpoint` may run beside the others."""
 
-    def __init__(self, directory: Path, highest_number: int, flusher: Flusher, *, log_size: int = LOG_SIZE) -> None:
+    def __init__(
+        self, directory: Path, highest_number: int, flusher: Flusher, *, log_size: int = LOG_SIZE, twice: bool = False
+    ) -> None:
         """Begin the log behind `highest_number`.  `flusher`: flushes it with other files.  Raises DiskWriteError."""
         self.directory = directory
         self._flusher = flusher
         self.written = 0
         self._log_size = log_size
+        self._twice = twice
         self._number = highest_number
         self._checkpoint = 0
         self._logs: list[int] = []
@@ -55,12 +61,17 @@ class WalStore:
         self._file = self._begin()
 
     @classmethod
-    def continue_behind(cls, contents: WalContents, flusher: Flusher, *, log_size: int = LOG_SIZE) -> WalStore:
+    def continue_behind(
+        cls, contents: WalContents, flusher: Flusher, *, log_size: int = LOG_SIZE, twice: bool = False
+    ) -> WalStore:
         """Cut the torn end that a process left, close its log, remove what a checkpoint holds, and begin the next log.
 
-        Raises DiskWriteError.
+        The copy of its last record is written where the process died between the two.
+
+        Records are written twice where they were so before, whatever `twice` says.  Raises DiskWriteError.
         """
         last = contents.last
+        twice = twice or contents.written_twice
         if contents.files:
             disk.sync_directory(contents.directory)  # names as well: a later log must not stand without this one
         if last is not None:
@@ -74,13 +85,18 @@ class WalStore:
                 if last.end < file.size():
                     file.truncate(last.end)
                 if not last.closed:
-                    file.write_at(last.end, cut_record(b"", last.end, last.name.number))
-                    file.sync()
+                    lonely = [one.payload for one in last.records[-1:] if twice and not one.is_copy]
+                    end = last.end
+                    for payload in (*lonely, b""):
+                        data = cut_record(payload, end, last.name.number)
+                        file.write_at(end, data)
+                        file.sync()
+                        end += len(data)
         removed = [contents.directory / str(name) for name in contents.stale]
         removed += [contents.directory / name for name in contents.temporary]
         for path in removed:
             disk.unlink(path)
-        store = cls(contents.directory, contents.highest_number, flusher, log_size=log_size)
+        store = cls(contents.directory, contents.highest_number, flusher, log_size=log_size, twice=twice)
         store._logs[:0] = [file.name.number for file in contents.files if not file.name.is_checkpoint]
         if contents.checkpoint is not None:
             store._checkpoint = contents.checkpoint.name.number
@@ -119,6 +135,8 @@ class WalStore:
         if not payload:
             raise ValueError("an empty record closes a log")
         self._write(payload, with_files, begun=begun)
+        if self._twice:
+            self._write(payload)
 
     def _write(self, payload: bytes, with_files: Sequence[WritableFile] = (), *, begun: bool = False) -> None:
         if self._failed:
@@ -181,7 +199,7 @@ class WalStore:
 
         def parts() -> Iterator[bytes]:
             nonlocal size
-            for part in checkpoint_parts(number, payloads):
+            for part in checkpoint_parts(number, payloads, twice=self._twice):
                 size += len(part)
                 yield part
 
@@ -207,10 +225,11 @@ class WalStore:
             self._file.close()
 
 
-def checkpoint_parts(number: int, payloads: Iterable[bytes]) -> Iterator[bytes]:
-    """The bytes of a checkpoint of this number, closed with an empty record."""
+def checkpoint_parts(number: int, payloads: Iterable[bytes], *, twice: bool) -> Iterator[bytes]:
+    """The bytes of a checkpoint of this number, closed with an empty record.  `twice`: each record but that one."""
     size = 0
-    for payload in itertools.chain(payloads, [b""]):
+    repeated = (one for payload in payloads for one in [payload] * (1 + twice))
+    for payload in itertools.chain(repeated, [b""]):
         part = cut_record(payload, size, number)
         size += len(part)
         yield part

@@ -17,6 +17,7 @@ from waltzctl.engine.findings import Code, Finding, Severity, make_finding
 from waltzctl.engine.pages.inspection import view_store
 from waltzctl.engine.pages.page_data import is_whole, page_finding, read_page
 from waltzctl.engine.pages.page_directory import PageDirectory
+from waltzctl.engine.pages.page_options import PageOptions
 from waltzctl.engine.pages.page_storage import PageStorage
 from waltzctl.engine.vault.sealing import Sealer, head_digest, open_keys, section_digest
 from waltzctl.formats.pages.names import BLOB_DIRECTORY, WAL_DIRECTORY, blob_name
@@ -33,6 +34,8 @@ from waltzctl.formats.vault import (
 )
 
 LATEST = "latest"
+VAULT_OPTIONS = PageOptions(records_twice=True)
+"""How the page store of a vault is kept: of a backup the directory has the records, and only the log which they are."""
 CACHED_BYTES = 64 << 20
 """Content of pieces that is kept, in bytes."""
 

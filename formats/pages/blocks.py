@@ -21,6 +21,9 @@ Types 1 to 4 are the same four in a header without log number (11 bytes).  They 
 
 Zeros behind the last byte that was written are room for fragments to come, and the file is read as if it ended before them.
 
+A record that is equal to the one in front of it, byte by byte, is its copy and says nothing anew: a store may write each record
+twice, so that one that is damaged is read all the same.
+
 `read_log` takes a whole file and never fails: it returns the records that are whole and, for each place that is not, a fault.
 Behind a fault it looks for the next fragment that proves itself, and it never joins fragments across a fault.
 """
@@ -85,11 +88,15 @@ class FaultKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class LogRecord:
-    """A record that is whole.  `offset` is that of its first fragment, `end` that behind its last one, in bytes in the file."""
+    """A record that is whole.  `offset` is that of its first fragment, `end` that behind its last one, in bytes in the file.
+
+    `is_copy`: it is equal to the whole record in front of it.
+    """
 
     offset: int
     end: int
     payload: bytes
+    is_copy: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +274,8 @@ def read_log(data: bytes, log_number: int) -> ReadLog:
             open_parts.append(one)
         if one.kind in (FragmentType.FULL, FragmentType.LAST):
             payload = b"".join(part.payload for part in open_parts)
-            records.append(LogRecord(open_parts[0].offset, one.end, payload))
+            is_copy = bool(records) and records[-1].payload == payload
+            records.append(LogRecord(open_parts[0].offset, one.end, payload, is_copy))
             open_parts.clear()
     drop_open()
     size = max(written, len(data.rstrip(b"\0")))

@@ -31,6 +31,7 @@ _OF_SUPERSEDED = ("tests/pages/test_superseded.py",)
 _TOGETHER = ("tests/pages/test_flushed_with_record.py",)
 _OF_RECOVERY = ("tests/pages/test_page_recovery.py",)
 _OF_ROOM = ("tests/pages/test_log_room.py",)
+_OF_COPIES = ("tests/pages/test_records_twice.py",)
 
 PAGES: tuple[Slip, ...] = (
     Slip(
@@ -572,5 +573,75 @@ PAGES: tuple[Slip, ...] = (
         "self.log_and_apply(edits, alone=True)",
         _OF_ROOM,
         "what several write is flushed file by file",
+    ),
+    Slip(
+        _BLOCKS,
+        "is_copy = bool(records) and records[-1].payload == payload",
+        "is_copy = False",
+        _OF_COPIES,
+        "what a record and its copy say is done twice",
+    ),
+    Slip(
+        _READER,
+        "if record is None or record.is_copy:",
+        "if record is None:",
+        _OF_COPIES,
+        "damage of a page is taken for an interrupted write, and a copy is cut",
+    ),
+    Slip(
+        _WAL,
+        "            self._write(payload)\n\n",
+        "            self._write(payload, with_files)\n\n",
+        _OF_COPIES,
+        "nothing tells of a copy that its record was durable",
+    ),
+    Slip(
+        _WAL,
+        "        twice = twice or contents.written_twice\n",
+        "",
+        _OF_COPIES,
+        "who collects a vault as a page store writes records of which one byte costs what they say",
+    ),
+    Slip(
+        _WAL,
+        "if twice and not one.is_copy]",
+        "if twice]",
+        _OF_COPIES,
+        "a third time is written what is there twice",
+    ),
+    Slip(
+        _WAL,
+        "for one in last.records[-1:] if twice and not one.is_copy]",
+        "for one in last.records[-1:] if False]",
+        _OF_COPIES,
+        "the last record of a process that died stays without its copy",
+    ),
+    Slip(
+        _WAL,
+        "[payload] * (1 + twice)",
+        "[payload]",
+        _OF_COPIES,
+        "a byte of a checkpoint costs what its record says",
+    ),
+    Slip(
+        _RECOVERY,
+        "twice=contents.written_twice",
+        "twice=False",
+        _OF_COPIES,
+        "a vault that was recovered is kept with single records",
+    ),
+    Slip(
+        _RECOVERY,
+        "[record for record in file.records if not record.is_copy]",
+        "list(file.records)",
+        _OF_COPIES,
+        "records are counted twice as dropped, and some that are kept",
+    ),
+    Slip(
+        _SALVAGE,
+        "records_twice=view.contents.written_twice",
+        "records_twice=False",
+        _OF_COPIES,
+        "a vault that was salvaged is kept with single records",
     ),
 )

@@ -367,7 +367,7 @@ def made_by_hand(path: Path, edits: list[Edit | bytes], blob: bytes) -> Path:
     (path / "wal").mkdir(parents=True)
     (path / "blob").mkdir()
     payloads = [edit if isinstance(edit, bytes) else encode_batch([edit]) for edit in edits]
-    (path / "wal" / "log_1_0").write_bytes(b"".join(checkpoint_parts(1, payloads)))
+    (path / "wal" / "log_1_0").write_bytes(b"".join(checkpoint_parts(1, payloads, twice=False)))
     (path / "blob" / "blobfile_1").write_bytes(blob)
     return path
 

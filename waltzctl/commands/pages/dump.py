@@ -35,7 +35,8 @@ MANUAL = Manual(
     description=(
         (
             "pages: every page as it is now. versions: also what was superseded or deleted, as far as the log still has it. log:"
-            " every edit that can be read, in the order in which they are applied. free: bytes of blob files that no page uses."
+            " every edit that can be read, in the order in which they are applied, once where its record is there twice."
+            " free: bytes of blob files that no page uses."
             " Findings of the log come in front, and everything is shown that stands behind damage."
         ),
     ),
