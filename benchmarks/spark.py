@@ -5,11 +5,11 @@
 Files are warm (in the page cache), which is the hardest case for Spark: nothing hides what it costs. Starts of sessions are
 given apart. Sections: `engines` (verify of 4 GiB by the local engine and by Spark with one core and with two; one segment of
 4 GiB instead of 64 small ones), `sizes` (verify of 256 MiB to 8 GiB: a straight line?), `memory` (with `sizes`: resident
-memory of Spark's Python workers), `segments` (10 to 10,000: planning), `queries` (records a second of the data source; bytes
-that a filter leaves unread), `tables` (from the log to the tables records and transactions, beside a source that has its batches
-ready: 4 GiB of 100 B and of 1 KiB, one replica and three, one core and two; a second run with 1 % more; `--size`,
-`--record-size`, `--replicas` for others; with `--kafka DIR` also beside Kafka's source, on a broker that is started for it:
-``kafka_source.py`` says how its jars get into DIR). --quick divides every size by eight.
+memory of Spark's Python workers), `segments` (10 to 10,000: planning, and what each costs a worker), `queries` (records a
+second of the data source; bytes that a filter leaves unread), `tables` (from the log to the tables records and transactions,
+beside a source that has its batches ready: 4 GiB of 100 B and of 1 KiB, one replica and three, one core and two; a second run
+with 1 % more; `--size`, `--record-size`, `--replicas` for others; with `--kafka DIR` also beside Kafka's source, on a broker
+that is started for it: ``kafka_source.py`` says how its jars get into DIR). --quick divides every size by eight.
 """
 
 from __future__ import annotations
@@ -159,6 +159,15 @@ def planned(path: Path) -> int:
     return len(reader({"path": str(path)}, spark_schema(pick("records", None))).partitions())
 
 
+def rows_read(path: Path) -> int:
+    """Read as Spark's workers do, here and without Spark; the number of rows."""
+    from waltzctl.engine.spark.batch_read import reader
+    from waltzctl.engine.spark.view_schemas import pick, spark_schema
+
+    made = reader({"path": str(path)}, spark_schema(pick("records", None)))
+    return sum(len(batch) for packet in made.partitions() for batch in made.read(packet))
+
+
 def segments(figures: Figures, place: Path, scale: int, repeat: int) -> None:
     print("number of segments, 640 records of 100 B in each: planning on the driver, and the whole")
     counts = [10, 100, 1000, 10_000 // scale]
@@ -171,6 +180,10 @@ def segments(figures: Figures, place: Path, scale: int, repeat: int) -> None:
             whole = fastest(partial(checked, [path], executor=SparkExecutor(opened)), repeat)
             here = fastest(partial(checked, [path], threads=2), repeat)
             figures.add(f"plan a read of {count} segments", plan, f"{plan * 1000:.1f} ms")
+            read = fastest(partial(rows_read, path), repeat) - plan
+            figures.add(
+                f"read {count} segments, Python only, default columns", read, f"{read / count * 1e6:.0f} us a segment"
+            )
             figures.add(f"verify {count} segments, Spark", whole, f"{whole:.2f} s")
             figures.add(f"verify {count} segments, local engine", here, f"{here:.2f} s")
 

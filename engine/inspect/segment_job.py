@@ -48,15 +48,24 @@ class SegmentJob:
     durable_to: int = -1
     """The last transaction that the partition's marks and files prove to have been durable (`engine.log.evidence`)."""
 
-    data_path: PurePath = field(init=False, repr=False, compare=False)
-    """The data file.  Made once: a check of a small segment asks for it nine times."""
-    index_path: PurePath = field(init=False, repr=False, compare=False)
-    """The index file."""
+    _paths: tuple[PurePath, PurePath] | None = field(default=None, init=False, repr=False, compare=False)
+    """Of both files, made when they are first asked for: a check asks nine times, a plan never."""
 
-    def __post_init__(self) -> None:
+    @property
+    def data_path(self) -> PurePath:
+        """The data file."""
+        return (self._paths or self._made())[0]
+
+    @property
+    def index_path(self) -> PurePath:
+        """The index file."""
+        return (self._paths or self._made())[1]
+
+    def _made(self) -> tuple[PurePath, PurePath]:
         data_path = self.directory / (self.name or segment_name(self.first))
-        object.__setattr__(self, "data_path", data_path)
-        object.__setattr__(self, "index_path", index_path_of(data_path))
+        paths = data_path, index_path_of(data_path)
+        object.__setattr__(self, "_paths", paths)
+        return paths
 
     @property
     def where(self) -> Where:

@@ -94,14 +94,15 @@ class Scope:
         behind = [*(segment.first_transaction_id for segment in present[1:]), None]
         for segment, following in zip(present, behind, strict=False):
             if partition.names(segment.data_path) and segment.data is not None:
-                job = _job(template, segment.first_transaction_id, following is None, segment.data.size, None)
-                yield replace(job, following=following)
+                yield _job(template, segment.first_transaction_id, segment.data.size, following=following)
         if not partition.whole:
             yield from _odd_names(partition, template)
 
 
-def _job(template: SegmentJob, first: int, last: bool, size: int, name: str | None) -> SegmentJob:
-    return replace(template, first=first, last=last, bytes=size, name=name)
+def _job(
+    template: SegmentJob, first: int, size: int, *, following: int | None = None, name: str | None = None
+) -> SegmentJob:
+    return replace(template, first=first, last=following is None, bytes=size, following=following, name=name)
 
 
 def _odd_names(partition: PartitionScope, template: SegmentJob) -> Iterator[SegmentJob]:
@@ -114,7 +115,7 @@ def _odd_names(partition: PartitionScope, template: SegmentJob) -> Iterator[Segm
             continue
         done.add(data.name)
         header = read_segment_header(state)
-        yield _job(template, 0 if header is None else header.first_transaction_id, True, state.size, data.name)
+        yield _job(template, 0 if header is None else header.first_transaction_id, state.size, name=data.name)
 
 
 def plan(paths: Iterable[PurePath], partitions: Collection[int] | None) -> list[Scope]:

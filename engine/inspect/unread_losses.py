@@ -11,10 +11,21 @@ from collections.abc import Iterator, Sequence
 from waltzctl.engine.findings import Finding, Severity, loss_finding
 from waltzctl.engine.inspect.partition_checks import held_ids
 from waltzctl.engine.inspect.partition_runs import ATTEMPTS, PartitionRun, Span
-from waltzctl.engine.inspect.segment_job import SegmentReport
+from waltzctl.engine.inspect.read_limits import ReadLimits
+from waltzctl.engine.inspect.segment_checks import check_segment
+from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
+from waltzctl.engine.inspect.verification import ENDS_ONLY
 from waltzctl.engine.log.assess import joints
 from waltzctl.engine.losses import BelowMark, BelowProof, Gap, Ids
 from waltzctl.formats.segment import RECORD_OVERHEAD
+
+
+def nothing_in_front(job: SegmentJob, span: Span, limits: ReadLimits) -> bool:
+    """Whether the first segment tells by its own two ends that `losses_in_front` has nothing to tell.  Raises CutShort."""
+    if not _meets(span, (0, max(1, job.first))):
+        return False  # it is not opened for ids that are not asked for
+    report = check_segment(job, ENDS_ONLY, limits)
+    return not report.gone and _gap_in_front([report]) is None
 
 
 def losses_in_front(run: PartitionRun, span: Span) -> Iterator[Finding]:

@@ -8,10 +8,12 @@ purpose; one that does not is passed over for the next.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib
 import mmap
 import threading
+from collections import deque
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -43,6 +45,8 @@ _FUNCTIONS = {"isal": ("isal.isal_zlib", "crc32_gzip_refl"), "zlib-ng": ("zlib_n
 WAYS = (*_FEATURES, *_FUNCTIONS, "table")
 """Ways to compute checksums: carry-less multiplication in vectors of so many bits, a library's function, our own tables."""
 
+_MOST_IDLE = 4
+"""Lanes that are kept for the next walks; each takes a mebibyte or two."""
 _LOOP_NAME = "walk_records"
 _SOURCES = ("kernel.py", "machine.py", "native.py", "crc_kernel.py", "compiled.py")
 _lock = threading.Lock()
@@ -56,6 +60,7 @@ class CompiledLane:
     ) -> None:
         if buffer_size >= crc_kernel.LONGEST:
             raise ValueError(f"a buffer of {buffer_size} bytes is too large for the compiled loop")
+        self.size, self.shape = buffer_size, (rows, wide)
         self._loop = loop
         self._buffer = mmap.mmap(-1, buffer_size + MARGIN)
         self.memory = memoryview(self._buffer)
@@ -69,7 +74,7 @@ class CompiledLane:
                 self._words[SLOTS + place] = self._columns[name].ctypes.data
         self.state[Slot.CAPACITY] = rows
         self.state[Slot.WIDE] = int(wide)
-        self.state[Slot.MAX_LENGTH] = min(max_length, 2**31 - 1)
+        self.bound(max_length)
         self.state[Slot.TABLES] = self._tables.ctypes.data
         self.state[Slot.FUNCTION] = function
         self._notes = crc_kernel.aligned(crc_kernel.NOTES_SIZE)
@@ -78,6 +83,10 @@ class CompiledLane:
         memory = np.frombuffer(self._buffer, np.uint8).ctypes.data
         self._error = ctypes.c_void_p()
         self._arguments = (state + 8 * Slot.RESULT, ctypes.addressof(self._error), state, memory, state + 8 * SLOTS)
+
+    def bound(self, max_length: int) -> None:
+        """The longest data of a record that is believed."""
+        self.state[Slot.MAX_LENGTH] = min(max_length, 2**31 - 1)
 
     def walk(self) -> int:
         """See `Lane.walk`.  The interpreter lock is not held while the loop runs."""
@@ -109,10 +118,22 @@ class CompiledKernel:
         word, pointer = ctypes.c_int64, ctypes.c_void_p
         self._loop = ctypes.CFUNCTYPE(ctypes.c_int32, pointer, pointer, word, word, word)(address)
         self._keep = keep
+        self._idle: deque[CompiledLane] = deque(maxlen=_MOST_IDLE)
 
     def lane(self, buffer_size: int, rows: int, *, wide: bool, max_length: int) -> Lane:
-        """See `Kernel.lane`."""
+        """See `Kernel.lane`.  Of one that was given back neither memory nor columns have to be made."""
+        with contextlib.suppress(IndexError):
+            idle = self._idle.pop()
+            if idle.size >= buffer_size and idle.shape == (rows, wide):
+                idle.bound(max_length)
+                return idle
         return CompiledLane(self._loop, self.way, buffer_size, rows, wide=wide, max_length=max_length)
+
+    def give_back(self, lane: Lane) -> None:
+        """See `Kernel.give_back`."""
+        assert isinstance(lane, CompiledLane)
+        lane.state[Slot.ROW] = 0
+        self._idle.append(lane)
 
 
 @cache

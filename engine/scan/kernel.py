@@ -282,7 +282,13 @@ class Kernel(Protocol):
     """What runs, for people: for example ``interpreted, isal``."""
 
     def lane(self, buffer_size: int, rows: int, *, wide: bool, max_length: int) -> Lane:
-        """A new lane; every column when `wide`, else offset and data_ok."""
+        """A lane; every column when `wide`, else offset and data_ok.
+
+        Its buffer may be larger, and hold what a walk before left there; `state` is to be set for another one.
+        """
+
+    def give_back(self, lane: Lane) -> None:
+        """Nobody uses the lane any more, nor anything that `Lane.take` gave without a copy: the next walk may have it."""
 
 
 @dataclass(slots=True)
@@ -347,6 +353,9 @@ class InterpretedKernel:
     def lane(self, buffer_size: int, rows: int, *, wide: bool, max_length: int) -> Lane:
         """See `Kernel.lane`."""
         return InterpretedLane(buffer_size, rows, wide=wide, max_length=max_length)
+
+    def give_back(self, lane: Lane) -> None:
+        """See `Kernel.give_back`; a small lane costs next to nothing here."""
 
 
 INTERPRETED = InterpretedKernel()

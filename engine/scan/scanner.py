@@ -64,7 +64,7 @@ def scan_records(
     scan = _Scan(
         source, first_transaction_id, start, stop, index, max_record, ceiling, compiled, wide=True, keep_data=data
     )
-    return scan.run(scan.walk.take_batch)
+    return scan.run_and_close(scan.walk.take_batch)
 
 
 def summarise_records(
@@ -137,6 +137,13 @@ class _Scan:
                 if expected is None:
                     return
                 walk.seek(damage.end, expected)
+
+    def run_and_close(self, take: Callable[[], _T]) -> Iterator[_T | Damage]:
+        """As `run`, where `take` gives copies."""
+        try:
+            yield from self.run(take)
+        finally:
+            self.walk.close()
 
     @property
     def search(self) -> Resynchroniser:

@@ -68,6 +68,7 @@ class RecordWalk:
         self.stop = stop
         self._block = min(block, (stop - start) // PAGE * PAGE + 2 * PAGE)
         self._carry = PAGE + min(CARRY, self._block)  # in front of every record a page that may be read
+        self._kernel = kernel
         self._lane = kernel.lane(self._carry + self._block, rows, wide=wide, max_length=max_record)
         self._state = self._lane.state
         self._memory = self._lane.memory
@@ -75,7 +76,12 @@ class RecordWalk:
         self._first_offset = start
         self.max_record = max_record
         self._streamed: memoryview | None = None
+        self._place(start)  # whatever the lane's buffer holds is another walk's
         self.seek(start, expected)
+
+    def close(self) -> None:
+        """The walk is over, and nothing is held that `take_run` gave."""
+        self._kernel.give_back(self._lane)
 
     @property
     def offset(self) -> int:

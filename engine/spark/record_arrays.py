@@ -3,6 +3,8 @@
 What the scanner delivers in NumPy columns goes to Arrow by views, shifts and tables: checksums become text through a table of
 65,536 pieces of four digits, request ids are the halves of two words, and the records' data is cut out of the file's bytes by
 Arrow itself.
+
+Arrays are made of buffers: `pyarrow.array` and `pyarrow.scalar` import pandas, which takes a new worker longer than a small read.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from waltzctl.engine.spark.view_schemas import RECORD_COLUMNS, arrow_schema, arr
 from waltzctl.formats.segment import RECORD_HEADER, RECORD_OVERHEAD
 
 _COLUMNS = {column.name: column for column in RECORD_COLUMNS}
+_WIDTHS: dict[Any, np.dtype[Any]] = {pa.int32(): np.dtype(np.int32), pa.int64(): np.dtype(np.int64)}
 _LARGEST = 2**31 - 1
 """Bytes that the offsets of an Arrow array of binaries can tell apart."""
 _TRAILER = RECORD_OVERHEAD - RECORD_HEADER.size
@@ -54,15 +57,48 @@ class Constants:
         kept = self._kept.get(name)
         if kept is None or len(kept) < rows:
             value = getattr(self, name) if name in ("node", "partition", "segment") else None
-            kept = pa.repeat(pa.scalar(value, _type(name)), rows)
-            self._kept[name] = kept
+            kept = self._kept[name] = _repeated(value, _type(name), rows)
         return kept if len(kept) == rows else kept.slice(0, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantRuns:
+    """What the records of several segments have in common, one segment behind another; `lengths`: how many records of each."""
+
+    constants: Sequence[Constants]
+    lengths: Sequence[int]
+
+    def array(self, name: str, rows: int) -> Any:
+        """As `Constants.array`; `rows` is the sum of the lengths."""
+        first = self.constants[0]
+        value = getattr(first, name, None)
+        if all(getattr(one, name, None) == value for one in self.constants):
+            return first.array(name, rows)
+        return pa.concat_arrays(
+            [one.array(name, length) for one, length in zip(self.constants, self.lengths, strict=True)]
+        )
+
+
+def _repeated(value: str | int | None, kind: pa.DataType, rows: int) -> Any:
+    if value is None:
+        return pa.nulls(rows, kind)
+    if isinstance(value, int):
+        return _numbers(np.full(rows, value, _WIDTHS[kind]), kind)
+    text = value.encode()
+    offsets = np.arange(0, len(text) * rows + 1, len(text), dtype=np.int32) if text else np.zeros(rows + 1, np.int32)
+    return pa.StringArray.from_buffers(rows, pa.py_buffer(offsets), pa.py_buffer(text * rows))
+
+
+def _numbers(values: npt.NDArray[Any], kind: pa.DataType) -> Any:
+    """An array of what NumPy holds; not copied where the width is right.  Raises TypeError for what might not fit."""
+    wide = np.ascontiguousarray(values.astype(_WIDTHS[kind], casting="safe", copy=False))
+    return pa.Array.from_buffers(kind, len(wide), [None, pa.py_buffer(wide)])
 
 
 def arrow_batch(
     batches: RecordBatch | Sequence[RecordBatch],
     wanted: Sequence[str],
-    constants: Constants,
+    constants: Constants | ConstantRuns,
     schema: pa.Schema | None = None,
 ) -> pa.RecordBatch:
     """One Arrow batch of all records of `batches` (not empty) with the columns `wanted`.
@@ -115,7 +151,7 @@ def _together(parts: list[Any]) -> Any:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def _array(name: str, many: list[RecordBatch], rows: int, constants: Constants) -> Any:
+def _array(name: str, many: list[RecordBatch], rows: int, constants: Constants | ConstantRuns) -> Any:
     """A column: what is no NumPy column of the batches is made here, everything else is read as the table of columns says."""
     match name:
         case "node" | "partition" | "segment" | "missing":
@@ -128,13 +164,13 @@ def _array(name: str, many: list[RecordBatch], rows: int, constants: Constants) 
             return _verdicts(_joined("data_ok", many), rows, constants)
         case _:
             values = _together([_COLUMNS[name].value(one) for one in many])
-            return _hex(values) if _COLUMNS[name].kind.shown is hex32 else pa.array(values, _type(name))
+            return _hex(values) if _COLUMNS[name].kind.shown is hex32 else _numbers(values, _type(name))
 
 
 def _request_ids(high: npt.NDArray[np.int64], low: npt.NDArray[np.int64]) -> Any:
     first, second = (0, 1) if sys.byteorder == "big" else (1, 0)
     halves = [np.ascontiguousarray(word).view(np.int32).reshape(-1, 2) for word in (high, low)]
-    arrays = [pa.array(np.ascontiguousarray(half[:, place])) for half in halves for place in (first, second)]
+    arrays = [_numbers(half[:, place], pa.int32()) for half in halves for place in (first, second)]
     return pa.StructArray.from_arrays(arrays, fields=list(arrow_type(REQUEST_ID.spark)))
 
 
@@ -165,7 +201,7 @@ def _data(batch: RecordBatch) -> Any:
     return pc.binary_slice(records, RECORD_HEADER.size, -_TRAILER)
 
 
-def _verdicts(data_ok: npt.NDArray[np.bool_], rows: int, constants: Constants) -> Any:
+def _verdicts(data_ok: npt.NDArray[np.bool_], rows: int, constants: Constants | ConstantRuns) -> Any:
     if data_ok.all():
         return constants.array("finding", rows)
     nothing, code = pa.scalar(None, pa.string()), pa.scalar(Code.DATA_CHECKSUM.value)
@@ -205,17 +241,16 @@ class Gathering:
         self._losses = losses or Losses()
         self._most_rows, self._most_bytes = most_rows, min(most_bytes, _LARGEST // 2)
         self._constants = Constants(None, None, None)
-        self._told_apart = [name for name in ("node", "partition", "segment") if name in self._wanted]
         self._waiting: list[RecordBatch] = []
+        self._segments: list[Constants] = []  # that of each waiting batch
         self._rows = self._bytes = 0
         self.keep_data = "data" in self._wanted
 
-    def begin(self, node: str, partition: int | None, segment: int) -> Iterable[pa.RecordBatch]:
-        """From now on records of this segment.  Those of two segments share a batch where no column tells them apart."""
-        constants, known = Constants(node, partition, segment), self._constants
-        if any(getattr(constants, name) != getattr(known, name) for name in self._told_apart):
-            yield from self.flush()
-            self._constants = constants
+    def begin(self, node: str, partition: int | None, segment: int) -> None:
+        """From now on records of this segment.  Those of many small segments share a batch."""
+        known = self._constants
+        if (known.node, known.partition, known.segment) != (node, partition, segment):
+            self._constants = Constants(node, partition, segment)
 
     def add(self, batch: RecordBatch) -> Iterable[pa.RecordBatch]:
         """Take records of the segment."""
@@ -223,6 +258,7 @@ class Gathering:
         if self._rows and (self._rows + len(batch) > self._most_rows or self._bytes + size > self._most_bytes):
             yield from self.flush()
         self._waiting.append(batch)
+        self._segments.append(self._constants)
         self._rows += len(batch)
         self._bytes += size
 
@@ -237,4 +273,7 @@ class Gathering:
         """Hand out what waits."""
         if self._waiting:
             waiting, self._waiting, self._rows, self._bytes = self._waiting, [], 0, 0
-            yield arrow_batch(waiting, self._wanted, self._constants, self._schema)
+            segments, self._segments = self._segments, []
+            one = segments[0] is segments[-1]  # each is begun once
+            constants = segments[0] if one else ConstantRuns(segments, [len(batch) for batch in waiting])
+            yield arrow_batch(waiting, self._wanted, constants, self._schema)

@@ -10,8 +10,9 @@ from waltzctl.engine.errors import DiskReadError, NotWaltzError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.partition_runs import Span
 from waltzctl.engine.inspect.read_limits import ReadLimits
+from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.inspect.storage_checks import unnamed_losses
-from waltzctl.engine.inspect.unread_losses import losses_behind, losses_in_front
+from waltzctl.engine.inspect.unread_losses import losses_behind, losses_in_front, nothing_in_front
 from waltzctl.engine.log.view import view_partition
 from waltzctl.engine.spark.finding_tasks import PartitionTask, whole_partition
 from waltzctl.engine.spark.selection import Selection
@@ -20,15 +21,16 @@ from waltzctl.engine.spark.splits import Notice, SegmentPart, Surveyed, node_of,
 
 @dataclass(frozen=True, slots=True)
 class MissingTask:
-    """Looks for what is missing in front of a partition's first segment (`front`), or behind the last one and instead of any.
+    """Looks for what is missing in front of a partition's first segment, or behind the last one and instead of any.
 
-    Its task lists the partition again, by itself: a listing of many segments is not sent.
+    Its task lists the partition again, by itself: a listing of many segments is not sent.  `first`: the first segment, to look in
+    front of it, for which nothing has to be listed as long as it begins with the first transaction of all; None: look behind.
     """
 
     node: str
     partition: PartitionTask
     span: Span
-    front: bool
+    first: SegmentJob | None = None
 
     @property
     def cost(self) -> int:
@@ -42,13 +44,15 @@ class MissingTask:
 
     def run(self, limits: ReadLimits) -> Iterator[Finding]:
         """What is missing.  Nothing of a directory that went away or cannot be listed, which is told with the plan."""
+        if self.first is not None and nothing_in_front(self.first, self.span, limits):
+            return
         scope = self.partition.partition
         try:
             scope.view = view_partition(scope.path, scope.number)
         except (NotWaltzError, DiskReadError):
             return
         run = self.partition.opened(limits)
-        yield from losses_in_front(run, self.span) if self.front else losses_behind(run, self.span)
+        yield from losses_behind(run, self.span) if self.first is None else losses_in_front(run, self.span)
 
 
 def record_parts(
@@ -66,7 +70,7 @@ def record_parts(
             yield Notice(node, findings)
         missing = _missing(surveyed, whole_partition(surveyed, run, node), span)
         if missing is not None and run.jobs:
-            yield replace(missing, front=True)
+            yield replace(missing, first=run.jobs[0])
         yield from parts_of(run, node, selection, split_size)
         if missing is not None:
             yield missing
@@ -78,4 +82,4 @@ def _missing(surveyed: Surveyed, whole: PartitionTask | None, span: Span) -> Mis
     partition = replace(whole.partition, view=None)
     scope = replace(whole.scope, partitions=dict.fromkeys(whole.scope.partitions, partition))
     around = replace(whole.around, held=surveyed.around.held)
-    return MissingTask(whole.node, replace(whole, scope=scope, partition=partition, around=around), span, False)
+    return MissingTask(whole.node, replace(whole, scope=scope, partition=partition, around=around), span)

@@ -58,7 +58,7 @@ def read_packet(
         if isinstance(item, MissingTask):
             yield from gathering.tell(list(item.run(limits)), item.node)
             continue
-        yield from gathering.begin(item.node, item.job.partition, item.job.first)
+        gathering.begin(item.node, item.job.partition, item.job.first)
         reading = _PartReading(item, limits, gathering, before)
         yield from reading.run()
         before = None

@@ -57,6 +57,9 @@ class _Sized:
         self.sizes.append(buffer_size)
         return INTERPRETED.lane(buffer_size, rows, wide=wide, max_length=max_length)
 
+    def give_back(self, lane: Lane) -> None:
+        pass
+
 
 @pytest.mark.parametrize(
     ("start", "length", "pages"),

@@ -18,7 +18,8 @@ from waltzctl.engine.findings import Code, Finding, Severity
 from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.log import places
-from waltzctl.engine.spark import directory_views
+from waltzctl.engine.log.view import view_partition
+from waltzctl.engine.spark import directory_views, record_plan
 from waltzctl.engine.spark.directory_views import VIEW_PLANS, ControlTask, IndexTask, SegmentTask, read_view
 from waltzctl.engine.spark.finding_tasks import PartitionTask
 from waltzctl.engine.spark.record_plan import MissingTask, record_parts
@@ -225,7 +226,9 @@ def planned_records(path: Path, selection: Selection = ALL, split_size: int = 1 
 
 def outline(items: list[Any]) -> list[Any]:
     return [
-        ("missing", one.front, one.span) if isinstance(one, MissingTask) else (one.job.first, one.number, one.count)
+        ("missing", one.first is not None, one.span)
+        if isinstance(one, MissingTask)
+        else (one.job.first, one.number, one.count)
         for one in items
     ]
 
@@ -272,6 +275,25 @@ def test_a_look_for_what_is_missing_lists_the_partition_again(tmp_path: Path) ->
     assert told(behind) == [("acknowledged-missing", 20, 12)]
     shutil.rmtree(path / "0")
     assert told(front) == told(behind) == []
+
+
+def test_where_the_first_segment_begins_with_all_nothing_is_listed_to_look_in_front_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = age(build_directory(tmp_path / "s", {0: 30}, per_segment=10, size=20))
+    listed: list[Path] = []
+
+    def noted(directory: Path, number: int | None) -> Any:
+        listed.append(directory)
+        return view_partition(directory, number)
+
+    monkeypatch.setattr(record_plan, "view_partition", noted)
+    front, *_ = planned_records(path)
+    assert (list(front.run(ReadLimits())), listed) == ([], [])
+    (other, *_) = planned_records(path, ALL.with_ids(12, None))
+    assert (list(other.run(ReadLimits())), listed) == ([], [path / "0"]), "it is not opened for ids that it has not"
+    seg(path, 0, 0).unlink()
+    assert [one.missing for one in front.run(ReadLimits())] == [10]
 
 
 # ---- which storages are meant --------------------------------------------------------------------------------------------

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
@@ -24,6 +27,7 @@ from waltzctl.engine.spark.data_loss import Losses
 from waltzctl.engine.spark.record_arrays import (
     Constants,
     Gathering,
+    _numbers,
     arrow_batch,
     finding_batch,
     rows_between,
@@ -136,6 +140,36 @@ def test_what_a_segment_has_in_common_is_kept_and_as_long_as_it_is_asked_for(row
             assert found.to_pylist() == [value] * count
             assert (constants.array(name, count) is found) == (count == max(rows[: rows.index(count) + 1]))
     assert len(constants._kept["node"]) == max(rows)
+
+
+def test_a_first_read_imports_no_pandas(tmp_path: Path) -> None:
+    """That would take a new worker longer than the read."""
+    storage = build_directory(tmp_path / "s", {0: 20, 1: 5}, per_segment=10)
+    program = f"""
+import sys
+from waltzctl.engine.spark.batch_read import reader
+from waltzctl.engine.spark.view_schemas import pick, spark_schema
+made = reader({{"path": {str(storage)!r}}}, spark_schema(pick("records", None, data=True)))
+rows = sum(len(batch) for packet in made.partitions() for batch in made.read(packet))
+print(rows, "pandas" in sys.modules)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["25", "False"]
+
+
+def test_numbers_that_might_not_fit_are_refused() -> None:
+    assert _numbers(np.array([1, -2], np.int32), pa.int64()).to_pylist() == [1, -2]
+    assert _numbers(np.arange(6, dtype=np.int64)[::2], pa.int64()).to_pylist() == [0, 2, 4]
+    with pytest.raises(TypeError):
+        _numbers(np.array([1], np.int64), pa.int32())
+
+
+@pytest.mark.parametrize("text", ["", "n", "/data/äö"])
+def test_a_text_is_as_often_there_as_it_is_asked_for(text: str) -> None:
+    for rows in (0, 1, 3):
+        assert Constants(text, None, None).array("node", rows).to_pylist() == [text] * rows
 
 
 def test_damage_is_a_row_of_its_place_its_code_and_its_cost() -> None:
@@ -256,30 +290,31 @@ def test_data_is_kept_where_it_is_wanted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("columns", "other", "together"),
-    [
-        (("transaction_id", "node"), ("m", 0, 100), False),
-        (("transaction_id", "node"), ("n", 1, 101), True),
-        (("transaction_id", "partition"), ("n", 1, 100), False),
-        (("transaction_id", "partition"), ("m", 0, 101), True),
-        (("transaction_id", "segment"), ("n", 0, 101), False),
-        (("transaction_id", "segment"), ("m", 1, 100), True),
-        (("transaction_id",), ("m", 1, 101), True),
-    ],
+    "other", [("m", 0, 100), ("n", 1, 100), ("n", 0, 101), ("n", None, 101), ("m", 1, 101), ("n", 0, 100)], ids=str
 )
-def test_records_of_two_segments_share_a_batch_where_no_column_tells_them_apart(
-    tmp_path: Path, columns: tuple[str, ...], other: tuple[str, int, int], together: bool
-) -> None:
+def test_records_of_small_segments_share_a_batch(tmp_path: Path, other: tuple[str, int | None, int]) -> None:
+    columns = ("transaction_id", "node", "partition", "segment", "missing", "finding")
     batch, gathered = scanned(tmp_path, data=False), gathering(columns)
-    found: list[pa.RecordBatch] = [*gathered.begin("n", 0, 100), *gathered.add(batch.rows(0, 2))]
-    assert not found
-    found += [*gathered.begin(*other), *gathered.add(batch.rows(2, 3)), *gathered.flush(), *gathered.flush()]
-    assert [len(one) for one in found] == ([3] if together else [2, 1])
-    if not together:
-        names = ("node", "partition", "segment")
-        assert [one.to_pylist()[0][columns[1]] for one in found] == [
-            dict(zip(names, place, strict=True))[columns[1]] for place in (("n", 0, 100), other)
-        ]
+    gathered.begin("n", 0, 100)
+    assert not [*gathered.add(batch.rows(0, 2)), *gathered.add(batch.rows(2, 3))]
+    gathered.begin(*other)
+    assert not list(gathered.add(batch.rows(3, 4)))
+    gathered.begin("n", 0, 100)
+    assert not list(gathered.add(batch.rows(4, 5)))
+    (found,) = [*gathered.flush(), *gathered.flush()]
+    places = [("n", 0, 100)] * 3 + [other, ("n", 0, 100)]
+    assert found.to_pylist() == [
+        dict(zip(columns, (100 + number, *place, None, None), strict=True)) for number, place in enumerate(places)
+    ]
+
+
+def test_what_was_handed_out_leaves_its_segment_behind(tmp_path: Path) -> None:
+    batch, gathered = scanned(tmp_path, data=False), gathering(("segment",), most_rows=2)
+    gathered.begin("n", 0, 100)
+    found = list(gathered.add(batch.rows(0, 2)))
+    gathered.begin("n", 0, 102)
+    found += [*gathered.add(batch.rows(2, 4)), *gathered.flush()]
+    assert ids(found) == [[100, 100], [102, 102]]
 
 
 def test_damage_stands_behind_what_was_taken_and_is_counted_as_lost(tmp_path: Path) -> None:

@@ -179,7 +179,7 @@ def test_batches_are_bounded_in_rows_and_bytes(storage: Path) -> None:
     batches = []
     with FileSource(seg(storage, 0, 0)) as source:
         (whole,) = scan_records(source, first_transaction_id=0, data=True)
-    batches += gathering.begin("n", 0, 0)
+    gathering.begin("n", 0, 0)
     for place in range(len(whole)):
         from waltzctl.engine.spark.record_arrays import rows_of
 
