@@ -54,6 +54,8 @@ _HELD = ("Another instance of Derby", "XSDB6", "SessionHiveMetaStoreClient", "Fa
 _TRIES, _PAUSE = 30, 1.0
 """How often the catalog is asked for while another process holds it: one that was killed needs seconds to end."""
 _OURS = re.compile(r"waltzctl\.engine\.errors\.(\w+): (.+)")
+_NOTHING_TO_STREAM = "lastOffsetForTriggerAvailableNow"
+"""In what Iceberg (1.12) ends with where it should say that there is nothing."""
 _FAILED = re.compile(r"Flow '?([\w.`]+?)'? has FAILED")
 _EVENT = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d: (.*)$")
 
@@ -356,6 +358,13 @@ def failure(project: Project, lines: list[str]) -> WaltzError:
             advice=f"mend what is named{again or ' and run it again: it goes on where it was'}",
         )
     text = _said(lines)
+    if _NOTHING_TO_STREAM in text:
+        return PipelineError(
+            f"{where}: Iceberg's stream cannot begin with a table without rows, and none of the transactions is known as"
+            " committed yet",
+            status=ClusterError.status,
+            advice="run it again when a later session has begun in the partitions (waltzctl status shows their low-water marks)",
+        )
     return PipelineError(
         f"{where}: {text[:2000]}", status=ClusterError.status, advice="waltzctl pipeline run -v shows what Spark said"
     )

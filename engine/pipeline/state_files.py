@@ -20,13 +20,14 @@ files come of it. A reader sees each file as it was or as it is.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import shutil
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -141,6 +142,7 @@ def state_writer(options: Mapping[str, str], schema: StructType) -> StateWriter:
     if not path or not key:
         raise InvalidRequestError("the table state needs the options path and key")
     directory = Path(path.removeprefix("file://"))
-    columns = to_arrow_schema(schema, timezone="UTC")
+    zone: dict[str, Any] = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
+    columns = to_arrow_schema(schema, **zone)  # in front of Spark 4.2 it is UTC unless something else is said
     _begin(directory, pa.schema([one for one in columns if one.name != BUCKET]))
     return StateWriter(directory, key.split(","))

@@ -250,6 +250,11 @@ def test_an_error_names_the_table_and_what_to_do(tmp_path: Path) -> None:
     other = failure(project, lines[:2])
     assert (other.status, "STREAM_FAILED" in other.message) == ("io-error", True)
     assert failure(project, []).status == "io-error"
+    empty = failure(
+        project, [lines[0], 'Error: Cannot invoke "json()" because "this.lastOffsetForTriggerAvailableNow" is null']
+    )
+    assert "none of the transactions is known as committed yet" in str(empty)
+    assert "low-water marks" in str(empty.advice)
 
 
 def schema(name: str) -> Draft202012Validator:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from waltzctl.engine.catalogue import CATALOGUE, Code
 from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.pipeline import state_files
 from waltzctl.engine.pipeline.agreement import Differs, Nowhere
 from waltzctl.engine.pipeline.column_types import parse_columns
 from waltzctl.engine.pipeline.completeness import gaps
@@ -222,6 +224,23 @@ def test_state_can_be_read_before_there_is_a_value_and_loses_none_to_that(tmp_pa
     assert [one.name for one in (tmp_path / "state").iterdir()] == [file.name]
     with pytest.raises(InvalidRequestError, match="path and key"):
         state_writer({"path": "x"}, columns)
+
+
+def test_state_is_written_with_a_spark_whose_schemas_take_no_zone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """4.1 has UTC unless something else is said, and refuses the word that later ones need."""
+    import pyarrow.parquet as pq
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    def earlier(schema: Any, timestamp_utc: bool = True) -> pa.Schema:  # Spark's
+        return to_arrow_schema(schema, timezone="UTC" if timestamp_utc else None)
+
+    monkeypatch.setattr(state_files, "to_arrow_schema", earlier)
+    columns = parse_columns(f"key STRING, partition INT, transaction_id BIGINT, at TIMESTAMP, {BUCKET} INT")
+    state_writer({"path": str(tmp_path / "state"), "key": "key"}, columns)
+    (file,) = tmp_path.rglob("*.parquet")
+    assert pq.read_schema(file).field("at").type == pa.timestamp("us", "UTC")
 
 
 def write_decoder(path: Path, text: str) -> Path:

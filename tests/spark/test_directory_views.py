@@ -292,8 +292,11 @@ def test_where_the_first_segment_begins_with_all_nothing_is_listed_to_look_in_fr
     assert (list(front.run(ReadLimits())), listed) == ([], [])
     (other, *_) = planned_records(path, ALL.with_ids(12, None))
     assert (list(other.run(ReadLimits())), listed) == ([], [path / "0"]), "it is not opened for ids that it has not"
-    seg(path, 0, 0).unlink()
-    assert [one.missing for one in front.run(ReadLimits())] == [10]
+    for file in (seg(path, 0, 0), idx(path, 0, 0)):
+        file.unlink()
+    (again, *_) = planned_records(path)
+    for task in (front, again):
+        assert [one.missing for one in task.run(ReadLimits())] == [10]
 
 
 # ---- which storages are meant --------------------------------------------------------------------------------------------
