@@ -25,6 +25,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 from generated import make_storage, total_bytes, workplace
@@ -35,6 +36,9 @@ from waltzctl.engine.spark.spark_executor import SparkExecutor
 from waltzctl.engine.spark.spark_session import Session, SparkOptions
 from waltzctl.engine.spark.start import open_session
 from waltzctl.engine.task_executor import TaskExecutor
+
+if TYPE_CHECKING:
+    from waltzctl.engine.spark.batch_read import WaltzReader
 
 GIB = 1 << 30
 SECTIONS = ("engines", "sizes", "segments", "memory", "queries", "tables")
@@ -151,20 +155,22 @@ def sizes(figures: Figures, place: Path, scale: int, repeat: int) -> None:
     figures.add("straight line: R squared", fit, f"{fit:.4f}")
 
 
-def planned(path: Path) -> int:
-    """Plan a read as Spark has it planned; the number of splits."""
+def record_reader(path: Path) -> WaltzReader:
+    """What Spark asks for a plan, and its workers for rows."""
     from waltzctl.engine.spark.batch_read import reader
     from waltzctl.engine.spark.view_schemas import pick, spark_schema
 
-    return len(reader({"path": str(path)}, spark_schema(pick("records", None))).partitions())
+    return reader({"path": str(path)}, spark_schema(pick("records", None)))
+
+
+def planned(path: Path) -> int:
+    """Plan a read as Spark has it planned; the number of splits."""
+    return len(record_reader(path).partitions())
 
 
 def rows_read(path: Path) -> int:
     """Read as Spark's workers do, here and without Spark; the number of rows."""
-    from waltzctl.engine.spark.batch_read import reader
-    from waltzctl.engine.spark.view_schemas import pick, spark_schema
-
-    made = reader({"path": str(path)}, spark_schema(pick("records", None)))
+    made = record_reader(path)
     return sum(len(batch) for packet in made.partitions() for batch in made.read(packet))
 
 

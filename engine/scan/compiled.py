@@ -132,7 +132,6 @@ class CompiledKernel:
     def give_back(self, lane: Lane) -> None:
         """See `Kernel.give_back`."""
         assert isinstance(lane, CompiledLane)
-        lane.state[Slot.ROW] = 0
         self._idle.append(lane)
 
 

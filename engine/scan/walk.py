@@ -65,7 +65,6 @@ class RecordWalk:
         block: int = BLOCK,
     ) -> None:
         self.source = source
-        self.stop = stop
         self._block = min(block, (stop - start) // PAGE * PAGE + 2 * PAGE)
         self._carry = PAGE + min(CARRY, self._block)  # in front of every record a page that may be read
         self._kernel = kernel
@@ -73,11 +72,9 @@ class RecordWalk:
         self._state = self._lane.state
         self._memory = self._lane.memory
         self._keep_data = keep_data
-        self._first_offset = start
         self.max_record = max_record
         self._streamed: memoryview | None = None
-        self._place(start)  # whatever the lane's buffer holds is another walk's
-        self.seek(start, expected)
+        self.restart(start, expected, stop)  # whatever the lane holds is another walk's
 
     def close(self) -> None:
         """The walk is over, and nothing is held that `take_run` gave."""

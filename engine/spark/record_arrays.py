@@ -52,12 +52,15 @@ class Constants:
     segment: int | None
     _kept: dict[str, Any] = field(default_factory=dict)
 
+    def value(self, name: str) -> Any:
+        """What stands in the column `name` of each record."""
+        return getattr(self, name) if name in ("node", "partition", "segment") else None
+
     def array(self, name: str, rows: int) -> Any:
         """The column `name` (node, partition, segment; any other is null), `rows` long."""
         kept = self._kept.get(name)
         if kept is None or len(kept) < rows:
-            value = getattr(self, name) if name in ("node", "partition", "segment") else None
-            kept = self._kept[name] = _repeated(value, _type(name), rows)
+            kept = self._kept[name] = _repeated(self.value(name), _type(name), rows)
         return kept if len(kept) == rows else kept.slice(0, rows)
 
 
@@ -71,8 +74,7 @@ class ConstantRuns:
     def array(self, name: str, rows: int) -> Any:
         """As `Constants.array`; `rows` is the sum of the lengths."""
         first = self.constants[0]
-        value = getattr(first, name, None)
-        if all(getattr(one, name, None) == value for one in self.constants):
+        if all(one.value(name) == first.value(name) for one in self.constants):
             return first.array(name, rows)
         return pa.concat_arrays(
             [one.array(name, length) for one, length in zip(self.constants, self.lengths, strict=True)]

@@ -105,8 +105,8 @@ FINDINGS: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/scan/walk.py",
-        "        self._place(start)  # whatever the lane's buffer holds is another walk's\n",
-        "",
+        "        self.restart(start, expected, stop)  # whatever the lane holds is another walk's\n",
+        "        self.stop = stop\n        self.seek(start, expected)\n",
         ("tests/scan/test_lanes.py",),
         "bytes of the file that was read before are taken for those of this one",
     ),
