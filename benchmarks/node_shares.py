@@ -5,7 +5,8 @@
 The released client loads both nodes in turn (without TLS).  Each cell, as in ``node.py``, runs for so many seconds and then for
 three times as many: what client and node took of the processors in the second run beyond the first, divided by the requests in
 the second beyond the first.  So neither the start of a JVM nor the warm-up counts.  Printed are microseconds of a request: of the
-client, of the node, what no process used of all processors, and the time between two requests, in which these find room.
+client, of the node's program, of the system on the node's behalf (sockets, writes, flushes, threads that wait for each other),
+what no process used of all processors, and the time between two requests, in which these find room.
 
 ``at most`` is the rate at which the client's share alone would fill all processors, over the released node's rate: no node,
 however fast, has a better ratio with this client on this machine.
@@ -40,7 +41,8 @@ PROCESSORS = len(os.sched_getaffinity(0))
 HEADS = (
     ("node", 10),
     ("client", 9),
-    ("node", 8),
+    ("program", 9),
+    ("system", 8),
     ("unused", 8),
     ("between", 9),
     ("rate", 10),
@@ -52,25 +54,27 @@ HEADS = (
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Seconds of the processors of client and node, and the requests that came of it."""
+    """Seconds of the processors of the client, the node's program and the system for it, and the requests that came of it."""
 
     client: float
-    node: float
+    program: float
+    system: float
     requests: float
 
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Microseconds of a request: of client and node, and between two requests."""
+    """Microseconds of a request: of the client, of the node's program and the system for it, and between two requests."""
 
     client: float
-    node: float
+    program: float
+    system: float
     between: float
 
     @property
     def unused(self) -> float:
         """What no process used, of all processors."""
-        return max(0.0, PROCESSORS * self.between - self.client - self.node)
+        return max(0.0, PROCESSORS * self.between - self.client - self.program - self.system)
 
     @property
     def rate(self) -> float:
@@ -84,22 +88,28 @@ def _of_clients() -> float:
 
 
 def _spent(node: RunningNode, cell: Cell, seconds: float, place: Path) -> Spent:
-    client, of_node = _of_clients(), sum(node.threads().values())
+    client, (program, system) = _of_clients(), node.processor_seconds()
     figures = loads.released_client(node, [cell], seconds=seconds, seed=1, place=place)[cell]
     requests = figures.rate / cell.records * (seconds + WARM_SECONDS)
-    return Spent(_of_clients() - client, sum(node.threads().values()) - of_node, requests)
+    program_then, system_then = node.processor_seconds()
+    return Spent(_of_clients() - client, program_then - program, system_then - system, requests)
 
 
 def shares(node: RunningNode, cell: Cell, seconds: float, place: Path) -> Shares:
     """What a request takes."""
     short, long = (_spent(node, cell, each, place) for each in (seconds, 3 * seconds))
     each = 1e6 / (long.requests - short.requests)
-    return Shares(each * (long.client - short.client), each * (long.node - short.node), each * 2 * seconds)
+    return Shares(
+        each * (long.client - short.client),
+        each * (long.program - short.program),
+        each * (long.system - short.system),
+        each * 2 * seconds,
+    )
 
 
 def median(found: Sequence[Shares]) -> Shares:
     """Column by column."""
-    columns = zip(*((one.client, one.node, one.between) for one in found), strict=True)
+    columns = zip(*((one.client, one.program, one.system, one.between) for one in found), strict=True)
     return Shares(*map(statistics.median, columns))
 
 
@@ -117,7 +127,7 @@ def print_rows(cell: Cell, ours: Shares, released: Shares) -> None:
     most = 1e6 * PROCESSORS / min(ours.client, released.client) / released.rate
     ratios = f"{ours.rate / released.rate:>7.2f}{most:>9.2f}"
     for label, name, one, ends in ((str(cell), "ours", ours, ratios), ("", "released", released, "")):
-        times = f"{one.client:>9.1f}{one.node:>8.1f}{one.unused:>8.1f}{one.between:>9.1f}{one.rate:>10,.0f}"
+        times = f"{one.client:>9.1f}{one.program:>9.1f}{one.system:>8.1f}{one.unused:>8.1f}{one.between:>9.1f}{one.rate:>10,.0f}"
         print(f"{label:22}{name:>10}{times}{ends}", flush=True)
 
 

@@ -99,6 +99,12 @@ class RunningNode:
                 spent[name] = spent.get(name, 0.0) + (int(fields[11]) + int(fields[12])) / ticks
         return spent
 
+    def processor_seconds(self) -> tuple[float, float]:
+        """Seconds of the processors so far, of all its threads (Linux): in the program, and in the system on its behalf."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        ticks = os.sysconf("SC_CLK_TCK")
+        return int(fields[11]) / ticks, int(fields[12]) / ticks
+
     def memory_kib(self) -> int:
         """Peak resident memory so far (Linux), 0 where it cannot be told."""
         with contextlib.suppress(OSError):
