@@ -1,15 +1,17 @@
-"""The README's recipe for a node does what it says, as it stands."""
+"""The README's recipes for a node and for backups do what they say, as they stand."""
 
 from __future__ import annotations
 
 import re
+import shutil
+import ssl
 import subprocess
 import sys
 from pathlib import Path
 
 from tests.builders import build_directory, make_records
-from tests.cli.nodes import serving
-from tests.cli.running import ROOT, environment, run
+from tests.cli.nodes import serving, write_config
+from tests.cli.running import ROOT, Answer, environment, run
 from tests.reserved_ports import reserved_ports
 from waltzctl.engine.storage.directory import StorageDirectory
 
@@ -18,11 +20,22 @@ RECORDS, MARK = 40, 29
 """Of partition 3 of the source: how many there are, and up to which one they are acknowledged."""
 
 
-def blocks(section: str) -> dict[str, str]:
-    """The fenced blocks of a section, by their language."""
+def section(heading: str) -> str:
+    """What stands under a heading."""
     text = (ROOT / "README.md").read_text()
-    ((_, body),) = re.findall(rf"^(## {section})\n(.*?)(?=^## )", text, re.M | re.S)
-    return dict(re.findall(r"^```(\w+)\n(.*?)^```$", body, re.M | re.S))
+    ((_, body),) = re.findall(rf"^(## {heading})\n(.*?)(?=^## )", text, re.M | re.S)
+    assert isinstance(body, str)
+    return body
+
+
+def blocks(heading: str) -> dict[str, str]:
+    """The fenced blocks of a section, by their language."""
+    return dict(re.findall(r"^```(\w+)\n(.*?)^```$", section(heading), re.M | re.S))
+
+
+def commands(text: str) -> list[str]:
+    """What is typed in a console, line by line."""
+    return re.findall(r"^\$ (.*)$", text, re.M)
 
 
 def test_the_recipe_for_a_node(tmp_path: Path) -> None:
@@ -34,12 +47,10 @@ def test_the_recipe_for_a_node(tmp_path: Path) -> None:
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m waltzctl "$@"\n')
     program.chmod(0o755)
-    commands = re.findall(r"^\$ (.*)$", found["console"], re.M)
-    assert len(commands) == 9
+    typed = commands(found["console"])
+    assert len(typed) == 9
     script = (
-        "\n".join(["set -e", *commands])
-        .replace("/data/", f"{tmp_path}/data/")
-        .replace("python3 ", f'"{sys.executable}" ')
+        "\n".join(["set -e", *typed]).replace("/data/", f"{tmp_path}/data/").replace("python3 ", f'"{sys.executable}" ')
     )
     script = script.replace("55280", str(ports[0])).replace("55281", str(ports[1]))
     assert script.count("--duration 2s") == 1
@@ -71,3 +82,38 @@ def test_the_examples_of_what_is_done_to_a_running_node(tmp_path: Path) -> None:
             assert answer.status == 0, answer.err
         answer = run("dump", f"waltz://{address}", "--partition", 3, "--format", "ndjson")
         assert len(answer.objects) == MARK + 1
+
+
+def test_the_recipes_for_backups(tmp_path: Path) -> None:
+    waltz, vault, store = tmp_path / "waltz", tmp_path / "vault", tmp_path / "ca.pem"
+    build_directory(waltz, {0: RECORDS, 2: RECORDS}, num_partitions=3, local_low_water_mark=MARK)
+    places = {"/backup/waltz": vault, "/var/lib/waltz": waltz, "ca.jks": store, "41000": 30}
+
+    def words(line: str, **others: object) -> list[str]:
+        for written, here in (places | others).items():
+            line = line.replace(written, str(here))
+        return line.split()[1:]
+
+    def done(line: str, **others: object) -> Answer:
+        answer = run(*words(line, **others))
+        assert answer.status == 0, line + answer.err
+        return answer
+
+    free = ("--port", 0, "--admin-port", 0, "--http-port", "off")
+    init, create, forget, far, restore, serve, listed, dump, compare = commands(section("Backups"))
+    done(init)
+    done(create)
+    first = run("backup", "list", vault, "--format", "ndjson").objects[0]["id"]
+    done(forget)
+    with serving(waltz, *free) as node:
+        store.write_text(ssl.DER_cert_to_PEM_cert(node.certificate("admin_port")))
+        done(far + " --trust-store-type PEM", **{"storage-1:55281": f"127.0.0.1:{node.ready['admin_port']}"})
+        assert node.stop() == 0
+    shutil.move(waltz, tmp_path / "gone")
+    done(restore)
+    config = write_config(tmp_path / "waltz.yaml", waltz, [*reserved_ports(3)])
+    with serving(*words(serve, **{"/etc/waltz/waltz-storage.yaml": config})[1:]) as node:
+        assert node.stop() == 0
+    assert first in done(listed).out
+    assert len(done(dump + " --format ndjson", **{"3f20": first[:8]}).objects) == 5
+    assert "EQUAL" in done(compare, **{"3f20": first[:8]}).out
