@@ -26,9 +26,10 @@ from waltzctl.engine.progress import SILENT, Progress
 from waltzctl.engine.scan.byte_source import BytesSource, FileSource
 from waltzctl.engine.scan.columns import Damage
 from waltzctl.engine.scan.scanner import summarise_records
+from waltzctl.engine.vault.backed_control import left_out, with_infos
 from waltzctl.engine.vault.backup_files import BackedSource, BackupFiles, derived_entries
 from waltzctl.engine.vault.vault_reader import VaultReader
-from waltzctl.formats.control import CONTROL_FILE_NAME, ControlFile, PartitionInfo, PartitionStruct, decode_control
+from waltzctl.formats.control import CONTROL_FILE_NAME, ControlFile, decode_control
 from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, INDEX_SUFFIX, SEGMENT_SUFFIX, parse_name
 from waltzctl.formats.vault import BackedFile, BackedPartition, BackupHead, DerivedIndex, Literal
 
@@ -259,24 +260,10 @@ class _Restoring:
                         local_low_water_mark=min(current.local_low_water_mark, end),
                     )
             elif self._options.partitions is not None:
-                infos[number] = _left_out(info, current)
+                infos[number] = left_out(info)
         if infos == list(control.partitions):
             return None
-        content = bytearray(self._content(CONTROL_FILE_NAME))
-        for info in infos:
-            if info != control.partitions[info.partition]:
-                offset, data = control.layout.info_offset(info.partition), info.encode()
-                content[offset : offset + len(data)] = data
-        return bytes(content)
-
-
-def _left_out(info: PartitionInfo, current: PartitionStruct) -> PartitionInfo:
-    """The info of a partition that is not restored: not assigned, which marks tell where there are no flags."""
-    if current.flags is not None:
-        return info.rewritten(flags=0) if current.assigned else info
-    if max(current.marks) < 0:
-        return info
-    return info.rewritten(session_id=-1, low_water_mark=-1, local_low_water_mark=-1)
+        return with_infos(self._content(CONTROL_FILE_NAME), control, infos)
 
 
 def _first_id(name: str) -> int | None:

@@ -17,7 +17,9 @@ from waltzctl.engine.errors import DamageError
 from waltzctl.engine.scan.byte_source import ByteSource
 from waltzctl.engine.scan.columns import Damage, Int64Column
 from waltzctl.engine.scan.scanner import summarise_records
+from waltzctl.engine.vault.backed_control import with_only
 from waltzctl.engine.vault.vault_reader import VaultReader
+from waltzctl.formats.control import CONTROL_FILE_NAME
 from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, encode_offsets, parse_name
 from waltzctl.formats.vault import (
     BackedFile,
@@ -63,9 +65,12 @@ class BackedSource:
 class BackupFiles:
     """The files of one backup."""
 
-    def __init__(self, reader: VaultReader, head: BackupHead) -> None:
+    def __init__(self, reader: VaultReader, head: BackupHead, *, as_restored: bool = False) -> None:
+        """`as_restored`: in the control file of a backup of some partitions the others are not assigned, as in a restored one."""
         self.reader = reader
         self.head = head
+        self._control: bytes | None = None
+        self._changes_control = as_restored and head.partial
         self._partitions = {str(one.partition): one for one in head.partitions}
         self._starts: dict[int, Int64Column] = {}
         self._indexes: OrderedDict[str, bytes] = OrderedDict()
@@ -131,6 +136,21 @@ class BackupFiles:
 
     def read_into(self, partition: BackedPartition, file: BackedFile, offset: int, buffer: memoryview) -> int:
         """Fill `buffer` from `offset`; fewer bytes only at the end.  Raises DamageError, DiskReadError."""
+        if self._changes_control and file.name == CONTROL_FILE_NAME:
+            part = self._changed_control(partition, file)[offset : offset + len(buffer)]
+            buffer[: len(part)] = part
+            return len(part)
+        return self._read_extents(partition, file, offset, buffer)
+
+    def _changed_control(self, partition: BackedPartition, file: BackedFile) -> bytes:
+        with self._lock:
+            if self._control is None:
+                content = bytearray(file.size)
+                self._read_extents(partition, file, 0, memoryview(content))
+                self._control = with_only(bytes(content), {one.partition for one in self.head.partitions})
+            return self._control
+
+    def _read_extents(self, partition: BackedPartition, file: BackedFile, offset: int, buffer: memoryview) -> int:
         wanted = max(0, min(len(buffer), file.size - offset))
         done = begins = 0
         for extent in file.extents:

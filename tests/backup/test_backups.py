@@ -24,11 +24,12 @@ from waltzctl.engine.errors import (
     RefusedError,
     StalePlanError,
 )
-from waltzctl.engine.findings import Finding
+from waltzctl.engine.findings import Code, Finding
 from waltzctl.engine.inspect.status import storage_status
 from waltzctl.engine.inspect.verify import verify
 from waltzctl.engine.pages.inspection import view_store
 from waltzctl.engine.pages.page_storage import PageStorage
+from waltzctl.engine.vault.vault_path import VaultPath
 from waltzctl.engine.vault.vault_reader import VaultReader
 from waltzctl.formats.control import Layout, decode_control
 from waltzctl.formats.vault import BackupHead, Namespace
@@ -242,15 +243,20 @@ def test_partitions_that_are_left_out_are_not_assigned(tmp_path: Path, layout: L
     assert kept.partitions[1:] == there.partitions[1:]
 
 
-def test_a_backup_of_some_partitions_is_restored_as_such(tmp_path: Path) -> None:
+@pytest.mark.parametrize("layout", list(Layout))
+def test_a_backup_of_some_partitions_is_read_and_restored_as_such(tmp_path: Path, layout: Layout) -> None:
     """The others are left out and not taken for lost; of a directory that lost one they are."""
-    source = build_directory(tmp_path / "source", {0: 60, 1: 40}, num_partitions=3)
+    source = build_directory(tmp_path / "source", {0: 60, 1: 40}, num_partitions=3, layout=layout)
     place = vault(tmp_path)
     head = create_backup(place, source, partitions=frozenset({1}))
     restored(place, "latest", tmp_path / "one")
-    assert (head.partial, [one for one in verify([tmp_path / "one"]) if isinstance(one, Finding)]) == (True, [])
+    for path in (tmp_path / "one", VaultPath.of(place, head.name)):
+        assert (head.partial, [one for one in verify([path]) if isinstance(one, Finding)]) == (True, []), path
+        assert [one.records or 0 for one in storage_status(path).partitions] == [0, 40, 0]
     shutil.rmtree(source / "0")
     head = create_backup(place, source)
+    for path in (source, VaultPath.of(place, head.name)):
+        assert [one.code for one in verify([path]) if isinstance(one, Finding)] == [Code.PARTITION_DIRECTORY_MISSING]
     assert (head.partial, restored(place, "latest", tmp_path / "whole")) == (False, digest(source))
     older = head.encode().replace(b'"partial":false,', b"")
     assert b"partial" not in older

@@ -16,6 +16,13 @@ _JOURNALED = ("tests/backup/test_journaled.py",)
 
 BACKUPS: tuple[Slip, ...] = (
     Slip(
+        "engine/vault/vault_access.py",
+        "as_restored=True",
+        "as_restored=False",
+        _BACKUPS,
+        "partitions that a backup was not asked for are told to be lost",
+    ),
+    Slip(
         "engine/backup/source_files.py",
         "unmarked(_settled(view.control_path))",
         "_settled(view.control_path)",
