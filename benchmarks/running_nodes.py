@@ -90,20 +90,16 @@ class RunningNode:
 
     def threads(self) -> dict[str, float]:
         """Processor seconds of each of its threads so far, by name (Linux); threads of one name are added up."""
-        ticks = os.sysconf("SC_CLK_TCK")
         spent: dict[str, float] = {}
         for status in Path(f"/proc/{self.process.pid}/task").glob("*/stat"):
             with contextlib.suppress(OSError):
                 name, _, rest = status.read_text().partition("(")[2].rpartition(")")
-                fields = rest.split()
-                spent[name] = spent.get(name, 0.0) + (int(fields[11]) + int(fields[12])) / ticks
+                spent[name] = spent.get(name, 0.0) + sum(_processor_seconds(rest))
         return spent
 
     def processor_seconds(self) -> tuple[float, float]:
         """Seconds of the processors so far, of all its threads (Linux): in the program, and in the system on its behalf."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        ticks = os.sysconf("SC_CLK_TCK")
-        return int(fields[11]) / ticks, int(fields[12]) / ticks
+        return _processor_seconds(Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2])
 
     def memory_kib(self) -> int:
         """Peak resident memory so far (Linux), 0 where it cannot be told."""
@@ -112,6 +108,12 @@ class RunningNode:
                 if line.startswith("VmHWM:"):
                     return int(line.split()[1])
         return 0
+
+
+def _processor_seconds(status: str) -> tuple[float, float]:
+    """In the program and in the system, from what the kernel's line about a process or thread says behind its name."""
+    fields, ticks = status.split(), os.sysconf("SC_CLK_TCK")
+    return int(fields[11]) / ticks, int(fields[12]) / ticks
 
 
 def slower_flushes(place: Path, milliseconds: float) -> dict[str, str]:

@@ -15,7 +15,7 @@ import shutil
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from waltzctl.engine.backup.backup_creation import WORKERS
@@ -95,8 +95,6 @@ def restore_backup(
         raise InvalidRequestError(f"{target}: lies in the vault", advice="name another directory")
     reader = VaultReader.open(vault, password)
     files = BackupFiles(reader, reader.find(backup))
-    if options.partitions is None and files.head.partial:
-        options = replace(options, partitions=frozenset(one.partition for one in files.head.partitions))
     restoring = _Restoring(files, options)
     work = restoring.work()
     total = sum(one.size for one in work)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
+from functools import cached_property
 
 import numpy as np
 
@@ -65,12 +66,9 @@ class BackedSource:
 class BackupFiles:
     """The files of one backup."""
 
-    def __init__(self, reader: VaultReader, head: BackupHead, *, as_restored: bool = False) -> None:
-        """`as_restored`: in the control file of a backup of some partitions the others are not assigned, as in a restored one."""
+    def __init__(self, reader: VaultReader, head: BackupHead) -> None:
         self.reader = reader
         self.head = head
-        self._control: bytes | None = None
-        self._changes_control = as_restored and head.partial
         self._partitions = {str(one.partition): one for one in head.partitions}
         self._starts: dict[int, Int64Column] = {}
         self._indexes: OrderedDict[str, bytes] = OrderedDict()
@@ -136,19 +134,19 @@ class BackupFiles:
 
     def read_into(self, partition: BackedPartition, file: BackedFile, offset: int, buffer: memoryview) -> int:
         """Fill `buffer` from `offset`; fewer bytes only at the end.  Raises DamageError, DiskReadError."""
-        if self._changes_control and file.name == CONTROL_FILE_NAME:
-            part = self._changed_control(partition, file)[offset : offset + len(buffer)]
+        if self.head.partial and file.name == CONTROL_FILE_NAME:
+            part = self._control[offset : offset + len(buffer)]
             buffer[: len(part)] = part
             return len(part)
         return self._read_extents(partition, file, offset, buffer)
 
-    def _changed_control(self, partition: BackedPartition, file: BackedFile) -> bytes:
-        with self._lock:
-            if self._control is None:
-                content = bytearray(file.size)
-                self._read_extents(partition, file, 0, memoryview(content))
-                self._control = with_only(bytes(content), {one.partition for one in self.head.partitions})
-            return self._control
+    @cached_property
+    def _control(self) -> bytes:
+        """The control file of a backup of some partitions.  Raises FileNotFoundError, DamageError, DiskReadError."""
+        partition, file = self.find(CONTROL_FILE_NAME)
+        content = bytearray(file.size)
+        self._read_extents(partition, file, 0, memoryview(content))
+        return with_only(bytes(content), {one.partition for one in self.head.partitions})
 
     def _read_extents(self, partition: BackedPartition, file: BackedFile, offset: int, buffer: memoryview) -> int:
         wanted = max(0, min(len(buffer), file.size - offset))

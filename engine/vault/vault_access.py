@@ -56,7 +56,7 @@ class VaultAccess(ObjectAccess):
             if found is None:
                 password = self._passwords.get(vault)
                 reader = VaultReader.open(at.vault, password_from_environment() if password is None else password)
-                found = self._opened[key] = BackupFiles(reader, reader.find(at.backup), as_restored=True)
+                found = self._opened[key] = BackupFiles(reader, reader.find(at.backup))
             return found
 
     def kind(self, path: PurePath) -> PlaceKind | None:

@@ -16,9 +16,9 @@ _JOURNALED = ("tests/backup/test_journaled.py",)
 
 BACKUPS: tuple[Slip, ...] = (
     Slip(
-        "engine/vault/vault_access.py",
-        "as_restored=True",
-        "as_restored=False",
+        "engine/vault/backup_files.py",
+        "if self.head.partial and file.name == CONTROL_FILE_NAME:",
+        "if False:",
         _BACKUPS,
         "partitions that a backup was not asked for are told to be lost",
     ),
