@@ -24,7 +24,7 @@ from waltzctl.engine.spark.worker_python import write_launcher
 
 pytestmark = pytest.mark.xdist_group("spark-cluster")  # it has processes of its own
 
-PROGRAM_TURN = pytest.mark.turns(3, place=1)  # all that need the program
+PROGRAM_TURN = pytest.mark.turns(4, place=1)  # all that need the program
 
 ROOT = Path(__file__).resolve().parents[2]
 CORPUS = [str(one) for one in sorted(ROOT.glob("fixtures/*/storage"))]

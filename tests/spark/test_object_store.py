@@ -28,7 +28,7 @@ pytest.importorskip("moto.server", reason="no S3-compatible server is installed"
 pytest.importorskip("s3fs", reason="s3fs is not installed")
 
 pytestmark = [
-    pytest.mark.turns(3, place=2),
+    pytest.mark.turns(4, place=2),
     pytest.mark.xdist_group("spark"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
