@@ -87,6 +87,10 @@ class Ring:
             if result < 0:
                 raise OSError(-result, os.strerror(-result))
 
+    def close(self) -> None:
+        """Give the ring back."""
+        self._library.io_uring_queue_exit(self._ring)
+
 
 def measured(files: Files, flush: Callable[[], object]) -> tuple[float, float, float]:
     """Mean, 99th percentile and processor time of a flush, in milliseconds."""
@@ -134,6 +138,8 @@ def main() -> None:
             for way, (mean, late, spent) in rows.items():
                 times = f"{rows['each'][0] / mean:6.2f}" if way != "each" else ""
                 print(f"{count:5}  {way:8} {mean:8.3f} {late:8.3f} {spent:13.3f} {times}", flush=True)
+        if ring is not None:
+            ring.close()
         flusher.close()
         whole.close()
 
