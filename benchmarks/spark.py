@@ -252,12 +252,13 @@ def log_to_tables(
     cases = itertools.product(records, copies, ("local[1]", "local[2]"))
     for number, (record_size, replicas, master) in enumerate(cases):
         log = fresh = make_log(place / f"log-{number}", size, record_size, replicas)
+        warm = make_log(place / f"warm-{number}", size // 8, record_size, replicas)
         ours: dict[str, float] = {}
         case = f"{record_size} B, {replicas} replica{'s' * (replicas > 1)}, {master}"
         with session(master, figures, kafka.settings if kafka else ()) as opened:
             register(opened.spark)
             for what in ("records", "transactions"):
-                found = measure(opened.spark, log, what, place, repeat, largest_worker)
+                found = measure(opened.spark, log, warm, what, place, repeat, largest_worker)
                 log = found.log
                 name = f"{what}, {case}"
                 rate = found.rows / found.first
@@ -272,6 +273,7 @@ def log_to_tables(
                 for what, other in ours.items():
                     ratio(figures, f"{what}, {case}: over {way}", other / rate, None)
         shutil.rmtree(place / f"log-{number}")
+        shutil.rmtree(place / f"warm-{number}")
 
 
 def largest_worker() -> int:

@@ -8,23 +8,25 @@ read.  Starts of sessions, and what Spark Declarative Pipelines takes to begin, 
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 from generated import add_segments, make_storage, total_bytes
 from pyspark import cloudpickle
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from waltzctl.formats.control import CONTROL_FILE_NAME, decode_control
-from waltzctl.formats.segment import RECORD_OVERHEAD
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -92,7 +94,7 @@ class Measured:
 
 
 class ReadyMade(DataSource):
-    """Rows that are there already: `rows` of them, in batches of `batch`, each the same; `tasks` tasks."""
+    """The rows of a file that `make_ready` wrote, again and again up to `rows` of them, as `tasks` tasks."""
 
     @classmethod
     def name(cls) -> str:
@@ -104,49 +106,55 @@ class ReadyMade(DataSource):
         return StructType.fromJson(json.loads(self.options["schema"]))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return _ReadyMadeReader(dict(self.options), schema)
+        return _ReadyMadeReader(dict(self.options))
 
 
 class _ReadyMadeReader(DataSourceReader):
-    def __init__(self, options: dict[str, str], schema: StructType) -> None:
-        self._rows, self._tasks = int(options["rows"]), int(options["tasks"])
-        self._batch, self._data = int(options["batch"]), int(options["data"])
-        self._schema = schema
+    def __init__(self, options: dict[str, str]) -> None:
+        self._rows, self._tasks, self._path = int(options["rows"]), int(options["tasks"]), options["path"]
 
     def partitions(self) -> list[InputPartition]:
         return [InputPartition(number) for number in range(self._tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        count = self._rows * (partition.value + 1) // self._tasks - self._rows * partition.value // self._tasks
-        batch = ready_batch(self._schema, min(self._batch, max(1, count)), self._data)
-        while count > 0:
-            yield batch if count >= batch.num_rows else batch.slice(0, count)
-            count -= batch.num_rows
+        first, stop = (self._rows * number // self._tasks for number in (partition.value, partition.value + 1))
+        with pa.memory_map(self._path) as mapped, pa.ipc.open_file(mapped) as file:
+            batches = [file.get_batch(number) for number in range(file.num_record_batches)]
+            for batch in itertools.cycle(batches):
+                if first == stop:
+                    return
+                rows = min(batch.num_rows, stop - first)
+                yield numbered(batch.slice(0, rows), first)
+                first += rows
 
 
-def ready_batch(schema: StructType, rows: int, data: int) -> pa.RecordBatch:
-    """Rows with values of the usual lengths: ids that rise, paths, checksums, data of `data` bytes."""
-    from waltzctl.engine.spark.wanted_types import arrow_schema_of
+def numbered(batch: pa.RecordBatch, first: int) -> pa.RecordBatch:
+    """The batch with ids from `first` on, in the request ids too: Parquet takes less for values that come again."""
+    ids = np.arange(first, first + batch.num_rows)
+    columns = []
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        if field.name == "transaction_id":
+            column = pa.array(ids)
+        elif field.name == "request_id":
+            parts = [column.field(one.name) for one in field.type]
+            parts[-1] = pa.array((ids & 0x7FFFFFFF).astype(np.int32))
+            column = pa.StructArray.from_arrays(parts, fields=list(field.type))
+        columns.append(column)
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
-    wanted = arrow_schema_of(schema)
-    return pa.RecordBatch.from_arrays([_values(field.name, field.type, rows, data) for field in wanted], schema=wanted)
 
+def make_ready(path: Path, log: Log, what: str) -> None:
+    """Write what a task gets of one replica of `log` to a file of Arrow batches, as large as they may become."""
+    from waltzctl.engine.pipeline.pipeline_data_source import PipelineDataSource
 
-def _values(name: str, kind: pa.DataType, rows: int, data: int) -> Any:
-    if name == "finding" or name == "missing":
-        return pa.nulls(rows, kind)
-    if pa.types.is_struct(kind):
-        parts = [_values(field.name, field.type, rows, data) for field in kind]
-        return pa.StructArray.from_arrays(parts, fields=list(kind))
-    if pa.types.is_binary(kind):
-        pool = bytes(range(256)) * (data // 256 + 2)
-        return pa.array([pool[number % 256 : number % 256 + data] for number in range(rows)], kind)
-    if pa.types.is_string(kind):
-        checksum = name.endswith("checksum")
-        return pa.array(
-            [f"{number * 2654435761 % 2**32:08x}" if checksum else "/data/replica-1" for number in range(rows)]
-        )
-    return pa.array(range(rows), pa.int64()).cast(kind)
+    source = PipelineDataSource({"what": what, "paths": json.dumps([str(log.replicas[0])])})
+    reader = source.streamReader(source.schema())
+    start = reader.initialOffset()
+    task = reader.partitions(start, reader.latestOffset(start, reader.getDefaultReadLimit()))[0]
+    rows = pa.Table.from_batches(list(reader.read(task))).combine_chunks()
+    most = min(BATCH_ROWS, max(1, BATCH_BYTES // log.record_size))
+    with pa.ipc.new_file(path, rows.schema) as out:
+        out.write_table(rows, most)
 
 
 def written(frame: DataFrame, place: Path) -> None:
@@ -164,39 +172,51 @@ def stream(spark: SparkSession, log: Log, what: str) -> DataFrame:
     return spark.readStream.format("waltz_pipeline").option("what", what).option("paths", paths).load()
 
 
-def measure(spark: SparkSession, log: Log, what: str, place: Path, repeat: int, memory: Callable[[], int]) -> Measured:
-    """Seconds of the first run, of one with one percent more, and of the ready-made source; medians.  `memory`: of a worker."""
+def measure(
+    spark: SparkSession, log: Log, warm: Log, what: str, place: Path, repeat: int, memory: Callable[[], int]
+) -> Measured:
+    """Seconds of the first run, of one with one percent more, and of the ready-made source; medians.
+
+    `warm`: a log that is read in front of all, so that Java has compiled what it runs; `memory`: of a worker.
+    """
     from statistics import median
 
-    first, second, held = [], [], 0
+    made = place / "ready.arrow"
+    make_ready(made, log, what)
+    schema = stream(spark, log, what).schema.json()
+
+    def ready(some: Log) -> float:
+        rows = some.records * (len(some.replicas) if what == "records" else 1)
+        given = {"schema": schema, "rows": rows, "tasks": tasks_for(rows, some.record_size), "path": made}
+        source = spark.read.format("ready_made").options(**{name: str(value) for name, value in given.items()}).load()
+        target = place / "ready"
+        seconds = timed(lambda: source.write.parquet(str(target)))
+        shutil.rmtree(target)
+        return seconds
+
+    target = place / what
+    written(stream(spark, warm, what), target)
+    shutil.rmtree(target)
+    ready(warm)
+    first, second, other, held = [], [], [], 0
     whole = log
-    for number in range(repeat):
-        target = place / f"{what}-{number}"
-        begun = time.perf_counter()
-        written(stream(spark, whole, what), target)
-        first.append(time.perf_counter() - begun)
+    for _ in range(repeat):
+        first.append(timed(partial(written, stream(spark, whole, what), target)))
         held = max(held, memory())
         whole = grow(whole)
-        begun = time.perf_counter()
-        written(stream(spark, whole, what), target)
-        second.append(time.perf_counter() - begun)
+        second.append(timed(partial(written, stream(spark, whole, what), target)))
         shutil.rmtree(target)
+        other.append(ready(log))
     rows = log.records * (len(log.replicas) if what == "records" else 1)
-    options = {
-        "schema": stream(spark, log, what).schema.json(),
-        "rows": str(rows),
-        "tasks": str(tasks_for(rows, log.record_size)),
-        "batch": str(min(BATCH_ROWS, max(1, BATCH_BYTES // log.record_size))),
-        "data": str(log.record_size - RECORD_OVERHEAD),
-    }
-    ready = []
-    for number in range(repeat):
-        target = place / f"ready-{number}"
-        begun = time.perf_counter()
-        spark.read.format("ready_made").options(**options).load().write.parquet(str(target))
-        ready.append(time.perf_counter() - begun)
-        shutil.rmtree(target)
-    return Measured(rows, whole, median(first), median(second), median(ready), held)
+    return Measured(rows, whole, median(first), median(second), median(other), held)
+
+
+def timed(work: Callable[[], object]) -> float:
+    """Seconds that something takes; what was written earlier is on the disk before it begins."""
+    os.sync()
+    begun = time.perf_counter()
+    work()
+    return time.perf_counter() - begun
 
 
 def tasks_for(rows: int, record_size: int) -> int:

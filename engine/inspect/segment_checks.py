@@ -28,6 +28,7 @@ from waltzctl.engine.log.places import open_source
 from waltzctl.engine.log.view import FileState, SegmentView, read_header_of, read_segment_header
 from waltzctl.engine.scan.byte_source import ByteSource
 from waltzctl.engine.scan.columns import Damage, RecordBatch
+from waltzctl.engine.scan.known_records import KnownRecords
 from waltzctl.engine.scan.scanner import scan_records
 from waltzctl.engine.storage.belonging import stranger
 from waltzctl.formats.segment import HEADER_SIZE, MAX_DATA_LENGTH
@@ -212,7 +213,14 @@ class SegmentCheck:
         return RangeScan(self.data, self.begins, start, first, self.limits, self.reader, ceiling=self.job.following)
 
     def scan(
-        self, first: int, start: int, *, stop: int | None = None, data: bool = False
+        self,
+        first: int,
+        start: int,
+        *,
+        stop: int | None = None,
+        data: bool = False,
+        known: KnownRecords | None = None,
+        borrowed: bool = False,
     ) -> Iterator[RecordBatch | Damage]:
         """Records from the id `first` at the offset `start` on, and damage in its place; see `scan_records`."""
         return scan_records(
@@ -224,6 +232,8 @@ class SegmentCheck:
             data=data,
             max_record=MAX_DATA_LENGTH,
             ceiling=self.job.following,
+            known=known,
+            borrowed=borrowed,
         )
 
     def parts(self, part: int) -> list[Part]:

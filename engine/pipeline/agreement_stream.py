@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from waltzctl.engine.errors import StalePlanError
@@ -34,6 +35,7 @@ from waltzctl.engine.pipeline.agreement import (
     outcomes,
     versions_of,
 )
+from waltzctl.engine.pipeline.equal_replicas import Reading, equal_rows
 from waltzctl.engine.pipeline.quarantine_rows import differing_row, nowhere_row
 from waltzctl.engine.pipeline.replica_copies import ReplicaCopies
 from waltzctl.engine.pipeline.replica_stream import (
@@ -44,11 +46,13 @@ from waltzctl.engine.pipeline.replica_stream import (
 )
 from waltzctl.engine.pipeline.schemas import AGREED, DIFFERENCES
 from waltzctl.engine.scan import kernels
+from waltzctl.engine.scan.known_records import KnownRecords
 from waltzctl.engine.spark.data_loss import Losses
 from waltzctl.engine.spark.offsets import BEGINNING, Anchor, StreamOffset, history_changed, share
 from waltzctl.engine.spark.plain_errors import plain_errors
 from waltzctl.engine.spark.reading_ahead import made_ahead
 from waltzctl.engine.spark.splits import pack
+from waltzctl.engine.spark.stream_directory import DirectoryHistory
 from waltzctl.engine.spark.stream_reader import (
     ADMISSION,
     INTACT,
@@ -69,7 +73,7 @@ if TYPE_CHECKING:
 
 CHUNK = 1 << 16
 """Transactions that are compared at a time, at most."""
-CHUNK_BYTES = 16 << 20
+CHUNK_BYTES = 8 << 20
 """Bytes of a replica's log that are compared at a time, about, where they are more than one record."""
 
 
@@ -120,11 +124,12 @@ def from_json(offset: Mapping[str, Any] | None) -> tuple[_Offset, dict[str, str]
 
 @dataclass(frozen=True, slots=True)
 class ChunkOfReplica:
-    """What a task reads of one replica: `parts`, and how far its copies were `seen` before and are now."""
+    """What a task reads of one replica: `parts` up to the record `end`, and how far its copies were `seen` before and are now."""
 
     place: str
     parts: tuple[StreamPart, ...]
     seen: Seen
+    end: Anchor
 
     @property
     def bytes(self) -> int:
@@ -276,15 +281,20 @@ class AgreementReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> Iterator[ChunkOfIds]:
         """Ids from `first` to what is decided, as many at a time as have about `CHUNK_BYTES`."""
         count = CHUNK
+        ends: dict[str, Anchor] = {}  # where the chunk before ends is not looked for once more
         while first <= after.decided:
             last = min(first + count - 1, after.decided)
-            copies = tuple(self._chunk(place, number, first, last, before, after) for place in places)
+            copies = tuple(
+                self._chunk(place, number, first, last, ends.get(place, before.of(place)), before, after)
+                for place in places
+            )
             chunk = ChunkOfIds(first, last + 1, copies)
             wanted = max(1, (last + 1 - first) * CHUNK_BYTES // max(1, chunk.bytes))
             if chunk.bytes > 2 * CHUNK_BYTES and wanted < last + 1 - first:  # cut it by what its records take
                 count = wanted
                 continue
             yield chunk
+            ends = {one.place: one.end for one in copies}
             first, count = last + 1, min(CHUNK, wanted)
 
     def _confirm(self, place: str, number: int, anchor: Anchor) -> None:
@@ -294,15 +304,18 @@ class AgreementReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if found is None or not found.is_record(anchor):
             raise history_changed(place, number, anchor, found, None)
 
-    def _chunk(self, place: str, number: int, first: int, last: int, before: Reached, after: Reached) -> ChunkOfReplica:
-        known, goal = before.of(place), after.of(place)
-        seen = Seen(known.transaction_id, goal.transaction_id)
+    def _chunk(
+        self, place: str, number: int, first: int, last: int, known: Anchor, before: Reached, after: Reached
+    ) -> ChunkOfReplica:
+        """What is read of a replica for ids `first` to `last`; `known`: a record that may be the one in front of them."""
+        goal = after.of(place)
+        seen = Seen(before.of(place).transaction_id, goal.transaction_id)
         stop = min(last, goal.transaction_id)
         if stop < first:
-            return ChunkOfReplica(place, (), seen)
+            return ChunkOfReplica(place, (), seen, goal)
         start = known if known.transaction_id == first - 1 else self._at(place, number, first - 1, BEGINNING)
         end = goal if goal.transaction_id == stop else self._at(place, number, stop, start)
-        return ChunkOfReplica(place, tuple(self._histories[place].parts(number, start, end)), seen)
+        return ChunkOfReplica(place, tuple(self._histories[place].parts(number, start, end)), seen, end)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The rows of one task."""
@@ -315,7 +328,14 @@ class AgreementReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """What comes of one chunk."""
         import pyarrow as pa
 
-        tables = [self._copies(one) for one in chunk.copies]
+        whole = _agreed_if_equal(chunk, task.decided)
+        if whole is not None and (equal := self._equal(chunk)) is not None:
+            yield from (_agreed_rows(rows, whole) for rows in equal)
+            return
+        tables: list[ReplicaCopies] = []
+        for copies_of in chunk.copies:
+            most = max(tables, key=lambda copies: len(copies.ids), default=None)
+            tables.append(self._copies(copies_of, None if most is None else most.known()))
         found = _compared(chunk, tables, task.decided)
         if not self._differences:
             for one in found:
@@ -329,9 +349,19 @@ class AgreementReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if rows:
             yield from pa.Table.from_pylist(rows, schema=DIFFERENCES).to_batches()
 
-    def _copies(self, chunk: ChunkOfReplica) -> ReplicaCopies:
+    def _equal(self, chunk: ChunkOfIds) -> list[pa.RecordBatch] | None:
+        """Columns of the chunk's records where all replicas hold the same; None where they do not, or are no files."""
+        readings: list[Reading] = []
+        for one in chunk.copies:
+            history = self._histories[one.place]
+            if not isinstance(history, DirectoryHistory):
+                return None
+            readings.append((history, one.parts))
+        return equal_rows(readings, chunk.first, chunk.stop, () if self._differences else AGREED.names[:-1])
+
+    def _copies(self, chunk: ChunkOfReplica, known: KnownRecords | None) -> ReplicaCopies:
         history = self._histories[chunk.place]
-        return ReplicaCopies([piece for part in chunk.parts for piece in history.scan(part, Losses())])
+        return ReplicaCopies([piece for part in chunk.parts for piece in history.scan(part, Losses(), known)])
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing is kept, and so nothing is let go of."""
@@ -353,13 +383,27 @@ def _compared(chunk: ChunkOfIds, copies: Sequence[ReplicaCopies], decided: int) 
     yield from outcomes(chunk.first, found, [one.seen for one in chunk.copies], decided)
 
 
-def _transactions(agreed: AgreedTransactions, copies: ReplicaCopies) -> Iterator[pa.RecordBatch]:
-    import pyarrow as pa
+def _agreed_if_equal(chunk: ChunkOfIds, decided: int) -> AgreedTransactions | None:
+    """What comes of the chunk if all replicas hold all of it alike; None where that would be more than one thing."""
+    versions = np.zeros((len(chunk.copies), chunk.stop - chunk.first), np.int64)
+    found = list(outcomes(chunk.first, versions, [one.seen for one in chunk.copies], decided))
+    only = found[0] if len(found) == 1 else None
+    if isinstance(only, AgreedTransactions) and (only.first, only.stop) == (chunk.first, chunk.stop):
+        return only if only.replicas == len(chunk.copies) else None
+    return None
 
+
+def _transactions(agreed: AgreedTransactions, copies: ReplicaCopies) -> Iterator[pa.RecordBatch]:
     begin, end = copies.ids.searchsorted([agreed.first, agreed.stop])
     rows = copies.table.slice(begin, end - begin).select(AGREED.names[:-1])
+    yield from (_agreed_rows(one, agreed) for one in rows.to_batches())
+
+
+def _agreed_rows(rows: pa.RecordBatch, agreed: AgreedTransactions) -> pa.RecordBatch:
+    import pyarrow as pa
+
     held = pa.repeat(pa.scalar(agreed.replicas, pa.int32()), rows.num_rows)
-    yield from rows.append_column(AGREED.field("replicas"), held).cast(AGREED).to_batches()
+    return pa.RecordBatch.from_arrays([*rows.columns, held], schema=AGREED)
 
 
 def _as_row(

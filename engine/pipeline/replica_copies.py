@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from waltzctl.engine.pipeline.agreement import common_ids
 from waltzctl.engine.pipeline.schemas import COPY
+from waltzctl.engine.scan.known_records import KnownRecords
 from waltzctl.engine.spark.stream_rows import ScannedRows
 
 _SAME = ("request_id", "header", "data_length", "data_checksum", "data")
@@ -61,6 +62,10 @@ class ReplicaCopies:
             for a, b in pairs:
                 equal &= pc.equal(a, b).to_numpy(zero_copy_only=False).astype(bool)
         return equal
+
+    def known(self) -> KnownRecords | None:
+        """What another replica's scan need not look at anew where it finds the same bytes."""
+        return KnownRecords([one.records for one in self._scanned]) if self._scanned else None
 
     @property
     def _stretches(self) -> list[npt.NDArray[np.uint8]]:

@@ -11,7 +11,7 @@ As JSON: ``{"version": 1, "replicas": {"/data/node-1": OFFSET, ...}}``, each off
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -21,7 +21,6 @@ from waltzctl.engine.errors import InvalidRequestError, MismatchError
 from waltzctl.engine.spark.offsets import StreamOffset
 from waltzctl.engine.spark.plain_errors import plain_errors
 from waltzctl.engine.spark.stream_directory import directory_stream
-from waltzctl.engine.spark.stream_node import node_stream
 from waltzctl.engine.spark.stream_reader import (
     ADMISSION,
     LIMIT,
@@ -55,13 +54,21 @@ def replica_readers(
         given = {
             name: value for name, value in options.items() if name != LIMIT and (node or not _of_connections(name))
         }
-        reader = (node_stream if node else directory_stream)({**given, "path": source}, schema)
+        reader = (_node_stream() if node else directory_stream)({**given, "path": source}, schema)
         if reader.history.place in found:
             raise InvalidRequestError(f"{source}: it is named twice", advice="name each replica once")
         found[reader.history.place] = reader
     if not found:
         raise InvalidRequestError("no source is named", advice="name the replicas in waltz.sources, one a line")
     return found
+
+
+def _node_stream() -> Callable[[Mapping[str, str], StructType], WaltzStreamReader]:
+    from waltzctl.engine.spark.stream_node import (
+        node_stream,
+    )  # the client takes a query of directories longer than its batch
+
+    return node_stream
 
 
 def _of_connections(name: str) -> bool:

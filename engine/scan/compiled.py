@@ -122,11 +122,13 @@ class CompiledKernel:
 
     def lane(self, buffer_size: int, rows: int, *, wide: bool, max_length: int) -> Lane:
         """See `Kernel.lane`.  Of one that was given back neither memory nor columns have to be made."""
-        with contextlib.suppress(IndexError):
-            idle = self._idle.pop()
-            if idle.size >= buffer_size and idle.shape == (rows, wide):
-                idle.bound(max_length)
-                return idle
+        with contextlib.suppress(IndexError):  # another thread takes them, too
+            for _ in range(len(self._idle)):
+                idle = self._idle.pop()
+                if idle.size >= buffer_size and idle.shape == (rows, wide):
+                    idle.bound(max_length)
+                    return idle
+                self._idle.appendleft(idle)
         return CompiledLane(self._loop, self.way, buffer_size, rows, wide=wide, max_length=max_length)
 
     def give_back(self, lane: Lane) -> None:

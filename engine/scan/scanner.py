@@ -4,31 +4,34 @@
 are used again); both walk with the same kernel and go on behind damage in the same way.  `read_record_at` reads one record.
 `engine.scan.carve` finds records where there is no segment.
 
-The memory of a scan is its buffer (half a mebibyte and a little) and its columns, whatever the size of the file.  A record that
-is larger than the buffer is checked piece by piece; only with ``data=True`` is it held as a whole, after its length was compared
-with the file's size and `max_record`.
+The memory of a scan is its buffer (half a mebibyte and a little, two where it is lent) and its columns, whatever the size of
+the file.  A record that is larger than the buffer is checked piece by piece; only with ``data=True`` is it held as a
+whole, after its length was compared with the file's size and `max_record`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from waltzctl.engine.scan import kernels
 from waltzctl.engine.scan.byte_source import ByteSource, read_bytes
 from waltzctl.engine.scan.carve import holds_records
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordBatch, RecordRun, RecordView
 from waltzctl.engine.scan.kernel import HEADER, HEADER_WORDS, OVERHEAD, Kernel, Status
+from waltzctl.engine.scan.known_records import KnownRecords
 from waltzctl.engine.scan.order import OrderJudge
 from waltzctl.engine.scan.probe import MAX_ID, BudgetExhaustedError, Probe, SearchBudget
 from waltzctl.engine.scan.resync import IndexHint, Resynchroniser
-from waltzctl.engine.scan.walk import DEFAULT_MAX_RECORD, RecordWalk
+from waltzctl.engine.scan.walk import BLOCK, DEFAULT_MAX_RECORD, RecordWalk, following
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.segment import CHECKSUM, HEADER_SIZE
 
 BATCH_ROWS = 8192
 RUN_ROWS = 16384
+LENT_BLOCK, LENT_ROWS = 2 << 20, 16384
+"""Of a scan whose buffer is lent: what is made of a batch costs more by batch than the processor's cache saves."""
 BUDGET_BASE = 2 << 30
 BUDGET_PER_BYTE = 64
 """What all searches of one scan may cost, in bytes of checksum: so much, and so much for each byte of the walk."""
@@ -50,6 +53,8 @@ def scan_records(
     max_record: int = DEFAULT_MAX_RECORD,
     ceiling: int | None = None,
     compiled: bool | None = None,
+    known: KnownRecords | None = None,
+    borrowed: bool = False,
 ) -> Iterator[RecordBatch | Damage]:
     """Every believable record of ``[start, stop)`` in file order, in batches, and every damaged span in its place.
 
@@ -57,13 +62,27 @@ def scan_records(
     the iteration begins, so that a file that grows is scanned up to there.  `index` helps to go on behind damage and is
     never trusted alone.  With `data` each batch carries the bytes of its records.  `max_record` bounds a record's data
     length.  `ceiling` is the id with which the next segment begins, where that is known: where ids are out of order, the
-    sequence does not go on there.  `compiled` chooses the kernel; by default the size of the source does.
+    sequence does not go on there.  `compiled` chooses the kernel; by default the size of the source does.  `known`: records of
+    another copy; as long as the source has their bytes, they are what is yielded, with their data.  `borrowed`: data is
+    the scan's own buffer, which the next step overwrites.
 
     Raises DiskReadError.
     """
     scan = _Scan(
-        source, first_transaction_id, start, stop, index, max_record, ceiling, compiled, wide=True, keep_data=data
+        source,
+        first_transaction_id,
+        start,
+        stop,
+        index,
+        max_record,
+        ceiling,
+        compiled,
+        wide=True,
+        keep_data=data,
+        block=LENT_BLOCK if borrowed else BLOCK,
+        rows=LENT_ROWS if borrowed else BATCH_ROWS,
     )
+    scan.known, scan.walk.borrowed = known, borrowed
     return scan.run_and_close(scan.walk.take_batch)
 
 
@@ -101,6 +120,8 @@ class _Scan:
         *,
         wide: bool,
         keep_data: bool,
+        block: int = BLOCK,
+        rows: int = RUN_ROWS,
     ) -> None:
         end = source.size()
         stop = end if stop is None else min(stop, end)
@@ -114,29 +135,44 @@ class _Scan:
             expected=first,
             max_record=max_record,
             wide=wide,
-            rows=BATCH_ROWS if wide else RUN_ROWS,
+            rows=rows,
+            block=block,
             keep_data=keep_data,
         )
         self.budget = SearchBudget(BUDGET_BASE + BUDGET_PER_BYTE * (stop - start))
         self._index_source, self._first, self._start = index, first, start
         self._ceiling = ceiling
         self._search: Resynchroniser | None = None
+        self.known: KnownRecords | None = None
 
     def run(self, take: Callable[[], _T]) -> Iterator[_T | Damage]:
         """Walk to the end; `take` fetches what the walk has gathered."""
         walk = self.walk
+        yield from self._of_known()
         while True:
             status = walk.advance()
             if walk.pending:
                 yield take()
             if status is Status.END:
                 return
-            if status is not Status.FULL:
+            if status is Status.FULL:
+                yield from self._of_known()
+            else:
                 damage, expected = self._explain(status)
                 yield damage
                 if expected is None:
                     return
                 walk.seek(damage.end, expected)
+
+    def _of_known(self) -> Iterator[Any]:
+        """What is known stands here, too, in the batches that `scan_records` takes."""
+        walk = self.walk
+        while self.known is not None:
+            batch = self.known.at(walk.source, walk.offset, walk.expected, walk.stop)
+            if batch is None:
+                return
+            walk.seek(batch.end, following(int(batch.transaction_id[-1])))
+            yield batch
 
     def run_and_close(self, take: Callable[[], _T]) -> Iterator[_T | Damage]:
         """As `run`, where `take` gives copies."""

@@ -74,6 +74,7 @@ class RecordWalk:
         self._keep_data = keep_data
         self.max_record = max_record
         self._streamed: memoryview | None = None
+        self.borrowed = False
         self.restart(start, expected, stop)  # whatever the lane holds is another walk's
 
     def close(self) -> None:
@@ -204,14 +205,15 @@ class RecordWalk:
         return None
 
     def take_batch(self) -> RecordBatch:
-        """The waiting rows with every column; call only when there are any."""
+        """The waiting rows with every column; call only when there are any.  With `borrowed` their data is the walk's buffer."""
         start, self._first_offset = self._first_offset, self.offset
         data = None
         if self._keep_data:
             data, self._streamed = self._streamed, None
             if data is None:
                 base = self._state[BASE]
-                data = memoryview(bytes(self._memory[start - base : self._state[POSITION]]))
+                here = self._memory[start - base : self._state[POSITION]]
+                data = here if self.borrowed else memoryview(bytes(here))
         return RecordBatch(**self._lane.take(copy=True), data=data, data_base=start)
 
     def take_run(self) -> RecordRun:

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from waltzctl.engine.scan.known_records import KnownRecords
+
 T = TypeVar("T")
 BATCH_OPTIONS = ("partitions", "minTransactionId", "maxTransactionId", "data", "columns", "view", OPTION)
 _AT_ONCE = 64
@@ -139,7 +141,9 @@ class ClusterHistory:
             last = min(first + RANGE_RECORDS - 1, end.transaction_id)
             yield NodeRange(partition, first, last, end if last == end.transaction_id else None)
 
-    def scan(self, part: NodeRange | LostRange, losses: Losses) -> Iterator[pa.RecordBatch]:
+    def scan(
+        self, part: NodeRange | LostRange, losses: Losses, known: KnownRecords | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """See `History.scan`: what a peer sends is no file's bytes."""
         return self.read(part, losses)
 

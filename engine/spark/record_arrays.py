@@ -31,13 +31,17 @@ _COLUMNS = {column.name: column for column in RECORD_COLUMNS}
 _WIDTHS: dict[Any, np.dtype[Any]] = {pa.int32(): np.dtype(np.int32), pa.int64(): np.dtype(np.int64)}
 _LARGEST = 2**31 - 1
 """Bytes that the offsets of an Arrow array of binaries can tell apart."""
+_COPIED = 16 << 20
+"""Bytes of a record's data up to which it is copied out of the scan's memory, which may be a buffer that is overwritten."""
 _TRAILER = RECORD_OVERHEAD - RECORD_HEADER.size
 
 
 def _digits() -> npt.NDArray[np.uint32]:
     """For each 16-bit number its four hex digits, as the bytes of a word."""
-    text = "".join(f"{number:04x}" for number in range(1 << 16)).encode()
-    return np.frombuffer(text, np.uint32)
+    hexadecimal = np.frombuffer(b"0123456789abcdef", np.uint8)
+    places = np.arange(1 << 16)[:, np.newaxis] >> np.array([12, 8, 4, 0])
+    text: npt.NDArray[np.uint32] = hexadecimal[places & 15].view(np.uint32)
+    return text[:, 0]
 
 
 _DIGITS = _digits()
@@ -192,8 +196,8 @@ def _data(batch: RecordBatch) -> Any:
     rows = len(batch)
     start = int(batch.offset[0]) - batch.data_base
     whole = pa.py_buffer(batch.data)
-    if rows == 1:  # may be as large as an array can hold, but not with its header
-        length = int(batch.data_length[0])
+    length = int(batch.data_length[0])
+    if length > _COPIED:  # alone in its batch; may be as large as an array can hold, but not with its header
         cut = whole.slice(start + RECORD_HEADER.size, length)
         return pa.BinaryArray.from_buffers(pa.binary(), 1, [None, pa.py_buffer(np.array([0, length], np.int32)), cut])
     offsets = np.empty(rows + 1, np.int32)

@@ -23,6 +23,7 @@ from waltzctl.engine.log import places
 from waltzctl.engine.log.view import FileState, PartitionView, read_control, view_partition, view_storage
 from waltzctl.engine.losses import Gap, Overlap
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordBatch
+from waltzctl.engine.scan.known_records import KnownRecords
 from waltzctl.engine.spark.data_loss import Losses
 from waltzctl.engine.spark.offsets import BEGINNING, Anchor
 from waltzctl.engine.spark.read_options import storage_options
@@ -239,17 +240,27 @@ class DirectoryHistory:
 
     def read(self, part: SegmentRange | LostRange, losses: Losses) -> Iterator[pa.RecordBatch]:
         """See `History.read`.  Raises StalePlanError when the part is not what was planned any more."""
-        for piece in self.scan(part, losses):
+        for piece in self.scan(part, losses, borrowed=True):
             yield piece.made() if isinstance(piece, ScannedRows) else piece
 
-    def scan(self, part: SegmentRange | LostRange, losses: Losses) -> Iterator[pa.RecordBatch | ScannedRows]:
-        """See `History.scan`.  Raises StalePlanError when the part is not what was planned any more."""
+    def scan(
+        self,
+        part: SegmentRange | LostRange,
+        losses: Losses,
+        known: KnownRecords | None = None,
+        *,
+        borrowed: bool = False,
+    ) -> Iterator[pa.RecordBatch | ScannedRows]:
+        """See `History.scan`; `borrowed`: records' data is overwritten by the next step.
+
+        Raises StalePlanError when the part is not what was planned any more.
+        """
         if isinstance(part, LostRange):
             losses.see([part.finding])
             yield self._rows.finding(part.finding, str(self._path))
             return
         constants = Constants(part.node, part.partition, part.segment)
-        for item in read_range(part, data=self._rows.data):
+        for item in read_range(part, data=self._rows.data, known=known, borrowed=borrowed):
             if isinstance(item, Finding):
                 losses.see([item])
                 yield self._rows.finding(item, part.node)
@@ -261,7 +272,9 @@ class DirectoryHistory:
         self._places = {}
 
 
-def read_range(part: SegmentRange, *, data: bool) -> Iterator[RecordBatch | Finding]:
+def read_range(
+    part: SegmentRange, *, data: bool, known: KnownRecords | None = None, borrowed: bool = False
+) -> Iterator[RecordBatch | Finding]:
     """The records of a range in order, and a finding where there are none to believe.
 
     Raises StalePlanError when the file is not what it was when the range was planned, DiskReadError.
@@ -272,7 +285,7 @@ def read_range(part: SegmentRange, *, data: bool) -> Iterator[RecordBatch | Find
         return
     try:
         with open_segment(part.job) as opened:
-            yield from _Reading(part, opened).run(data)
+            yield from _Reading(part, opened).run(data, known, borrowed)
     except FilesChangedError:
         raise _changed(part, "its file is gone") from None
 
@@ -294,7 +307,7 @@ class _Reading:
         self._next = part.start_id
         self._last: Anchor = BEGINNING
 
-    def run(self, data: bool) -> Iterator[RecordBatch | Finding]:
+    def run(self, data: bool, known: KnownRecords | None, borrowed: bool) -> Iterator[RecordBatch | Finding]:
         part, opened = self._part, self._opened
         job = part.job
         if part.first == part.segment:
@@ -307,7 +320,7 @@ class _Reading:
             return
         if part.stop is not None and part.stop > opened.size:
             raise _changed(part, f"its file has {opened.size} bytes, and had {part.stop}")
-        items = opened.scan(part.start_id, part.start, stop=part.stop, data=data)
+        items = opened.scan(part.start_id, part.start, stop=part.stop, data=data, known=known, borrowed=borrowed)
         torn = explained = False  # whether the tail, or some damage, says why the records end
         for item in items:
             if isinstance(item, RecordBatch):

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from waltzctl.engine.scan.known_records import KnownRecords
+
 T = TypeVar("T")
 RANGE_RECORDS = 50_000
 """Records that one range covers at most."""
@@ -271,7 +273,9 @@ class NodeHistory:
             first = max(there, start.transaction_id) + 1
             yield LostRange(below_mark(self.place, partition, first, end.transaction_id))
 
-    def scan(self, part: NodeRange | LostRange, losses: Losses) -> Iterator[pa.RecordBatch]:
+    def scan(
+        self, part: NodeRange | LostRange, losses: Losses, known: KnownRecords | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """See `History.scan`: what a peer sends is no file's bytes."""
         return self.read(part, losses)
 

@@ -38,6 +38,7 @@ from waltzctl.engine.spark.splits import pack
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from waltzctl.engine.scan.known_records import KnownRecords
     from waltzctl.engine.spark.stream_rows import ScannedRows
 
 try:  # Spark 4.2 and later
@@ -171,8 +172,10 @@ class History(Protocol):
     def read(self, part: Any, losses: Losses) -> Iterator[pa.RecordBatch]:
         """The rows of a part; `losses` is to see every finding among them.  Called on executors, without a `look`."""
 
-    def scan(self, part: Any, losses: Losses) -> Iterator[pa.RecordBatch | ScannedRows]:
-        """As `read`; records that are read from files stay what the scan made of them."""
+    def scan(
+        self, part: Any, losses: Losses, known: KnownRecords | None = None
+    ) -> Iterator[pa.RecordBatch | ScannedRows]:
+        """As `read`; records that are read from files stay what the scan made of them.  `known`: those of another replica."""
 
     def close(self) -> None:
         """Let go; a second call does nothing."""

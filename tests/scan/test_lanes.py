@@ -65,10 +65,13 @@ def test_a_lane_is_used_again_where_it_is_large_enough(kernel: CompiledKernel) -
     scanned(segment(5, [10_000]), 5)
     assert list(kernel._idle) == [lane]
     scanned(segment(5, [90_000]), 5)
-    (other,) = kernel._idle
+    small, other = kernel._idle
     assert isinstance(other, CompiledLane)
-    assert (other is not lane, other.size > lane.size) == (True, True)
-    assert kernel.lane(64, other.shape[0] + 1, wide=True, max_length=9) is not other
+    assert (small is lane, other.size > lane.size) == (True, True), "walks of both kinds take turns"
+    assert kernel.lane(lane.size + 1, lane.shape[0], wide=True, max_length=9) is other
+    assert kernel.lane(lane.size + 1, lane.shape[0], wide=True, max_length=9) is not lane
+    assert kernel.lane(lane.size, lane.shape[0] + 1, wide=True, max_length=9) is not lane
+    assert list(kernel._idle) == [lane]
 
 
 def test_how_long_a_record_may_be_is_said_for_each_walk(kernel: CompiledKernel) -> None:
