@@ -29,7 +29,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from generated import record_data
 from log_server import answers, started
 from running_nodes import reserved_ports
 from tables import Log, tasks_for, written
@@ -81,15 +80,15 @@ class Broker:
 
     def load(self, spark: SparkSession, log: Log) -> str:
         """The topic with the records of a replica; it is made by the first of them."""
-        from pyspark.sql import functions
+        from waltzctl.engine.spark.data_source import WaltzDataSource
 
         topic = f"records-{log.record_size}"
         if topic not in self.topics:
-            data = record_data(log.record_size)
-            which = (functions.col("id") % len(data) + 1).cast("int")
-            value = functions.element_at(functions.array(*map(functions.lit, data)), which).alias("value")
+            spark.dataSource.register(WaltzDataSource)
+            read = spark.read.format("waltz").schema("transaction_id bigint, data binary").load(str(log.replicas[0]))
+            value = read.where(f"transaction_id < {log.records}").select(read["data"].alias("value"))
             options = {"kafka.bootstrap.servers": self.address, "topic": topic, **_LARGE_BATCHES}
-            spark.range(log.records).select(value).write.format("kafka").options(**options).save()
+            value.write.format("kafka").options(**options).save()
             self.topics[topic] = log.records
         return topic
 

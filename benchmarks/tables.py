@@ -26,6 +26,7 @@ from generated import add_segments, make_storage, total_bytes
 from pyspark import cloudpickle
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
+from waltzctl.engine.spark.stream_reader import TASK_WEIGHT
 from waltzctl.formats.control import CONTROL_FILE_NAME, decode_control
 
 if TYPE_CHECKING:
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 SEGMENT = 64 << 20
-TASK_BYTES = 64 << 20
+TASK_BYTES = TASK_WEIGHT
+"""Of the ready-made source's tasks: as many files come of it as of ours."""
 BATCH_ROWS, BATCH_BYTES = 1 << 16, 16 << 20
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from _pytest.runner import runtestprotocol  # as pytest-rerunfailures takes it
+from hypothesis import settings
 
 from tests.turns import waiting
 from tests.zookeeper import zookeeper
@@ -25,6 +26,10 @@ from tests.zookeeper import zookeeper
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 """NumPy's linear algebra starts a thread for each processor in each process that imports it, and nothing here multiplies
 matrices; each of them is busy for longer than the import takes.  What the tests start inherits this."""
+
+settings.register_profile("untimed", settings(), deadline=None)
+settings.load_profile("untimed")
+"""No example has a time limit: what else a machine does at the moment is not the matter of a test."""
 
 __all__ = ["zookeeper"]
 

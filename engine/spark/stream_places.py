@@ -208,15 +208,22 @@ class PartitionPlaces:
                 following=None if bound is None or last < bound or stop is not None else bound + 1,
                 ends_at=end if end.segment == first else None,
             )
-            yield from self._split(whole, start, segment)
+            yield from self._split(whole, start)
 
-    def _split(self, whole: SegmentRange, start: Anchor, segment: SegmentView) -> Iterator[SegmentRange]:
+    def _split(self, whole: SegmentRange, start: Anchor) -> Iterator[SegmentRange]:
         """Cut one segment's part of a batch where its index proves a record to begin."""
+        placed = start.segment == whole.segment and start.end is not None and start.transaction_id + 1 == whole.first
+        if placed:
+            assert start.end is not None
+            whole = replace(whole, start=start.end, start_id=whole.first)
+            if (
+                whole.stop is not None and whole.stop - whole.start <= SPLIT_BYTES
+            ):  # it is one part, and the file is not asked
+                yield replace(whole, bytes=max(0, whole.stop - whole.start))
+                return
         with open_segment(whole.job) as opened:
             stop = opened.size if whole.stop is None else whole.stop
-            if start.segment == whole.segment and start.end is not None and start.transaction_id + 1 == whole.first:
-                whole = replace(whole, start=start.end, start_id=whole.first)
-            elif (found := _proven(opened, whole.first)) is not None and found.offset is not None:
+            if not placed and (found := _proven(opened, whole.first)) is not None and found.offset is not None:
                 whole = replace(whole, start=found.offset, start_id=found.transaction_id)
             begin, ids = RecordPlace(whole.start, whole.start_id), (whole.first, whole.last + 1)
             parts = cut(opened.data, opened.reader, begin, ids, stop, -(-(stop - whole.start) // SPLIT_BYTES))

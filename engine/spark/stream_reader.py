@@ -56,8 +56,8 @@ __all__ = [
     "ADMISSION", "INTACT", "KNOWN", "LIMIT", "LOW_WATER_MARK", "TASK_WEIGHT", "UP_TO", "History", "StreamOptions", "StreamPart",
     "SupportsTriggerAvailableNow", "TaskParts", "WaltzStreamReader", "limit_of", "path_of", "stream_options",
 ]  # fmt: skip
-TASK_WEIGHT = 64 << 20
-"""Bytes, about, that ranges are packed together to, for one task."""
+TASK_WEIGHT = 128 << 20
+"""Bytes, about, that ranges are packed together to, for one task: as many as Spark reads of files in one, by its default."""
 
 INTACT = "intact"
 LOW_WATER_MARK = "low-water-mark"

@@ -3023,8 +3023,8 @@ _SPARK = (
     Equivalent(
         "engine/spark/stream_places.py",
         "PartitionPlaces._split",
-        "elif (found := _proven(opened, whole.first)) is not None and found.offset is not None:",
-        "elif (found := _proven(opened, whole.first)) is not None and True:",
+        "if not placed and (found := _proven(opened, whole.first)) is not None and found.offset is not None:",
+        "if not placed and (found := _proven(opened, whole.first)) is not None and True:",
         "what is proven stands somewhere",
     ),
     Equivalent(

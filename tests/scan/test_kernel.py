@@ -201,13 +201,27 @@ def test_a_wrong_kernel_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_choice_by_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "_in_use", None)
+    monkeypatch.setattr(kernels, "_without", 0)
     monkeypatch.delenv(kernels.WAY_VARIABLE, raising=False)
     assert 0 < kernels.LOAD_FROM < kernels.COMPILE_FROM
     assert kernels.choose(1000) is INTERPRETED
     assert kernels.choose(1 << 40, compiled=False) is INTERPRETED
     monkeypatch.setattr(compiled, "cached", lambda way: False)
     assert kernels.choose(kernels.COMPILE_FROM - 1) is INTERPRETED
+    monkeypatch.setattr(kernels, "_without", 0)
     assert kernels.choose(kernels.COMPILE_FROM) is not INTERPRETED
+
+
+def test_a_process_that_reads_much_in_pieces_compiles_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a worker of Spark, whose tasks are each below the size from which compiling pays."""
+    monkeypatch.delenv(kernels.WAY_VARIABLE, raising=False)
+    monkeypatch.setattr(compiled, "cached", lambda way: False)
+    for last, interpreted in ((kernels.LOAD_FROM, True), (kernels.LOAD_FROM + 1, False)):
+        monkeypatch.setattr(kernels, "_in_use", None)
+        monkeypatch.setattr(kernels, "_without", 0)
+        assert kernels.choose(kernels.COMPILE_FROM - kernels.LOAD_FROM - 1) is INTERPRETED
+        assert kernels.choose(kernels.LOAD_FROM - 1) is INTERPRETED  # what would not load it does not count
+        assert (kernels.choose(last) is INTERPRETED) is interpreted
 
 
 def test_whoever_asks_for_compiled_code_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,6 +238,7 @@ def test_it_is_the_fastest_way_that_must_be_in_the_cache(monkeypatch: pytest.Mon
     monkeypatch.setattr(compiled, "available_ways", lambda: ways)
     for there, loaded in ((ways[:1], True), (ways[1:], False), ((), False)):
         monkeypatch.setattr(kernels, "_in_use", None)
+        monkeypatch.setattr(kernels, "_without", 0)
         monkeypatch.setattr(compiled, "cached", there.__contains__)
         monkeypatch.setattr(compiled, "load", lambda way: way)
         assert kernels.choose(kernels.LOAD_FROM) == ("isal" if loaded else INTERPRETED)
