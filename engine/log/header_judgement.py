@@ -116,14 +116,13 @@ class _Field:
 
 
 def _fields(expected: Expected, data: SegmentHeader, index: SegmentHeader | None, begins: int) -> Iterator[_Field]:
-    yield _Field(
-        "cluster_key", FieldSource.CONTROL_FILE, expected.cluster_key, data.cluster_key, index and index.cluster_key
-    )  # fmt: skip
-    yield _Field(
-        "partition", FieldSource.DIRECTORY, expected.partition,
-        data.partition, None if index is None else index.partition,
-    )  # fmt: skip
-    yield _Field(
-        "first_transaction_id", FieldSource.NAME if begins == expected.first else FieldSource.NAME_ALONE, expected.first,
-        data.first_transaction_id, None if index is None else index.first_transaction_id,
-    )  # fmt: skip
+    """Those in which not everything agrees."""
+    named = FieldSource.NAME if begins == expected.first else FieldSource.NAME_ALONE
+    for name, source, wanted in (
+        ("cluster_key", FieldSource.CONTROL_FILE, expected.cluster_key),
+        ("partition", FieldSource.DIRECTORY, expected.partition),
+        ("first_transaction_id", named, expected.first),
+    ):
+        here, there = getattr(data, name), None if index is None else getattr(index, name)
+        if there not in (None, here) or wanted not in (None, here):
+            yield _Field(name, source, wanted, here, there)

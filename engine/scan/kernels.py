@@ -29,11 +29,11 @@ _without: int = 0
 def choose(size: int, compiled: bool | None = None) -> Kernel:
     """The kernel for `size` bytes; `compiled` overrides the choice, where a compiled one can be had at all."""
     global _in_use, _without
-    if compiled is False or os.environ.get(WAY_VARIABLE) == INTERPRETED_WAY:
+    if compiled is False:
         return INTERPRETED
     if _in_use is not None:
         return _in_use
-    if compiled is None and size < LOAD_FROM:
+    if (compiled is None and size < LOAD_FROM) or os.environ.get(WAY_VARIABLE) == INTERPRETED_WAY:
         return INTERPRETED
     with contextlib.suppress(ImportError, OSError):
         from waltzctl.engine.scan import compiled as machine

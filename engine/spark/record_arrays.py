@@ -77,9 +77,12 @@ class ConstantRuns:
 
     def array(self, name: str, rows: int) -> Any:
         """As `Constants.array`; `rows` is the sum of the lengths."""
-        first = self.constants[0]
-        if all(one.value(name) == first.value(name) for one in self.constants):
+        first, kind = self.constants[0], _type(name)
+        values = [one.value(name) for one in self.constants]
+        if all(value == values[0] for value in values):
             return first.array(name, rows)
+        if kind in _WIDTHS and None not in values:
+            return _numbers(np.repeat(np.array(values, _WIDTHS[kind]), self.lengths), kind)
         return pa.concat_arrays(
             [one.array(name, length) for one, length in zip(self.constants, self.lengths, strict=True)]
         )
@@ -116,7 +119,8 @@ def arrow_batch(
     rows = sum(map(len, many))
     if schema is None:
         schema = arrow_schema(_columns(wanted))
-    return pa.RecordBatch.from_arrays([_array(name, many, rows, constants) for name in wanted], schema=schema)
+    one = many[0] if len(many) == 1 else _Joined(many)
+    return pa.RecordBatch.from_arrays([_array(name, many, one, rows, constants) for name in wanted], schema=schema)
 
 
 def finding_batch(
@@ -141,6 +145,18 @@ def finding_batch(
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
+class _Joined:
+    """Batches of records as one, of which a column is joined when it is first asked for."""
+
+    def __init__(self, batches: Sequence[RecordBatch]) -> None:
+        self._batches = batches
+
+    def __getattr__(self, name: str) -> npt.NDArray[Any]:
+        joined = np.concatenate([getattr(one, name) for one in self._batches])
+        setattr(self, name, joined)
+        return joined
+
+
 def _columns(wanted: Sequence[str]) -> list[Column]:
     return [_COLUMNS[name] for name in wanted]
 
@@ -149,27 +165,24 @@ def _type(name: str) -> pa.DataType:
     return arrow_type(_COLUMNS[name].kind.spark)
 
 
-def _joined(name: str, many: list[RecordBatch]) -> Any:
-    return _together([getattr(one, name) for one in many])
+def _array(
+    name: str, many: list[RecordBatch], one: RecordBatch | _Joined, rows: int, constants: Constants | ConstantRuns
+) -> Any:
+    """A column: what is no NumPy column of the batches is made here, everything else is read as the table of columns says.
 
-
-def _together(parts: list[Any]) -> Any:
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-
-def _array(name: str, many: list[RecordBatch], rows: int, constants: Constants | ConstantRuns) -> Any:
-    """A column: what is no NumPy column of the batches is made here, everything else is read as the table of columns says."""
+    `one`: all of `many`.
+    """
     match name:
         case "node" | "partition" | "segment" | "missing":
             return constants.array(name, rows)
         case "request_id":
-            return _request_ids(_joined("request_id_high", many), _joined("request_id_low", many))
+            return _request_ids(one.request_id_high, one.request_id_low)
         case "data":
-            return pa.concat_arrays([_data(one) for one in many])
+            return pa.concat_arrays([_data(batch) for batch in many])
         case "finding":
-            return _verdicts(_joined("data_ok", many), rows, constants)
+            return _verdicts(one.data_ok, rows, constants)
         case _:
-            values = _together([_COLUMNS[name].value(one) for one in many])
+            values = _COLUMNS[name].value(one)
             return _hex(values) if _COLUMNS[name].kind.shown is hex32 else _numbers(values, _type(name))
 
 
