@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from waltzctl.engine.spark.batch_read import WaltzReader
 
 GIB = 1 << 30
+TABLES = ("records", "transactions")
 SECTIONS = ("engines", "sizes", "segments", "memory", "queries", "tables")
 
 
@@ -244,6 +245,7 @@ def log_to_tables(
     repeat: int,
     records: tuple[int, ...],
     copies: tuple[int, ...],
+    tables: tuple[str, ...],
     kafka: Broker | None,
 ) -> None:
     from tables import make_log, measure, register
@@ -257,7 +259,7 @@ def log_to_tables(
         case = f"{record_size} B, {replicas} replica{'s' * (replicas > 1)}, {master}"
         with session(master, figures, kafka.settings if kafka else ()) as opened:
             register(opened.spark)
-            for what in ("records", "transactions"):
+            for what in tables:
                 found = measure(opened.spark, log, warm, what, place, repeat, largest_worker)
                 log = found.log
                 name = f"{what}, {case}"
@@ -290,6 +292,9 @@ def main() -> None:
         "--record-size", type=int, action="append", help="in the section tables: 100, 1024 unless given"
     )
     parser.add_argument("--replicas", type=int, action="append", help="in the section tables: 1, 3 unless given")
+    parser.add_argument(
+        "--table", choices=TABLES, action="append", help="in the section tables: which of them; both unless given"
+    )
     parser.add_argument("--directory", type=Path)
     parser.add_argument(
         "--kafka", type=Path, metavar="DIR", help="in the section tables: jars of its source and broker"
@@ -308,7 +313,8 @@ def main() -> None:
         needed = (9 if arguments.kafka else 7) * size
         with workplace(arguments.directory, needed) as place, broker(arguments.kafka, place) as kafka:
             records, copies = tuple(arguments.record_size or (100, 1024)), tuple(arguments.replicas or (1, 3))
-            log_to_tables(figures, place, size, arguments.repeat, records, copies, kafka)
+            tables = tuple(arguments.table or TABLES)
+            log_to_tables(figures, place, size, arguments.repeat, records, copies, tables, kafka)
     if arguments.json:
         print(json.dumps(figures.values, indent=1))
 
