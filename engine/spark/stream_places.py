@@ -216,9 +216,7 @@ class PartitionPlaces:
         if placed:
             assert start.end is not None
             whole = replace(whole, start=start.end, start_id=whole.first)
-            if (
-                whole.stop is not None and whole.stop - whole.start <= SPLIT_BYTES
-            ):  # it is one part, and the file is not asked
+            if whole.stop is not None and whole.stop - whole.start <= SPLIT_BYTES:  # one part, and no file is asked
                 yield replace(whole, bytes=max(0, whole.stop - whole.start))
                 return
         with open_segment(whole.job) as opened:

@@ -13,6 +13,7 @@ pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
 from tests.builders import build_directory, make_records
 from tests.inspect.helpers import cut, flip, idx, patch, seg
 from waltzctl.engine.inspect import segment_checks
+from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.log.view import view_partition
 from waltzctl.engine.scan import scanner
 from waltzctl.engine.scan.columns import Damage
@@ -347,6 +348,29 @@ def test_a_large_range_is_cut_where_the_index_proves_records(
         assert (one.start, one.start_id) == (at(one.first), one.first)
         assert (one.stop, one.following) == (1028, None)
         assert one.ends_at == (anchor(34) if one is found[-1] else None)
+
+
+@pytest.mark.parametrize(
+    ("size", "parts"),
+    [(601, [(21, 30)]), (600, [(21, 30)]), (599, [(21, 25), (26, 30)]), (200, [(21, 23), (24, 26), (27, 30)])],
+)
+def test_a_range_between_two_known_records_is_cut_only_where_it_is_large_and_no_file_is_opened_where_it_is_not(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, size: int, parts: list[tuple[int, int]]
+) -> None:
+    monkeypatch.setattr(stream_places, "SPLIT_BYTES", size)
+    opened: list[SegmentJob] = []
+
+    def counting(job: SegmentJob) -> Any:
+        opened.append(job)
+        return open_segment(job)
+
+    monkeypatch.setattr(stream_places, "open_segment", counting)
+    found = list(places(storage).ranges(anchor(20), anchor(30), template(storage)))
+    assert [(one.first, one.last) for one in found] == parts
+    assert [one.bytes for one in found] == [60 * (last + 1 - first) for first, last in parts]
+    assert [(one.start, one.start_id) for one in found] == [(at(first), first) for first, _ in parts]
+    assert found[-1].ends_at == anchor(30)
+    assert len(opened) == (len(parts) > 1)
 
 
 def test_only_the_last_part_of_a_segment_joins_the_next_one(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
