@@ -1019,12 +1019,9 @@ _SCAN = (
         "if size < len(raw):",
         "where nothing is left to be read nothing is read",
     ),
-    Equivalent(
-        "engine/scan/scanner.py",
-        "_Scan.__init__",
-        "rows=BATCH_ROWS if wide else RUN_ROWS,",
-        "rows=BATCH_ROWS if False else RUN_ROWS,",
-        _SIZES,
+    *(
+        Equivalent("engine/scan/scanner.py", "scan_records", line, line.replace("if borrowed", "if False"), _SIZES)
+        for line in ("block=LENT_BLOCK if borrowed else BLOCK,", "rows=LENT_ROWS if borrowed else BATCH_ROWS,")
     ),
     *(
         Equivalent(
@@ -2490,7 +2487,7 @@ _LOG = (
 _RELEASED = "engine/inspect/released_start.py"
 _PROBED = "header = Probe(source, source.size(), MAX_DATA_LENGTH, SearchBudget(2**63)).header(offset)"
 _READ_SHORT = "if position < HEADER_SIZE or entries.read_into(position, memoryview(raw)) < ENTRY_SIZE:"
-_MADE = "data_path: PurePath = field(init=False, repr=False, compare=False)"
+_MADE = "_paths: tuple[PurePath, PurePath] | None = field(default=None, init=False, repr=False, compare=False)"
 _WORK_AHEAD = "while waiting and (pool is None or segments > _AHEAD * self._threads):"
 _FAR_APART = "if stop - start.offset > 4 * CHUNK:"
 _IN_FRONT = "if not _meets(span, (0, max(1, first.first))):"
@@ -2729,11 +2726,10 @@ _INSPECT = (
         Equivalent(
             "engine/inspect/segment_job.py",
             "SegmentJob",
-            line,
-            line.replace(f"{name}=False", f"{name}=True"),
+            _MADE,
+            _MADE.replace(f"{name}=False", f"{name}=True"),
             "it is made of the other fields, and shown to programmers only",
         )
-        for line in (_MADE, _MADE.replace("data_path", "index_path"))
         for name in ("repr", "compare")
     ),
     *(
@@ -2988,7 +2984,7 @@ _QUERIED = "elif last is not None and anchor.identified and last.transaction_id 
 _FIRST_INTACT = "if self._history.at_or_before(partition, middle, start).transaction_id > start.transaction_id:"
 _LITTLE = 'first, second = (0, 1) if sys.byteorder == "big" else (1, 0)'
 _WRAPPED = "return [(0, 0, p, (t + 2**31) % 2**32 - 2**31) for p, t in zip(partitions, ids, strict=True)]"
-_HEX_DIGITS = 'text = "".join(f"{number:04x}" for number in range(1 << 16)).encode()'
+_HEX_DIGITS = "places = np.arange(1 << 16)[:, np.newaxis] >> np.array([12, 8, 4, 0])"
 _DECIMALS = "return wanted.precision - wanted.scale >= _DIGITS.get(kind.simpleString(), wanted.precision + 1)"
 _MARK_OF_NODE = "lost = -1 if reading.local_low_water_mark is None else reading.local_low_water_mark"
 _SPARK = (
