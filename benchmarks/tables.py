@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 SEGMENT = 64 << 20
-TASK_BYTES = TASK_WEIGHT
-"""Of the ready-made source's tasks: as many files come of it as of ours."""
 BATCH_ROWS, BATCH_BYTES = 1 << 16, 16 << 20
 
 
@@ -231,8 +229,8 @@ def timed(work: Callable[[], object]) -> float:
 
 
 def tasks_for(rows: int, record_size: int) -> int:
-    """Into how many tasks a source that may choose divides so many rows."""
-    return max(1, round(rows * record_size / TASK_BYTES))
+    """Into how many tasks a source that may choose divides so many rows: as many files come of it as of ours."""
+    return max(1, round(rows * record_size / TASK_WEIGHT))
 
 
 def register(spark: SparkSession) -> None:

@@ -80,9 +80,19 @@ def judge_headers(
         if isinstance(found, RecordView) and found.transaction_id == data.first_transaction_id:
             begins = data.first_transaction_id
     of_data, of_index = [*_alone(data)], [*_alone(index)]
-    for field in _fields(expected, data, index, begins):
-        of_data += field.of_data()
-        of_index += field.of_index()
+    named = FieldSource.NAME if begins == expected.first else FieldSource.NAME_ALONE
+    for name, source, wanted in (
+        ("cluster_key", FieldSource.CONTROL_FILE, expected.cluster_key),
+        ("partition", FieldSource.DIRECTORY, expected.partition),
+        ("first_transaction_id", named, expected.first),
+    ):
+        here, there = getattr(data, name), None if index is None else getattr(index, name)
+        if wanted not in (None, here):
+            of_data.append(WrongField(name, here, wanted, source, there))
+        # nothing where the index only repeats what is wrong in the data file
+        own, right = (FieldSource.DATA_FILE, here) if wanted is None else (source, wanted)
+        if there not in (None, here, right):
+            of_index.append(WrongField(name, there, right, own))
     return HeaderVerdict(tuple(of_data), tuple(of_index), begins)
 
 
@@ -92,37 +102,3 @@ def _alone(header: SegmentHeader | None) -> Iterator[HeaderFault]:
         yield OtherVersion(header.version)
     if header is not None and (reserved := ReservedByte.of(header.reserved)) is not None:
         yield reserved
-
-
-@dataclass(frozen=True, slots=True)
-class _Field:
-    """A field of both headers (`index` None: there is no index) and what it should be (None: nothing tells)."""
-
-    name: str
-    source: FieldSource
-    wanted: object
-    data: object
-    index: object
-
-    def of_data(self) -> Iterator[WrongField]:
-        if self.wanted is not None and self.data != self.wanted:
-            yield WrongField(self.name, self.data, self.wanted, self.source, self.index)
-
-    def of_index(self) -> Iterator[WrongField]:
-        """Nothing where it only repeats what is wrong in the data file."""
-        source, wanted = (FieldSource.DATA_FILE, self.data) if self.wanted is None else (self.source, self.wanted)
-        if self.index not in (None, wanted, self.data):
-            yield WrongField(self.name, self.index, wanted, source)
-
-
-def _fields(expected: Expected, data: SegmentHeader, index: SegmentHeader | None, begins: int) -> Iterator[_Field]:
-    """Those in which not everything agrees."""
-    named = FieldSource.NAME if begins == expected.first else FieldSource.NAME_ALONE
-    for name, source, wanted in (
-        ("cluster_key", FieldSource.CONTROL_FILE, expected.cluster_key),
-        ("partition", FieldSource.DIRECTORY, expected.partition),
-        ("first_transaction_id", named, expected.first),
-    ):
-        here, there = getattr(data, name), None if index is None else getattr(index, name)
-        if there not in (None, here) or wanted not in (None, here):
-            yield _Field(name, source, wanted, here, there)

@@ -43,6 +43,7 @@ def choose(size: int, compiled: bool | None = None) -> Kernel:
             _without += size
             if _without < COMPILE_FROM:
                 return INTERPRETED
+            _without = 0  # where it cannot be compiled that is found out again after as much, not at each piece
         for way in ways:
             with contextlib.suppress(machine.CodeUnavailableError):
                 _in_use = machine.load(way)

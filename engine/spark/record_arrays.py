@@ -115,12 +115,10 @@ def arrow_batch(
     Data, when it is wanted, must be in the batches, and less than 2 GiB of it in all.  `schema` is the exact one to deliver, by
     default that of the columns' table.
     """
-    many = [batches] if isinstance(batches, RecordBatch) else list(batches)
-    rows = sum(map(len, many))
+    records = _Joined([batches] if isinstance(batches, RecordBatch) else batches)
     if schema is None:
         schema = arrow_schema(_columns(wanted))
-    one = many[0] if len(many) == 1 else _Joined(many)
-    return pa.RecordBatch.from_arrays([_array(name, many, one, rows, constants) for name in wanted], schema=schema)
+    return pa.RecordBatch.from_arrays([_array(name, records, constants) for name in wanted], schema=schema)
 
 
 def finding_batch(
@@ -146,13 +144,15 @@ def finding_batch(
 
 
 class _Joined:
-    """Batches of records as one, of which a column is joined when it is first asked for."""
+    """Batches of records as one of `rows` records, of which a column is joined when it is first asked for."""
 
     def __init__(self, batches: Sequence[RecordBatch]) -> None:
-        self._batches = batches
+        self.batches = batches
+        self.rows = sum(map(len, batches))
 
     def __getattr__(self, name: str) -> npt.NDArray[Any]:
-        joined = np.concatenate([getattr(one, name) for one in self._batches])
+        parts = [getattr(one, name) for one in self.batches]
+        joined = parts[0] if len(parts) == 1 else np.concatenate(parts)
         setattr(self, name, joined)
         return joined
 
@@ -165,24 +165,19 @@ def _type(name: str) -> pa.DataType:
     return arrow_type(_COLUMNS[name].kind.spark)
 
 
-def _array(
-    name: str, many: list[RecordBatch], one: RecordBatch | _Joined, rows: int, constants: Constants | ConstantRuns
-) -> Any:
-    """A column: what is no NumPy column of the batches is made here, everything else is read as the table of columns says.
-
-    `one`: all of `many`.
-    """
+def _array(name: str, records: _Joined, constants: Constants | ConstantRuns) -> Any:
+    """A column: what is no NumPy column of the batches is made here, everything else is read as the table of columns says."""
     match name:
         case "node" | "partition" | "segment" | "missing":
-            return constants.array(name, rows)
+            return constants.array(name, records.rows)
         case "request_id":
-            return _request_ids(one.request_id_high, one.request_id_low)
+            return _request_ids(records.request_id_high, records.request_id_low)
         case "data":
-            return pa.concat_arrays([_data(batch) for batch in many])
+            return pa.concat_arrays([_data(one) for one in records.batches])
         case "finding":
-            return _verdicts(one.data_ok, rows, constants)
+            return _verdicts(records.data_ok, records.rows, constants)
         case _:
-            values = _COLUMNS[name].value(one)
+            values = _COLUMNS[name].value(records)
             return _hex(values) if _COLUMNS[name].kind.shown is hex32 else _numbers(values, _type(name))
 
 

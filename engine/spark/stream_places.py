@@ -20,7 +20,7 @@ from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.segment_checks import SegmentCheck
 from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.log.index import RecordPlace, prove_at_or_before
-from waltzctl.engine.log.parts import cut
+from waltzctl.engine.log.parts import Part, cut
 from waltzctl.engine.log.view import FileState, PartitionView, SegmentView
 from waltzctl.engine.scan.columns import Damage, RecordBatch, RecordView
 from waltzctl.engine.scan.scanner import read_record_at
@@ -212,19 +212,18 @@ class PartitionPlaces:
 
     def _split(self, whole: SegmentRange, start: Anchor) -> Iterator[SegmentRange]:
         """Cut one segment's part of a batch where its index proves a record to begin."""
-        placed = start.segment == whole.segment and start.end is not None and start.transaction_id + 1 == whole.first
-        if placed:
-            assert start.end is not None
-            whole = replace(whole, start=start.end, start_id=whole.first)
-            if whole.stop is not None and whole.stop - whole.start <= SPLIT_BYTES:  # one part, and no file is asked
-                yield replace(whole, bytes=max(0, whole.stop - whole.start))
-                return
-        with open_segment(whole.job) as opened:
-            stop = opened.size if whole.stop is None else whole.stop
-            if not placed and (found := _proven(opened, whole.first)) is not None and found.offset is not None:
-                whole = replace(whole, start=found.offset, start_id=found.transaction_id)
-            begin, ids = RecordPlace(whole.start, whole.start_id), (whole.first, whole.last + 1)
-            parts = cut(opened.data, opened.reader, begin, ids, stop, -(-(stop - whole.start) // SPLIT_BYTES))
+        place = start.end if start.segment == whole.segment and start.transaction_id + 1 == whole.first else None
+        if place is not None:
+            whole = replace(whole, start=place, start_id=whole.first)
+        if place is not None and whole.stop is not None and whole.stop - place <= SPLIT_BYTES:
+            parts = [Part(whole.first, place, whole.stop)]  # as it is known, the file is not asked
+        else:
+            with open_segment(whole.job) as opened:
+                stop = opened.size if whole.stop is None else whole.stop
+                if place is None and (found := _proven(opened, whole.first)) is not None and found.offset is not None:
+                    whole = replace(whole, start=found.offset, start_id=found.transaction_id)
+                begin, ids = RecordPlace(whole.start, whole.start_id), (whole.first, whole.last + 1)
+                parts = cut(opened.data, opened.reader, begin, ids, stop, -(-(stop - whole.start) // SPLIT_BYTES))
         for part, behind in zip_longest(parts, parts[1:]):
             yield replace(
                 whole,

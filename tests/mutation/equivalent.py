@@ -2976,7 +2976,7 @@ _WEIGHTS = 'SparkExecutor(session).map(describe_worker, range(count), weights=[1
 _ALL_ALIKE = "weights that are all alike make the same packets, and nobody listens to this progress"
 _ONLY_ONE = "there is one"
 _BEHIND = "behind = packet[place + 1] if place + 1 < len(packet) else None"
-_ONE_BATCH = "one = many[0] if len(many) == 1 else _Joined(many)"
+_ONE_BATCH = "joined = parts[0] if len(parts) == 1 else np.concatenate(parts)"
 _BEGINS = "if header is None or header.first_transaction_id == job.first:"
 _BUILT = "one for one in verify([built], VerifyOptions(quick=True, exclusive=True)) if isinstance(one, Finding)"
 _KNOWN = "and known.transaction_id > (-1 if found is None else found.transaction_id)"
@@ -3019,8 +3019,8 @@ _SPARK = (
     Equivalent(
         "engine/spark/stream_places.py",
         "PartitionPlaces._split",
-        "if not placed and (found := _proven(opened, whole.first)) is not None and found.offset is not None:",
-        "if not placed and (found := _proven(opened, whole.first)) is not None and True:",
+        "if place is None and (found := _proven(opened, whole.first)) is not None and found.offset is not None:",
+        "if place is None and (found := _proven(opened, whole.first)) is not None and True:",
         "what is proven stands somewhere",
     ),
     Equivalent(
@@ -3145,12 +3145,12 @@ _SPARK = (
     *(
         Equivalent(
             "engine/spark/record_arrays.py",
-            "arrow_batch",
+            "_Joined.__getattr__",
             _ONE_BATCH,
             _ONE_BATCH.replace(old, new),
             "a copy of the only one",
         )
-        for old, new in (("len(many) == 1", "False"), ("== 1", "== 0"), ("[0]", "[(-1)]"))
+        for old, new in (("len(parts) == 1", "False"), ("== 1", "== 0"), ("[0]", "[(-1)]"))
     ),
     *(
         Equivalent(

@@ -118,7 +118,7 @@ def test_stranger_at_every_place_of_a_stretch(kernel: Kernel) -> None:
         assert run(kernel, bytes(broken))[:2] == (Status.CHECKSUM, place * 51)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     lengths=st.lists(st.sampled_from(LENGTHS) | st.integers(0, 700) | st.sampled_from(LONG), max_size=40),
     first=st.sampled_from([0, 5, 2**40, 2**63 - 100, -(2**63), -5]),
@@ -222,6 +222,27 @@ def test_a_process_that_reads_much_in_pieces_compiles_code(monkeypatch: pytest.M
         assert kernels.choose(kernels.COMPILE_FROM - kernels.LOAD_FROM - 1) is INTERPRETED
         assert kernels.choose(kernels.LOAD_FROM - 1) is INTERPRETED  # what would not load it does not count
         assert (kernels.choose(last) is INTERPRETED) is interpreted
+
+
+def test_where_code_cannot_be_had_it_is_not_tried_for_each_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(kernels.WAY_VARIABLE, raising=False)
+    monkeypatch.setattr(kernels, "_in_use", None)
+    monkeypatch.setattr(kernels, "_without", 0)
+    tried: list[str] = []
+
+    def failing(way: str) -> None:
+        tried.append(way)
+        raise compiled.CodeUnavailableError(way)
+
+    monkeypatch.setattr(compiled, "available_ways", lambda: ("table",))
+    monkeypatch.setattr(compiled, "cached", lambda way: False)
+    monkeypatch.setattr(compiled, "load", failing)
+    half = kernels.COMPILE_FROM // 2
+    counts = []
+    for _ in range(4):
+        assert kernels.choose(half) is INTERPRETED
+        counts.append(len(tried))
+    assert counts == [0, 1, 1, 2]
 
 
 def test_whoever_asks_for_compiled_code_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
