@@ -14,7 +14,7 @@ from tests.client.log_in_process import OPTIONS, Bulk, InProcess, run
 from waltzctl.engine.client.log_transaction import Build, Draft
 from waltzctl.engine.client.partition_mount import SPENT_AT
 
-few = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+few = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 
 
 HAPPENS = st.one_of(

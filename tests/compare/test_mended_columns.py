@@ -59,7 +59,7 @@ def check(columns: Sequence[str], ballots: Sequence[Ballot], order: Sequence[int
 words = st.text("aab!", max_size=5)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.tuples(words, words, words), st.permutations(range(3)), st.sampled_from(((5, 5, 5), (5, 5, 4), (4, 5, 5))))
 @example(("aa!a", "aa", "abbb"), range(3), (5, 5, 5))
 @example(("abbb", "accc", "aa!a"), range(3), (5, 5, 5))
@@ -72,7 +72,7 @@ def test_whoever_carries_out_a_plan_first_the_same_is_kept(
 
 
 @pytest.mark.long
-@settings(max_examples=20_000, deadline=None)
+@settings(max_examples=20_000)
 @given(
     st.tuples(words, words, words),
     st.permutations(range(3)),

@@ -305,7 +305,7 @@ STEPS = st.lists(
 PLACES = ["a", "b", "c", "d/a", "d/b", "e/a"]
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS, seed=st.integers(0, 2**32))
 def test_random_work_keeps_equals_the_real_disk_and_after_all_syncs_nothing_can_be_lost(
     steps: list[tuple[str, int, int, bytes]], seed: int, tmp_path_factory: pytest.TempPathFactory

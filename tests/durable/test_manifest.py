@@ -153,7 +153,7 @@ JSON = st.recursive(LEAVES, lambda inner: st.lists(inner) | st.dictionaries(st.t
 
 
 @given(JSON | st.binary())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_any_json_and_any_bytes_give_one_kind_of_error(value: object) -> None:
     data = value if isinstance(value, bytes) else json.dumps(value).encode()
     with pytest.raises(ValueError):  # noqa: PT011  # the rule is that there is no other kind

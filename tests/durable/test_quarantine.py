@@ -65,7 +65,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 @given(seed=SEEDS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_edits_do_what_they_say_and_undo_gives_bytes_and_times_back(seed: int) -> None:
     with tempfile.TemporaryDirectory(dir=MEMORY) as name:
         source = random.Random(seed)
@@ -85,7 +85,7 @@ def test_edits_do_what_they_say_and_undo_gives_bytes_and_times_back(seed: int) -
 
 @pytest.mark.turns(2)
 @given(seed=SEEDS)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 def test_a_crash_at_every_change_of_a_repair_is_rolled_back_byte_for_byte(seed: int) -> None:
     with tempfile.TemporaryDirectory(dir=MEMORY) as name:
         source = random.Random(seed)
@@ -120,7 +120,7 @@ def test_a_crash_at_every_change_of_a_repair_is_rolled_back_byte_for_byte(seed: 
 
 
 @given(seed=SEEDS)
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=4)
 def test_a_roll_back_and_an_undo_may_be_interrupted_at_every_change(seed: int) -> None:
     with tempfile.TemporaryDirectory(dir=MEMORY) as name:
         source = random.Random(seed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import settings
 
-properties = settings(deadline=None, max_examples=100)
-few = settings(deadline=None, max_examples=25)
+properties = settings(max_examples=100)
+few = settings(max_examples=25)
 """For what is asked of each of many kinds."""
-many = settings(deadline=None, max_examples=400)
+many = settings(max_examples=400)

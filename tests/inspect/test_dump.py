@@ -185,7 +185,7 @@ def test_no_damage_ends_a_dump_and_reverse_is_the_reverse(
         ]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     sizes=st.lists(st.integers(0, 400), min_size=1, max_size=40),
     flips=st.lists(st.tuples(st.integers(0, 20_000), st.integers(0, 7)), max_size=3),

@@ -20,7 +20,7 @@ from waltzctl.engine.scan.byte_source import BytesSource
 from waltzctl.engine.scan.columns import Damage, DamageCause
 from waltzctl.formats.segment import HEADER_SIZE, encode_entries
 
-properties = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+properties = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 BEGINS = 5
 
 

@@ -86,7 +86,7 @@ class Line(RuleBasedStateMachine):
         assert not self.line or self.held, "somebody waits for nothing"
 
 
-Line.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+Line.TestCase.settings = settings(max_examples=100, stateful_step_count=40)
 TestLine = Line.TestCase
 
 

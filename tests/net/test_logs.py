@@ -92,7 +92,7 @@ def test_an_exception_brings_its_trace() -> None:
             assert all(line.startswith("    ") for line in trace)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.text(max_size=80))
 def test_no_message_breaks_a_line_or_drives_a_terminal(message: str) -> None:
     line = Line(0, logging.INFO, LOGGER, message, {"peer": message})
@@ -192,7 +192,6 @@ def test_lines_of_one_kind_are_limited_and_counted() -> None:
     assert lines[-1].endswith(f"30 more lines like this were left out: nonsense from {BURST + 29}")
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(0, 30), max_size=200), st.integers(1, 5))
 def test_a_throttle_never_admits_more_than_its_burst_in_a_window_and_counts_the_rest(
     steps: list[float], burst: int

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from waltzctl.engine.errors import InvalidOptionsError
@@ -180,7 +180,6 @@ def columns(noted: list[tuple[float, int, float]]) -> Any:
     return np.array(noted, np.float64).reshape(-1, 3).T
 
 
-@settings(deadline=None)
 @given(_EVENTS, _EVENTS, st.booleans())
 def test_a_meter_that_is_told_later_is_as_one_that_was_told_at_once(
     first: list[tuple[float, int, float]], second: list[tuple[float, int, float]], asked: bool
@@ -218,7 +217,6 @@ def test_what_is_told_to_a_meter_behind_its_tick_belongs_to_the_present_interval
     assert meter.rates().one_minute == pytest.approx(2.0 + (1 - math.exp(-5 / 60)) * (12 / 5 - 2.0))
 
 
-@settings(deadline=None)
 @given(_EVENTS, _EVENTS)
 def test_a_timer_and_a_histogram_that_are_told_later_are_as_those_that_were_told_at_once(
     single: list[tuple[float, int, float]], together: list[tuple[float, int, float]]

@@ -157,7 +157,7 @@ def frames_of(steps: list[tuple[str, int, int]], following: dict[int, int]) -> t
 
 @pytest.mark.turns(2)
 @pytest.mark.parametrize("loop", LOOPS)
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12, suppress_health_check=list(HealthCheck))
 @given(plans=st.lists(st.lists(STEP, min_size=1, max_size=12), min_size=1, max_size=3))
 def test_tiny_limits_never_stop_anything_for_good(
     tmp_path_factory: pytest.TempPathFactory, loop: str, plans: list[list[tuple[str, int, int]]]

@@ -271,7 +271,7 @@ def test_an_empty_file_lacks_everything(tmp_path: Path) -> None:
         load(tmp_path / "a", "")
 
 
-@settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text(max_size=60))
 def test_any_text_is_a_configuration_or_this_error(tmp_path: Path, text: str) -> None:
     path = tmp_path / "a"

@@ -206,7 +206,7 @@ def conversations(draw: st.DrawFn) -> tuple[list[bytes], dict[int, list[Any]], l
 
 
 @pytest.mark.parametrize("rows", [1, 3, 1024])
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(conversation=conversations())
 def test_every_partition_is_answered_in_order_however_the_stream_is_mixed_and_cut(
     tmp_path_factory: pytest.TempPathFactory,

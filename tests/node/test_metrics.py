@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
@@ -24,9 +24,6 @@ from waltzctl.engine.net.prometheus import exposition, prefers_text
 from waltzctl.engine.node.node_collector import NodeCollector, NodeSurroundings
 from waltzctl.engine.node.node_metrics import NodeMetrics, NodePartitionMetrics, PartitionGauges
 from waltzctl.engine.node.readings import NodePartitionReading, NodeReading
-
-properties = settings(deadline=None)
-"""A slow machine is no failure."""
 
 
 class Clock:
@@ -74,7 +71,6 @@ def test_the_first_tick_takes_the_rate_of_its_interval_and_later_ones_approach_w
     assert meter.rates().one_minute == pytest.approx(moved)
 
 
-@properties
 @given(st.lists(st.tuples(st.integers(0, 1000), st.floats(0.0, 2000.0)), max_size=12))
 def test_a_meter_that_was_silent_is_as_one_that_was_looked_at_all_the_time(steps: list[tuple[int, float]]) -> None:
     """Whole intervals are taken in at once; nobody needs to tick while nothing happens."""
@@ -127,7 +123,6 @@ def test_a_year_of_silence_costs_nothing_and_overflows_nothing() -> None:
 # --- samples ----------------------------------------------------------------------------------------------------------
 
 
-@properties
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=200))
 def test_a_sample_of_few_values_is_all_of_them(values: list[float]) -> None:
     histogram = Histogram(Clock())
@@ -186,7 +181,6 @@ def test_nothing_was_seen() -> None:
     assert make_sample(np.empty((0, 3))) == empty
 
 
-@properties
 @given(st.lists(st.tuples(st.floats(0, 100), st.integers(1, 50)), max_size=40))
 def test_buckets_count_everything_once(updates: list[tuple[float, int]]) -> None:
     timer = Timer(Clock())
@@ -257,7 +251,6 @@ def shown(metrics: NodePartitionMetrics) -> list[object]:
     ]
 
 
-@properties
 @given(
     st.lists(
         st.tuples(
@@ -596,7 +589,6 @@ def test_who_is_answered_text(accept: str, text: bool) -> None:
     assert prefers_text(accept) is text
 
 
-@properties
 @given(st.text())
 def test_no_accept_header_is_too_odd(accept: str) -> None:
     assert prefers_text(accept) in (True, False)

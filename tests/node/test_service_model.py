@@ -364,8 +364,8 @@ class ServiceMachine(RuleBasedStateMachine):
 
 
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
-FEW = settings(max_examples=15, stateful_step_count=12, deadline=None, suppress_health_check=SLOW)
-MANY = settings(max_examples=600, stateful_step_count=40, deadline=None, suppress_health_check=SLOW)
+FEW = settings(max_examples=15, stateful_step_count=12, suppress_health_check=SLOW)
+MANY = settings(max_examples=600, stateful_step_count=40, suppress_health_check=SLOW)
 
 
 def test_the_service_answers_as_the_model_does() -> None:

@@ -336,7 +336,7 @@ def _outcome(path: Path, story: Sequence[tuple[int, int, str]], *, shared: bool)
         )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     story=st.lists(
         st.tuples(st.integers(0, PARTITIONS - 1), st.integers(0, 2), st.sampled_from(["fine", "fine", *STRANGE])),

@@ -134,5 +134,5 @@ class PageMachine(RuleBasedStateMachine):
         shutil.rmtree(self.root)
 
 
-PageMachine.TestCase.settings = settings(max_examples=15, stateful_step_count=40, deadline=None)
+PageMachine.TestCase.settings = settings(max_examples=15, stateful_step_count=40)
 TestPageMachine = PageMachine.TestCase

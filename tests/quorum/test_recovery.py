@@ -543,7 +543,7 @@ def live(history: History) -> None:
     history.opened()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.integers(-1, 8), min_size=1, max_size=5), st.integers(0, 2), st.randoms(use_true_random=False))
 def test_recovery_and_comparison_keep_the_same(lasts: list[int], absent: int, chance: Random) -> None:
     """The two votes, by last transactions and by bytes, over replicas of one session."""

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from waltzctl.engine.quorum.vote import ABSENT, DAMAGED, Ballot, Decision, Run, Verdict, decide, quorum_of, voters_of
@@ -149,7 +149,6 @@ def clusters(draw: st.DrawFn, *, with_marks: bool = False) -> tuple[list[Run], l
     return runs, ballots, replicas
 
 
-@settings(deadline=None)
 @given(clusters())
 def test_nothing_that_a_quorum_may_have_held_is_ever_cut_silently(
     case: tuple[list[Run], list[Ballot], int],
@@ -192,7 +191,6 @@ def _nobody_knows(run: Run, ballots: Sequence[Ballot], replicas: int) -> bool:
     return hidden + replicas - len(ballots) >= quorum_of(replicas)
 
 
-@settings(deadline=None)
 @given(clusters() | clusters(with_marks=True), st.randoms(use_true_random=False))
 def test_the_order_in_which_replicas_are_named_changes_nothing(
     case: tuple[list[Run], list[Ballot], int], source: object
@@ -214,7 +212,6 @@ def test_the_order_in_which_replicas_are_named_changes_nothing(
     )  # fmt: skip
 
 
-@settings(deadline=None)
 @given(clusters() | clusters(with_marks=True))
 def test_how_ids_are_grouped_into_runs_changes_nothing(case: tuple[list[Run], list[Ballot], int]) -> None:
     runs, ballots, replicas = case
@@ -225,7 +222,6 @@ def test_how_ids_are_grouped_into_runs_changes_nothing(case: tuple[list[Run], li
     )  # fmt: skip
 
 
-@settings(deadline=None)
 @given(clusters(with_marks=True))
 def test_what_was_acknowledged_and_stands_somewhere_is_never_called_lost_or_cut(
     case: tuple[list[Run], list[Ballot], int],

@@ -119,7 +119,7 @@ def test_a_directory_of_that_layout_already_is_left_alone(tmp_path: Path, layout
 class TestEveryPair:
     """One partition's pair, with any values."""
 
-    @settings(deadline=None, max_examples=100)
+    @settings(max_examples=100)
     @given(marks, marks, st.booleans(), st.booleans())
     def test_documented_there_and_back(self, first, second, available: bool, assigned: bool) -> None:  # type: ignore[no-untyped-def]
         pair = PartitionStruct(*first).sealed(), PartitionStruct(*second).sealed()
@@ -135,7 +135,7 @@ class TestEveryPair:
         back = convert_info(there, Layout.DOCUMENTED, available=True, assigned=False)
         assert back == info
 
-    @settings(deadline=None, max_examples=100)
+    @settings(max_examples=100)
     @given(marks, marks, int32, int32)
     def test_released_keeps_what_is_in_force(self, first, second, one: int, other: int) -> None:  # type: ignore[no-untyped-def]
         """Whatever sequence numbers say: also where the older struct has the higher marks, or the numbers wrap."""
@@ -149,7 +149,7 @@ class TestEveryPair:
         again = convert_info(there, Layout.RELEASED, available=True, assigned=True)
         assert current(again).marks == current(info).marks
 
-    @settings(deadline=None, max_examples=80)
+    @settings(max_examples=80)
     @given(st.sampled_from(list(Layout)), st.sampled_from(list(Layout)), marks, marks, st.integers(1, 2))
     def test_of_one_valid_struct_the_values_stand_in_both(
         self, source: Layout, target: Layout, first, second, bad

@@ -76,7 +76,7 @@ def test_three_replicas_of_the_release_are_one_copy_and_duplicates(tmp_path: Pat
     assert report.conflicts == ()
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.data())
 def test_any_flipped_bit_of_data_files_costs_at_most_its_record(tmp_path_factory, data: st.DataObject) -> None:  # type: ignore[no-untyped-def]
     """Also in a header: the other files and the records' request ids still tell whose they are."""
@@ -192,7 +192,7 @@ def images(draw: st.DrawFn) -> tuple[bytes, dict[int, list[Record]]]:
     return image, {p: [found[number] for number in sorted(found)] for p, found in whole.items()}
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(images())
 def test_everything_intact_in_an_image_is_written_once_and_nothing_else(tmp_path_factory, case) -> None:  # type: ignore[no-untyped-def]
     image, expected = case
@@ -225,7 +225,7 @@ def test_a_disk_image_with_files_in_fragments(tmp_path: Path) -> None:
     assert_clean(report)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(
     st.integers(0, 3000),
     st.integers(1, 8),

@@ -119,7 +119,7 @@ def test_three_differing_records_are_all_named(tmp_path: Path) -> None:
     assert_clean(report)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(
     st.lists(
         st.tuples(st.integers(0, 20), st.integers(1, 15), st.sets(st.integers(0, 35), max_size=4)),

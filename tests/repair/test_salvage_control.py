@@ -119,7 +119,7 @@ class TestTheFileAlone:
         assert (storage / CTL).read_bytes() == whole
 
     @both_layouts
-    @settings(deadline=None, max_examples=25)
+    @settings(max_examples=25)
     @given(st.data())
     def test_no_struct_with_a_wrong_checksum_is_ever_taken(
         self, tmp_path_factory, layout: Layout, data: st.DataObject

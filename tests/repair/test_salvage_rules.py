@@ -899,7 +899,7 @@ def test_a_header_that_begins_with_the_last_byte_of_another_one_is_a_part_of_it(
     assert [place for place, *_ in headers_in(first[:-1] + second)] == [0]
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(st.lists(st.tuples(st.sampled_from(["header", "zeros", "junk", "records"]), st.integers(0, 300)), max_size=7))
 def test_headers_between_anything_are_found_once_each(parts: list[tuple[str, int]]) -> None:
     image, wanted = b"\7", []

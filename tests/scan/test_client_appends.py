@@ -33,7 +33,7 @@ from waltzctl.formats.wire.records import PackedRecords, WireRecord, data_betwee
 
 MAX_BODY = 4000
 LIMITS = Limits(max_data=MAX_BODY, max_list=3)
-properties = settings(deadline=None, max_examples=150)
+properties = settings(max_examples=150)
 _INT = st.integers(-(2**31), 2**31 - 1)
 
 

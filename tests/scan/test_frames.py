@@ -16,7 +16,7 @@ from waltzctl.formats.wire.frame import FrameError, FrameReader, keep_alive
 from waltzctl.formats.wire.storage import AppendRequest, MaxTransactionIdRequest, encode
 
 properties = settings(
-    deadline=None, max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 
 

@@ -21,7 +21,7 @@ def window(data: bytes) -> np.ndarray:  # type: ignore[type-arg]
     return np.frombuffer(data, np.uint8)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.integers(LEAST_ENTRIES, 400),
     st.integers(128, 2**40),

@@ -10,7 +10,7 @@ from itertools import accumulate
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.scan import emulated
@@ -93,7 +93,6 @@ def answered(requests: Requests, segment: OpenSegment, shown: int) -> tuple[int,
     return answers.answered, answers.take(), going_on
 
 
-@settings(deadline=None)
 @given(
     lengths=st.lists(st.integers(0, 300), min_size=1, max_size=8),
     asking=st.lists(st.tuples(st.booleans(), st.integers(SEGMENT - 1, SEGMENT + 9), st.integers(-1, 9)), max_size=8),

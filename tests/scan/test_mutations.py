@@ -68,7 +68,7 @@ def mutate(made: Segment, mutations: list[tuple[str, int, object]]) -> bytes:
     return bytes(data)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(made=SEGMENTS, mutations=MUTATIONS, with_index=st.booleans(), compiled=st.booleans())
 def test_random_damage(
     made: Segment, mutations: list[tuple[str, int, object]], with_index: bool, compiled: bool
@@ -89,7 +89,7 @@ def test_random_damage(
     assert [item for item in runs if item in damages] == damages
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(
     made=SEGMENTS,
     changes=st.lists(st.tuples(st.integers(0, 2**20), st.binary(min_size=1, max_size=8)), min_size=1, max_size=3),
@@ -120,7 +120,7 @@ def test_changed_bytes_cost_only_what_they_touch(
         assert found == [number for number in intact if number < torn]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.binary(max_size=2000), first=st.integers(-(2**63), 2**63 - 1))
 def test_bytes_of_any_kind(data: bytes, first: int) -> None:
     for start in (0, 128):
@@ -128,7 +128,7 @@ def test_bytes_of_any_kind(data: bytes, first: int) -> None:
         assert_tiles(items, start, max(len(data), start))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(made=SEGMENTS, mutations=MUTATIONS)
 def test_carving_finds_every_record_that_a_scan_finds(made: Segment, mutations: list[tuple[str, int, object]]) -> None:
     data = mutate(made, mutations)

@@ -18,7 +18,7 @@ from waltzctl.engine.scan.probe import BudgetExhaustedError, Candidates, Found, 
 
 GRANULE, CACHE = 64, 256
 MAX_ID = 2**63 - 1
-properties = settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+properties = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.builders import make_records
@@ -282,7 +282,6 @@ def test_an_index_of_which_only_a_late_entry_is_right_hides_no_record(second: in
     shift=st.integers(-3, 3),
     right=st.sets(st.integers(0, 39)),
 )
-@settings(deadline=None)
 def test_no_index_hides_what_is_found_without_one(
     size: int, hurt: list[tuple[str, float, int]], shift: int, right: set[int]
 ) -> None:

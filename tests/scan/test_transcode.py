@@ -38,7 +38,7 @@ from waltzctl.formats.wire.records import WireRecord, pack_record_headers, pack_
 from waltzctl.formats.wire.storage import AppendRequest, decode, encode
 
 properties = settings(
-    deadline=None, max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 _WORD = st.one_of(st.integers(-3, 300), st.integers(-(2**63), 2**63 - 1), st.sampled_from([2**31, 2**32, 2**62]))
 

@@ -254,7 +254,7 @@ def appends(draw: st.DrawFn) -> list[tuple[int, AppendLocks]]:
 
 
 @given(appends(), st.integers(1, 30), st.data())
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 def test_appends_that_come_together_are_judged_as_one_by_one(
     came: list[tuple[int, AppendLocks]], size: int, data: st.DataObject
 ) -> None:
@@ -324,4 +324,4 @@ def test_locks_that_are_no_table_are_refused() -> None:
 
 
 TestLockTable = _Table.TestCase
-TestLockTable.settings = settings(deadline=None, max_examples=100, stateful_step_count=30)
+TestLockTable.settings = settings(max_examples=100, stateful_step_count=30)

@@ -29,7 +29,7 @@ from waltzctl.formats.segment import RecordHeader
 from waltzctl.formats.wire.feed_frames import feed_frames
 from waltzctl.formats.wire.records import SMALLEST_RECORD, PackedRecords, WireRecord
 
-properties = settings(deadline=None, max_examples=100)
+properties = settings(max_examples=100)
 
 
 def header(partition: int, number: int) -> RecordHeader:

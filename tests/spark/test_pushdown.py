@@ -102,7 +102,7 @@ def dump_of_hurt(hurt: Path) -> list[dict[str, Any]]:
     return list(dumped(hurt))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(filters=FILTERS, size=st.sampled_from(["128MiB", "1000"]))
 def test_filters_that_are_pushed_and_applied_again_change_no_result(
     hurt: Path, dump_of_hurt: list[dict[str, Any]], filters: list[Filter], size: str

@@ -390,7 +390,7 @@ def _one_kind(told: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
 
 
 @pytest.mark.turns(2)
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_whatever_is_damaged_every_intact_record_and_every_finding_comes_once(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
@@ -399,7 +399,7 @@ def test_whatever_is_damaged_every_intact_record_and_every_finding_comes_once(
 
 
 @pytest.mark.long
-@settings(max_examples=1000, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=1000, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_whatever_is_damaged_many_times(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     _damaged_anyhow(tmp_path_factory, data)

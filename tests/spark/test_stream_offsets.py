@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from waltzctl.engine.errors import InvalidRequestError, StalePlanError
@@ -136,7 +136,6 @@ def test_the_error_about_a_changed_history_names_partition_transaction_and_what_
     assert BEGINNING.end is None
 
 
-@settings(deadline=None)
 @given(ANCHORS, ANCHORS)
 def test_a_record_is_the_same_where_id_request_id_and_checksum_are(one: Anchor, other: Anchor) -> None:
     """Wherever it stands; each of the three alone makes it another one."""

@@ -20,7 +20,7 @@ from waltzctl.engine.stats.report import clients_of, gaps_of, repeated_in
 from waltzctl.formats.segment import HEADER_SIZE, RECORD_OVERHEAD
 
 HOUR = 3_600_000
-properties = settings(deadline=None, max_examples=30)
+properties = settings(max_examples=30)
 
 
 @dataclass(frozen=True)

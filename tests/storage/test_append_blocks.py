@@ -33,7 +33,7 @@ from waltzctl.formats.control import Layout
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import HEADER_SIZE, Record
 
-properties = settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+properties = settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def cut(records: Sequence[Record], places: Sequence[int]) -> list[list[Record]]:
@@ -192,7 +192,7 @@ def test_a_checkpoint_inside_a_group_is_durable_before_what_follows(
     requests=st.lists(st.integers(1, 700), min_size=1, max_size=6),
     threshold=st.sampled_from([2000, 30_000, 10**9]),
 )
-@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_group_never_costs_more_syncs_than_the_release_spends_on_its_requests(
     tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,

@@ -595,7 +595,7 @@ OPERATIONS = st.lists(
 
 
 @given(OPERATIONS)
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_whatever_was_done(tmp_path_factory: pytest.TempPathFactory, operations: list[tuple[str, object]]) -> None:
     place = tmp_path_factory.mktemp("life")
     with pytest.MonkeyPatch.context() as monkeypatch:

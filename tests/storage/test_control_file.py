@@ -156,7 +156,7 @@ def test_golden_vectors_of_a_released_partition_info(tmp_path: Path) -> None:
 
 
 @LAYOUTS
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(steps=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4), st.integers(0, 4)), max_size=12))
 def test_every_update_writes_one_slot_and_what_is_stored_is_what_memory_says(
     tmp_path_factory: pytest.TempPathFactory, layout: Layout, steps: list[tuple[int, int, int]]

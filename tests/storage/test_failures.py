@@ -92,7 +92,7 @@ def test_an_interrupt_inside_an_append_leaves_nothing_of_it(tmp_path: Path, monk
 
 
 @LAYOUTS
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(place=st.randoms(use_true_random=False), change=st.integers(1, 255), mark=st.sampled_from([-1, 15, 29]))
 def test_a_single_damaged_byte_costs_at_most_the_record_it_is_in(
     tmp_path_factory: pytest.TempPathFactory, layout: Layout, place: object, change: int, mark: int
@@ -149,7 +149,7 @@ class _nothing:  # noqa: N801  # stands for a context manager that expects nothi
 
 
 @LAYOUTS
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(size=st.integers(0, 1000), tail=st.binary(max_size=300), mark=st.sampled_from([-1, 3, 9]))
 def test_whatever_stands_behind_the_last_record_no_record_is_lost_and_a_second_opening_is_quiet(
     tmp_path_factory: pytest.TempPathFactory, layout: Layout, size: int, tail: bytes, mark: int

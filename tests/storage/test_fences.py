@@ -39,7 +39,7 @@ def test_what_was_raised_holds_after_opening_again(tmp_path: Path) -> None:
 
 
 @given(steps=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9), st.booleans()), max_size=25))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_any_sequence_agrees_with_a_dictionary(tmp_path_factory: pytest.TempPathFactory, steps: list[tuple]) -> None:
     """Two holders at once, one of which may forget: each sees what the other did."""
     path = state_directory(tmp_path_factory.mktemp("s"))

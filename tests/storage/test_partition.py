@@ -95,7 +95,7 @@ def test_15_an_append_that_is_not_the_next_is_refused(tmp_path: Path, layout: La
     assert {name: after[name] for name in before} == before
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     sizes=st.lists(st.integers(0, 400), min_size=1, max_size=60),
     threshold=st.sampled_from([1, 128, 178, 400, 1000, 5000]),
@@ -210,7 +210,7 @@ def test_a_truncation_that_would_end_with_a_damaged_record_changes_nothing(
         storage.partition(0).append(make_records(1, first=30))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(first_count=st.integers(1, 40), keep=st.integers(0, 40), seed=st.integers(0, 1000))
 def test_20_an_index_that_was_cut_back_is_rebuilt(
     tmp_path_factory: pytest.TempPathFactory, first_count: int, keep: int, seed: int
@@ -271,7 +271,7 @@ def test_23_24_search_over_segments_with_few_open(tmp_path: Path, layout: Layout
         partition.read(0)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(first=st.integers(0, 30), count=st.integers(0, 40), limit=st.one_of(st.none(), st.integers(0, 3000)))
 def test_reading_many_is_bounded_by_bytes_but_never_empty(
     tmp_path_factory: pytest.TempPathFactory, first: int, count: int, limit: int | None

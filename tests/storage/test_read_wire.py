@@ -23,7 +23,7 @@ from waltzctl.engine.storage.partition import Partition
 from waltzctl.formats.segment import HEADER_SIZE
 from waltzctl.formats.wire.records import pack_record_headers, pack_records
 
-properties = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+properties = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def assert_same(partition: Partition, first: int, count: int, room: int | None = None) -> int:

@@ -163,7 +163,7 @@ OPERATIONS = st.lists(
 
 
 @given(OPERATIONS)
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_in_whatever_order(tmp_path_factory: pytest.TempPathFactory, operations: list[tuple[str, object]]) -> None:
     place = tmp_path_factory.mktemp("life")
     with pytest.MonkeyPatch.context() as monkeypatch:

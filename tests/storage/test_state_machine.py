@@ -185,5 +185,5 @@ class PartitionMachine(RuleBasedStateMachine):
         shutil.rmtree(self.root)
 
 
-PartitionMachine.TestCase.settings = settings(max_examples=20, stateful_step_count=25, deadline=None)
+PartitionMachine.TestCase.settings = settings(max_examples=20, stateful_step_count=25)
 TestPartitionMachine = PartitionMachine.TestCase
