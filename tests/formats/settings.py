@@ -1,4 +1,4 @@
-"""How property tests of this directory run: no deadline, because a slow machine is no failure."""
+"""How many examples property tests of this directory try."""
 
 from __future__ import annotations
 
