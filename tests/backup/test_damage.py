@@ -55,6 +55,7 @@ def pages_of(head: BackupHead) -> list[PageId]:
     return [PageId(Namespace.DATA, head.first_page + number) for number in range(head.num_pages)]
 
 
+@pytest.mark.turns(3)
 @PASSWORDS
 def test_every_page_that_is_damaged_is_named_and_mended(
     tmp_path: Path, source: Path, replica: Path, password: bytes | None

@@ -220,6 +220,7 @@ def other(first: int, count: int) -> list[WireRecord]:
     return [replace(one, header=77) for one in records(first, count)]
 
 
+@pytest.mark.turns(3)
 def test_what_cannot_have_changed_is_not_read_again(tmp_path: Path) -> None:
     place, script = vault(tmp_path), Scripted(records(0, 1000), mark=400)
 

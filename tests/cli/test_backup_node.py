@@ -23,6 +23,7 @@ def url(served: Served) -> str:
     return f"waltz://127.0.0.1:{served.ready['admin_port']}"
 
 
+@pytest.mark.turns(3)
 def test_the_whole_way_over_tls(tmp_path: Path, place: Path) -> None:
     source = build_directory(tmp_path / "source", {0: 120, 1: 30}, num_partitions=3, per_segment=17)
     with serving(source, "--port", "0", "--admin-port", "0", "--http-port", "0") as served:

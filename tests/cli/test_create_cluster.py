@@ -37,6 +37,7 @@ def test_key_and_assignment_are_taken_as_given(tmp_path: Path) -> None:
     assert not (tmp_path / "a" / "3").exists()
 
 
+@pytest.mark.turns(3)
 def test_assign_none(tmp_path: Path) -> None:
     answer = invoke("create-cluster", tmp_path / "a", "--partitions", 2, "--assign", "none", "--format", "ndjson")
     assert answer.objects[0]["directories"][0]["assigned"] == []

@@ -18,6 +18,7 @@ def read_json(*lines: object) -> list[Entry]:
     return list(json_entries(io.BytesIO(b"".join(json.dumps(line).encode() + b"\n" for line in lines))))
 
 
+@pytest.mark.turns(3)
 @given(st.lists(st.binary().map(lambda data: data.replace(b"\n", b""))))
 def test_every_bare_line_is_one_record(lines: list[bytes]) -> None:
     entries = list(bare_entries(io.BytesIO(b"".join(line + b"\n" for line in lines))))

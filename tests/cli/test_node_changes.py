@@ -93,6 +93,7 @@ def test_add_and_remove(served: Served, storage: Path) -> None:
     assert node(served, "add-partition", "--partition", 9, "--yes", status=2) == []
 
 
+@pytest.mark.turns(3)
 def test_availability(served: Served) -> None:
     node(served, "availability", "--partition", "0-1", "--online", "false", "--yes")
     assert listed(served) == {0: False, 1: False}
@@ -115,6 +116,7 @@ def test_availability(served: Served) -> None:
         assert invoke(*words_for(served, "availability", "--partition", 0, *wrong)).status == 2
 
 
+@pytest.mark.turns(3)
 def test_sync_with_a_file(served: Served, tmp_path: Path) -> None:
     """T10: what would be taken away is shown, and not done unasked."""
     assignment = tmp_path / "assignment.json"
@@ -274,6 +276,7 @@ def test_a_quarantined_partition_is_refused_with_the_commands_that_help(served: 
         assert node(other, "records", "--partition", 0) == node(served, "records", "--partition", 0, "--to", 14)
 
 
+@pytest.mark.turns(4)
 def test_ctrl_c_leaves_a_copy_that_the_same_command_finishes(tmp_path: Path) -> None:
     """Nothing that was copied is lost, and stderr says how to go on."""
     made = make_records(20_000, size=100)

@@ -290,6 +290,7 @@ def test_an_error_carries_the_findings_that_stand_in_the_way(tmp_path: Path) -> 
     assert [one["code"] for one in error["findings"]] == ["record-checksum"]
 
 
+@pytest.mark.turns(3)
 def test_plain_columns_stand_still_whatever_is_in_them(tmp_path: Path) -> None:
     columns: dict[str, set[str]] = {}
     for act, _, expected in steps(tmp_path, "plain"):
@@ -333,6 +334,7 @@ def test_control_files_that_are_hardly_there(tmp_path: Path, layout: Layout) -> 
     check(invoke("status", storage, "--format", "json"), array=False, form="json")
 
 
+@pytest.mark.turns(3)
 @needs_golden
 @pytest.mark.parametrize("directory", golden_directories(), ids=lambda path: path.name)
 def test_directories_of_the_release(directory: Path) -> None:

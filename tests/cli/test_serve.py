@@ -111,6 +111,7 @@ def test_the_screen_on_a_terminal(storage: Path) -> None:
     assert "HTTP port    off" in answer.out
 
 
+@pytest.mark.turns(4)
 def test_the_live_table_on_a_terminal(storage: Path) -> None:
     answer = on_terminal("serve", storage, *FREE, "--live", typed=b"\x03", after=b"connections:", columns=150)
     assert answer.status == 0
@@ -350,6 +351,7 @@ def test_a_second_signal_ends_it_at_once(storage: Path) -> None:
             assert "ended at once" in node.log[-1]
 
 
+@pytest.mark.turns(3)
 def test_a_zookeeper_that_does_not_answer_ends_the_start(storage: Path) -> None:
     with silent_zookeeper() as port:
         changes = {**SLOW_START, "WALTZCTL_SERVE_ZOOKEEPER": f"127.0.0.1:{port}",
@@ -423,6 +425,7 @@ def health(node: Served) -> str:
         return error.read().decode()
 
 
+@pytest.mark.turns(4)
 def test_the_space_that_should_be_free_is_a_setting(storage: Path, tmp_path: Path) -> None:
     """By file, environment or option; a running node takes a new one."""
     config = write_config(tmp_path / "node.yaml", storage, ANY, "waltzctl.minFree: 4000000TB")
@@ -461,6 +464,7 @@ def test_a_killed_node_leaves_its_ready_file_and_the_next_one_replaces_it(storag
     assert not ready.exists()
 
 
+@pytest.mark.turns(3)
 def test_a_start_removes_the_ready_file_of_a_process_that_is_gone_before_anything_else(tmp_path: Path) -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()

@@ -280,6 +280,7 @@ def test_histories(tmp_path: Path, seed: int) -> None:
     run(tmp_path, test, servers=2)
 
 
+@pytest.mark.turns(3)
 def test_an_append_that_the_server_passed_over_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(around: Around) -> None:
         client = around.client
@@ -510,6 +511,7 @@ def test_partitions_that_are_back_before_they_were_closed_are_mounted_again(
     run(tmp_path, test)
 
 
+@pytest.mark.turns(3)
 def test_a_mount_that_the_server_knows_no_more_is_made_again(tmp_path: Path) -> None:
     async def test(around: Around) -> None:
         client, (server, _, _) = around.client, around.serving.servers[0]

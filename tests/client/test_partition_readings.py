@@ -68,6 +68,7 @@ values = st.recursive(
 )
 
 
+@pytest.mark.turns(3)
 @properties
 @given(
     st.dictionaries(

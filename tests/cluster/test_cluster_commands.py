@@ -7,6 +7,8 @@ import signal
 import urllib.request
 from typing import Any
 
+import pytest
+
 from tests.cli.running import invoke, run
 from tests.cli.test_schemas import check_object
 from tests.cluster.processes import ClusterOfProcesses
@@ -92,6 +94,7 @@ def test_nonsense_is_refused_with_what_to_do(made: ClusterOfProcesses) -> None:
         assert (done.status, message in done.err) == (status, True), (arguments, done)
 
 
+@pytest.mark.turns(3)
 def test_metadata_that_is_not_there_or_not_said_is_told(tmp_path: object) -> None:
     for arguments, status, message in (
         (("show",), 2, "WALTZCTL_METADATA"),
@@ -122,6 +125,7 @@ def test_partitions_go_where_they_are_preferred(made: ClusterOfProcesses) -> Non
     made.settle()
 
 
+@pytest.mark.turns(3)
 def test_a_node_that_differs_is_named_and_told(made: ClusterOfProcesses) -> None:
     node = next(one for one in made.state()["nodes"] if one["group"] == 3)
     assert (
@@ -143,6 +147,7 @@ def test_a_node_that_differs_is_named_and_told(made: ClusterOfProcesses) -> None
     made.settle()
 
 
+@pytest.mark.turns(4)
 def test_a_node_and_a_server_that_die_are_named_and_come_back(made: ClusterOfProcesses) -> None:
     node = next(one["node"] for one in made.state()["nodes"] if one["group"] == 3)
     made.nodes["n3"].kill()
@@ -165,6 +170,7 @@ def test_a_node_and_a_server_that_die_are_named_and_come_back(made: ClusterOfPro
     made.settle()
 
 
+@pytest.mark.turns(3)
 def test_a_server_that_is_stopped_leaves_at_once(made: ClusterOfProcesses) -> None:
     made.servers[2].process.send_signal(signal.SIGTERM)
     assert made.servers[2].process.wait(20) == 0
@@ -174,6 +180,7 @@ def test_a_server_that_is_stopped_leaves_at_once(made: ClusterOfProcesses) -> No
     made.settle()
 
 
+@pytest.mark.turns(4)
 def test_an_assignment_that_nobody_makes_anew_is_told(made: ClusterOfProcesses) -> None:
     first, second = made.state()["servers"]
     by_id = {made.ready(f"s{number}")["server_id"]: made.servers[number] for number in (1, 2)}

@@ -8,6 +8,8 @@ import subprocess
 import zlib
 from typing import Any
 
+import pytest
+
 from tests import warm_start
 from tests.cli.running import command_line, environment
 from tests.cli.test_schemas import check_object
@@ -129,6 +131,7 @@ def test_a_load_is_measured(made: ClusterOfProcesses) -> None:
     assert 0 < result["latency_seconds"]["p50"] <= result["latency_seconds"]["max"]
 
 
+@pytest.mark.turns(3)
 def test_a_stream_through_the_death_of_a_server_is_whole(made: ClusterOfProcesses) -> None:
     """A producer and a follower, as processes; the server of their partition is killed in between."""
     before = mark(made, 1)

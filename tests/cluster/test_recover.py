@@ -100,6 +100,7 @@ def recover(cluster: ClusterOfProcesses, *arguments: object) -> Answer:
     return invoke("recover", "--metadata", cluster.metadata, "--plaintext", "--format", "ndjson", *arguments)
 
 
+@pytest.mark.turns(3)
 def test_a_recovery_is_shown_refused_done_and_then_there_is_less_to_do(stopped: ClusterOfProcesses) -> None:
     before = stopped.state()
     shown = recover(stopped, "--dry-run")
@@ -128,6 +129,7 @@ def test_a_recovery_is_shown_refused_done_and_then_there_is_less_to_do(stopped: 
     assert {step["action"] for step in steps} <= {"begin-session", "copy"}
 
 
+@pytest.mark.turns(3)
 def test_a_partition_that_a_server_has_is_left_to_it(stopped: ClusterOfProcesses) -> None:
     if stopped.nodes["n3"].status is not None:  # by itself: no test before has started it again
         stopped.start_nodes(3)

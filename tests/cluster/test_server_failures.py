@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.cluster.processes import ClusterOfProcesses
 from tests.interop.processes import Stage, wait_until
 from tests.zookeeper import ZooKeeperServer, new_root
@@ -12,6 +14,7 @@ SESSION_SECONDS = 30
 """The default of a log server."""
 
 
+@pytest.mark.turns(3)
 def test_the_partitions_of_a_server_that_is_killed_go_to_the_others(tmp_path: Path, zookeeper: ZooKeeperServer) -> None:
     with Stage(tmp_path) as stage:
         metadata = f"zk://{zookeeper.connect_string}{new_root()}"

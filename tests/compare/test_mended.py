@@ -92,6 +92,7 @@ def test_a_damaged_record_behind_a_fork_is_no_reason_to_keep_what_goes_with_the_
     mend_and_undo(whole, tmp_path / "case", (wanted, -1, loss))
 
 
+@pytest.mark.turns(4)
 @settings(max_examples=20)
 @given(cases)
 def test_plans_lead_to_what_is_kept_and_undo_leads_back(

@@ -82,6 +82,7 @@ def _of(findings: list[Finding]) -> list[str]:
     return sorted(f"{one.code} {one.path} {one.segment} {one.transaction_id} {one.message}" for one in meant)
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("size", [900, 5000, 1 << 30])
 @pytest.mark.parametrize("injury", INJURIES)
 def test_what_is_told_of_a_replica(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, injury: str, size: int) -> None:

@@ -295,7 +295,7 @@ def journaled_operation(driver: Driver, rng: random.Random, numbers: list[int]) 
 DEFAULT_SEEDS, LONG_SEEDS = 1, 12
 
 
-@on(1)
+@pytest.mark.turns(12, place=7)
 @LAYOUTS
 @pytest.mark.parametrize(
     "seed",

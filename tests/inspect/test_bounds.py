@@ -119,6 +119,7 @@ def test_quick_counts_what_a_full_verification_counts(tmp_path: Path) -> None:
     assert run(storage, quick=True)[1].records == run(storage)[1].records == 1200
 
 
+@pytest.mark.turns(4)
 def test_a_sample_reads_about_its_fraction_and_is_the_same_each_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -340,6 +341,7 @@ def write_large(path: Path, size: int) -> Path:
     return age(storage)
 
 
+@pytest.mark.turns(4)
 def test_memory_does_not_grow_with_the_size_of_a_segment(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """128 MiB and twice (with --long: 16 times) as much, read in parts by two threads."""
     times = 16 if request.config.getoption("--long") else 2

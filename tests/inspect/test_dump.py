@@ -162,6 +162,7 @@ DAMAGES = {
 }
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("name", DAMAGES)
 def test_no_damage_ends_a_dump_and_reverse_is_the_reverse(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
@@ -185,6 +186,7 @@ def test_no_damage_ends_a_dump_and_reverse_is_the_reverse(
         ]
 
 
+@pytest.mark.turns(3)
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     sizes=st.lists(st.integers(0, 400), min_size=1, max_size=40),

@@ -161,6 +161,7 @@ def test_objects_are_verified_and_dumped_as_files_are(bucket: Bucket, path: Path
     assert there.locked_by is None
 
 
+@pytest.mark.turns(3)
 def test_a_bucket_is_backed_up_as_files_are(bucket: Bucket, tmp_path: Path) -> None:
     source, kept = build_directory(tmp_path / "source", {0: 230, 2: 40}), vault(tmp_path)
     url = bucket.put("backed-up", source)
@@ -175,6 +176,7 @@ def test_a_bucket_is_backed_up_as_files_are(bucket: Bucket, tmp_path: Path) -> N
     assert restored(kept, first.name, tmp_path / "back") == digest(source)
 
 
+@pytest.mark.turns(3)
 def test_a_large_object_is_read_in_ranges_and_never_as_a_whole(bucket: Bucket, tmp_path: Path) -> None:
     size = 3 * LARGE + 777
     (tmp_path / "large").mkdir()

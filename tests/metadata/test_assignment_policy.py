@@ -51,6 +51,7 @@ def test_a_partition_that_the_assignment_before_does_not_name_is_a_new_one(lost:
     assert held(found) == {1: {n: 1 if n == lost else 4 for n in range(3)}}
 
 
+@pytest.mark.turns(4)
 @settings(max_examples=150)
 @given(
     st.integers(0, 12),

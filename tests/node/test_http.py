@@ -182,6 +182,7 @@ def test_a_request_without_end_is_cut_off(tmp_path: Path, loop: str, endless: by
     run(work(), loop)
 
 
+@pytest.mark.turns(3)
 @LOOPS
 def test_a_slow_peer_is_cut_off(tmp_path: Path, loop: str) -> None:
     """One that never finishes its request, and one that says nothing at all: the node ends both, others are served."""

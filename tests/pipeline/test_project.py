@@ -51,6 +51,7 @@ def test_spark_takes_the_specification(tmp_path: Path) -> None:
     assert [one.include for one in spec.libraries] == ["transformations/**/*"]
 
 
+@pytest.mark.turns(3)
 def test_the_projects_own_tests_pass(tmp_path: Path) -> None:
     create_project(tmp_path / "p", ["/data/n"])
     done = subprocess.run(

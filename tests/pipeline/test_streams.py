@@ -96,6 +96,7 @@ def ids(rows: list[Row]) -> list[int]:
     return [row["transaction_id"] for row in rows]
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("limit", [None, 7])
 def test_all_replicas_records_once_whatever_the_batches(tmp_path: Path, limit: int | None) -> None:
     one, two = replica(tmp_path / "1", 120, mark=0), replica(tmp_path / "2", 60, mark=0)
@@ -113,6 +114,7 @@ def test_all_replicas_records_once_whatever_the_batches(tmp_path: Path, limit: i
     assert query.run() == []
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("chunk", "weight", "tasks"), [(1 << 16, 64 << 20, 1), (10, 64 << 20, 1), (10, 0, 10), (7, 1, 15)]
 )
@@ -172,6 +174,7 @@ def test_a_task_with_much_to_read_is_read_by_compiled_code(tmp_path: Path, monke
     assert max(chosen) >= size - 3 * 128
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("limit", [None, 9])
 def test_transactions_up_to_the_highest_mark_and_late_copies_change_nothing(tmp_path: Path, limit: int | None) -> None:
     one, two = replica(tmp_path / "1", 120, mark=99), replica(tmp_path / "2", 60, mark=59)

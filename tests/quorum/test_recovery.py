@@ -107,6 +107,7 @@ def begun(case: str, chance: Random) -> Session:
     return Session(nodes, PartitionMetadata(10, 998, tuple(states)), tuple(assigned), 999, chance)
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("case", CASES)
 def test_the_cases_of_the_release(case: str) -> None:
     for seed in range(40):
@@ -543,6 +544,7 @@ def live(history: History) -> None:
     history.opened()
 
 
+@pytest.mark.turns(3)
 @settings(max_examples=150)
 @given(st.lists(st.integers(-1, 8), min_size=1, max_size=5), st.integers(0, 2), st.randoms(use_true_random=False))
 def test_recovery_and_comparison_keep_the_same(lasts: list[int], absent: int, chance: Random) -> None:

@@ -94,6 +94,7 @@ LOSSES: list[tuple[Callable[[Scene], None], list[tuple[int, int, int, int]], set
 EACH = pytest.mark.parametrize(("lose", "wanted", "named"), LOSSES, ids=[one[0].__name__ for one in LOSSES])
 
 
+@pytest.mark.turns(2)
 @EACH
 def test_what_is_given_up_is_named_until_it_is_here_again(
     scene: Scene, lose: Callable[[Scene], None], wanted: list[tuple[int, int, int, int]], named: set[str]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from itertools import pairwise
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -68,6 +69,7 @@ def mutate(made: Segment, mutations: list[tuple[str, int, object]]) -> bytes:
     return bytes(data)
 
 
+@pytest.mark.turns(3)
 @settings(max_examples=120)
 @given(made=SEGMENTS, mutations=MUTATIONS, with_index=st.booleans(), compiled=st.booleans())
 def test_random_damage(

@@ -408,6 +408,7 @@ def test_many_candidates_with_long_lengths(spent: list[int]) -> None:
     assert spent[0] < scanner.BUDGET_BASE + scanner.BUDGET_PER_BYTE * len(data)
 
 
+@pytest.mark.turns(3)
 def test_chains_of_one(spent: list[int]) -> None:
     """Whole records with the same id over and over: each one a chain that contradicts the one before."""
     content = b"".join(made_up_record(6, 0) + b"!" for _ in range(4000))

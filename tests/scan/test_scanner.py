@@ -344,6 +344,7 @@ def test_a_file_that_ends_inside_a_record_that_is_read_in_pieces(compiled: bool,
     assert (found.offset, found.pending, found.stop) == (40, 1, end)
 
 
+@pytest.mark.turns(3)
 @KERNELS
 def test_every_bit_of_a_small_segment(segment: Segment, compiled: bool) -> None:
     """A flipped bit costs exactly the record that it is in, and that one is named."""

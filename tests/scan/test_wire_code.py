@@ -73,6 +73,7 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
     )
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("ways", "rounds"), [(KINDS, 300), *(pytest.param((way,), 40_000, marks=pytest.mark.long) for way in WAYS)]
 )
@@ -233,6 +234,7 @@ def test_broken_code_in_the_cache_is_compiled_anew(fresh: Path, made: list[str])
     assert made == ["table"]
 
 
+@pytest.mark.turns(3)
 def test_loops_that_answer_wrongly_are_passed_over(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Here it is the interpreted ones that are changed, which shows the same difference."""
     monkeypatch.setattr(wire_loops, "BODY_COLUMN", wire_loops.BODY_COLUMN + 1)

@@ -132,6 +132,7 @@ def measured(cache: TransactionCache) -> int:
     return sum(map(sys.getsizeof, known.values()))
 
 
+@pytest.mark.turns(3)
 @given(st.data())
 @properties
 def test_data_is_that_of_the_transaction_and_memory_is_bounded(draws: st.DataObject) -> None:
@@ -173,6 +174,7 @@ def test_data_is_that_of_the_transaction_and_memory_is_bounded(draws: st.DataObj
             assert cache.data_misses.count == misses
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("count", [1, 2, 5, CHUNK])
 def test_data_takes_no_more_memory_than_is_counted(count: int) -> None:
     """Also where the table of chunks has just grown."""

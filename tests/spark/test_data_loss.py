@@ -79,6 +79,7 @@ def test_how_it_is_asked_for(tmp_path: Path) -> None:
         read(tmp_path, view="findings", failOnDataLoss="true")
 
 
+@pytest.mark.turns(3)
 def test_damage_is_a_loss_and_bad_data_is_none(tmp_path: Path) -> None:
     storage = build_directory(tmp_path / "d", {0: 40}, size=50)
     assert ids(read(storage, failOnDataLoss="true")) == list(range(40))

@@ -102,6 +102,7 @@ def dump_of_hurt(hurt: Path) -> list[dict[str, Any]]:
     return list(dumped(hurt))
 
 
+@pytest.mark.turns(3)
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(filters=FILTERS, size=st.sampled_from(["128MiB", "1000"]))
 def test_filters_that_are_pushed_and_applied_again_change_no_result(
@@ -113,6 +114,7 @@ def test_filters_that_are_pushed_and_applied_again_change_no_result(
     assert filtered(read(hurt, filters=filters, splitSize=size)) == filtered(dump_of_hurt)
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("storage", examples(), ids=lambda path: path.parent.name)
 def test_filters_on_the_damage_corpus_change_no_result(storage: Path) -> None:
     everything = list(dumped(storage))
@@ -224,6 +226,7 @@ def pushing(spark: SparkSession) -> Iterator[SparkSession]:
     spark.conf.unset(CONF)
 
 
+@pytest.mark.turns(4)
 def test_spark_pushes_once_it_is_allowed_to_and_the_source_sees_it(pushing: SparkSession, hurt: Path) -> None:
     with Opened([hurt / name for name in "013"]) as opened:
         frame = pushing.read.format("waltz").schema("partition int, transaction_id long").load(str(hurt))
@@ -252,6 +255,7 @@ def test_spark_gives_the_same_rows_with_and_without_pushdown(pushing: SparkSessi
     assert with_it[3] == []
 
 
+@pytest.mark.turns(4)
 def test_a_filter_without_pushdown_is_no_error(spark: SparkSession, hurt: Path) -> None:
     frame = spark.read.format("waltz").schema("partition int").option("partitions", "1").load(str(hurt))
     with Opened([hurt / name for name in "03"]) as opened:

@@ -77,6 +77,7 @@ def test_columns_can_be_named_in_any_order(spark: SparkSession, storage: Path) -
     assert frame.where("partition = 2").agg({"transaction_id": "sum"}).collect()[0][0] == sum(range(60))
 
 
+@pytest.mark.turns(3)
 def test_several_paths_are_one_table(spark: SparkSession, storage: Path, tmp_path: Path) -> None:
     other = build_directory(tmp_path / "node-2", {0: 7})
     frame = spark.read.format("waltz").load([str(storage), str(other)])
@@ -91,6 +92,7 @@ def test_damage_is_rows_and_no_failed_job(spark: SparkSession) -> None:
     assert as_dicts(frame) == expected
 
 
+@pytest.mark.turns(3)
 def test_findings_are_a_table(spark: SparkSession) -> None:
     frame = spark.read.format("waltz").option("view", "findings").load([str(one) for one in examples()])
     told = sorted((row.code, row.severity, row.path) for row in frame.collect())
@@ -115,6 +117,7 @@ def test_nothing_that_is_wanted_is_an_empty_table(spark: SparkSession, storage: 
     assert waltz(spark, storage, minTransactionId="10", maxTransactionId="9").collect() == []
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     ("schema", "options", "said"),
     [

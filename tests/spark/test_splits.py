@@ -34,6 +34,7 @@ from waltzctl.formats.segment import HEADER_SIZE, Record, encode_records
 SIZES = ("128MiB", "777", "300")
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("storage", examples(), ids=lambda path: path.parent.name)
 def test_the_rows_are_those_of_a_dump_whatever_the_size_of_a_split(storage: Path, size: str) -> None:
@@ -108,6 +109,7 @@ CASES = {
 BOUNDED = {"deadline": None, "suppress_health_check": [HealthCheck.function_scoped_fixture]}
 
 
+@pytest.mark.turns(4)
 @settings(max_examples=25, **BOUNDED)
 @given(**CASES)
 def test_hostile_and_damaged_segments_have_the_rows_of_a_dump(

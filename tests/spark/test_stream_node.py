@@ -106,6 +106,7 @@ def _damage(path: Path, number: int) -> None:
     file.write_bytes(raw)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("limit", ["1000", "1"])
 def test_a_record_that_a_node_does_not_give_out_is_told_once(tmp_path: Path, limit: str) -> None:
     with served(_directory(tmp_path, 30, size=20)) as node:

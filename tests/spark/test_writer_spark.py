@@ -29,6 +29,7 @@ def _rows(spark: SparkSession, path: Path) -> DataFrame:
     return spark.read.format("waltz").option("data", "true").load(str(path))
 
 
+@pytest.mark.turns(4)
 def test_what_is_read_and_written_again_is_the_same_and_clean(tmp_path: Path, spark: SparkSession) -> None:
     source = build_directory(tmp_path / "a" / "source", {0: 120, 1: 30, 2: 0})
     target = tmp_path / "b" / "new"
@@ -46,6 +47,7 @@ def test_what_is_read_and_written_again_is_the_same_and_clean(tmp_path: Path, sp
     assert nothing_left(target, empty=True)
 
 
+@pytest.mark.turns(3)
 def test_a_job_that_fails_leaves_nothing(tmp_path: Path, spark: SparkSession) -> None:
     source = build_directory(tmp_path / "a" / "source", {0: 120, 1: 30})
     target = tmp_path / "b" / "new"
@@ -65,6 +67,7 @@ def test_a_job_that_fails_leaves_nothing(tmp_path: Path, spark: SparkSession) ->
     assert nothing_left(target)
 
 
+@pytest.mark.turns(3)
 @needs_golden
 def test_a_directory_of_the_released_waltz_is_written_again_with_the_same_records(
     tmp_path: Path, spark: SparkSession

@@ -140,6 +140,7 @@ def merged_somehow(
     return left[0]
 
 
+@pytest.mark.turns(3)
 @properties
 @given(st.lists(segments(), max_size=4), SCALES, st.data())
 def test_any_cut_and_any_order_give_the_same(chosen: list[Segment], scale: Scale, data: st.DataObject) -> None:
@@ -180,6 +181,7 @@ def oracle(chosen: list[Segment], scale: Scale) -> dict[str, Counter[tuple[int, 
     return sums
 
 
+@pytest.mark.turns(3)
 @properties
 @given(st.lists(segments(), max_size=4), SCALES)
 def test_every_record_is_counted_where_it_belongs(chosen: list[Segment], scale: Scale) -> None:

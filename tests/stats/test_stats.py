@@ -69,6 +69,7 @@ def agrees_with_dump(report: StatsReport, *paths: Path) -> None:
         assert timed == report.records - report.untimed_records == sum(one.timed_records for one in report.partitions)
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_every_example_of_damage_is_counted_as_dump_shows_it(tmp_path: Path, name: str) -> None:
     storage = FIXTURES / name / "storage"

@@ -115,6 +115,7 @@ def test_golden_vectors(tmp_path: Path) -> None:
     assert index_path(tmp_path).read_bytes()[HEADER_SIZE:].hex() == "000000000000008000000000000000ab"
 
 
+@pytest.mark.turns(3)
 @needs_golden
 def test_what_the_release_wrote_is_written_again(tmp_path: Path) -> None:
     """Every partition of the golden data, read as lists on the wire and appended as blocks: the same bytes on disk."""

@@ -54,6 +54,7 @@ def _may_mount() -> bool:
     return not subprocess.run(["unshare", "-Urm", "sh", "-c", probe], capture_output=True, check=False).returncode
 
 
+@pytest.mark.turns(3)
 @pytest.mark.skipif(not _may_mount(), reason="no file system can be mounted here")
 @pytest.mark.parametrize("fault", ["full", "full, rolling"])
 def test_a_full_file_system(fault: str, tmp_path: Path) -> None:
@@ -64,6 +65,7 @@ def test_a_full_file_system(fault: str, tmp_path: Path) -> None:
     assert_sound(copy, acknowledged)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("fault", ["limited", "descriptors"])
 def test_a_limit_of_the_system(fault: str, tmp_path: Path) -> None:
     """Files that may not grow, and no descriptor to be had."""

@@ -91,6 +91,7 @@ def test_an_interrupt_inside_an_append_leaves_nothing_of_it(tmp_path: Path, monk
                 partition.truncate(4)
 
 
+@pytest.mark.turns(3)
 @LAYOUTS
 @settings(max_examples=80)
 @given(place=st.randoms(use_true_random=False), change=st.integers(1, 255), mark=st.sampled_from([-1, 15, 29]))

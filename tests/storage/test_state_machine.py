@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -186,4 +187,4 @@ class PartitionMachine(RuleBasedStateMachine):
 
 
 PartitionMachine.TestCase.settings = settings(max_examples=20, stateful_step_count=25)
-TestPartitionMachine = PartitionMachine.TestCase
+TestPartitionMachine = pytest.mark.turns(3)(PartitionMachine.TestCase)

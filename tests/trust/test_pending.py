@@ -32,6 +32,7 @@ def place() -> Iterator[Path]:
         yield Path(one)
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("seeds", PARTS, ids=lambda seeds: f"{seeds.start}-{seeds.stop - 1}")
 def test_every_rule_holds(seeds: range, place: Path) -> None:
     lines: list[str] = []
@@ -41,6 +42,7 @@ def test_every_rule_holds(seeds: range, place: Path) -> None:
     assert not lines, "damaged directories with a journal\n" + "\n".join(lines)
 
 
+@pytest.mark.turns(4)
 def test_journals_of_every_fate_are_drawn() -> None:
     drawn = [pending for seed in range(SEEDS) if (pending := draw_pending(seed)) is not None]
     assert len(drawn) > SEEDS / 2

@@ -97,11 +97,13 @@ QUARTERS = [parts(4, first) for first in range(4)]
 """Every directory is inspected or recovered, and tried by one or two of the other rules."""
 
 
+@pytest.mark.turns(3)
 @EVEN
 def test_verify_is_never_clean_where_the_reader_sees_a_loss(seeds: range, place: Path) -> None:
     holds("inspection", seeds, place)
 
 
+@pytest.mark.turns(3)
 @ODD
 def test_recover_loses_nothing_lets_nothing_in_and_is_undone(seeds: range, place: Path) -> None:
     holds("recovery", seeds, place)
@@ -117,6 +119,7 @@ def test_a_sound_replica_brings_back_what_is_proven(seeds: range, place: Path) -
     holds("recovery_from_replica", seeds, place)
 
 
+@pytest.mark.turns(3)
 @QUARTERS[3]
 def test_an_id_is_never_issued_twice(seeds: range, place: Path) -> None:
     holds("appending", seeds, place)
