@@ -76,6 +76,27 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     return report
 
 
+_VARIABLES = pytest.StashKey[dict[str, str]]()
+_OF_THE_RUN = ("PYTEST_", "SPARK_", "PYSPARK_", "JAVA_")
+"""How the names of variables begin that stay set: what pytest says, and what all of a run's Java is started with."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Remember the environment as it was in front of a test."""
+    item.stash[_VARIABLES] = dict(os.environ)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    """A test that leaves the environment changed fails: a cache that was nowhere had half a run compile anew, unseen."""
+    ended = yield
+    before, now = item.stash[_VARIABLES], dict(os.environ)
+    changed = {name for name, _ in before.items() ^ now.items() if not name.startswith(_OF_THE_RUN)}
+    assert not changed, f"{item.nodeid} left these variables of the environment changed: {', '.join(sorted(changed))}"
+    return ended
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
     """In one of several processes tell of a test only what is counted, and what went wrong.

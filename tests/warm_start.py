@@ -168,6 +168,9 @@ def _import() -> None:
         for one in pkgutil.walk_packages(getattr(module, "__path__", ()), f"{module.__name__}."):
             if not one.name.startswith(left_out):
                 importlib.import_module(one.name)
+    from waltzctl.app import PARSERS
+
+    list(PARSERS.values())  # which makes every parser
     gc.freeze()
 
 

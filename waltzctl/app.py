@@ -101,12 +101,16 @@ class Commands(Mapping[str, Any]):
         return len(self._files)
 
 
+PARSERS = Commands()
+"""Of this process: to make a parser takes longer than many a command, so whoever runs several makes each once."""
+
+
 class CommandTree(TyperGroup):
     """The top of the tree, where a command's answer or error becomes the exit status."""
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
-        self.commands: Any = Commands()
+        self.commands: Any = PARSERS
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """The commands with their summaries, which need no parser."""

@@ -133,7 +133,7 @@ def test_foreign_directory_is_not_used(root: Path, monkeypatch: pytest.MonkeyPat
     assert code_cache.get("name") is None
     code_cache.put("second", b"code")
     monkeypatch.undo()
-    os.environ["XDG_CACHE_HOME"] = str(root)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(root))
     assert [path.name for path in kept(root)] == ["name"]
 
 
