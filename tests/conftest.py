@@ -77,8 +77,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 _VARIABLES = pytest.StashKey[dict[str, str]]()
-_OF_THE_RUN = ("PYTEST_", "SPARK_", "PYSPARK_", "JAVA_")
-"""How the names of variables begin that stay set: what pytest says, and what all of a run's Java is started with."""
+_OF_THE_RUN = ("PYTEST_", "SPARK_", "PYSPARK_", "JAVA_", "PYTHONPATH")
+"""How the names of variables begin that stay set: what pytest says, and what a session of Spark starts its processes with."""
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -250,7 +250,9 @@ def test_the_hourly_pipeline_is_a_command_that_there_is() -> None:
     (line,) = re.findall(r"(?m)^ExecStart=/usr/bin/waltzctl (.+)$", text)
     group, action, *words = shlex.split(line)
     tree: Any = get_command(app)
-    parameters = tree.commands[group].commands[action].make_context(action, words).params
+    context = tree.make_context("waltzctl", [], resilient_parsing=True)
+    context = tree.commands[group].make_context(group, [action, *words], parent=context)
+    parameters = tree.commands[group].commands[action].make_context(action, words, parent=context).params
     assert (parameters["directory"], parameters["master"], parameters["require"]) == (
         "/lake/waltz",
         "local[2]",
