@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import mmap
 import os
 import shutil
 import sys
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import psutil
 import pyarrow as pa
 from generated import add_segments, data_files, make_storage, total_bytes
 from pyspark import cloudpickle
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+GIB = 1 << 30
 SEGMENT = 64 << 20
 BATCH_ROWS, BATCH_BYTES = 1 << 16, 16 << 20
 
@@ -172,6 +175,11 @@ def stream(spark: SparkSession, log: Log, what: str) -> DataFrame:
     return spark.readStream.format("waltz_pipeline").option("what", what).option("paths", paths).load()
 
 
+def rows_of(log: Log, what: str) -> int:
+    """How many the table `what` has of a log."""
+    return log.records * (len(log.replicas) if what == "records" else 1)
+
+
 def measure(
     spark: SparkSession, log: Log, warm: Log, what: str, place: Path, repeat: int, memory: Callable[[], int]
 ) -> Measured:
@@ -186,11 +194,11 @@ def measure(
     schema = stream(spark, log, what).schema.json()
 
     def ready(some: Log) -> float:
-        rows = some.records * (len(some.replicas) if what == "records" else 1)
+        rows = rows_of(some, what)
         given = {"schema": schema, "rows": rows, "tasks": tasks_for(rows, some.record_size), "path": made}
         source = spark.read.format("ready_made").options(**{name: str(value) for name, value in given.items()}).load()
         target = place / "ready"
-        seconds = timed(lambda: source.write.parquet(str(target)))
+        seconds = timed(lambda: source.write.parquet(str(target)), rows * some.record_size)
         shutil.rmtree(target)
         return seconds
 
@@ -199,16 +207,15 @@ def measure(
     shutil.rmtree(target)
     ready(warm)
     first, second, other, held = [], [], [], 0
-    whole = log
+    whole, rows = log, rows_of(log, what)
     for _ in range(repeat):
         read_through(whole)
-        first.append(timed(partial(written, stream(spark, whole, what), target)))
+        first.append(timed(partial(written, stream(spark, whole, what), target), rows * log.record_size))
         held = max(held, memory())
         whole = grow(whole)
-        second.append(timed(partial(written, stream(spark, whole, what), target)))
+        second.append(timed(partial(written, stream(spark, whole, what), target), 0))
         shutil.rmtree(target)
         other.append(ready(log))
-    rows = log.records * (len(log.replicas) if what == "records" else 1)
     return Measured(rows, whole, median(first), median(second), median(other), held)
 
 
@@ -220,9 +227,25 @@ def read_through(log: Log) -> None:
                 pass
 
 
-def timed(work: Callable[[], object]) -> float:
-    """Seconds that something takes; what was written earlier is on the disk before it begins."""
+def touch_free_memory(most: int) -> None:
+    """Have so many bytes of the memory that is free from whoever lends it.
+
+    The host of a virtual machine takes back what was free for some seconds, and gives it again page by page: whoever wrote a
+    table first paid for it, up to a third of its time, and whoever wrote behind one that was removed did not.
+    """
+    size = min(most, psutil.virtual_memory().free - GIB)
+    if size > 0:
+        with mmap.mmap(-1, size) as memory:
+            np.frombuffer(memory, np.uint8)[:: mmap.PAGESIZE] = 1
+
+
+def timed(work: Callable[[], object], writes: int) -> float:
+    """Seconds that something takes that writes so many bytes.
+
+    What was written earlier is on the disk before it begins, and memory for as much and for its processes is this machine's.
+    """
     os.sync()
+    touch_free_memory(writes + 2 * GIB)
     begun = time.perf_counter()
     work()
     return time.perf_counter() - begun
