@@ -12,6 +12,7 @@ Sources: design document *On-Disk Data Structures*; checksum algorithm and cover
 
 from __future__ import annotations
 
+import functools
 import re
 import struct
 import uuid
@@ -81,6 +82,12 @@ INDEX_SUFFIX = ".idx"
 _NAME = re.compile(r"([0-9]{19})\.(seg|idx)")
 
 
+@functools.lru_cache(maxsize=64)
+def _cluster_key(key: bytes) -> uuid.UUID:
+    """All headers of a directory have the same one as a rule; to make it anew takes half as long as to decode the header."""
+    return uuid.UUID(bytes=key)
+
+
 @dataclass(frozen=True, slots=True)
 class SegmentHeader:
     """Header of a data or index file.  `created` is in milliseconds since 1970-01-01 UTC."""
@@ -96,7 +103,7 @@ class SegmentHeader:
     def decode(cls, data: Buffer) -> SegmentHeader:
         """From the first 128 bytes of `data`.  Raises struct.error when there are fewer."""
         version, created, key, partition, first, reserved = SEGMENT_HEADER.struct.unpack_from(data)
-        return cls(version, created, uuid.UUID(bytes=key), partition, first, reserved)
+        return cls(version, created, _cluster_key(key), partition, first, reserved)
 
     def encode(self) -> bytes:
         """128 bytes."""

@@ -10,7 +10,7 @@ from waltzctl.engine.findings import Code, Finding, SegmentFiles, Severity, Wher
 from waltzctl.engine.inspect.digests import Digest
 from waltzctl.engine.log.assess import Stretch
 from waltzctl.engine.log.header_judgement import Expected
-from waltzctl.engine.log.view import FileState, index_path_of
+from waltzctl.engine.log.view import FileState, index_name_of
 from waltzctl.engine.losses import ShortHeader
 from waltzctl.formats.segment import segment_name
 
@@ -62,8 +62,8 @@ class SegmentJob:
         return (self._paths or self._made())[1]
 
     def _made(self) -> tuple[PurePath, PurePath]:
-        data_path = self.directory / (self.name or segment_name(self.first))
-        paths = data_path, index_path_of(data_path)
+        name = self.name or segment_name(self.first)
+        paths = self.directory / name, self.directory / index_name_of(name)
         object.__setattr__(self, "_paths", paths)
         return paths
 

@@ -119,9 +119,14 @@ class StraySegment:
         return index_path_of(self.data.path)
 
 
+def index_name_of(name: str) -> str:
+    """The name of the index of a data file of any name, as a released node looks for it."""
+    return name.replace(SEGMENT_SUFFIX, INDEX_SUFFIX)
+
+
 def index_path_of(data_path: PurePath) -> PurePath:
-    """The index of a data file of any name, as a released node looks for it."""
-    return data_path.with_name(data_path.name.replace(SEGMENT_SUFFIX, INDEX_SUFFIX))
+    """Where that is."""
+    return data_path.with_name(index_name_of(data_path.name))
 
 
 @dataclass(frozen=True, slots=True)
