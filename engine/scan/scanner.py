@@ -4,7 +4,7 @@
 are used again); both walk with the same kernel and go on behind damage in the same way.  `read_record_at` reads one record.
 `engine.scan.carve` finds records where there is no segment.
 
-The memory of a scan is its buffer (half a mebibyte and a little, two where it is lent) and its columns, whatever the size of
+The memory of a scan is its buffer (half a mebibyte and a little, eight where it is lent) and its columns, whatever the size of
 the file.  A record that is larger than the buffer is checked piece by piece; only with ``data=True`` is it held as a
 whole, after its length was compared with the file's size and `max_record`.
 """
@@ -30,7 +30,7 @@ from waltzctl.formats.segment import CHECKSUM, HEADER_SIZE
 
 BATCH_ROWS = 8192
 RUN_ROWS = 16384
-LENT_BLOCK, LENT_ROWS = 2 << 20, 16384
+LENT_BLOCK, LENT_ROWS = 8 << 20, 65536
 """Of a scan whose buffer is lent: what is made of a batch costs more by batch than the processor's cache saves."""
 BUDGET_BASE = 2 << 30
 BUDGET_PER_BYTE = 64

@@ -173,7 +173,8 @@ def _array(name: str, records: _Joined, constants: Constants | ConstantRuns) -> 
         case "request_id":
             return _request_ids(records.request_id_high, records.request_id_low)
         case "data":
-            return pa.concat_arrays([_data(one) for one in records.batches])
+            parts = [_data(one) for one in records.batches]
+            return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)  # which copies even a single one
         case "finding":
             return _verdicts(records.data_ok, records.rows, constants)
         case _:
