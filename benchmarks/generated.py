@@ -32,6 +32,7 @@ from waltzctl.formats.segment import (
 KEY = uuid.UUID("b3c4b3c4-0000-4000-8000-000000000001")
 CREATED = 1_700_000_000_000
 BATCH = 4 << 20
+GIB = 1 << 30
 _NOISE = """
 import os, sys, time
 file = os.open(sys.argv[1], os.O_CREAT | os.O_RDWR)

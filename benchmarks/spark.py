@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
-from generated import make_storage, total_bytes, workplace
+from generated import GIB, make_storage, total_bytes, workplace
 from kafka_source import Broker, broker
 
 from waltzctl.engine.inspect.verify import VerifyOptions, VerifySummary, verify
@@ -40,7 +40,6 @@ from waltzctl.engine.task_executor import TaskExecutor
 if TYPE_CHECKING:
     from waltzctl.engine.spark.batch_read import WaltzReader
 
-GIB = 1 << 30
 TABLES = ("records", "transactions")
 SECTIONS = ("engines", "sizes", "segments", "memory", "queries", "tables")
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import psutil
 import pyarrow as pa
-from generated import add_segments, data_files, make_storage, total_bytes
+from generated import GIB, add_segments, data_files, make_storage, total_bytes
 from pyspark import cloudpickle
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-GIB = 1 << 30
 SEGMENT = 64 << 20
 BATCH_ROWS, BATCH_BYTES = 1 << 16, 16 << 20
 

@@ -125,7 +125,7 @@ def index_name_of(name: str) -> str:
 
 
 def index_path_of(data_path: PurePath) -> PurePath:
-    """Where that is."""
+    """The path of the index of a data file of any name."""
     return data_path.with_name(index_name_of(data_path.name))
 
 

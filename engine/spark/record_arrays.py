@@ -23,6 +23,7 @@ from waltzctl.engine.columns.column import Column
 from waltzctl.engine.columns.column_kinds import REQUEST_ID, hex32
 from waltzctl.engine.findings import Code, Finding
 from waltzctl.engine.scan.columns import RecordBatch, UInt32Column
+from waltzctl.engine.scan.scanner import LENT_BLOCK
 from waltzctl.engine.spark.data_loss import Losses
 from waltzctl.engine.spark.view_schemas import RECORD_COLUMNS, arrow_schema, arrow_type
 from waltzctl.formats.segment import RECORD_HEADER, RECORD_OVERHEAD
@@ -31,8 +32,10 @@ _COLUMNS = {column.name: column for column in RECORD_COLUMNS}
 _WIDTHS: dict[Any, np.dtype[Any]] = {pa.int32(): np.dtype(np.int32), pa.int64(): np.dtype(np.int64)}
 _LARGEST = 2**31 - 1
 """Bytes that the offsets of an Arrow array of binaries can tell apart."""
-_COPIED = 16 << 20
-"""Bytes of a record's data up to which it is copied out of the scan's memory, which may be a buffer that is overwritten."""
+_COPIED = 2 * LENT_BLOCK
+"""Bytes of a record's data up to which it is copied out of the scan's memory, which may be a buffer that is overwritten.
+
+None that is longer stands in a lent buffer: its memory is its own, and its array keeps that."""
 _TRAILER = RECORD_OVERHEAD - RECORD_HEADER.size
 
 

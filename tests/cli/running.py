@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from tests import warm_start
@@ -40,6 +41,19 @@ def invoke(*arguments: object, given: str | bytes | None = None) -> Answer:
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return Answer(result.exit_code, result.stdout, result.stderr)
+
+
+def parsed(name: str, *arguments: str) -> dict[str, Any]:
+    """The arguments of a command or action, as it would get them.  Raises for an option that is none."""
+    tree: Any = get_command(app)
+    context = tree.make_context("waltzctl", [], resilient_parsing=True)
+    parser = tree.commands[name]
+    context = parser.make_context(name, list(arguments), parent=context)
+    if hasattr(parser, "commands"):
+        action, *arguments_of_it = [*context._protected_args, *context.args]
+        context = parser.commands[action].make_context(action, arguments_of_it, parent=context)
+    parameters: dict[str, Any] = context.params
+    return parameters
 
 
 def environment(**changes: str) -> dict[str, str]:

@@ -14,11 +14,9 @@ from typing import Any
 
 import pytest
 import yaml
-from typer.main import get_command
 
 from tests.builders import build_directory
-from tests.cli.running import ROOT, invoke
-from waltzctl.app import app
+from tests.cli.running import ROOT, invoke, parsed
 from waltzctl.commands.log_server import MANUAL as LOG_SERVER_MANUAL
 from waltzctl.commands.serve import MANUAL as SERVE_MANUAL
 from waltzctl.engine.net.configuration import Configuration, Level, load_configuration
@@ -62,15 +60,6 @@ SERVER = Process(LOG_SERVER, LOG_SERVER_MANUAL, CONTRIB / "waltzctl-log-server.s
 both = pytest.mark.parametrize("process", [NODE, SERVER], ids=["node", "server"])
 
 
-def parse(command: list[str]) -> dict[str, Any]:
-    """The arguments of a command line of ours, as the command would get them.  Raises for an option that is none."""
-    tree: Any = get_command(app)
-    name, *arguments = command
-    top = tree.make_context("waltzctl", [], resilient_parsing=True)
-    parameters: dict[str, Any] = tree.commands[name].make_context(name, arguments, parent=top).params
-    return parameters
-
-
 def unit(path: Path) -> configparser.SectionProxy:
     class Repeating(dict[str, Any]):
         def __setitem__(self, key: str, value: Any) -> None:
@@ -96,7 +85,7 @@ def test_the_unit_starts_the_real_command(process: Process) -> None:
     program, *command = shlex.split(service["ExecStart"])
     assert program.endswith("/waltzctl")
     assert command[0] == process.settings.command
-    parameters = parse(command)
+    parameters = parsed(*command)
     assert parameters["config"].endswith(process.sample.name)
     assert parameters["ready_file"].startswith(f"/run/{service['RuntimeDirectory']}/")
 
@@ -196,7 +185,7 @@ def test_the_container_runs_the_real_command_on_its_own_ports() -> None:
     found = dict(instructions())
     entry, command = json.loads(found["ENTRYPOINT"]), json.loads(found["CMD"])
     assert entry == ["waltzctl"]
-    assert parse(command)["directory"] == found["VOLUME"]
+    assert parsed(*command)["directory"] == found["VOLUME"]
     ports = load_configuration(SERVE, environment=variables_of_the_image()).options.node.ports
     server = load_configuration(LOG_SERVER, environment=variables_of_the_image()).options.server
     exposed = [ports.data, ports.admin, ports.http, server.port, server.http_port]
@@ -216,7 +205,7 @@ def test_the_container_names_no_host_to_fetch_from() -> None:
 def test_every_command_line_in_the_comments_can_be_typed() -> None:
     for path in (NODE.unit, NODE.sample, SERVER.unit, SERVER.sample, CONTAINER):
         for words in re.findall(r"^#.*?waltzctl (create-cluster .*|serve .*|log-server .*)$", path.read_text(), re.M):
-            parse(shlex.split(words.replace("...", "file")))
+            parsed(*shlex.split(words.replace("...", "file")))
 
 
 # --- a backup every night ---------------------------------------------------------------------------------------------
@@ -248,11 +237,7 @@ def test_the_nightly_backup_is_commands_that_there_are(tmp_path: Path) -> None:
 def test_the_hourly_pipeline_is_a_command_that_there_is() -> None:
     text = (CONTRIB / "waltzctl-pipeline.service").read_text()
     (line,) = re.findall(r"(?m)^ExecStart=/usr/bin/waltzctl (.+)$", text)
-    group, action, *words = shlex.split(line)
-    tree: Any = get_command(app)
-    context = tree.make_context("waltzctl", [], resilient_parsing=True)
-    context = tree.commands[group].make_context(group, [action, *words], parent=context)
-    parameters = tree.commands[group].commands[action].make_context(action, words, parent=context).params
+    parameters = parsed(*shlex.split(line))
     assert (parameters["directory"], parameters["master"], parameters["require"]) == (
         "/lake/waltz",
         "local[2]",

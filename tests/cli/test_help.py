@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from tests.cli.running import ROOT, invoke, on_terminal, run
+from tests.cli.running import ROOT, invoke, on_terminal, parsed, run
 from waltzctl import __version__
 from waltzctl.app import COMMANDS, actions_of, app, manual_of
 from waltzctl.exit_status import ExitStatus
@@ -109,11 +109,7 @@ def test_the_examples_can_be_typed_as_they_stand(command: ModuleType) -> None:
         for words in split_at("|", shlex.split(example.command)):
             name, *arguments = next(split_at(">", words))[1:] or [""]
             if words[0] == "waltzctl":
-                context = TREE.make_context("waltzctl", [], resilient_parsing=True)
-                context = TREE.commands[name].make_context(name, arguments, parent=context)
-                if actions_of(command):
-                    action, *arguments = [*context._protected_args, *context.args]
-                    TREE.commands[name].commands[action].make_context(action, arguments, parent=context)
+                parsed(name, *arguments)
                 seen.add(name)
     assert manual_of(command).name in seen
 
