@@ -7,15 +7,18 @@ and only where ids are wanted that may be among them; what is missing between tw
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from waltzctl.engine.findings import Finding, Severity, loss_finding
-from waltzctl.engine.inspect.partition_checks import held_ids
+from waltzctl.engine.inspect.partition_checks import PartitionContext, held_ids
 from waltzctl.engine.inspect.partition_runs import ATTEMPTS, PartitionRun, Span
 from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.segment_checks import check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.verification import ENDS_ONLY
-from waltzctl.engine.log.assess import joints
+from waltzctl.engine.log.assess import end, joints
+from waltzctl.engine.log.evidence import Evidence
+from waltzctl.engine.log.view import names_fingerprint
 from waltzctl.engine.losses import BelowMark, BelowProof, Gap, Ids
 from waltzctl.formats.segment import RECORD_OVERHEAD
 
@@ -26,6 +29,41 @@ def nothing_in_front(job: SegmentJob, span: Span, limits: ReadLimits) -> bool:
         return False  # it is not opened for ids that are not asked for
     report = check_segment(job, ENDS_ONLY, limits)
     return not report.gone and _gap_in_front([report]) is None
+
+
+@dataclass(frozen=True, slots=True)
+class KnownEnd:
+    """A partition's end as a listing showed it; `fingerprint`: of the names that were there.
+
+    Of partitions that could only have lost something there: no index lacks its data, and nothing was given up.
+    """
+
+    last: SegmentJob
+    proven: Evidence
+    fingerprint: bytes
+
+
+def known_end(run: PartitionRun) -> KnownEnd | None:
+    """The end of a partition, where `losses_behind` needs its last segment only."""
+    view, ordered = run.view, run.in_order()
+    if view is None or not run.whole or not ordered or run.context.accepted:
+        return None
+    if any(one.data is None for one in view.segments):
+        return None
+    return KnownEnd(ordered[-1], run.proven(), view.fingerprint)
+
+
+def nothing_behind(known: KnownEnd, context: PartitionContext, span: Span, limits: ReadLimits) -> bool:
+    """Whether `losses_behind` has nothing to tell: the same names are there, and the last segment reaches what they prove.
+
+    Raises CutShort, NotWaltzError where there is no directory any more, DiskReadError.
+    """
+    if names_fingerprint(context.path) != known.fingerprint:
+        return False
+    if not _meets(span, (known.last.first, None)):
+        return True
+    report = check_segment(known.last, ENDS_ONLY, limits)
+    return not report.gone and not any(end([report.stretch], known.proven, context.local_low_water_mark))
 
 
 def losses_in_front(run: PartitionRun, span: Span) -> Iterator[Finding]:

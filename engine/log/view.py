@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import hashlib
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import PurePath
 
@@ -151,6 +152,12 @@ class PartitionView:
         """The segments that have a data file."""
         return tuple(segment for segment in self.segments if segment.data is not None)
 
+    @property
+    def fingerprint(self) -> bytes:
+        """What `names_fingerprint` gives as long as these data and index files are there, and no other of such names."""
+        files = (file for segment in self.segments for file in (segment.data, segment.index) if file is not None)
+        return _fingerprint(file.path.name for file in files)
+
 
 @dataclass(frozen=True, slots=True)
 class StorageView:
@@ -219,6 +226,20 @@ def view_partition(path: PurePath, partition: int | None) -> PartitionView:
     told = {*special, *(one.data.path for one in strays), *(one.index_path for one in strays)}
     unknown = tuple(path / name for name in others if path / name not in told)
     return PartitionView(partition, path, segments, tuple(temporary), unknown, strays, special)
+
+
+def names_fingerprint(path: PurePath) -> bytes:
+    """Of the names in a partition directory that end as data and index files do; it looks at no file.
+
+    Raises NotWaltzError when it is no directory, DiskReadError.
+    """
+    return _fingerprint(name for name in _names(path) if name.endswith((SEGMENT_SUFFIX, INDEX_SUFFIX)))
+
+
+def _fingerprint(names: Iterable[str]) -> bytes:
+    """Of names in any order."""
+    joined = "/".join(sorted(names)).encode("utf-8", "surrogateescape")
+    return hashlib.blake2b(joined, digest_size=16).digest()
 
 
 def _names(path: PurePath) -> list[str]:

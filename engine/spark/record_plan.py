@@ -12,7 +12,14 @@ from waltzctl.engine.inspect.partition_runs import Span
 from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.inspect.storage_checks import unnamed_losses
-from waltzctl.engine.inspect.unread_losses import losses_behind, losses_in_front, nothing_in_front
+from waltzctl.engine.inspect.unread_losses import (
+    KnownEnd,
+    known_end,
+    losses_behind,
+    losses_in_front,
+    nothing_behind,
+    nothing_in_front,
+)
 from waltzctl.engine.log.view import view_partition
 from waltzctl.engine.spark.finding_tasks import PartitionTask, whole_partition
 from waltzctl.engine.spark.selection import Selection
@@ -25,12 +32,14 @@ class MissingTask:
 
     Its task lists the partition again, by itself: a listing of many segments is not sent.  `first`: the first segment, to look in
     front of it, for which nothing has to be listed as long as it begins with the first transaction of all; None: look behind.
+    `known`: the end as it was planned, which tells, as long as it is that, that nothing is missing; None: it would not.
     """
 
     node: str
     partition: PartitionTask
     span: Span
     first: SegmentJob | None = None
+    known: KnownEnd | None = None
 
     @property
     def cost(self) -> int:
@@ -48,6 +57,8 @@ class MissingTask:
             return
         scope = self.partition.partition
         try:
+            if self.known is not None and nothing_behind(self.known, self.partition.context, self.span, limits):
+                return
             scope.view = view_partition(scope.path, scope.number)
         except (NotWaltzError, DiskReadError):
             return
@@ -73,7 +84,7 @@ def record_parts(
             yield replace(missing, first=run.jobs[0])
         yield from parts_of(run, node, selection, split_size)
         if missing is not None:
-            yield missing
+            yield replace(missing, known=known_end(run))
 
 
 def _missing(surveyed: Surveyed, whole: PartitionTask | None, span: Span) -> MissingTask | None:

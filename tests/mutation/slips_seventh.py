@@ -471,8 +471,8 @@ SEVENTH: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/spark/record_plan.py",
-        "        if missing is not None:\n            yield missing\n",
-        "        if missing is not None and not run.jobs:\n            yield missing\n",
+        "        if missing is not None:\n            yield replace(missing, known",
+        "        if missing is not None and not run.jobs:\n            yield replace(missing, known",
         ("tests/spark/test_pushdown.py::test_filters_on_the_damage_corpus_change_no_result",),
         "a read of a directory whose end is gone tells of no loss",
     ),

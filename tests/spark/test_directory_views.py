@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,11 @@ from tests.builders import build_directory, make_records
 from tests.inspect.helpers import age, cut, idx, patch, seg
 from waltzctl.engine.errors import NotWaltzError
 from waltzctl.engine.findings import Code, Finding, Severity
+from waltzctl.engine.inspect import unread_losses
 from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.log import places
-from waltzctl.engine.log.view import view_partition
+from waltzctl.engine.log.view import names_fingerprint, view_partition
 from waltzctl.engine.spark import directory_views, record_plan
 from waltzctl.engine.spark.directory_views import VIEW_PLANS, ControlTask, IndexTask, SegmentTask, read_view
 from waltzctl.engine.spark.finding_tasks import PartitionTask
@@ -26,8 +27,12 @@ from waltzctl.engine.spark.record_plan import MissingTask, record_parts
 from waltzctl.engine.spark.selection import IdBounds, Selection
 from waltzctl.engine.spark.splits import FLAT, Notice, SegmentPart, expand, survey
 from waltzctl.engine.spark.view_schemas import arrow_schema, pick
+from waltzctl.engine.storage.loss_ledger import ledger_path
+from waltzctl.formats.accepted_losses import AcceptedLoss, encode_ledger
 
 ALL = Selection()
+RECORD = 60
+"""Bytes of one with 20 bytes of data."""
 
 
 @pytest.fixture
@@ -297,6 +302,97 @@ def test_where_the_first_segment_begins_with_all_nothing_is_listed_to_look_in_fr
     (again, *_) = planned_records(path)
     for task in (front, again):
         assert [one.missing for one in task.run(ReadLimits())] == [10]
+
+
+@pytest.fixture
+def listed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Partition directories whose files a task looks at, each of them."""
+    seen: list[Path] = []
+
+    def noted(directory: Path, number: int | None) -> Any:
+        seen.append(directory)
+        return view_partition(directory, number)
+
+    monkeypatch.setattr(record_plan, "view_partition", noted)
+    return seen
+
+
+def found_behind(path: Path, change: Callable[[Path], object], selection: Selection = ALL) -> list[Any]:
+    """What is missing behind all segments of partition 0, which changed since the read was planned."""
+    behind = [one for one in planned_records(path, selection) if isinstance(one, MissingTask)][-1]
+    change(path)
+    return [(one.code.value, one.transaction_id, one.missing) for one in behind.run(ReadLimits())]
+
+
+def cut_last_record(path: Path) -> None:
+    cut(seg(path, 0, 20), seg(path, 0, 20).stat().st_size - RECORD)
+
+
+@pytest.mark.parametrize(
+    ("mark", "change", "told", "looked"),
+    [
+        (29, lambda path: None, [], 0),
+        (30, lambda path: None, [("acknowledged-missing", 30, 1)], 1),
+        (28, cut_last_record, [], 0),
+        (29, cut_last_record, [("acknowledged-missing", 29, 1)], 1),
+        (29, lambda path: seg(path, 0, 20).unlink(), [("acknowledged-missing", 20, 10), ("index-orphan", 20, 0)], 1),
+        (29, lambda path: seg(path, 0, 10).unlink(), [("index-orphan", 10, 0)], 1),
+        (29, lambda path: (path / "0" / "notes.txt").touch(), [], 0),
+        (29, lambda path: (path / "0" / "copy.seg").touch(), [], 1),
+    ],
+)  # fmt: skip
+def test_files_are_looked_at_again_where_others_are_there_or_the_last_does_not_reach_what_was_known(
+    tmp_path: Path,
+    listed: list[Path],
+    mark: int,
+    change: Callable[[Path], object],
+    told: list[Any],
+    looked: int,
+) -> None:
+    path = age(build_directory(tmp_path / "s", {0: 30}, per_segment=10, size=20, local_low_water_mark=mark))
+    assert found_behind(path, lambda path: (change(path), age(path))) == told
+    assert len(listed) == looked
+
+
+def test_a_last_segment_that_goes_when_its_name_was_seen_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def seen_then_gone(directory: Path) -> bytes:
+        found = names_fingerprint(directory)
+        seg(directory.parent, 0, 20).unlink()
+        return found
+
+    monkeypatch.setattr(unread_losses, "names_fingerprint", seen_then_gone)
+    path = age(build_directory(tmp_path / "s", {0: 30}, per_segment=10, size=20, local_low_water_mark=29))
+    assert ("acknowledged-missing", 20, 10) in found_behind(path, lambda path: None)
+
+
+@pytest.mark.parametrize(("last", "looked"), [(19, 0), (20, 1)])
+def test_the_last_segment_is_opened_for_ids_that_it_may_have(
+    tmp_path: Path, listed: list[Path], last: int, looked: int
+) -> None:
+    path = age(build_directory(tmp_path / "s", {0: 30}, per_segment=10, size=20, local_low_water_mark=29))
+    assert found_behind(path, cut_last_record, ALL.with_ids(None, last)) == []
+    assert len(listed) == looked
+
+
+@pytest.mark.parametrize("name", ["copy.seg", "directory.seg", "0000000000000000005.idx"])
+def test_what_an_end_does_not_tell_is_looked_for_in_the_directory(
+    tmp_path: Path, listed: list[Path], name: str
+) -> None:
+    path = age(build_directory(tmp_path / "s", {0: 30}, per_segment=10, size=20, local_low_water_mark=29))
+    (path / "0" / name).mkdir() if name.startswith("directory") else (path / "0" / name).touch()
+    assert not [one for one in found_behind(age(path), lambda path: None) if one[0] != "index-orphan"]
+    assert len(listed) == 1
+
+
+def test_what_was_given_up_is_told_wherever_the_end_is(tmp_path: Path, listed: list[Path]) -> None:
+    path = build_directory(tmp_path / "s", {0: 30}, per_segment=10, size=20, local_low_water_mark=29)
+    ledger = Path(ledger_path(path))
+    ledger.parent.mkdir()
+    ledger.write_bytes(encode_ledger([AcceptedLoss(0, 30, 31, 29, "2026-11-22T08:51:18.000Z", "test")]))
+    assert found_behind(age(path), lambda path: None) == [("loss-accepted", 30, 2)]
+    assert len(listed) == 1
 
 
 # ---- which storages are meant --------------------------------------------------------------------------------------------
