@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path, PurePath, PurePosixPath
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from waltzctl.engine.durable import directory_lock, disk, regular
 from waltzctl.engine.durable.regular import FileNumbers, special_kind
@@ -62,6 +62,11 @@ class UrlPath(PurePosixPath):
         """Scheme and authority."""
         scheme, rest = _split(str(self))
         return f"{scheme}://{rest.partition('/')[0]}"
+
+    @property
+    def parent(self) -> Self:
+        """Above scheme and authority is nothing, as above ``/``."""
+        return self if len(self.parts) == 2 else super().parent
 
     def __str__(self) -> str:
         return super().__str__().replace(":/", "://", 1)
@@ -100,7 +105,9 @@ def place(text: str, options: Mapping[str, Any] | None = None) -> PurePath:
 
     `options`: what fsspec's file system of this scheme and authority is opened with from now on (endpoint, credentials);
     None: as before.
-    Raises InvalidRequestError for a URL that carries a password, which would end up in every message.
+    ``hdfs:///x`` is of the cluster that Hadoop's configuration names, which pyarrow calls ``default``.
+    Raises InvalidRequestError for a URL that names no host or bucket, and for one that carries a password, which would end up
+    in every message.
     """
     if is_vault_path(text):
         return VaultPath(text)
@@ -111,13 +118,21 @@ def place(text: str, options: Mapping[str, Any] | None = None) -> PurePath:
     scheme, rest = _split(text)
     if scheme.lower() in ("file", "local"):
         return Path(rest)
+    if scheme.lower() == "hdfs" and rest.startswith("/"):
+        return place(f"{scheme}://default{rest}", options)
+    if scheme.lower() == "memory":  # of this process: its names begin with or without a slash
+        rest = rest.lstrip("/")
     authority = rest.partition("/")[0]
+    if not authority:
+        raise InvalidRequestError(
+            f"{text}: the URL names no host or bucket", advice=f"write {scheme}://HOST_OR_BUCKET/PATH"
+        )
     if ":" in authority.rpartition("@")[0]:
         raise InvalidRequestError(
             f"{scheme}://...@{authority.rpartition('@')[2]}: the URL carries a password, which every message would show",
             advice="give it to the file system in its own way: environment, configuration file or storage options",
         )
-    path = UrlPath(text.rstrip("/"))
+    path = UrlPath(f"{scheme}://{rest}")
     if options is not None:
         wanted = tuple(sorted(options.items()))
         with _opening:
@@ -135,9 +150,9 @@ def file_system(path: UrlPath) -> Any:
         if found is None:
             scheme = _split(str(path))[0]
             try:
-                import fsspec
+                from fsspec.core import url_to_fs  # which takes host, user and port from the URL
 
-                found = fsspec.filesystem(scheme, use_listings_cache=False, **dict(_options.get(path.root_url, ())))
+                found, _ = url_to_fs(path.root_url, use_listings_cache=False, **dict(_options.get(path.root_url, ())))
             except (ImportError, ValueError) as error:
                 raise UnavailableError(
                     f"{path}: nothing that is installed reads {scheme} URLs: {error}",

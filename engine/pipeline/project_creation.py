@@ -41,6 +41,8 @@ def create_project(
         raise InvalidRequestError(f"there is no format {table_format!r}", advice=f"it is one of {', '.join(FORMATS)}")
     if any(ch in str(directory) for ch in "\n;"):
         raise InvalidRequestError(f"{directory}: the name of a project has no line break and no semicolon")
+    for name in (str(directory), *named):
+        _check_utf8(name)
     text = None if decoder is None else _read(decoder)
     _check_empty(directory)
     made = project_files(directory, named, table_format, text)
@@ -63,6 +65,17 @@ def _absolute(source: str) -> str:
     if not source.strip() or "\n" in source:
         raise InvalidRequestError("a source is empty or has a line break", advice="name a storage directory or a URL")
     return source if "://" in source or source.startswith("vault:") else os.path.abspath(source)
+
+
+def _check_utf8(name: str) -> None:
+    """Files of a project and Spark hold text; a name of this system is bytes."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequestError(
+            f"{name}: the name has bytes that are no UTF-8, and Spark knows no such names",
+            advice="rename it, or give it a symbolic link with another name",
+        ) from None
 
 
 def _read(decoder: Path) -> str:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import pytest
 
@@ -67,7 +68,7 @@ def test_what_reads_a_kind_of_url_is_advised_where_it_fails(
     def fails(*_: object, **__: object) -> None:
         raise OSError("no library\nand a trace")
 
-    monkeypatch.setattr(fsspec, "filesystem", fails)
+    monkeypatch.setattr("fsspec.core.url_to_fs", fails)
     with pytest.raises(UnavailableError, match=f"{scheme} URLs cannot be read here: no library; {advice}"):
         places.file_system(places.UrlPath(f"{scheme}://made-up-{scheme}/d"))
 
@@ -314,9 +315,35 @@ def test_a_pickled_path_brings_what_opens_its_file_system() -> None:
 def test_a_file_system_that_takes_more_than_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
     def demanding(host: str) -> None: ...
 
-    monkeypatch.setattr(fsspec, "filesystem", lambda *_, **__: demanding())  # type: ignore[call-arg]
+    monkeypatch.setattr("fsspec.core.url_to_fs", lambda *_, **__: demanding())  # type: ignore[call-arg]
     with pytest.raises(UnavailableError, match=r"^demanding://x/y: demanding URLs cannot be read here: .*'host'"):
         list(verify([place("demanding://x/y")]))
+
+
+def test_a_file_system_is_that_of_the_host_in_the_url(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Hadoop's, which without one reads the cluster of the configuration, whatever the URL says."""
+
+    class OfHost(fsspec.get_filesystem_class("memory")):  # type: ignore[misc]
+        protocol = "ofhost"
+
+        def __init__(self, host: str = "default", port: int = 0, **options: Any) -> None:
+            super().__init__(**options)
+            self.opened_with = host, port
+
+        @staticmethod
+        def _get_kwargs_from_urls(path: str) -> dict[str, Any]:
+            found = fsspec.utils.infer_storage_options(path)
+            return {name: found[name] for name in ("host", "port") if name in found}
+
+    fsspec.register_implementation("ofhost", OfHost, clobber=True)
+    for url, expected in (
+        ("ofhost://one:9/a", ("one", 9)),
+        ("ofhost://two/a", ("two", 0)),
+        ("ofhost://default/a", ("default", 0)),
+    ):
+        path = place(url)
+        assert isinstance(path, UrlPath)
+        assert places.file_system(path).opened_with == expected
 
 
 def test_what_cannot_be_read_is_told() -> None:

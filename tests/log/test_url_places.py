@@ -211,12 +211,28 @@ def test_what_no_object_store_has() -> None:
         ("s3://bucket/a/", UrlPath("s3://bucket/a")),
         ("s3://user@host/a", UrlPath("s3://user@host/a")),
         ("s3://host:9/a", UrlPath("s3://host:9/a")),
+        ("s3://bucket", UrlPath("s3://bucket")),
+        ("memory:///a/b", UrlPath("memory://a/b")),
+        ("hdfs://host:9/a", UrlPath("hdfs://host:9/a")),
+        ("hdfs:///a/b", UrlPath("hdfs://default/a/b")),
     ],
 )
 def test_paths_and_urls(text: str, expected: Path) -> None:
     found = place(text)
     assert (type(found), str(found)) == (type(expected), str(expected))
     assert is_url(text) == ("://" in text)
+
+
+@pytest.mark.parametrize("text", ["s3://", "s3:///", "s3:///bucket/a", "memory://", "x:////"])
+def test_a_url_names_a_host_or_a_bucket(text: str) -> None:
+    with pytest.raises(InvalidRequestError, match=f"^{text}: the URL names no host or bucket"):
+        place(text)
+
+
+def test_above_a_bucket_there_is_nothing() -> None:
+    bucket = UrlPath("s3://bucket")
+    assert (bucket / "a").parent == bucket.parent == bucket
+    assert str(bucket.parent / "b") == "s3://bucket/b"
 
 
 def test_a_password_in_a_url_is_refused_and_not_shown() -> None:
@@ -228,16 +244,16 @@ def test_a_password_in_a_url_is_refused_and_not_shown() -> None:
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
     """What file systems were opened with."""
-    fsspec = pytest.importorskip("fsspec", reason="the extra 'spark' is not installed")
+    core = pytest.importorskip("fsspec.core", reason="the extra 'spark' is not installed")
     calls: list[tuple[str, dict[str, Any]]] = []
 
-    def filesystem(scheme: str, **options: Any) -> object:
-        calls.append((scheme, options))
-        if scheme == "unknown":
+    def url_to_fs(url: str, **options: Any) -> tuple[object, str]:
+        calls.append((url, options))
+        if url.startswith("unknown"):
             raise ValueError("Protocol not known")
-        return object()
+        return object(), url
 
-    monkeypatch.setattr(fsspec, "filesystem", filesystem)
+    monkeypatch.setattr(core, "url_to_fs", url_to_fs)
     monkeypatch.setattr(places, "_options", {})
     monkeypatch.setattr(places, "_file_systems", {})
     return calls
@@ -248,12 +264,12 @@ def test_a_file_system_is_opened_once_for_its_options(opened: list[tuple[str, di
     assert isinstance(path, UrlPath)
     first = places.file_system(path)
     assert places.file_system(place("fake://bucket/b", None)) is first  # type: ignore[arg-type]
-    assert opened == [("fake", {"use_listings_cache": False})]
+    assert opened == [("fake://bucket", {"use_listings_cache": False})]
     place("fake://bucket/a", {"key": "x"})
     second = places.file_system(path)
     place("fake://bucket/a", {"key": "x"})
     assert places.file_system(path) is second is not first
-    assert opened[1:] == [("fake", {"use_listings_cache": False, "key": "x"})]
+    assert opened[1:] == [("fake://bucket", {"use_listings_cache": False, "key": "x"})]
     assert places.file_system(UrlPath("fake://other/a")) is not second
     unknown = UrlPath("unknown://bucket/a")
     with pytest.raises(

@@ -72,12 +72,19 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sources", "words"), [([], "no source"), (["/n", "/n"], "named twice"), (["a\nb"], "line break")]
+    ("sources", "words"),
+    [([], "no source"), (["/n", "/n"], "named twice"), (["a\nb"], "line break"), (["/\udcff"], "no UTF-8")],
 )
 def test_sources_that_cannot_be_meant(tmp_path: Path, sources: list[str], words: str) -> None:
     with pytest.raises(InvalidRequestError, match=words):
         create_project(tmp_path / "p", sources)
     assert not (tmp_path / "p").exists()
+
+
+def test_a_project_has_a_name_that_text_can_hold(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequestError, match="no UTF-8"):
+        create_project(tmp_path / "\udcff", ["/n"])
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_decoder_of_ones_own(tmp_path: Path) -> None:
