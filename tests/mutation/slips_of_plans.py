@@ -131,7 +131,7 @@ PLANS: tuple[Slip, ...] = (
         "engine/repair/recover_losses.py",
         "replace(found, severity=Severity.DAMAGE), why",
         "found, why",
-        ("tests/repair/test_rules_of_recoveries.py",),
+        ("tests/repair/test_plans_of_combinations.py",),
         "damage that stays is told as repairable",
     ),
     Slip(

@@ -593,3 +593,12 @@ def test_one_replica_of_two_tells_that_a_record_is_data(tmp_path: Path) -> None:
         ("restore-record", 4, 7),
         ("rebuild-index", None, None),
     ]
+
+
+def test_a_torn_end_that_stays_is_damage_above_the_mark_as_well(tmp_path: Path) -> None:
+    """One that goes would be repairable, and so `verify` calls it."""
+    d = Twelve(tmp_path / "d")
+    d.cut(8, 300)
+    d.list(8, 2)
+    (left,) = plan_recover(d.root, agreed=[Agreed(0, 11, None, (), True)]).plan.undecided
+    assert (left.code.value, left.transaction_id, left.severity.value) == ("torn-tail", 10, "damage")
