@@ -1,0 +1,80 @@
+"""What nobody can mean, given to every command: an answer in few lines, a status of the contract, and never a traceback."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from tests.builders import build_directory
+from tests.cli.running import invoke
+from waltzctl.app import app
+from waltzctl.exit_status import ExitStatus
+
+ROUNDS = 40
+"""Command lines for each command."""
+ODDITIES = (
+    "", "-", "--", ".", "..", ":", "\n", "\udcff", "ünï", "x" * 5000, "-1", "0", "9" * 20, "1e9", "NaN", "0x10", "1:2:3:4", "all",
+    "file:", "s3://", "s3:///b/x", "memory://", "memory://b/x", "hdfs:///x", "nosuch://b", "vault:", "vault:x::y", "waltz://",
+    "missing/x", "file", "/dev/null", "d", "d/0", "d/0/0000000000000000000.seg", "d/waltz-storage.ctl",
+)  # fmt: skip
+NOT_HERE = {("serve",), ("log-server",), ("bench",), ("log", "bench"), ("pipeline", "run")}
+"""What would go on until it is stopped, put load on something or start Java."""
+OF_SPARK = {"--engine", "--master", "--remote", "--conf", "--package"}
+
+
+def leaves(command: Any, *names: str) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Commands that have no others below them, each with what it is called by."""
+    if not hasattr(command, "commands"):
+        yield names, command
+        return
+    for name, one in command.commands.items():
+        yield from leaves(one, *names, name)
+
+
+LEAVES = {names: one for names, one in leaves(get_command(app)) if names not in NOT_HERE}
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A storage directory `d` and a file that is nothing of Waltz."""
+    place = tmp_path_factory.mktemp("nonsense")
+    build_directory(place / "d", {0: 3, 1: 2})
+    (place / "file").write_text("nothing of Waltz\n")
+    return place
+
+
+def command_line(parameters: list[Any], chance: random.Random) -> list[str]:
+    """All that is required and some of what is not, of which hardly anything makes sense."""
+    words: list[str] = []
+    operands: list[str] = []
+    for one in parameters:
+        if one.param_type_name == "argument":
+            operands += chance.choices(ODDITIES, k=1 if one.nargs == 1 else chance.randint(1, 2))
+        elif one.opts[0] not in {"--help", *OF_SPARK} and (one.required or chance.random() < 0.15):
+            sensible = [str(getattr(value, "value", value)) for value in getattr(one.type, "choices", ())]
+            given = chance.choice(sensible) if sensible and chance.random() < 0.7 else chance.choice(ODDITIES)
+            words += [one.opts[0]] if one.is_flag else [one.opts[0], given]
+    return [*words, *operands]
+
+
+@pytest.mark.turns(2)
+@pytest.mark.parametrize("names", LEAVES, ids=" ".join)
+def test_nonsense_is_answered(
+    given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...]
+) -> None:
+    for seed in range(ROUNDS):
+        place = tmp_path / str(seed)
+        shutil.copytree(given, place)
+        monkeypatch.chdir(place)
+        words = command_line(LEAVES[names].params, random.Random(f"{' '.join(names)} {seed}"))
+        answer = invoke(*names, *words)
+        assert answer.status in set(ExitStatus), (words, answer.err)
+        assert "internal error" not in answer.err, (words, answer.err)
+        if answer.status:
+            assert answer.err or answer.out, words
