@@ -25,10 +25,9 @@ from waltzctl.engine.losses import BelowMark
 from waltzctl.engine.progress import SILENT, Progress
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import RECORD_OVERHEAD
-from waltzctl.formats.wire.failure import FailureCode
+from waltzctl.formats.wire.failure import DAMAGED_RECORD
 from waltzctl.formats.wire.records import WireRecord
 
-_DAMAGED = frozenset({FailureCode.CORRUPT_RECORD, FailureCode.DAMAGED, FailureCode.DATA_CHECKSUM})
 UNREADABLE_IN_A_ROW = 1000
 """So many records that cannot be read, one after the other, and the rest of the partition is given up."""
 
@@ -113,7 +112,7 @@ async def walk(
                         yield NodeRecord(partition, record)
                         position += 1
         except RemoteError as error:
-            if error.code not in _DAMAGED:
+            if error.code not in DAMAGED_RECORD:
                 raise
             yield _finding(
                 Code.RECORD_CHECKSUM, url, partition, position, f"the node does not give it out: {error.text}"

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from waltzctl.engine.client.connection_factory import ConnectionFactory
 from waltzctl.engine.client.log_client import LogClient
 from waltzctl.engine.cluster.synchronisation import admin_address
-from waltzctl.engine.errors import WaltzError
+from waltzctl.engine.errors import RemoteError, WaltzError
 from waltzctl.engine.metadata.cluster_state import ClusterState, NodeState
 from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.wire.failure import DAMAGED_RECORD
 from waltzctl.formats.wire.records import WireRecord
 
 
@@ -23,8 +24,9 @@ from waltzctl.formats.wire.records import WireRecord
 class ReplicaTrace:
     """What a replica holds under the transaction's id.
 
-    `state`: equal (to what most replicas hold), different, damaged (a checksum is wrong), missing, or unknown (no answer, and
-    `problem` says why).  `data_checksum`: CRC-32 of its data.
+    `state`: equal (to what most replicas hold), different, damaged (a checksum is wrong, or the node does not give it out for
+    what is wrong with it), missing, or unknown (no answer).  `problem`: why there is no record.  `data_checksum`: CRC-32 of its
+    data.
     """
 
     node: str
@@ -84,21 +86,22 @@ async def trace(
 
 async def _ask(
     state: ClusterState, node: NodeState, reach: ConnectionFactory, partition: int, transaction_id: int
-) -> WireRecord | str | None:
-    """Its record; None where it has none; why it did not answer."""
+) -> WireRecord | WaltzError | None:
+    """Its record; None where it has none; why it did not give one."""
     try:
         async with await reach.admin(
             admin_address(node), cluster_key=state.cluster_key, num_partitions=state.num_partitions
         ) as client:
             found: Sequence[WireRecord] = await client.records(partition, transaction_id, 1)
     except WaltzError as error:
-        return str(error)
+        return error
     return found[0] if found and found[0].transaction_id == transaction_id else None
 
 
-def _judged(node: str, answer: WireRecord | str | None, most: WireRecord | None) -> ReplicaTrace:
-    if isinstance(answer, str):
-        return ReplicaTrace(node, "unknown", None, answer)
+def _judged(node: str, answer: WireRecord | WaltzError | None, most: WireRecord | None) -> ReplicaTrace:
+    if isinstance(answer, WaltzError):
+        damaged = isinstance(answer, RemoteError) and answer.code in DAMAGED_RECORD
+        return ReplicaTrace(node, "damaged" if damaged else "unknown", None, str(answer))
     if answer is None:
         return ReplicaTrace(node, "missing", None, None)
     state = "damaged" if not answer.data_ok else "equal" if answer == most else "different"

@@ -33,7 +33,7 @@ from waltzctl.engine.spark.stream_reader import LOW_WATER_MARK, WaltzStreamReade
 from waltzctl.engine.spark.stream_rows import RowMaker
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.segment import pack_record_header
-from waltzctl.formats.wire.failure import FailureCode
+from waltzctl.formats.wire.failure import DAMAGED_RECORD
 from waltzctl.formats.wire.records import WireRecord
 
 if TYPE_CHECKING:
@@ -50,7 +50,6 @@ _ABOUT = 512
 _ROWS = 4096
 _BYTES = 8 << 20
 """Bounds of one batch of rows."""
-_DAMAGED = frozenset({FailureCode.CORRUPT_RECORD, FailureCode.DAMAGED, FailureCode.DATA_CHECKSUM})
 _BACK = 1000
 """Damaged transactions in a row behind which no intact one is looked for."""
 _TLS = {camel_case(name): name for name in client_names()}
@@ -244,7 +243,7 @@ class NodeHistory:
         try:
             records = self._line.call(lambda client: client.records(partition, transaction_id, 1))
         except RemoteError as error:
-            if error.code not in _DAMAGED:
+            if error.code not in DAMAGED_RECORD:
                 raise
             return None
         if not records or records[0].transaction_id != transaction_id:

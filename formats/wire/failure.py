@@ -80,6 +80,10 @@ _STATUS = {
 }
 
 
+DAMAGED_RECORD = frozenset({FailureCode.CORRUPT_RECORD, FailureCode.DAMAGED, FailureCode.DATA_CHECKSUM})
+"""What a node says that does not give a record out because it is damaged."""
+
+
 @dataclass(frozen=True, slots=True)
 class StackElement:
     """One line of a stack trace.  `line` is negative where there is none (-2: a native method)."""

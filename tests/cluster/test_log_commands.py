@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import subprocess
 import zlib
 from typing import Any
@@ -11,10 +12,14 @@ from typing import Any
 import pytest
 
 from tests import warm_start
-from tests.cli.running import command_line, environment
+from tests.cli.running import Answer, command_line, environment
 from tests.cli.test_schemas import check_object
 from tests.cluster.processes import ClusterOfProcesses
 from tests.interop.processes import wait_until
+from waltzctl.engine.cluster.tracing import ReplicaTrace, _judged
+from waltzctl.engine.errors import PeerError, RemoteError, WaltzError
+from waltzctl.formats.segment import RECORD_HEADER, RECORD_OVERHEAD
+from waltzctl.formats.wire.failure import FailureCode
 
 
 def mark(made: ClusterOfProcesses, partition: int) -> int:
@@ -202,3 +207,44 @@ def test_a_transaction_is_followed_to_its_replicas(made: ClusterOfProcesses) -> 
     assert made.log("trace", "--request-id", "1:1:2:999999").status == 13
     for wrong in (("--request-id", "1:2:3"), ("--partition", 0), (), ("--request-id", f"{2**31}:0:0:0")):
         assert made.log("trace", *wrong).status == 2
+
+
+@pytest.mark.parametrize("field", ["data_length", "data"])
+def test_a_replica_whose_record_is_damaged_is_told_by_a_trace(made: ClusterOfProcesses, field: str) -> None:
+    """Its node gives the record out to nobody, and says why."""
+    made.log("append", "--partition", 3, given="here\n")
+    last = mark(made, 3)
+
+    def answer() -> Answer:
+        return made.log("trace", "--partition", 3, last, "--format", "ndjson")
+
+    wait_until(lambda: "missing" not in answer().out, "all replicas have it")
+    file = max((made.directory(2) / "3").glob("*.seg"))
+    place = file.stat().st_size - (RECORD_OVERHEAD + len("here"))
+    place += RECORD_HEADER.size if field == "data" else RECORD_HEADER.offset_of(field)
+    with file.open("r+b", buffering=0) as data:
+        right = os.pread(data.fileno(), 1, place)
+        os.pwrite(data.fileno(), bytes([right[0] ^ 0x40]), place)
+        try:
+            found = answer()
+        finally:
+            os.pwrite(data.fileno(), right, place)
+    (told,) = found.objects
+    check_object(told)
+    assert sorted(one["state"] for one in told["replicas"]) == ["damaged", "equal", "equal"]
+    (damaged,) = (one for one in told["replicas"] if one["state"] == "damaged")
+    assert f"transaction {last} at offset" in damaged["problem"]
+    assert found.status == 4
+    assert answer().status == 0
+
+
+@pytest.mark.parametrize("code", FailureCode)
+def test_a_node_that_gives_no_record_out_says_whether_it_is_damaged(code: FailureCode) -> None:
+    damaged = code in {"corrupt-record", "damaged", "data-checksum"}
+    answer = RemoteError("n", "text", code=code.value)
+    assert _judged("n", answer, None) == ReplicaTrace("n", "damaged" if damaged else "unknown", None, str(answer))
+
+
+@pytest.mark.parametrize("answer", [RemoteError("n", "text"), PeerError("n", "gone")], ids=["no code", "no answer"])
+def test_of_a_node_that_says_nothing_of_the_record_it_is_unknown(answer: WaltzError) -> None:
+    assert _judged("n", answer, None) == ReplicaTrace("n", "unknown", None, str(answer))

@@ -98,7 +98,7 @@ _REPLICA = Columns(
             "what it holds under the id, beside what most replicas hold; unknown where it does not answer",
         ),
         Column("data_checksum", or_null(CHECKSUM), "CRC-32 of its data"),
-        Column("problem", or_null(TEXT), "why it is unknown"),
+        Column("problem", or_null(TEXT), "why the node gave no record out: it is damaged, or unknown"),
     )
 )
 
