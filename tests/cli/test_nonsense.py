@@ -20,7 +20,7 @@ ROUNDS = 40
 """Command lines for each command."""
 ODDITIES = (
     "", "-", "--", ".", "..", ":", "\n", "\udcff", "ünï", "x" * 5000, "-1", "0", "9" * 20, "1e9", "NaN", "0x10", "1:2:3:4", "all",
-    "file:", "s3://", "s3:///b/x", "memory://", "memory://b/x", "hdfs:///x", "nosuch://b", "vault:", "vault:x::y", "waltz://",
+    "file:", "s3://", "s3:///b/x", "memory://", "memory://b/x", "nosuch://b", "vault:", "vault:x::y", "waltz://",
     "missing/x", "file", "/dev/null", "d", "d/0", "d/0/0000000000000000000.seg", "d/waltz-storage.ctl",
 )  # fmt: skip
 NOT_HERE = {("serve",), ("log-server",), ("bench",), ("log", "bench"), ("pipeline", "run")}

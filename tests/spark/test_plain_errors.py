@@ -126,12 +126,10 @@ def test_a_stream_that_cannot_be_tells_why_when_it_is_asked() -> None:
 
 
 def test_a_file_system_that_cannot_be_opened_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    import fsspec
-
     def fails(*_: object, **__: object) -> None:
         raise OSError("Unable to load libjvm\ndlopen(...)\ndlopen(...)")
 
-    monkeypatch.setattr(fsspec, "filesystem", fails)
+    monkeypatch.setattr("fsspec.core.url_to_fs", fails)
     with pytest.raises(UnavailableError) as caught:
         places.exists(places.place("hdfs://somewhere/x"))
     assert str(caught.value).startswith("hdfs://somewhere/x: hdfs URLs cannot be read here: Unable to load libjvm")
