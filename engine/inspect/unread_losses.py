@@ -16,7 +16,7 @@ from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.segment_checks import check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.verification import ENDS_ONLY
-from waltzctl.engine.log.assess import end, joints
+from waltzctl.engine.log.assess import joints
 from waltzctl.engine.log.evidence import Evidence
 from waltzctl.engine.log.view import names_fingerprint
 from waltzctl.engine.losses import BelowMark, BelowProof, Gap, Ids
@@ -63,7 +63,7 @@ def nothing_behind(known: KnownEnd, context: PartitionContext, span: Span, limit
     if not _meets(span, (known.last.first, None)):
         return True
     report = check_segment(known.last, ENDS_ONLY, limits)
-    return not report.gone and not any(end([report.stretch], known.proven, context.local_low_water_mark))
+    return not report.gone and not any(PartitionRun.ends([report], context, known.proven))
 
 
 def losses_in_front(run: PartitionRun, span: Span) -> Iterator[Finding]:

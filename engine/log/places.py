@@ -119,8 +119,8 @@ def place(text: str, options: Mapping[str, Any] | None = None) -> PurePath:
     if scheme.lower() in ("file", "local"):
         return Path(rest)
     if scheme.lower() == "hdfs" and rest.startswith("/"):
-        return place(f"{scheme}://default{rest}", options)
-    if scheme.lower() == "memory":  # of this process: its names begin with or without a slash
+        rest = f"default{rest}"
+    elif scheme.lower() == "memory":  # of this process: its names begin with or without a slash
         rest = rest.lstrip("/")
     authority = rest.partition("/")[0]
     if not authority:

@@ -49,7 +49,7 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def command_line(parameters: list[Any], chance: random.Random) -> list[str]:
+def nonsense(parameters: list[Any], chance: random.Random) -> list[str]:
     """All that is required and some of what is not, of which hardly anything makes sense."""
     words: list[str] = []
     operands: list[str] = []
@@ -58,8 +58,8 @@ def command_line(parameters: list[Any], chance: random.Random) -> list[str]:
             operands += chance.choices(ODDITIES, k=1 if one.nargs == 1 else chance.randint(1, 2))
         elif one.opts[0] not in {"--help", *OF_SPARK} and (one.required or chance.random() < 0.15):
             sensible = [str(getattr(value, "value", value)) for value in getattr(one.type, "choices", ())]
-            given = chance.choice(sensible) if sensible and chance.random() < 0.7 else chance.choice(ODDITIES)
-            words += [one.opts[0]] if one.is_flag else [one.opts[0], given]
+            value = chance.choice(sensible if sensible and chance.random() < 0.7 else ODDITIES)
+            words += [one.opts[0]] if one.is_flag else [one.opts[0], value]
     return [*words, *operands]
 
 
@@ -72,7 +72,7 @@ def test_nonsense_is_answered(
         place = tmp_path / str(seed)
         shutil.copytree(given, place)
         monkeypatch.chdir(place)
-        words = command_line(LEAVES[names].params, random.Random(f"{' '.join(names)} {seed}"))
+        words = nonsense(LEAVES[names].params, random.Random(f"{' '.join(names)} {seed}"))
         answer = invoke(*names, *words)
         assert answer.status in set(ExitStatus), (words, answer.err)
         assert "internal error" not in answer.err, (words, answer.err)

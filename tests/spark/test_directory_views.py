@@ -264,13 +264,14 @@ def test_the_parts_of_a_segment_know_the_one_behind_it_only_in_the_end(storage: 
     assert [one.follower for one in parts if (one.job.partition, one.job.first) in ((0, 20), (1, 0))] == [None] * 2
 
 
+def told(task: Any) -> list[Any]:
+    """What a look for what is missing finds."""
+    return [(one.code.value, one.transaction_id, one.missing) for one in task.run(ReadLimits())]
+
+
 def test_a_look_for_what_is_missing_lists_the_partition_again(tmp_path: Path) -> None:
     path = age(build_directory(tmp_path / "s", {0: 30}, per_segment=10, size=20, local_low_water_mark=31))
     front, *_, behind = planned_records(path)
-
-    def told(task: Any) -> list[Any]:
-        return [(one.code.value, one.transaction_id, one.missing) for one in task.run(ReadLimits())]
-
     assert told(front) == []
     assert told(behind) == [("acknowledged-missing", 30, 2)]
     for first in (0, 20):
@@ -280,28 +281,6 @@ def test_a_look_for_what_is_missing_lists_the_partition_again(tmp_path: Path) ->
     assert told(behind) == [("acknowledged-missing", 20, 12)]
     shutil.rmtree(path / "0")
     assert told(front) == told(behind) == []
-
-
-def test_where_the_first_segment_begins_with_all_nothing_is_listed_to_look_in_front_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = age(build_directory(tmp_path / "s", {0: 30}, per_segment=10, size=20))
-    listed: list[Path] = []
-
-    def noted(directory: Path, number: int | None) -> Any:
-        listed.append(directory)
-        return view_partition(directory, number)
-
-    monkeypatch.setattr(record_plan, "view_partition", noted)
-    front, *_ = planned_records(path)
-    assert (list(front.run(ReadLimits())), listed) == ([], [])
-    (other, *_) = planned_records(path, ALL.with_ids(12, None))
-    assert (list(other.run(ReadLimits())), listed) == ([], [path / "0"]), "it is not opened for ids that it has not"
-    for file in (seg(path, 0, 0), idx(path, 0, 0)):
-        file.unlink()
-    (again, *_) = planned_records(path)
-    for task in (front, again):
-        assert [one.missing for one in task.run(ReadLimits())] == [10]
 
 
 @pytest.fixture
@@ -317,11 +296,26 @@ def listed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return seen
 
 
+def test_where_the_first_segment_begins_with_all_nothing_is_listed_to_look_in_front_of_it(
+    tmp_path: Path, listed: list[Path]
+) -> None:
+    path = age(build_directory(tmp_path / "s", {0: 30}, per_segment=10, size=20))
+    front, *_ = planned_records(path)
+    assert (list(front.run(ReadLimits())), listed) == ([], [])
+    (other, *_) = planned_records(path, ALL.with_ids(12, None))
+    assert (list(other.run(ReadLimits())), listed) == ([], [path / "0"]), "it is not opened for ids that it has not"
+    for file in (seg(path, 0, 0), idx(path, 0, 0)):
+        file.unlink()
+    (again, *_) = planned_records(path)
+    for task in (front, again):
+        assert [one.missing for one in task.run(ReadLimits())] == [10]
+
+
 def found_behind(path: Path, change: Callable[[Path], object], selection: Selection = ALL) -> list[Any]:
     """What is missing behind all segments of partition 0, which changed since the read was planned."""
     behind = [one for one in planned_records(path, selection) if isinstance(one, MissingTask)][-1]
     change(path)
-    return [(one.code.value, one.transaction_id, one.missing) for one in behind.run(ReadLimits())]
+    return told(behind)
 
 
 def cut_last_record(path: Path) -> None:
