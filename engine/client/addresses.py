@@ -73,13 +73,13 @@ def parse_address(text: str) -> Address:
     return Address(host, int(port))
 
 
-def is_url(text: str) -> bool:
+def is_node_url(text: str) -> bool:
     """Whether a text means a node and not a path."""
     return text.lower().startswith(SCHEME)
 
 
 def parse_url(text: str) -> Address:
     """The address in ``waltz://host:port``; a slash at the end is passed over.  Raises InvalidRequestError."""
-    if not is_url(text):
+    if not is_node_url(text):
         raise InvalidRequestError(f"{text!r} is no URL of a node; write {SCHEME}host:port")
     return parse_address(text[len(SCHEME) :].removesuffix("/"))

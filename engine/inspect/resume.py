@@ -154,7 +154,7 @@ def refuse_inside(path: PurePath, inspected: Iterable[PurePath]) -> None:
     """Refuse a state file inside what is inspected, which is only read.  Raises InvalidRequestError."""
     place = os.path.realpath(path)
     for directory in inspected:
-        if places.is_url(str(directory)):
+        if not places.on_this_machine(directory):
             continue
         root = os.path.realpath(directory)
         if os.path.commonpath([place, root]) == root:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import pickle
 import re
 import time
 from collections.abc import Iterator
@@ -23,10 +22,8 @@ from waltzctl.engine.inspect.status import storage_status
 from waltzctl.engine.inspect.verify import VerifySummary, verify
 from waltzctl.engine.log import places
 from waltzctl.engine.log.access import PlaceKind
+from waltzctl.engine.log.local_access import FILES
 from waltzctl.engine.log.places import (
-    LARGE,
-    UrlPath,
-    UrlSource,
     access,
     exists,
     file_numbers,
@@ -40,6 +37,8 @@ from waltzctl.engine.log.places import (
     place,
     read_range,
 )
+from waltzctl.engine.log.url_access import LARGE, URLS, UrlSource, file_system
+from waltzctl.engine.log.url_path import UrlPath
 from waltzctl.engine.log.view import read_header_of, read_segment_header, view_storage
 from waltzctl.engine.vault.vault_path import VaultPath
 
@@ -56,7 +55,7 @@ def test_each_kind_of_place_is_read_in_its_own_way() -> None:
         access(one)
         for one in (Path("d"), PurePosixPath("d"), place("s3://bucket/d"), VaultPath.of(Path("v"), "latest"))
     ]
-    assert ways == [places._LOCAL, places._LOCAL, places._REMOTE, VAULTS]
+    assert ways == [FILES, FILES, URLS, VAULTS]
 
 
 @pytest.mark.parametrize(
@@ -70,20 +69,13 @@ def test_what_reads_a_kind_of_url_is_advised_where_it_fails(
 
     monkeypatch.setattr("fsspec.core.url_to_fs", fails)
     with pytest.raises(UnavailableError, match=f"{scheme} URLs cannot be read here: no library; {advice}"):
-        places.file_system(places.UrlPath(f"{scheme}://made-up-{scheme}/d"))
+        file_system(UrlPath(f"{scheme}://made-up-{scheme}/d"))
 
 
 def test_when_names_of_a_directory_changed_is_told_where_the_system_tells(tmp_path: Path) -> None:
     os.utime(tmp_path, ns=(5, 7_000_000_001))
     assert places.directory_modified_ns(tmp_path) == 7_000_000_001
     assert places.directory_modified_ns(place("s3://made-up-order/d")) is None
-
-
-def test_options_are_the_same_in_any_order() -> None:
-    for options in ({"anon": True, "key": "k"}, {"key": "k", "anon": True}):
-        path = place("s3://made-up-order/d", options)
-        assert isinstance(path, UrlPath)
-        assert places._options[path.root_url] == (("anon", True), ("key", "k"))
 
 
 def test_names_come_in_their_order_whatever_the_system_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,22 +238,6 @@ def test_names_sizes_and_kinds(bucket: Bucket) -> None:
         UrlSource(url / "none")  # type: ignore[arg-type]
 
 
-def test_a_path_of_a_url_does_what_paths_do() -> None:
-    url = place("s3://bucket/node/3/0000000000000000008.seg")
-    assert isinstance(url, UrlPath)
-    assert str(url) == "s3://bucket/node/3/0000000000000000008.seg"
-    assert (url.name, url.stem, url.suffix) == ("0000000000000000008.seg", "0000000000000000008", ".seg")
-    assert str(url.parent.parent / "4") == "s3://bucket/node/4"
-    assert str(url.with_suffix(".idx")) == "s3://bucket/node/3/0000000000000000008.idx"
-    assert url.is_absolute()
-    assert isinstance(url.parent, UrlPath)
-    assert {url: 1}[place("s3://bucket/node/3/0000000000000000008.seg/")] == 1
-    assert str(place("file:///data/waltz")) == "/data/waltz"
-    assert str(place("file:/data/waltz")) == "/data/waltz"
-    assert str(place("file:data")) == "file:data"  # a name may have a colon
-    assert not isinstance(place("/data/waltz"), UrlPath)
-
-
 def test_kinds_of_what_stands_under_a_local_name(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
     os.mkfifo(tmp_path / "pipe")
@@ -304,14 +280,6 @@ def test_repairs_of_a_directory_that_was_uploaded_are_no_concern_of_whoever_read
     assert (found, summary.status) == ([], "clean")  # type: ignore[union-attr]
 
 
-def test_a_pickled_path_brings_what_opens_its_file_system() -> None:
-    url = place("memory://here/node", {"skip_instance_cache": True})
-    copy = pickle.dumps(url)
-    places._options.clear()
-    assert pickle.loads(copy) == url
-    assert dict(places._options["memory://here"]) == {"skip_instance_cache": True}
-
-
 def test_a_file_system_that_takes_more_than_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
     def demanding(host: str) -> None: ...
 
@@ -343,7 +311,7 @@ def test_a_file_system_is_that_of_the_host_in_the_url(monkeypatch: pytest.Monkey
     ):
         path = place(url)
         assert isinstance(path, UrlPath)
-        assert places.file_system(path).opened_with == expected
+        assert file_system(path).opened_with == expected
 
 
 def test_what_cannot_be_read_is_told() -> None:

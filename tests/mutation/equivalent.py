@@ -2525,9 +2525,9 @@ _INSPECT = (
     Equivalent(
         "engine/inspect/resume.py",
         "refuse_inside",
-        "if places.is_url(str(directory)):",
+        "if not places.on_this_machine(directory):",
         "if False:",
-        "no file lies below what a URL would be as a path",
+        "no file lies below what a URL or a backup would be as a path",
     ),
     Equivalent(
         "engine/inspect/dump_chunks.py",
@@ -3690,7 +3690,7 @@ TUNED: dict[str, tuple[str, ...]] = {
     "engine/log/evidence.py": ("_CHUNK",),
     "engine/storage/partition_log.py": ("CAREFUL_RECORDS",),
     "engine/storage/partition_recovery.py": ("KNOWN_BEFORE_CUT", "_PIECE"),
-    "engine/log/places.py": ("SMALL", "LARGE"),
+    "engine/log/url_access.py": ("SMALL", "LARGE"),
     "engine/storage/segment_reader.py": ("READ_AHEAD", "LIST_BYTES", "_FEW"),
     "engine/storage/segment_recovery.py": ("CHECKPOINTS_TRIED",),
 }

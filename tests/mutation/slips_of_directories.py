@@ -234,10 +234,10 @@ DIRECTORIES: tuple[Slip, ...] = (
         "a command that writes makes a directory that is called like a backup",
     ),
     Slip(
-        _PLACES,
+        "engine/log/url_access.py",
         "min(self._ahead * 4, LARGE) if at in",
         "self._ahead * 4 if at in",
-        ("tests/log/test_url_places.py",),
+        ("tests/log/test_url_access.py",),
         "an object is read into memory as a whole",
     ),
     Slip(

@@ -88,7 +88,7 @@ SEVENTH: tuple[Slip, ...] = (
         "engine/log/access.py",
         "bytearray(max(0, min(length, source.size() - offset)))",
         "bytearray(min(length, source.size() - offset))",
-        ("tests/log/test_url_places.py::test_ranges_of_an_object",),
+        ("tests/log/test_url_access.py::test_ranges_of_an_object",),
         "an object that became shorter than the place to be read ends the command with an error of the program",
     ),
     Slip(
@@ -99,10 +99,10 @@ SEVENTH: tuple[Slip, ...] = (
         "the partition behind the last one can be asked for, and is clean",
     ),
     Slip(
-        "engine/log/places.py",
+        "engine/log/url_access.py",
         "                    if not self._held:\n                        break\n",
         "",
-        ("tests/log/test_url_places.py::test_an_object_that_shrank_ends_a_read",),
+        ("tests/log/test_url_access.py::test_an_object_that_shrank_ends_a_read",),
         "a read of an object that was replaced by a shorter one never ends",
     ),
     Slip(

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from waltzctl.engine.errors import DiskReadError, InvalidRequestError, UnavailableError
-from waltzctl.engine.log import places
+from waltzctl.engine.errors import DiskReadError, UnavailableError
+from waltzctl.engine.log import places, url_access, url_path
 from waltzctl.engine.log.access import PlaceKind
-from waltzctl.engine.log.places import LARGE, SMALL, UrlPath, UrlSource, access, is_url, place
+from waltzctl.engine.log.places import access, place
+from waltzctl.engine.log.url_access import LARGE, SMALL, UrlSource, file_system
+from waltzctl.engine.log.url_path import UrlPath
 
 URL = UrlPath("fake://bucket/name")
 
@@ -52,7 +53,7 @@ class FakeFiles:
 @pytest.fixture
 def files(monkeypatch: pytest.MonkeyPatch) -> FakeFiles:
     made = FakeFiles(bytes(n % 251 for n in range(40 << 10)) * 16)  # 640 KiB
-    monkeypatch.setattr(places, "file_system", lambda path: made)
+    monkeypatch.setattr(url_access, "file_system", lambda path: made)
     return made
 
 
@@ -86,7 +87,7 @@ def test_reading_on_grows_and_a_jump_begins_small_again(files: FakeFiles) -> Non
 
 
 def test_reading_on_grows_up_to_a_bound(files: FakeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "LARGE", 2 * SMALL)
+    monkeypatch.setattr(url_access, "LARGE", 2 * SMALL)
     source = UrlSource(URL)
     for at in range(0, len(files.data), 1000):
         assert read(source, at, 1000) == files.data[at : at + 1000]
@@ -106,7 +107,7 @@ def test_one_request_for_a_long_range(files: FakeFiles) -> None:
 
 
 def test_requests_grow_up_to_the_largest(files: FakeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "LARGE", 6 * SMALL)
+    monkeypatch.setattr(url_access, "LARGE", 6 * SMALL)
     source, at = UrlSource(URL), 0
     for size in (SMALL, 4 * SMALL, 5 * SMALL):  # the last one ends with the object
         read(source, at, 1)
@@ -201,46 +202,6 @@ def test_what_no_object_store_has() -> None:
     assert URL.is_absolute()
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("/a/b", Path("/a/b")),
-        ("a:b", Path("a:b")),
-        ("file:///a/b", Path("/a/b")),
-        ("LOCAL:///a/b", Path("/a/b")),
-        ("s3://bucket/a/", UrlPath("s3://bucket/a")),
-        ("s3://user@host/a", UrlPath("s3://user@host/a")),
-        ("s3://host:9/a", UrlPath("s3://host:9/a")),
-        ("s3://bucket", UrlPath("s3://bucket")),
-        ("memory:///a/b", UrlPath("memory://a/b")),
-        ("hdfs://host:9/a", UrlPath("hdfs://host:9/a")),
-        ("hdfs:///a/b", UrlPath("hdfs://default/a/b")),
-    ],
-)
-def test_paths_and_urls(text: str, expected: Path) -> None:
-    found = place(text)
-    assert (type(found), str(found)) == (type(expected), str(expected))
-    assert is_url(text) == ("://" in text)
-
-
-@pytest.mark.parametrize("text", ["s3://", "s3:///", "s3:///bucket/a", "memory://", "x:////"])
-def test_a_url_names_a_host_or_a_bucket(text: str) -> None:
-    with pytest.raises(InvalidRequestError, match=f"^{text}: the URL names no host or bucket"):
-        place(text)
-
-
-def test_above_a_bucket_there_is_nothing() -> None:
-    bucket = UrlPath("s3://bucket")
-    assert (bucket / "a").parent == bucket.parent == bucket
-    assert str(bucket.parent / "b") == "s3://bucket/b"
-
-
-def test_a_password_in_a_url_is_refused_and_not_shown() -> None:
-    with pytest.raises(InvalidRequestError, match=r"^s3://\.\.\.@host:9: the URL carries a password") as refused:
-        place("s3://user:secret@host:9/a")
-    assert "secret" not in str(refused.value)
-
-
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
     """What file systems were opened with."""
@@ -254,28 +215,28 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
         return object(), url
 
     monkeypatch.setattr(core, "url_to_fs", url_to_fs)
-    monkeypatch.setattr(places, "_options", {})
-    monkeypatch.setattr(places, "_file_systems", {})
+    monkeypatch.setattr(url_path, "_options", {})
+    monkeypatch.setattr(url_access, "_file_systems", {})
     return calls
 
 
 def test_a_file_system_is_opened_once_for_its_options(opened: list[tuple[str, dict[str, Any]]]) -> None:
     path = place("fake://bucket/a")
     assert isinstance(path, UrlPath)
-    first = places.file_system(path)
-    assert places.file_system(place("fake://bucket/b", None)) is first  # type: ignore[arg-type]
+    first = file_system(path)
+    assert file_system(place("fake://bucket/b", None)) is first  # type: ignore[arg-type]
     assert opened == [("fake://bucket", {"use_listings_cache": False})]
     place("fake://bucket/a", {"key": "x"})
-    second = places.file_system(path)
+    second = file_system(path)
     place("fake://bucket/a", {"key": "x"})
-    assert places.file_system(path) is second is not first
+    assert file_system(path) is second is not first
     assert opened[1:] == [("fake://bucket", {"use_listings_cache": False, "key": "x"})]
-    assert places.file_system(UrlPath("fake://other/a")) is not second
+    assert file_system(UrlPath("fake://other/a")) is not second
     unknown = UrlPath("unknown://bucket/a")
     with pytest.raises(
         UnavailableError, match="unknown://bucket/a: nothing that is installed reads unknown URLs: Protocol"
     ):
-        places.file_system(unknown)
+        file_system(unknown)
 
 
 def test_where_nothing_is_listed_there_is_nothing(files: FakeFiles) -> None:

@@ -1,0 +1,83 @@
+"""Files of this machine."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path, PurePath
+
+from waltzctl.engine.durable import directory_lock, disk, regular
+from waltzctl.engine.durable.regular import FileNumbers, special_kind
+from waltzctl.engine.log.access import OpenSource, PlaceKind
+from waltzctl.engine.scan.byte_source import FileSource
+
+
+class LocalAccess:
+    """Files of this machine; see `Access`."""
+
+    def kind(self, path: PurePath) -> PlaceKind | None:
+        """Links followed."""
+        here = Path(path)
+        if here.is_dir():
+            return PlaceKind.DIRECTORY
+        if here.is_file():
+            return PlaceKind.FILE
+        return PlaceKind.SPECIAL if here.exists() else None
+
+    def named(self, path: PurePath) -> bool:
+        """A link that leads nowhere as well."""
+        return os.path.lexists(path)
+
+    def numbers(self, path: PurePath) -> FileNumbers | None:
+        """As the system tells them."""
+        return regular.file_numbers(path)
+
+    def names(self, path: PurePath) -> list[str]:
+        """Raises OSError."""
+        return sorted(os.listdir(path))
+
+    def listing(self, path: PurePath) -> dict[str, FileNumbers | None]:
+        """Raises OSError."""
+        above = os.fspath(path)
+        return {name: regular.file_numbers(os.path.join(above, name)) for name in self.names(path)}
+
+    def kinds(self, path: PurePath) -> dict[str, PlaceKind | None]:
+        """Raises OSError."""
+        return {name: self.kind(path / name) for name in self.names(path)}
+
+    def modified_ns(self, path: PurePath) -> int | None:
+        """The directory's own time."""
+        try:
+            return os.stat(path).st_mtime_ns
+        except OSError:
+            return None
+
+    def identity(self, path: PurePath) -> str:
+        """The path with its links resolved."""
+        return os.path.realpath(path)
+
+    def absolute(self, path: PurePath) -> PurePath:
+        """Links stay."""
+        return Path(os.path.abspath(path))
+
+    def link(self, path: PurePath) -> bool:
+        """A symbolic one."""
+        return os.path.islink(path)
+
+    def special(self, path: PurePath) -> str | None:
+        """In words."""
+        return special_kind(path)
+
+    def lock_holder(self, storage: PurePath, control_file: PurePath) -> int | None:
+        """The process that holds the storage directory."""
+        return directory_lock.lock_holder(storage, control_file)
+
+    def open(self, path: PurePath, size: int | None = None) -> OpenSource:
+        """A file, which tells its size itself."""
+        return FileSource(path)
+
+    def read_range(self, path: PurePath, offset: int, length: int) -> bytes:
+        """In one call."""
+        return disk.read_range(path, offset, length)
+
+
+FILES = LocalAccess()

@@ -1,0 +1,103 @@
+"""The name of an object behind a URL (``s3://bucket/node-1/control``), and what its file system is to be opened with."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Any, Self
+
+from waltzctl.engine.errors import InvalidRequestError
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+Options = tuple[tuple[str, Any], ...]
+_options: dict[str, Options] = {}
+"""What file systems are opened with, by scheme and authority."""
+
+
+def is_url(text: str) -> bool:
+    """Whether a text is a URL and not a path."""
+    return _URL.match(text) is not None
+
+
+class UrlPath(PurePosixPath):
+    """The name of an object, or of what looks like a directory of them.  It can be pickled, with what opens its file system.
+
+    Like every pure path it is a name and nothing more: what stands there, `engine.log.places` tells.
+    """
+
+    @classmethod
+    def of(cls, url: str, options: Mapping[str, Any] | None = None) -> UrlPath:
+        """The path of a URL.
+
+        `options`: what fsspec's file system of this scheme and authority is opened with from now on (endpoint, credentials);
+        None: as before.
+        ``hdfs:///x`` is of the cluster that Hadoop's configuration names, which pyarrow calls ``default``.
+        Raises InvalidRequestError for a URL that names no host or bucket, and for one that carries a password, which would end
+        up in every message.
+        """
+        scheme, _, rest = url.partition("://")
+        if scheme.lower() == "hdfs" and rest.startswith("/"):
+            rest = f"default{rest}"
+        elif scheme.lower() == "memory":  # of this process: its names begin with or without a slash
+            rest = rest.lstrip("/")
+        authority = rest.partition("/")[0]
+        if not authority:
+            raise InvalidRequestError(
+                f"{url}: the URL names no host or bucket", advice=f"write {scheme}://HOST_OR_BUCKET/PATH"
+            )
+        if ":" in authority.rpartition("@")[0]:
+            raise InvalidRequestError(
+                f"{scheme}://...@{authority.rpartition('@')[2]}: the URL carries a password, which every message would show",
+                advice="give it to the file system in its own way: environment, configuration file or storage options",
+            )
+        path = cls(f"{scheme}://{rest}")
+        if options is not None:
+            _options[path.root_url] = tuple(sorted(options.items()))
+        return path
+
+    @property
+    def scheme(self) -> str:
+        """As it was written."""
+        return str(self).partition("://")[0]
+
+    @property
+    def options(self) -> Options:
+        """What its file system is to be opened with."""
+        return _options.get(self.root_url, ())
+
+    @property
+    def url(self) -> str:
+        """As fsspec takes it."""
+        return str(self)
+
+    @property
+    def root_url(self) -> str:
+        """Scheme and authority."""
+        scheme, _, rest = str(self).partition("://")
+        return f"{scheme}://{rest.partition('/')[0]}"
+
+    @property
+    def parent(self) -> Self:
+        """Above scheme and authority is nothing, as above ``/``."""
+        return self if len(self.parts) == 2 else super().parent
+
+    def __str__(self) -> str:
+        return super().__str__().replace(":/", "://", 1)
+
+    def __repr__(self) -> str:
+        return f"UrlPath({str(self)!r})"
+
+    def __fspath__(self) -> str:
+        return str(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (str(self), self.options)
+
+    def is_absolute(self) -> bool:
+        """A URL always is."""
+        return True
+
+
+def _restored(url: str, options: Options) -> UrlPath:
+    return UrlPath.of(url, dict(options))
