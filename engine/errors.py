@@ -287,6 +287,15 @@ class StoreSessionClosedError(WaltzError):
     status = "io-error"
 
 
+def copy_anew(partition: int) -> str:
+    """What makes a running cluster fill a replica from the others: the node forgets it, and is given it again."""
+    where = f"--partition {partition}"
+    return (
+        "waltzctl node, with the admin port of that node,"
+        f" remove-partition {where} --delete-storage-files, then add-partition {where}"
+    )
+
+
 class DivergedReplicaError(PeerError):
     """A replica holds another transaction than a replica of a later session; it cannot be cut, and takes no part."""
 
@@ -297,12 +306,7 @@ class DivergedReplicaError(PeerError):
             f"partition {partition}: transaction {transaction_id} is another one than that of {other}, although the node's"
             f" low-water mark says that it was resolved; this replica takes no part"
         )
-        where = f"--partition {partition}"
-        advice = (
-            "to have it copied anew: waltzctl node, with the admin port of that node,"
-            f" remove-partition {where} --delete-storage-files, then add-partition {where}"
-        )
-        super().__init__(peer, what, advice=advice)
+        super().__init__(peer, what, advice=f"to have it copied anew: {copy_anew(partition)}")
 
 
 class DiskError(WaltzError):

@@ -37,8 +37,22 @@ def cluster_kinds() -> Iterable[FindingKind]:
     )  # fmt: skip
     yield FindingKind(
         Code.REPLICA_NOT_IN_SESSION, note,
-        "A replica does not take part in the partition's last session: it is down, catching up, or was added since.",
-        "Wait for it to catch up. One that stays behind is not reached by the server, or out of service: see its /health.",
+        "A replica does not take part in the partition's last session: it is down, catching up, switched off, or was added"
+        " since. Until it does the partition has one replica fewer.",
+        "Wait for it to catch up; switch one on that is off, with node HOST:PORT availability.",
+    )  # fmt: skip
+    yield FindingKind(
+        Code.REPLICA_OUT_OF_SERVICE, repairable,
+        "A storage node keeps its replica out of every session, for damage or for what its disk does: the partition has one"
+        " replica fewer until it is back.",
+        "The node's /health, and its log, say why and what brings it back: for a quarantined one stop the node, recover it from"
+        " another replica, and start it again.",
+    )  # fmt: skip
+    yield FindingKind(
+        Code.REPLICA_BEHIND, repairable,
+        "A replica lacks committed transactions and comes no nearer: its log server does not reach it, or leaves it out.",
+        "The server's log says why it leaves the replica out. Where the two cannot reach one another, mend the network; where its"
+        " transactions are other ones than the others', compare tells which and makes the plan for recover.",
     )  # fmt: skip
     yield FindingKind(
         Code.NODE_UNREACHABLE, repairable, "A storage node does not answer, or a log server does not reach it.",

@@ -76,6 +76,8 @@ class Code(enum.StrEnum):
     PARTITION_UNHEALTHY = "partition-unhealthy"
     QUORUM_MISSING = "quorum-missing"
     REPLICA_NOT_IN_SESSION = "replica-not-in-session"
+    REPLICA_OUT_OF_SERVICE = "replica-out-of-service"
+    REPLICA_BEHIND = "replica-behind"
     NODE_UNREACHABLE = "node-unreachable"
     NODE_DIFFERS = "node-differs"
     NODE_KEY = "node-key"

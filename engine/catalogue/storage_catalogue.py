@@ -90,7 +90,9 @@ def storage_kinds() -> Iterable[FindingKind]:
         Code.PARTITION_EMPTY, note,
         "The partition belongs here, and its directory holds no segment.",
         "A partition that never held anything looks like this; the node makes its first segment when it opens it. Where a"
-        " session began in it, there was a segment: that is damage, and recover --allow-data-loss begins the log anew.",
+        " session began in it, there was a segment: that is damage. Where other replicas have it, take it away from the running"
+        " node with its files and give it back (node HOST:PORT remove-partition, add-partition): its log server copies it anew."
+        " Where none has it, recover --allow-data-loss begins the log anew.",
     )  # fmt: skip
     yield FindingKind(
         Code.SEGMENT_HEADER_SHORT, damage,

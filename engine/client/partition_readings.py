@@ -111,6 +111,15 @@ class PartitionReading:
     truncations: int | None = None
     """Requests to truncate it that were carried out since it was opened; None where the node does not count them."""
 
+    @property
+    def why_absent(self) -> str | None:
+        """Why it takes part in no session, for people; None where nothing that the node tells stands in its way."""
+        if self.assigned is False:
+            return "the node does not hold it"
+        if self.available is False:
+            return "switched off"
+        return None if self.out_of_service is None else f"out of service: {self.out_of_service}"
+
 
 def parse_metrics(text: str, peer: str) -> tuple[MetricReading, ...]:
     """Every metric of the document, in its order by kind.  Raises ProtocolError where it is no such document."""

@@ -8,6 +8,7 @@ every storage node, at its admin port    it answers, has the cluster's key, and 
 the assignment                           it was made for the log servers that live
 every log server                         it answers, serves what the assignment gives it, reaches the nodes, has sessions
 every partition                          a quorum of its replicas is at work, and all are in its last session
+every replica                            nothing keeps it out of sessions, and it holds what is committed, or comes nearer
 =======================================  ================================================================================
 
 Release 0.13.2 counts a quorum over all nodes of the cluster instead of those of the partition, ends at the first partition
@@ -21,62 +22,19 @@ from __future__ import annotations
 import asyncio
 import shlex
 import time
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
 
 from waltzctl.engine.catalogue import CATALOGUE, Code
-from waltzctl.engine.client.addresses import parse_address
 from waltzctl.engine.client.connection_factory import ConnectionFactory
-from waltzctl.engine.cluster.synchronisation import admin_address
-from waltzctl.engine.errors import MismatchError, RemoteError, WaltzError
+from waltzctl.engine.cluster.cluster_answers import NodeAnswer, ServerAnswer, ask_nodes, ask_servers
+from waltzctl.engine.errors import MismatchError, RemoteError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.verification import Tally, VerifySummary
-from waltzctl.engine.metadata.cluster_state import ClusterState, NodeState, ServerState
+from waltzctl.engine.metadata.cluster_state import ClusterState
 from waltzctl.engine.quorum.vote import quorum_of
 
-
-@dataclass(frozen=True, slots=True)
-class NodeAnswer:
-    """What a storage node said.  `partitions`: those that it holds, each with whether it is at work."""
-
-    node: NodeState
-    partitions: tuple[tuple[int, bool], ...] = ()
-    error: WaltzError | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ServerAnswer:
-    """What a log server said: its partitions, whether each has a session, whether it reaches each storage node.
-
-    `health` is None where the server speaks a version that does not tell.
-    """
-
-    server: ServerState
-    partitions: tuple[int, ...] = ()
-    health: tuple[tuple[int, bool], ...] | None = None
-    connectivity: tuple[tuple[str, bool], ...] = ()
-    error: WaltzError | None = None
-
-
-async def ask_node(state: ClusterState, node: NodeState, reach: ConnectionFactory) -> NodeAnswer:
-    """Ask a storage node."""
-    try:
-        async with await reach.admin(
-            admin_address(node), cluster_key=state.cluster_key, num_partitions=state.num_partitions
-        ) as client:
-            return NodeAnswer(node, await client.assigned_status())
-    except WaltzError as error:
-        return NodeAnswer(node, error=error)
-
-
-async def ask_server(server: ServerState, reach: ConnectionFactory) -> ServerAnswer:
-    """Ask a log server."""
-    try:
-        async with await reach.server(parse_address(server.endpoint)) as client:
-            partitions = await client.partitions()
-            return ServerAnswer(server, partitions, await client.health(), await client.connectivity())
-    except WaltzError as error:
-        return ServerAnswer(server, error=error)
+_PAUSES = (0.1, 0.4, 1.5)
+"""Seconds in front of each further look at replicas that were behind: with appends under way somebody always is."""
 
 
 class ClusterVerification:
@@ -103,15 +61,14 @@ class ClusterVerification:
 
     async def findings(self) -> tuple[Finding, ...]:
         """Ask everybody; what is wrong."""
-        nodes = asyncio.gather(*(ask_node(self._state, node, self._reach) for node in self._state.nodes))
-        servers = asyncio.gather(*(ask_server(server, self._reach) for server in self._state.servers))
-        answers = await nodes
+        nodes, servers = await self._ask({*self._wanted})
         found = (
             *self._maps(),
             *self._assignment(),
-            *(finding for answer in answers for finding in self._node(answer)),
-            *(finding for answer in await servers for finding in self._server(answer)),
-            *self._partitions(answers),
+            *(finding for answer in nodes for finding in self._node(answer)),
+            *(finding for answer in servers for finding in self._server(answer)),
+            *self._partitions(nodes),
+            *await self._left_behind(nodes, {number: mark for answer in servers for number, mark in answer.marks}),
         )
         for one in found:
             self._tally.add(one)
@@ -119,13 +76,18 @@ class ClusterVerification:
 
     async def connectivity(self) -> tuple[Finding, ...]:
         """Only whether everybody answers, and whether the servers reach the storage nodes."""
-        nodes = await asyncio.gather(*(ask_node(self._state, node, self._reach) for node in self._state.nodes))
-        servers = await asyncio.gather(*(ask_server(server, self._reach) for server in self._state.servers))
+        nodes, servers = await self._ask(())
         failed = [finding for answer in nodes if answer.error is not None for finding in self._node(answer)]
         unreached = [finding for answer in servers for finding in self._reached(answer)]
         for one in (*failed, *unreached):
             self._tally.add(one)
         return (*failed, *unreached)
+
+    async def _ask(self, marks_of: Collection[int]) -> tuple[list[NodeAnswer], list[ServerAnswer]]:
+        return await asyncio.gather(
+            ask_nodes(self._state, self._state.nodes, self._reach),
+            ask_servers(self._state, self._reach, marks_of, connectivity=True),
+        )
 
     def _finding(self, code: Code, path: str, message: str, partition: int | None = None, remedy: str = "") -> Finding:
         command = f"waltzctl {remedy} --metadata {shlex.quote(self._where)}" if remedy else None
@@ -164,7 +126,7 @@ class ClusterVerification:
             )
             yield self._finding(Code.NODE_KEY if other else Code.NODE_UNREACHABLE, name, str(answer.error))
             return
-        held = {number for number, _ in answer.partitions}
+        held = {one.partition for one in answer.partitions}
         wanted = {*answer.node.partitions}
         remedy = f"cluster sync --node {name}"
         for number in sorted((wanted - held) & {*self._wanted}):
@@ -173,6 +135,12 @@ class ClusterVerification:
         for number in sorted((held - wanted) & {*self._wanted}):
             text = f"the node holds partition {number}, and the metadata does not give it to the node"
             yield self._finding(Code.NODE_DIFFERS, name, text, number, remedy)
+
+        given = wanted & {*self._wanted}
+        for one in answer.partitions:
+            if one.partition in given and one.why_absent is not None:
+                code = Code.REPLICA_NOT_IN_SESSION if one.out_of_service is None else Code.REPLICA_OUT_OF_SERVICE
+                yield self._finding(code, name, f"this replica takes no part: {one.why_absent}", one.partition)
 
     def _reached(self, answer: ServerAnswer) -> Iterator[Finding]:
         name = answer.server.endpoint
@@ -202,13 +170,13 @@ class ClusterVerification:
     def _partitions(self, answers: Collection[NodeAnswer]) -> Iterator[Finding]:
         at_work: dict[int, set[str]] = {}
         for answer in answers:
-            for number, available in answer.partitions:
-                if available:
-                    at_work.setdefault(number, set()).add(answer.node.node)
+            for one in answer.partitions:
+                if one.why_absent is None:
+                    at_work.setdefault(one.partition, set()).add(answer.node.node)
         owners: dict[int, list[int]] = {}
         for server in self._state.servers:
-            for one in server.partitions:
-                owners.setdefault(one.partition, []).append(server.server_id)
+            for given in server.partitions:
+                owners.setdefault(given.partition, []).append(server.server_id)
         for number in self._wanted:
             serving = owners.get(number, [])
             if len(serving) != 1:
@@ -238,3 +206,40 @@ class ClusterVerification:
             gone = ", ".join(sorted({one.node for one in metadata.replicas} - assigned))
             text = f"session {metadata.session_id} is without {behind}" + (f", and still names {gone}" if gone else "")
             yield self._finding(Code.REPLICA_NOT_IN_SESSION, self._where, text, number)
+
+    async def _left_behind(self, nodes: Collection[NodeAnswer], marks: Mapping[int, int]) -> tuple[Finding, ...]:
+        """Replicas that do not hold now what was committed when everybody was asked first, looked at until they do."""
+        first = behind = self._behind(nodes, marks)
+        failed: list[Finding] = []
+        for pause in _PAUSES:
+            if not behind:
+                break
+            await asyncio.sleep(pause)
+            names = {node for node, _ in behind}
+            asked = [node for node in self._state.nodes if node.node in names]
+            again = await ask_nodes(self._state, asked, self._reach, sorted({number for _, number in behind}))
+            failed += [finding for answer in again if answer.error is not None for finding in self._node(answer)]
+            behind = {key: last for key, last in self._behind(again, marks).items() if key in behind}
+        return (*failed, *(self._late(*key, first[key], last, marks[key[1]]) for key, last in sorted(behind.items())))
+
+    def _behind(self, nodes: Collection[NodeAnswer], marks: Mapping[int, int]) -> dict[tuple[str, int], int]:
+        """The last transaction of each replica that takes part, by node and partition, where it is below the mark."""
+        found = {}
+        for answer in nodes:
+            given = {*answer.node.partitions}
+            for one in answer.partitions:
+                last, mark = one.last_transaction_id, marks.get(one.partition)
+                if mark is None or last is None or one.why_absent is not None or one.partition not in given:
+                    continue
+                if last < mark:
+                    found[answer.node.node, one.partition] = last
+        return found
+
+    def _late(self, node: str, partition: int, first: int, last: int, mark: int) -> Finding:
+        if last > first:
+            text = f"this replica catches up: {mark - last} transactions behind {mark}"
+            return self._finding(Code.REPLICA_NOT_IN_SESSION, node, text, partition)
+        text = (
+            f"this replica ends at transaction {last}, {mark} is committed, and it came no nearer in {sum(_PAUSES):g} s"
+        )
+        return self._finding(Code.REPLICA_BEHIND, node, text, partition)

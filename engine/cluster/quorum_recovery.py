@@ -182,8 +182,8 @@ async def _ask_node(
         return {number: recovery_events.Failed(node.node, str(error)) for number in partitions}
     told: dict[int, Told] = {}
     for one in readings:
-        if one.available is False or one.assigned is False:
-            told[one.partition] = recovery_events.Failed(node.node, "the node does not hold it, or has it switched off")
+        if one.why_absent is not None:
+            told[one.partition] = recovery_events.Failed(node.node, one.why_absent)
         elif one.session_id is None or one.low_water_mark is None or one.last_transaction_id is None:
             told[one.partition] = recovery_events.Failed(node.node, "the node does not tell where it stands")
         else:

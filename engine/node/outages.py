@@ -29,7 +29,15 @@ import time
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from waltzctl.engine.errors import CorruptRecordError, DiskFullError, DiskReadError, DiskWriteError, WaltzError
+from waltzctl.engine.catalogue import Code
+from waltzctl.engine.errors import (
+    CorruptRecordError,
+    DiskFullError,
+    DiskReadError,
+    DiskWriteError,
+    WaltzError,
+    copy_anew,
+)
 from waltzctl.engine.findings import Severity
 from waltzctl.engine.node.disk_probe import DiskProbe
 from waltzctl.engine.node.failure_responses import denial_of
@@ -78,11 +86,12 @@ class Outage:
 def standing_outage(partition: Partition) -> Outage | None:
     """What the partition itself says: it is quarantined, or it writes no more since an error of the disk."""
     if partition.quarantined:
-        worst = next((f.message for f in partition.findings if f.severity is Severity.DAMAGE), "damage was found")
+        worst = next((found for found in partition.findings if found.severity is Severity.DAMAGE), None)
+        nothing_told = worst is not None and worst.code is Code.PARTITION_EMPTY
         return Outage(
             FailureCode.QUARANTINED,
-            f"is quarantined, every byte is kept: {worst}",
-            repair_of(partition),
+            f"is quarantined, every byte is kept: {'damage was found' if worst is None else worst.message}",
+            _copy_of(partition) if nothing_told else repair_of(partition),
             Return.OPENED,
         )
     if partition.failed is not None:
@@ -135,6 +144,11 @@ def repair_of(partition: Partition) -> str:
         f"stop the node, run waltzctl recover {partition.path.parent} --partition {partition.number} --from REPLICA,"
         " and start it again"
     )
+
+
+def _copy_of(partition: Partition) -> str:
+    """Where nothing tells what a replica held there is nothing to be restored, and everything to be copied."""
+    return f"where other replicas have it, have it copied anew: {copy_anew(partition.number)}"
 
 
 _OPEN_AGAIN = (

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePath
 
 from waltzctl.engine.durable.edits import Remove
-from waltzctl.engine.errors import DiskReadError
+from waltzctl.engine.errors import DiskReadError, copy_anew
 from waltzctl.engine.findings.directory_contents import special_finding
 from waltzctl.engine.log import places
 from waltzctl.engine.log.assess import data_gone
@@ -105,7 +105,8 @@ def _nothing_left(context: RepairContext) -> None:
             offset=0, length=HEADER_SIZE, loses_data=True,
         )  # fmt: skip
     elif not context.segments and Path(context.directory).is_dir() and current.local_low_water_mark < 0:
-        context.leave(NoSegment(current.session_id), "nothing tells what it held")
+        why = f"nothing tells what it held; a running cluster copies it anew: {copy_anew(context.partition)}"
+        context.leave(NoSegment(current.session_id), why)
 
 
 def _current(control: ControlFile, partition: int) -> PartitionStruct | None:

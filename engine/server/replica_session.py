@@ -75,7 +75,7 @@ class StoreSessionView(Protocol):
         ...
 
     def lost(self, node: str, error: BaseException, *, with_its_node: bool = False) -> None:
-        """A replica cannot be used any more; `with_its_node`: as no other there."""
+        """A replica cannot be used, or no more; `with_its_node`: as no other there."""
         ...
 
     def replica_failed(self, node: str, error: BaseException) -> None:
@@ -131,7 +131,7 @@ class ReplicaSession:
                 info = await storage.last_session_info(session.session_id, session.partition)
                 last = await storage.max_transaction_id(session.session_id, session.partition)
             except (PeerError, RemoteError) as error:
-                session.lost(self.node, error)
+                session.lost(self.node, error, with_its_node=storage is None)
                 if storage is None:
                     await session.nodes.returned(self.node, pause)
                 else:

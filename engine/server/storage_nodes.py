@@ -2,8 +2,8 @@
 
 Who wants a node that is just being connected waits for the same attempt; a connection that ended is forgotten.  Who waits for a
 node to return waits for one probe of it, however many partitions have a replica there: so it is asked often enough to be back
-soon (in the release each partition asks by itself, after pauses that double up to 20 s).  That a node is gone, and that it
-is there again, is logged here, once, whatever the number of partitions.
+soon (in the release each partition asks by itself, after pauses that double up to 20 s).  That a node is gone or cannot be
+reached, why it refuses, and that it is there again, is logged here, once, whatever the number of partitions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
-from waltzctl.engine.errors import PeerError, RemoteError
+from waltzctl.engine.errors import DeadlineError, PeerError, PeerUnreachableError, RemoteError
 from waltzctl.engine.net.futures import taken
 from waltzctl.formats.wire.records import SessionInfo, WireRecord
 
@@ -83,7 +83,7 @@ class StorageNodes:
 
     def __init__(self, connect: Connect, *, log: logging.Logger) -> None:
         self._connect, self._log = connect, log
-        self._lost: set[str] = set()
+        self._lost: dict[str, str] = {}
         self._closed = False
         self._connections: dict[str, asyncio.Task[Storage]] = {}
         self._probes: dict[str, _Probe] = {}
@@ -98,17 +98,23 @@ class StorageNodes:
         return await asyncio.shield(found)
 
     async def _connected(self, node: str) -> Storage:
-        storage = await self._connect(node)
-        if node in self._lost:
-            self._lost.discard(node)
-            self._log.info("storage node %s: connected again", node)
-        storage.ended.add_done_callback(lambda ended: self._ended(node, ended.result()))
+        try:
+            storage = await self._connect(node)
+        except (PeerError, RemoteError) as error:
+            self._left_out(node, error)
+            raise
+        if self._lost.pop(node, None) is not None:
+            self._log.info("storage node %s: connected", node)
+        storage.ended.add_done_callback(lambda ended: self._left_out(node, ended.result()))
         return storage
 
-    def _ended(self, node: str, why: PeerError) -> None:
-        if not self._closed:
-            self._lost.add(node)
-            self._log.warning("storage node %s is left out until it can be reached again: %s", node, why)
+    def _left_out(self, node: str, why: PeerError | RemoteError) -> None:
+        known = self._lost.get(node)
+        gone = isinstance(why, PeerUnreachableError | DeadlineError)
+        if self._closed or (known is not None and (gone or known == str(why))):
+            return  # that a node which is left out cannot be connected to is nothing new; that it refuses is
+        self._lost[node] = str(why)
+        self._log.warning("storage node %s is left out until it can be reached: %s", node, why)
 
     async def returned(self, node: str, seconds: float) -> None:
         """Wait for a node that could not be reached: until it can, at most `seconds`."""

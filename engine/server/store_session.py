@@ -255,14 +255,15 @@ class StoreSession:
         return None
 
     def lost(self, node: str, error: BaseException, *, with_its_node: bool = False) -> None:
-        """A replica cannot be used any more; `with_its_node`: as no other there, which `StorageNodes` has told."""
+        """A replica cannot be used, or no more; `with_its_node`: as no other there, which `StorageNodes` has told."""
         if isinstance(error, RemoteError) and error.code == FailureCode.SESSION_CHANGED:
             self._end(f"{node} let a later session in: {error}")
             return
-        if self._state.replicas[node].phase is not Phase.ABSENT:
+        known, reason = self._state.replicas[node], str(error).removeprefix(f"{node}: ")
+        if known.phase is not Phase.ABSENT or known.reason != reason:  # who waits for it is told what is wrong by now
             level = logging.DEBUG if with_its_node else logging.WARNING
-            self._log.log(level, "partition %d: replica %s: %s", self.partition, node, error)
-            self.tell(recovery_events.Failed(node, str(error)))
+            self._log.log(level, "partition %d: replica %s: %s", self.partition, node, reason)
+            self.tell(recovery_events.Failed(node, reason))
         self._decide()
 
     def replica_failed(self, node: str, error: BaseException) -> None:

@@ -170,6 +170,35 @@ def test_a_node_and_a_server_that_die_are_named_and_come_back(made: ClusterOfPro
     made.settle()
 
 
+@pytest.mark.turns(4)
+def test_a_replica_that_damage_keeps_out_is_told_until_it_is_repaired(made: ClusterOfProcesses) -> None:
+    assert made.log("append", "--partition", 1, given="a\nb\n").status == 0
+    made.settle()
+    node = next(one["node"] for one in made.state()["nodes"] if one["group"] == 3)
+    made.nodes["n3"].kill()
+    for file in (made.directory(3) / "1").iterdir():
+        file.unlink()
+    made.start_nodes(3)
+    found = made.cluster("verify", "--format", "ndjson")
+    assert found.status == 3
+    (told,) = [one for one in found.only("finding") if one["code"] == "replica-out-of-service"]
+    check_object(told)
+    assert (told["path"], told["partition"], told["message"]) == (
+        *(node, 1, "this replica takes no part: out of service: quarantined"),
+    )
+    (top,) = made.cluster("top", "--once", "--partition", 1, "--format", "ndjson").objects
+    check_object(top)
+    absent = {one["node"]: one["why_absent"] for one in top["partitions"][0]["replicas"]}
+    assert [absent.pop(node), *absent.values()] == ["out of service: quarantined", None, None]
+    assert f"{node} out of service: quarantined" in made.cluster("top", "--once", "--format", "table").out
+    said = (made.stage.directory / "n3.log").read_text()
+    assert "remove-partition --partition 1 --delete-storage-files, then add-partition --partition 1" in said
+    admin = f"127.0.0.1:{made.ready('n3')['admin_port']}"
+    for action in (("remove-partition", "--delete-storage-files"), ("add-partition",)):
+        assert invoke("node", admin, *action, "--partition", 1, "--plaintext", "--yes").status == 0
+    made.settle()
+
+
 @pytest.mark.turns(3)
 def test_a_server_that_is_stopped_leaves_at_once(made: ClusterOfProcesses) -> None:
     made.servers[2].process.send_signal(signal.SIGTERM)

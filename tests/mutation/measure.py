@@ -91,8 +91,14 @@ ROOMS = {
     "net": Room(("engine/net",), ("tests/net", "tests/node")),
     "node": Room(("engine/node",), ("tests/node",)),
     "spark": Room(("engine/spark",), ("tests/spark",)),
+    "pipeline": Room(("engine/pipeline",), ("tests/pipeline",)),
+    "stats": Room(("engine/stats",), ("tests/stats",)),
+    "metadata": Room(("engine/metadata",), ("tests/metadata",)),
+    "server": Room(("engine/server",), ("tests/server",)),
+    "client": Room(("engine/client",), ("tests/client",)),
+    "cluster": Room(("engine/cluster",), ("tests/cluster",)),
 }
-"""Spark's tests here are those that need no Java process."""
+"""Tests of Spark and the pipeline here are those that need no Java process."""
 
 
 @dataclass

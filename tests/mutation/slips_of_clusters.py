@@ -20,6 +20,8 @@ _LOOPS, _TAKEN = "engine/scan/client_loops.py", ("tests/scan/test_client_appends
 _RECOVERY = "engine/quorum/recovery.py"
 _LASTING = ("tests/quorum/test_lasting_marks.py",)
 
+_OF_VERIFICATION = ("tests/cluster/test_cluster_verification.py",)
+
 CLUSTERS: tuple[Slip, ...] = (
     Slip(
         _RECOVERY,
@@ -321,5 +323,47 @@ CLUSTERS: tuple[Slip, ...] = (
         "                chunk.drop()",
         _CACHED,
         "the cache counts memory that it has given up, and holds less and less",
+    ),
+    Slip(
+        "engine/client/partition_readings.py",
+        'return None if self.out_of_service is None else f"out of service: {self.out_of_service}"',
+        "return None",
+        _OF_VERIFICATION,
+        "a replica that damage keeps out of every session counts for a quorum, and verify of the cluster is clean",
+    ),
+    Slip(
+        "engine/cluster/quorum_recovery.py",
+        "if one.why_absent is not None:",
+        "if one.available is False:",
+        _OF_VERIFICATION,
+        "recover plans with the vote of a replica that will not give one",
+    ),
+    Slip(
+        "engine/cluster/cluster_verification.py",
+        "                if last < mark:\n",
+        "                if last < mark - 1:\n",
+        _OF_VERIFICATION,
+        "a replica that lacks the last committed transaction is whole",
+    ),
+    Slip(
+        "engine/cluster/cluster_verification.py",
+        "        if last > first:\n",
+        "        if last >= first:\n",
+        _OF_VERIFICATION,
+        "a replica that stands still is said to catch up, as a note",
+    ),
+    Slip(
+        "engine/server/store_session.py",
+        "if known.phase is not Phase.ABSENT or known.reason != reason:",
+        "if known.phase is not Phase.ABSENT:",
+        ("tests/server/test_store_session.py",),
+        "whoever asks why a partition is closed hears that a node is not connected yet, which refuses for damage",
+    ),
+    Slip(
+        "engine/node/outages.py",
+        "worst is not None and worst.code is Code.PARTITION_EMPTY",
+        "False",
+        ("tests/node/test_outages.py",),
+        "a repair is advised that finds nothing to do",
     ),
 )

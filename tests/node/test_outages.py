@@ -133,6 +133,21 @@ def test_a_quarantined_partition_refuses_the_first_question(tmp_path: Path, capl
         expect_in(served)
 
 
+def test_where_nothing_tells_what_a_partition_held_a_copy_is_advised(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """recover would find nothing that is proven, and nothing to restore."""
+    path = tmp_path / "s"
+    built(path, 30, per_segment=10, mark=-1)
+    for file in (path / "0").iterdir():
+        file.unlink()
+    with serving(path) as served:
+        assert refused(served, first_question(SESSION + 1)) == "quarantined"
+        [line] = told(caplog)
+        assert "remove-partition --partition 0 --delete-storage-files, then add-partition --partition 0" in line
+        assert "recover" not in line
+
+
 def test_a_refused_question_shuts_out_nobody(tmp_path: Path) -> None:
     """The session that asked is not let in: who was in before reads on."""
     records = built(tmp_path / "s", 30, per_segment=10, mark=29)

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from tests.simulation.virtual_time import simulate
-from waltzctl.engine.errors import PeerError, PeerUnreachableError
+from waltzctl.engine.errors import DeadlineError, PeerError, PeerUnreachableError, ProtocolError, RemoteError
 from waltzctl.engine.server.storage_nodes import Storage, StorageNodes
 
 LOG = logging.getLogger("waltzctl.test")
@@ -21,6 +21,7 @@ class Nodes:
     def __init__(self, up_at: float) -> None:
         self.up_at, self.attempts = up_at, list[float]()
         self.nodes = StorageNodes(self.connect, log=LOG)
+        self.error: PeerError | RemoteError | None = None
 
     @property
     def now(self) -> float:
@@ -30,6 +31,8 @@ class Nodes:
         self.attempts.append(self.now)
         if self.now < self.up_at:
             raise PeerUnreachableError(name, "nobody listens")
+        if self.error is not None:
+            raise self.error
         self.made = _Standing()
         return cast("Storage", self.made)
 
@@ -92,13 +95,44 @@ def test_that_a_node_is_gone_and_there_again_is_logged_once(caplog: pytest.LogCa
         assert caplog.messages == []
         made.made.ended.set_result(PeerUnreachableError("n", "the connection ended"))
         await asyncio.sleep(0)
-        assert caplog.messages == ["storage node n is left out until it can be reached again: n: the connection ended"]
+        assert caplog.messages == ["storage node n is left out until it can be reached: n: the connection ended"]
         await asyncio.gather(*(made.nodes.get("n") for _ in range(100)))
-        assert caplog.messages[1:] == ["storage node n: connected again"]
+        assert caplog.messages[1:] == ["storage node n: connected"]
         await made.nodes.close()
         made.made.ended.set_result(PeerUnreachableError("n", "closed"))
         await asyncio.sleep(0)
         assert len(caplog.messages) == 2, "it was closed here"
+
+    caplog.set_level(logging.INFO)
+    run(test, 0.0)
+
+
+def test_that_a_node_cannot_be_reached_is_logged_once_and_why_it_refuses_whenever_that_is_another_reason(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def test(made: Nodes) -> None:
+        for error, logged in (
+            (PeerUnreachableError("n", "nobody listens"), True),
+            (PeerUnreachableError("n", "no route"), False),
+            (DeadlineError("n", "no answer"), False),
+            (RemoteError("n", "another cluster"), True),
+            (RemoteError("n", "another cluster"), False),
+            (RemoteError("n", "too many connections"), True),
+            (PeerUnreachableError("n", "nobody listens"), False),
+            (ProtocolError("n", "no handshake"), True),
+        ):
+            caplog.clear()
+            made.error = error
+            with pytest.raises(type(error)):
+                await made.nodes.get("n")
+            expected = [f"storage node n is left out until it can be reached: {error}"] if logged else []
+            assert caplog.messages == expected, error
+        caplog.clear()
+        made.error = None
+        await made.nodes.get("n")
+        assert caplog.messages == ["storage node n: connected"]
+        await made.nodes.get("other")
+        assert len(caplog.messages) == 1, "one that was never missed"
 
     caplog.set_level(logging.INFO)
     run(test, 0.0)

@@ -108,6 +108,41 @@ def test_that_a_node_is_gone_is_said_of_the_node_and_not_by_each_partition(
     run(work(), loop)
 
 
+def test_whom_an_opening_session_waits_for_is_said_with_what_is_wrong_now(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A replica that refuses from the beginning, and one that is gone, and then refuses."""
+
+    async def work() -> None:
+        async with running_cluster(tmp_path) as cluster:
+            _, damaged, gone = cluster.names
+            async with cluster.session() as session:
+                await session.open()
+                await session.append(packed(0, 5))
+                await until(lambda: all(one.acknowledged == 4 for one in session._replicas.values()))
+            for name in (damaged, gone):
+                await cluster.stop(name)
+                for file in (cluster.paths[name] / str(PARTITION)).iterdir():
+                    file.unlink()
+            await cluster.start(damaged)
+            caplog.clear()
+            async with cluster.session() as session:
+                opening = asyncio.ensure_future(session.open(timeout=20))
+                await until(lambda: f"{gone} (nobody answers)" in session.waits_for)
+                await until(lambda: f"{damaged} (127.0.0.1" in session.waits_for)
+                assert "quarantined" in session.waits_for
+                await cluster.start(gone)
+                await until(lambda: session.waits_for.count("quarantined") == 2)
+                await asyncio.sleep(0.2)  # both are asked again and again, and say the same
+                for name in (damaged, gone):
+                    said = [one for one in caplog.messages if f"replica {name}: " in one and "quarantined" in one]
+                    assert len(said) == 1
+                assert not opening.done()
+                opening.cancel()
+
+    run(work())
+
+
 def test_a_batch_is_committed_once_a_quorum_has_written_it_and_not_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -165,8 +165,13 @@ def _arguments(plan: ClusterPlan | SyncPlan | RecoveryPlan) -> Object:
 _REPLICA_NOW = Columns(
     (
         Column("node", TEXT, "the storage node"),
-        Column("last_transaction_id", or_null(INT64), "its last transaction; null where it does not answer"),
+        Column(
+            "last_transaction_id",
+            or_null(INT64),
+            "its last transaction; null where its node does not answer, or it takes no part",
+        ),
         Column("behind", or_null(COUNT), "how many transactions it lacks"),
+        Column("why_absent", or_null(TEXT), "why it takes no part, where its node tells; null otherwise"),
     )
 )
 _PARTITION_NOW = Columns(

@@ -99,9 +99,9 @@ def top_lines(shown: Object) -> Iterator[str]:
 
 
 def _behind(partition: Object) -> str:
-    """The replicas that lack something, or do not answer."""
+    """The replicas that lack something, take no part, or do not answer."""
     said = [
-        f"{one['node']} {'does not answer' if one['last_transaction_id'] is None else _or_dash(one['behind'])}"
+        f"{one['node']} {one['why_absent'] or 'does not answer' if one['last_transaction_id'] is None else one['behind']}"
         for one in partition["replicas"]
         if one["behind"] or one["last_transaction_id"] is None
     ]

@@ -19,8 +19,9 @@ MANUAL = Manual(
         (
             "Asks every storage node and every log server at the same time, and names what is not as the metadata says: nodes"
             " that do not answer or hold other partitions, servers that serve others or have no session, partitions without a"
-            " server or without a quorum of replicas at work, replicas that are not in the last session. What the disks hold"
-            " is for verify and compare."
+            " server or without a quorum of replicas at work, replicas that are out of service, behind, or not in the last"
+            " session. Replicas that are behind are looked at again for up to two seconds. What the disks hold is for verify"
+            " and compare."
         ),
     ),
     examples=(
