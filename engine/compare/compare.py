@@ -83,10 +83,12 @@ class _Gathered:
     def ballots(self) -> tuple[Ballot, ...]:
         """With what the records say about the ends."""
         found: list[Ballot] = []
+        began = any(one.ballot.session_id is not None and one.ballot.session_id >= 0 for one in self.members)
         for number, member in enumerate(self.members):
-            ballot = member.ballot
-            missing = member.held_to is not None and self.end_of(number) <= member.held_to
-            found.append(replace(ballot, open_end=missing or number in self.open_ends))
+            ballot, end = member.ballot, self.end_of(number)
+            missing = member.held_to is not None and end <= member.held_to
+            blank = began and end == 0 and ballot.session_id == -1
+            found.append(replace(ballot, open_end=missing or number in self.open_ends, blank=blank))
         return tuple(found)
 
     def all_runs(self) -> tuple[Run, ...]:

@@ -9,7 +9,8 @@ What a replica is, when it connects (design document *Recovery*; release 0.13.2 
 =====================================================================  ===================  =====  ========================
 condition, the first that holds                                        cut to               votes  its records count up to
 =====================================================================  ===================  =====  ========================
-its storage's session is older than the metadata's (lost, restored)    its low-water mark   no     what the cut leaves
+its storage's session is older than the metadata's (lost, restored;    its low-water mark   no     what the cut leaves
+see below)
 it is new: the metadata does not name it                               its low-water mark   no     what the cut leaves
 W: the metadata says that it was never part of a session               its low-water mark   no     what the cut leaves
 its closing high-water mark is resolved                                that mark, W: or     no     what the cut leaves
@@ -27,6 +28,13 @@ The vote.  Of n last replicas ``n // 2 + 1`` are a quorum.  The resolved high-wa
 of the last replicas holds, and that is no lower than the lowest replica that votes; as long as those that cannot be asked could
 give a higher one its quorum, nothing is resolved.  Meanwhile each replica copies from the nearest one ahead of it, so that what
 any voter holds finds its quorum.  New replicas copy; before the mark is resolved they are not counted, nor copied from.
+
+W: a replica that was in the last session, and whose storage is older, has lost what it held (its disk was replaced, or a
+backup restored).  It may have acknowledged what it does not hold: what it lacks is no vote against it.  As long as those that
+have lost it could have made its quorum, whoever holds it is copied from first.  And where the lost ones and those that cannot be
+asked are a quorum together, they may have held what nobody else does: nothing is resolved before one of the absent has told.
+(R: it counts as one that never held anything.  What it and one other acknowledged is then cut from the other by one that was
+behind.)  One that took part in this very session and comes back like that ends it, as the next one begins by asking everybody.
 
 W: a session may set its low-water mark on a replica and end before it wrote the metadata.  What the replica holds up to there was
 resolved by a quorum, and the node lets nobody cut it; R asks for that at every attempt and never gets the replica back.
@@ -138,6 +146,9 @@ def step(state: Recovery, event: Event) -> tuple[Recovery, tuple[Action, ...]]:
         case Connected(node, session_id) if session_id > state.session_id:
             reason = f"{node} is in session {session_id}, which is later than this one, {state.session_id}"
             return replace(state, ended=True), (GiveUp(reason),)
+        case Connected(node, session_id) if session_id < state.session_id and _of(state, node).in_session:
+            reason = f"{node} has lost what it held in this session; the next one does not count on it"
+            return replace(state, ended=True), (GiveUp(reason),)
         case Connected():
             state = _connected(state, event)
         case Failed(node, reason):
@@ -167,7 +178,7 @@ def _connected(state: Recovery, event: Connected) -> Recovery:
     cut_to, proven_to, votes, marked = None, None, False, event.session_id == state.session_id
     if marked:
         pass
-    elif last is None or event.session_id < last.session_id or one.in_session:
+    elif last is None or event.session_id < last.session_id:
         cut_to = event.low_water_mark
     elif last.closing_high_water_mark != UNRESOLVED:
         known = last.closing_high_water_mark if last.session_id >= 0 else -1
@@ -179,20 +190,20 @@ def _connected(state: Recovery, event: Connected) -> Recovery:
     else:
         votes = held >= event.low_water_mark
     phase = _clean(proven_to) if cut_to is None or held <= cut_to else Phase.CUTTING
-    return _with(
-        state,
-        replace(
-            one,
-            phase=phase,
-            votes=votes,
-            high_water_mark=held,
-            cut_to=cut_to,
-            proven_to=proven_to,
-            marked=marked,
-            in_session=one.in_session or marked,
-            reason="",
-        ),
+    lost = not marked and event.session_id < state.latest_session and one in state.voters
+    found = replace(
+        one,
+        phase=phase,
+        votes=votes,
+        high_water_mark=held,
+        cut_to=cut_to,
+        proven_to=proven_to,
+        marked=marked,
+        in_session=one.in_session or marked,
+        lost=lost,
+        reason="",
     )
+    return replace(_with(state, found), keepers=state.keepers - {one.node}) if lost else _with(state, found)
 
 
 def _clean(proven_to: int | None) -> Phase:
@@ -223,14 +234,18 @@ def _done(state: Recovery, event: Truncated | Compared | CaughtUp | MarkSet) -> 
     return _with(state, replace(one, acting=None))
 
 
-def resolve(held: Sequence[int], *, absent: int, quorum: int, lowest: int) -> int | None:
+def resolve(held: Sequence[int], *, absent: int, quorum: int, lowest: int, lost: Sequence[int] = ()) -> int | None:
     """The highest transaction, `lowest` at least, that `quorum` of the last replicas hold, or None while that is undecided.
 
-    `held`: the last transaction of each of the last replicas that have told; `absent`: how many have not.
+    `held`: the last transaction of each of the last replicas that have told; `absent`: how many have not; `lost`: of those
+    among `held` that have lost what they held.
     """
+    if absent and absent + len(lost) >= quorum:
+        return None  # together they may have made something acknowledged that nobody else holds
     for value in sorted({*held}, reverse=True):
         holders = sum(one >= value for one in held)
-        if value < lowest or holders < quorum <= holders + absent:
+        unknown = absent + sum(one < value for one in lost)
+        if value < lowest or holders < quorum <= holders + unknown:
             return None
         if holders >= quorum:
             return value
@@ -252,8 +267,9 @@ def _vote(state: Recovery) -> Recovery:
     voters = [one.high_water_mark for one in state.counted if one.votes and one.high_water_mark is not None]
     if state.resolved is not None or not voters:
         return state
-    held = [one.high_water_mark for one in state.counted if one.high_water_mark is not None]
-    mark = resolve(held, absent=state.absent, quorum=state.last_quorum, lowest=min(voters))
+    held = [one.held for one in state.counted]
+    lost = [one.held for one in state.counted if one.lost]
+    mark = resolve(held, absent=state.absent, quorum=state.last_quorum, lowest=min(voters), lost=lost)
     return state if mark is None else replace(state, resolved=mark)
 
 
@@ -393,13 +409,16 @@ def waits_for(state: Recovery) -> str:
         )
     if state.resolved is None:
         held = sorted((one.held for one in state.counted), reverse=True)
+        lost = ", ".join(one.node for one in state.counted if one.lost)
         if not any(one.votes for one in state.counted):
-            return f"no replica that may vote has told what it holds; missing: {whom}"
+            of_lost = f", {lost} has lost it" if lost else ""
+            return f"no replica that may vote has told what it holds{of_lost}; missing: {whom}"
         top = held[0]
         holders = held.count(top)
+        unknown = f"{state.absent} have not told"
         return (
             f"transaction {top} is held by {holders} of {state.last_replicas} replicas, {state.last_quorum} are a quorum,"
-            f" and {state.absent} have not told; missing: {whom}"
+            f" {f'{unknown}, and {lost} has lost what it held' if lost else f'and {unknown}'}; missing: {whom}"
         )
     recovered = len(state.recovered)
     if recovered < state.quorum:

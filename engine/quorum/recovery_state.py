@@ -34,6 +34,8 @@ class Replica:
         in_session: it was so once.  Its storage is of this session from then on, and the metadata says so whatever becomes of it:
             what it alone holds beside a replica that is lost later may have been acknowledged.
         acting: the action under way.
+        lost: its storage is older than the metadata's: it has lost what it held, and what it does not hold it may have
+            acknowledged.
         joined: it takes part in the open session.
         reason: why it cannot be asked.
     """
@@ -48,6 +50,7 @@ class Replica:
     marked: bool = False
     in_session: bool = False
     acting: Action | None = None
+    lost: bool = False
     joined: bool = False
     reason: str = "not connected yet"
 

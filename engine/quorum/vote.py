@@ -16,6 +16,8 @@ a damaged place with its id                     held (the release votes by the h
 the same, behind a fork (see below)             held, but neither for nor against a version of the other side
 nothing, behind its last record                 for nothing
 nothing, but acknowledged records are missing   it may have held any version, as if it were not there
+nothing at all, and it was in no session,       the same: its disk may have been replaced
+beside others that were
 nothing is known (not given, not readable)      it may have held any version
 ==============================================  =====================================================================
 
@@ -93,7 +95,8 @@ class Ballot:
     """What is known of a replica beside its records.
 
     `present`: its partition directory can be read.  The marks are those in force in its control file, None where nothing
-    tells.  `open_end`: records that it held may be missing behind its last one.
+    tells.  `open_end`: records that it held may be missing behind its last one.  `blank`: it holds nothing and was in no session,
+    beside others that were: it was added since, or its disk was replaced, and nothing tells which.
     """
 
     present: bool = True
@@ -101,6 +104,7 @@ class Ballot:
     low_water_mark: int | None = None
     local_low_water_mark: int | None = None
     open_end: bool = False
+    blank: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +269,7 @@ class _Vote:
                 held[version] = held.get(version, 0) + 1
                 if voter or acknowledged:
                     voted.add(version)
-            elif version == ABSENT and ballot.present and ballot.open_end:
+            elif version == ABSENT and ballot.present and (ballot.open_end or ballot.blank):
                 wild += 1
         candidates = {version: count for version, count in held.items() if version in voted or (damaged and not voted)}
         if not candidates:

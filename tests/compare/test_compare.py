@@ -102,6 +102,20 @@ def test_a_replica_ahead_of_all_others_is_cut(nodes: list[Path]) -> None:
     assert one.replicas[0].last_transaction_id == LAST + 5
 
 
+def test_an_empty_disk_is_no_vote_against_what_one_of_the_others_holds(nodes: list[Path], tmp_path: Path) -> None:
+    """Two of three had acknowledged it; the disk of one was replaced, and the third was behind."""
+    keep_up_to(nodes[2], 120)
+    empty = build_directory(tmp_path / "replaced", {0: 0}, session=-1, local_low_water_mark=-1)
+    one = compared(nodes[0], empty, nodes[2])[0]
+    assert (one.verdict, one.clean_to, one.decision.caught_up) == (Verdict.RECOVERABLE, LAST, True)
+    assert states(one) == ["equal", "behind", "behind"]
+    assert cuts(one) == [None, None, None]
+    keep_up_to(nodes[1], 125)
+    added = build_directory(tmp_path / "added", {0: 0}, session=-1, local_low_water_mark=-1)
+    grown = compared(*nodes, empty, added)[0]  # from three replicas to five: 125 has its two of three
+    assert (grown.verdict, grown.clean_to, cuts(grown)[0]) == (Verdict.RECOVERABLE, LAST, None)
+
+
 def test_the_highest_that_two_of_three_hold_is_kept(nodes: list[Path]) -> None:
     for path, last in zip(nodes, (125, 123, 120), strict=True):
         keep_up_to(path, last)

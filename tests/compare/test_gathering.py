@@ -131,6 +131,30 @@ def test_who_is_proven_to_have_held_more_has_an_open_end(held_to: int | None, op
 
 
 @pytest.mark.parametrize(
+    ("sessions", "blank"),
+    [
+        ((5, -1), (False, True)),
+        ((5, 0), (False, False)),
+        ((5, None), (False, False)),
+        ((0, -1), (False, True)),
+        ((-1, -1), (False, False)),
+        ((None, -1), (False, False)),
+        ((-1, 5), (False, False)),  # it holds something
+    ],
+)
+def test_who_holds_nothing_and_was_in_no_session_beside_others_that_were_is_blank(
+    sessions: tuple[int | None, ...], blank: tuple[bool, ...]
+) -> None:
+    first, second = (
+        replace(one, ballot=replace(one.ballot, session_id=session))
+        for one, session in zip((member(0), member(1)), sessions, strict=True)
+    )
+    found = gathered(result(Run(0, 5, (0, ABSENT))), members=(first, second)).ballots()
+    assert tuple(one.blank for one in found) == blank
+    assert not any(one.open_end for one in found)
+
+
+@pytest.mark.parametrize(
     ("members", "runs"),
     [
         ((member(0), member(1)), [(0, 4, (0, 0)), (4, 6, (0, ABSENT))]),

@@ -413,18 +413,55 @@ def test_one_that_lacks_what_is_kept_is_not_recovered_while_nobody_has_it() -> N
     assert state.writing is None
 
 
-def test_one_that_was_in_the_session_and_comes_back_older_is_cut_and_has_no_vote() -> None:
-    """Its storage was restored; what it held beside the others may have been acknowledged all the same."""
+@pytest.mark.parametrize(("session_id", "ends"), [(0, True), (1, True), (2, False)])
+def test_one_that_was_in_the_session_and_comes_back_older_ends_it(session_id: int, ends: bool) -> None:
+    """Its storage was restored or replaced; what it held beside the others may have been acknowledged all the same."""
     state, actions = told(
         begun("a:1", "b:1", "c:1"),
         *(Connected(f"{one}:1", 1, 1, 9) for one in "ab"),
         MarkSet("a:1"),
         Failed("a:1", "restored"),
-        Connected("a:1", 1, 3, 9),
+        Connected("a:1", session_id, 3, 9),
     )
-    assert actions == (recovery_actions.Truncate("a:1", 3),)
-    assert not state.replicas["a:1"].votes
-    assert recovery.replica_states(state)[0] == ReplicaState(0, "a:1", 2, U)
+    assert state.ended == ends
+    if ends:
+        (gave_up,) = actions
+        assert isinstance(gave_up, recovery_actions.GiveUp)
+        assert gave_up.reason.startswith("a:1 has lost what it held in this session")
+
+
+def test_one_that_has_lost_what_it_held_keeps_the_mark_no_more() -> None:
+    """It is marked when it holds that again, and not because it did."""
+    state, _ = told(begun("a:1", "b:1", "c:1"), *(Connected(f"{one}:1", 1, 1, 9) for one in "ab"))
+    assert (state.resolved, state.keepers, state.is_kept) == (9, {"a:1", "b:1"}, True)
+    state, _ = told(begun("a:1", "b:1", "c:1"), Connected("a:1", 1, 1, 9), Connected("b:1", 1, 1, 8))
+    state, _ = told(state, recovery_events.CaughtUp("b:1", 9), Failed("a:1", "its disk is replaced"))
+    state, actions = told(state, Connected("a:1", -1, -1, -1))
+    assert (state.resolved, state.keepers, state.is_kept) == (9, {"b:1"}, False)
+    assert actions == (CatchUp("a:1", "b:1", 0, 9),)
+    state, actions = told(state, recovery_events.CaughtUp("a:1", 9))
+    assert actions == (SetLowWaterMark("a:1", 9),)
+
+
+@pytest.mark.parametrize(
+    ("state", "session_id", "lost"),
+    [
+        ((1, U), 1, False),
+        ((1, U), 0, True),
+        ((1, U), -1, True),
+        ((1, U), 2, False),  # a later session has set its mark, and did not come to its metadata
+        ((1, 9), 0, False),  # it was not in the last session, and could acknowledge nothing in it
+        ((0, U), -1, False),
+        (None, -1, False),
+    ],
+)
+def test_who_has_lost_what_it_may_have_acknowledged(state: tuple[int, int] | None, session_id: int, lost: bool) -> None:
+    last = [ReplicaState(0, "b:1", 1, U)] + ([] if state is None else [ReplicaState(0, "a:1", *state)])
+    begin = recovery.begin(0, 3, PartitionMetadata(1, 3, tuple(last)), ("a:1", "b:1"))
+    found, _ = told(begin, Connected("a:1", session_id, -1, -1))
+    assert found.replicas["a:1"].lost == lost
+    again, _ = told(found, Failed("a:1", "gone"))
+    assert not again.replicas["a:1"].lost, "nobody has told what stands there by now"
 
 
 def test_what_is_written_of_every_kind_of_replica() -> None:

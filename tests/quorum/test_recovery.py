@@ -192,6 +192,47 @@ def test_the_vote(held: list[int], absent: int, quorum: int, lowest: int, mark: 
     assert resolve(held, absent=absent, quorum=quorum, lowest=lowest) == mark
 
 
+@pytest.mark.parametrize(
+    ("held", "lost", "absent", "quorum", "mark"),
+    [
+        ([9, 5, -1], [], 0, 2, 5),
+        ([9, 5, -1], [-1], 0, 2, None),  # it may have held 9, and copies it first
+        ([9, 5, 8], [8], 0, 2, None),
+        ([9, 5, 9], [9], 0, 2, 9),
+        ([9, 5, 5, -1, -1], [-1], 0, 3, 5),  # one that lost it makes no quorum for 9
+        ([9, 9, 5, -1, -1], [-1], 0, 3, None),
+        ([9, 5, 5, 5, -1], [-1], 0, 3, 5),
+        ([5, -1], [-1], 1, 2, None),
+        ([5, 5], [5], 1, 2, None),  # it and the absent one may have had more
+        ([5, 5], [], 1, 2, 5),
+        ([5, 5, 5, 5], [5], 1, 3, 5),
+        ([5, 5, 5, 5], [5, 5], 1, 3, None),
+        ([5, 5, 5], [5, 5], 0, 2, 5),  # nobody is left who could tell
+    ],
+)
+def test_what_a_replica_has_lost_it_may_have_held(
+    held: list[int], lost: list[int], absent: int, quorum: int, mark: int | None
+) -> None:
+    assert resolve(held, absent=absent, quorum=quorum, lowest=5, lost=lost) == mark
+
+
+def test_that_a_replica_has_lost_what_it_held_is_said_while_that_is_waited_for() -> None:
+    metadata = PartitionMetadata(1, 1, tuple(ReplicaState(0, f"n{n}:1", 1, U) for n in range(3)))
+    state = recovery.begin(0, 2, metadata, ("n0:1", "n1:1", "n2:1"))
+    state, _ = recovery.step(state, recovery_events.Connected("n0:1", -1, -1, -1))
+    assert recovery.waits_for(state).startswith("no replica that may vote has told what it holds, n0:1 has lost it;")
+    state, _ = recovery.step(state, recovery_events.Connected("n1:1", 1, 3, 9))
+    assert recovery.waits_for(state) == (
+        "transaction 9 is held by 1 of 3 replicas, 2 are a quorum, 1 have not told, and n0:1 has lost what it held;"
+        " missing: n2:1 (not connected yet)"
+    )
+    alone = recovery.begin(0, 2, PartitionMetadata(1, 1, (ReplicaState(0, "n0:1", 1, U),)), ("n0:1",))
+    alone, _ = recovery.step(alone, recovery_events.Connected("n0:1", 0, -1, -1))
+    assert recovery.waits_for(alone) == (
+        "no replica that may vote has told what it holds, n0:1 has lost it; missing: nobody"
+    )
+
+
 def one_of(session: Session, name: str) -> Replica:
     return session.state.replicas[name]
 
@@ -355,6 +396,7 @@ class History:
         self.session_id += 1
         waiting = self.comers()
         for _ in range(self.chance.choice((5, 30, 120))):
+            self.mishap(session, waiting)
             choice = self.chance.random()
             up = [one for one in self.assigned if session.state.replicas[one].phase is not Phase.ABSENT]
             if choice < 0.25 and waiting:
@@ -371,6 +413,9 @@ class History:
             if self.ends(session):
                 break
         self.metadata = session.metadata
+
+    def mishap(self, session: Session, waiting: list[str]) -> None:
+        """Something that happens to a node while a session is under way."""
 
     def comers(self) -> list[str]:
         """The replicas that a session hears of."""
@@ -428,6 +473,31 @@ class History:
         elif len(self.assigned) > 2:
             gone = self.chance.choice(self.assigned)
             self.assigned = tuple(one for one in self.assigned if one != gone)
+
+
+class DiskHistory(History):
+    """Now and then a disk is replaced by an empty one, whatever the other replicas have by then; one until all are filled."""
+
+    def __init__(self, chance: Random) -> None:
+        super().__init__(chance)
+        self.replaced = 0
+        self._filling = False
+
+    def mishap(self, session: Session, waiting: list[str]) -> None:
+        last = {one.node for one in session.metadata.replicas} or {*self.assigned}
+        if self._filling or len(last) < 2 or last - {*self.assigned} or self.chance.random() > 0.02:
+            return  # what one holds alone goes with it; and so may what it and one that was taken away hold
+        self._filling = True
+        self.replaced += 1
+        name = self.chance.choice(self.assigned)
+        if session.state.replicas[name].phase is not Phase.ABSENT:
+            session.lose(name)
+            waiting.append(name)
+        self.nodes[name] = Node([])
+
+    def opened(self) -> None:
+        super().opened()
+        self._filling = False
 
 
 class MixedHistory(History):
@@ -491,6 +561,21 @@ def test_no_history_loses_what_was_acknowledged(first: int) -> None:
         except AssertionError as error:
             error.add_note(f"live(History(Random({seed})))")
             raise
+
+
+@pytest.mark.turns(2)
+@pytest.mark.parametrize("first", HISTORIES)
+def test_no_disk_that_is_replaced_takes_what_was_acknowledged_with_it(first: int) -> None:
+    replaced = 0
+    for seed in range(first, first + 200):
+        history = DiskHistory(Random(seed))
+        try:
+            live(history)
+        except AssertionError as error:
+            error.add_note(f"live(DiskHistory(Random({seed})))")
+            raise
+        replaced += history.replaced
+    assert replaced > 100
 
 
 DIFFER = (2682, 3844, 4109, 5736, 7004, 7563, 13_823, 14_386, 15_632, 17_901, 18_985, 39_207)

@@ -105,7 +105,7 @@ def acknowledged_versions(run: Run, ballots: Sequence[Ballot], replicas: int) ->
     seen = {version for version in run.versions if version >= 0}
     hidden = 0
     for version, ballot in zip(run.versions, ballots, strict=True):
-        hidden += version == DAMAGED or (version == ABSENT and (ballot.open_end or not ballot.present))
+        hidden += version == DAMAGED or (version == ABSENT and (ballot.open_end or ballot.blank or not ballot.present))
     counts = {version: run.versions.count(version) for version in seen}
     surely = {version for version in seen if counts[version] >= quorum_of(replicas)}
     possibly: set[int] = set()
@@ -130,7 +130,8 @@ def clusters(draw: st.DrawFn, *, with_marks: bool = False) -> tuple[list[Run], l
         columns.append(column)
         session = draw(st.none() | st.integers(4, 6)) if with_marks else None
         mark = draw(st.none() | st.integers(-1, 5)) if with_marks else None
-        ballots.append(Ballot(present, session, mark, open_end=present and draw(st.booleans())))
+        blank = present and not length and draw(st.booleans())
+        ballots.append(Ballot(present, session, mark, open_end=present and draw(st.booleans()), blank=blank))
     runs: list[Run] = []
     for number in range(max(map(len, columns))):
         first: dict[str, int] = {}
@@ -186,7 +187,7 @@ def test_nothing_that_a_quorum_may_have_held_is_ever_cut_silently(
 def _nobody_knows(run: Run, ballots: Sequence[Ballot], replicas: int) -> bool:
     """Damaged in so many replicas that a quorum may have held something of which no copy is left."""
     hidden = sum(
-        version == DAMAGED or (version == ABSENT and (ballot.open_end or not ballot.present))
+        version == DAMAGED or (version == ABSENT and (ballot.open_end or ballot.blank or not ballot.present))
         for version, ballot in zip(run.versions, ballots, strict=True)
     )
     return hidden + replicas - len(ballots) >= quorum_of(replicas)

@@ -242,6 +242,16 @@ def a_replica_that_was_away_is_new(patch: Patch) -> None:
     patch.setattr(recovery, "_replica_state", replica_state)
 
 
+def what_was_lost_was_never_held(patch: Patch) -> None:
+    """A replica whose disk was replaced votes against what it may have acknowledged, as in the release."""
+    real = recovery.resolve
+
+    def resolve(held: Any, **named: Any) -> int | None:
+        return real(held, **named | {"lost": ()})
+
+    patch.setattr(recovery, "resolve", resolve)
+
+
 def a_lost_storage_votes(patch: Patch) -> None:
     """A replica whose storage is of an earlier session than the metadata says votes."""
     real = recovery._connected
@@ -393,6 +403,7 @@ WEAKNESSES = (
     Weakness("new-votes", a_new_replica_votes, 33),
     Weakness("given-back", a_replica_that_was_away_is_new, 3_764, most=3_800),
     Weakness("lost-votes", a_lost_storage_votes, 16),
+    Weakness("lost-counts", what_was_lost_was_never_held, 311),
     Weakness("uncut", nothing_is_cut, 25),
     Weakness("locks", locks_are_forgotten, 0),
     Weakness("overtaken", a_batch_overtakes, 12),
@@ -400,6 +411,6 @@ WEAKNESSES = (
     Weakness("unsynced", answered_before_it_is_durable, 1, "storage"),
     Weakness("old-session", an_old_session_writes, 2, "storage"),
     Weakness("marks", marks_are_not_durable, 7, "storage"),
-    Weakness("failed-sync", a_failed_sync_is_believed, 46, "storage"),
+    Weakness("failed-sync", a_failed_sync_is_believed, 109, "storage"),
     Weakness("silence", silence_is_waited_for, 155, "cluster"),
 )
