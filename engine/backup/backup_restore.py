@@ -5,7 +5,8 @@ all.  What a killed restore left behind is removed by the next one of the same n
 
 Up to a transaction means: later records are left out, indexes end with them, and the local low-water mark in the control file is
 no higher.  To join a cluster (`for_rejoin`) each partition ends with the low-water mark of its last session: up to there every
-replica holds the same, and the recovery of the partition copies what follows.
+replica holds the same, and the recovery of the partition copies what follows.  Its session is an earlier one, so that servers see
+that it was restored: a replica in the session of the metadata votes, and what it lacks it may have acknowledged.
 """
 
 from __future__ import annotations
@@ -252,11 +253,16 @@ class _Restoring:
                 continue
             if number in self._partitions:
                 one, end = self._partitions[number], self.ends[number]
+                changed = dict(
+                    zip(("session_id", "low_water_mark", "local_low_water_mark"), current.marks, strict=True)
+                )
                 if self._cut(one) and end is not None:
-                    infos[number] = info.rewritten(
-                        low_water_mark=min(current.low_water_mark, end),
-                        local_low_water_mark=min(current.local_low_water_mark, end),
-                    )
+                    changed["low_water_mark"] = min(current.low_water_mark, end)
+                    changed["local_low_water_mark"] = min(current.local_low_water_mark, end)
+                if self._options.for_rejoin:
+                    changed["session_id"] = max(-1, current.session_id - 1)
+                if tuple(changed.values()) != current.marks:
+                    infos[number] = info.rewritten(**changed)
             elif self._options.partitions is not None:
                 infos[number] = left_out(info)
         if infos == list(control.partitions):

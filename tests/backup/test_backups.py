@@ -214,6 +214,7 @@ def test_until_and_rejoin_end_where_they_should(tmp_path: Path) -> None:
             assert current is not None
             assert current.local_low_water_mark <= last[number]
             assert current.low_water_mark <= last[number]
+            assert current.session_id == (2 if options.for_rejoin else 3), "servers see that it was restored"
         return last
 
     for until in (-1, 0, 49, 50, 51, 100, 228, 229):

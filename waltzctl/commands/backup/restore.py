@@ -35,8 +35,9 @@ MANUAL = Manual(
         (
             "With --until P:T partition P ends with transaction T: what follows is left out, indexes end there, and marks in the"
             " control file are no higher. With --for-rejoin every partition ends with the low-water mark of its last session, up"
-            " to which all replicas agree: put in place of a lost node's directory, recovery copies the rest. With --partition"
-            " the others are left out and not assigned."
+            " to which all replicas agree, and is in an earlier session, by which log servers know that it was restored: put in"
+            " place of a lost node's directory, recovery copies the rest. With --partition the others are left out and not"
+            " assigned."
         ),
     ),
     examples=(
