@@ -53,26 +53,41 @@ def recover_directories(
     switches: Switches,
     paths: Sequence[Path],
     partitions: frozenset[int] | None,
+    target: ClusterTarget | None,
     *,
     allow_data_loss: bool,
 ) -> ExitStatus:
-    """Compare the replicas' directories, show the verdicts, and do for each directory what recovery would, one plan each."""
+    """Compare the replicas' directories, show the verdicts, and do for each directory what recovery would, one plan each.
+
+    `target`: the cluster whose metadata says how many replicas there are, and which session was the last one.
+    """
     from waltzctl.engine.columns.finding_columns import FINDING
     from waltzctl.engine.compare.compare import compare
     from waltzctl.engine.compare.comparison import CompareOptions, CompareSummary, PartitionComparison
     from waltzctl.engine.compare.plans import plans
     from waltzctl.engine.findings import Finding
+    from waltzctl.engine.metadata.cluster_state import ClusterState, read_cluster_state
+    from waltzctl.engine.quorum.vote import Verdict
     from waltzctl.engine.task_executor import LocalExecutor
     from waltzctl.objects.compare_objects import comparison_object
 
     comparisons: list[PartitionComparison] = []
     status = ExitStatus.CLEAN
-    for seen in compare(paths, CompareOptions(partitions, None), LocalExecutor()):
+    state: ClusterState | None = None if target is None else target.ask(read_cluster_state)
+    options = CompareOptions(partitions)
+    if state is not None:
+        last = {one.partition: one.last_session for one in state.partitions}
+        sessions = {number: session for number, session in last.items() if session is not None}
+        options = CompareOptions(partitions, last_sessions=sessions, cluster=(state.cluster_key, state.num_partitions))
+    for seen in compare(paths, options, LocalExecutor()):
         if isinstance(seen, Finding):
             console.emit(FINDING.shown(seen), flush=True)
         elif isinstance(seen, PartitionComparison):
             comparisons.append(seen)
             console.emit(comparison_object(seen), flush=True)
+            if state is not None and seen.decision.verdict is Verdict.UNDECIDABLE:
+                names = ", ".join(one.node for one in state.partitions[seen.partition].replicas)
+                console.note(f"partition {seen.partition}: the replicas of its last session were {names}")
         elif isinstance(seen, CompareSummary):
             status = ExitStatus.from_label(seen.exit_status_name)
     repairs = plans(comparisons, paths, allow_data_loss=allow_data_loss)

@@ -17,11 +17,11 @@ from waltzctl.engine.compare.directories import Directories, Member, open_direct
 from waltzctl.engine.compare.ranges import ranges
 from waltzctl.engine.compare.side_by_side import Difference, RangeResult, RangeTask, compare_range
 from waltzctl.engine.compare.states import replicas_of
-from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.errors import InvalidRequestError, MismatchError
 from waltzctl.engine.findings import Finding, Severity, Where, loss_finding
 from waltzctl.engine.inspect.unread_losses import losses_behind
 from waltzctl.engine.log.assess import IndexExcess, Stretch, joints
-from waltzctl.engine.quorum.vote import ABSENT, DAMAGED, Ballot, Run, Verdict, decide
+from waltzctl.engine.quorum.vote import ABSENT, DAMAGED, Ballot, LastSession, Run, Verdict, decide
 from waltzctl.engine.task_executor import TaskExecutor
 
 Compared = Finding | PartitionComparison | CompareSummary
@@ -44,6 +44,13 @@ def compare(paths: Sequence[PurePath], options: CompareOptions, executor: TaskEx
     Raises InvalidRequestError, NotWaltzError, MismatchError and DiskReadError before the first item; what the executor raises.
     """
     directories = open_directories(paths, options.partitions)
+    found = directories.cluster_key, directories.num_partitions
+    if options.cluster is not None and options.cluster != found:
+        raise MismatchError(
+            f"{paths[0]} and the others: cluster key {found[0]}, {found[1]} partitions; the metadata says {options.cluster[0]},"
+            f" {options.cluster[1]} partitions",
+            advice="name the metadata of the cluster that these directories belong to",
+        )
     return _Comparison(directories, options, executor).run()
 
 
@@ -80,14 +87,15 @@ class _Gathered:
             if not isinstance(one, IndexExcess):
                 yield loss_finding(one, where)
 
-    def ballots(self) -> tuple[Ballot, ...]:
-        """With what the records say about the ends."""
+    def ballots(self, last: LastSession | None = None) -> tuple[Ballot, ...]:
+        """With what the records say about the ends.  `last`: what the metadata says, where that is known."""
         found: list[Ballot] = []
         began = any(one.ballot.session_id is not None and one.ballot.session_id >= 0 for one in self.members)
+        lost = last is not None and last.have_lost(one.ballot for one in self.members)
         for number, member in enumerate(self.members):
             ballot, end = member.ballot, self.end_of(number)
             missing = member.held_to is not None and end <= member.held_to
-            blank = began and end == 0 and ballot.session_id == -1
+            blank = (lost and last.is_older(ballot)) if last else (began and end == 0 and ballot.session_id == -1)
             found.append(replace(ballot, open_end=missing or number in self.open_ends, blank=blank))
         return tuple(found)
 
@@ -123,6 +131,14 @@ class _Comparison:
             raise InvalidRequestError(
                 f"{last} replicas: {max(more)} of the directories that were given are replicas of one partition"
             )
+        for number, found in self._members.items():
+            named = options.last_sessions.get(number)
+            if named is not None and len(found) > named.replicas:
+                raise InvalidRequestError(
+                    f"partition {number}: the metadata names {named.replicas} replicas of its last session,"
+                    f" {len(found)} of the directories have it",
+                    advice="leave out those that were added since; a log server fills them",
+                )
         self._seen: set[tuple[str, str, int | None, int | None]] = set()
         self._findings = self._records = self._bytes = 0
         self._complete = True
@@ -178,10 +194,11 @@ class _Comparison:
             yield one
 
     def _conclude(self, partition: int, gathered: _Gathered) -> PartitionComparison:
-        ballots = gathered.ballots()
+        last = self._options.last_sessions.get(partition)
+        ballots = gathered.ballots(last)
         runs = gathered.all_runs()
-        last = self._options.last_replicas or len(ballots)
-        decision = decide(runs, ballots, last)
+        replicas = self._options.last_replicas or len(ballots) if last is None else last.replicas
+        decision = decide(runs, ballots, replicas, last)
         self._verdicts[decision.verdict] += 1
         self._complete = self._complete and gathered.complete
         return PartitionComparison(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection
-from dataclasses import dataclass
+import uuid
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import PurePath
 
 from waltzctl.engine.compare.side_by_side import Difference
-from waltzctl.engine.quorum.vote import Decision, Run, Verdict
+from waltzctl.engine.quorum.vote import Decision, LastSession, Run, Verdict
 
 MOST_IDS = 10_000
 """Damaged transactions that are named one by one."""
@@ -35,10 +36,16 @@ class ReplicaStanding(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CompareOptions:
-    """`partitions`: only these.  `last_replicas`: how many replicas the last replica set has; None: those that were given."""
+    """`partitions`: only these.  `last_replicas`: how many replicas the last replica set has; None: those that were given.
+
+    `last_sessions`: what the cluster's metadata says of partitions, instead; `cluster`: key and number of partitions that the
+    directories must have, as it says.
+    """
 
     partitions: Collection[int] | None = None
     last_replicas: int | None = None
+    last_sessions: Mapping[int, LastSession] = field(default_factory=dict)
+    cluster: tuple[uuid.UUID, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

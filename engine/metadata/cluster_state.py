@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from waltzctl.engine.metadata.membership import read_servers
 from waltzctl.engine.metadata.metadata_store import MetadataStore
 from waltzctl.engine.metadata.partition_sessions import PartitionSessions, read_payload, store_parameters
+from waltzctl.engine.quorum.vote import LastSession
 from waltzctl.formats.znodes import (
     ASSIGNMENT_PATH,
     CONNECTION_PATH,
@@ -67,6 +68,15 @@ class PartitionState:
     generation: int
     session_id: int
     replicas: tuple[ReplicaInSession, ...]
+
+    @property
+    def last_session(self) -> LastSession | None:
+        """What a vote has to know of its last replicas; None where none was in a session yet."""
+        latest = max((one.session_id for one in self.replicas), default=-1)
+        if latest < 0:
+            return None
+        members = sum(one.session_id == latest and one.closing_high_water_mark is None for one in self.replicas)
+        return LastSession(latest, len(self.replicas), members)
 
 
 @dataclass(frozen=True, slots=True)

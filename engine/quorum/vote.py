@@ -22,8 +22,10 @@ nothing is known (not given, not readable)      it may have held any version
 ==============================================  =====================================================================
 
 A replica whose session is older than that of a quorum does not vote: a later session has decided without it, and whatever it
-alone holds will be cut.  Where it holds the same bytes as a voter, or what voters have lost, it counts.  At or below the
-highest low-water mark every transaction was acknowledged, so that a single intact copy is kept there.
+alone holds will be cut. Where the cluster's metadata is known it says which session that was, and how many replicas were in
+it: of those whose session is older more than it has closed, some have lost what they held, and nothing tells which. Where it
+holds the same bytes as a voter, or what voters have lost, it counts. At or below the highest low-water mark every transaction
+was acknowledged, so that a single intact copy is kept there.
 
 There is a fork between two replicas where, of the ids below that both have a version of, the nearest has another one in each.
 What is written in order is from there on two histories, and a copy that one of them lost was not what the other one holds.  Yet
@@ -95,8 +97,8 @@ class Ballot:
     """What is known of a replica beside its records.
 
     `present`: its partition directory can be read.  The marks are those in force in its control file, None where nothing
-    tells.  `open_end`: records that it held may be missing behind its last one.  `blank`: it holds nothing and was in no session,
-    beside others that were: it was added since, or its disk was replaced, and nothing tells which.
+    tells.  `open_end`: records that it held may be missing behind its last one.  `blank`: it was added since, or has lost what
+    it held, as an empty disk in its place, and nothing tells which.
     """
 
     present: bool = True
@@ -105,6 +107,27 @@ class Ballot:
     local_low_water_mark: int | None = None
     open_end: bool = False
     blank: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LastSession:
+    """What a cluster's metadata says of a partition's last replicas.
+
+    `session_id`: the latest session that any of them was in; `replicas`: how many there are; `members`: how many of them were in
+    it and are not closed.
+    """
+
+    session_id: int
+    replicas: int
+    members: int
+
+    def have_lost(self, ballots: Iterable[Ballot]) -> bool:
+        """Whether some of the replicas whose session is older were in the last one."""
+        return sum(map(self.is_older, ballots)) > self.replicas - self.members
+
+    def is_older(self, ballot: Ballot) -> bool:
+        """Whether a replica's session is an earlier one."""
+        return ballot.present and ballot.session_id is not None and ballot.session_id < self.session_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +184,13 @@ def quorum_of(replicas: int) -> int:
     return replicas // 2 + 1
 
 
-def voters_of(ballots: Sequence[Ballot], last_replicas: int) -> tuple[bool, ...]:
-    """Whether each replica votes: it is there, and no quorum has a later session than it (release: *closing state resolved*)."""
+def voters_of(ballots: Sequence[Ballot], last_replicas: int, last: LastSession | None = None) -> tuple[bool, ...]:
+    """Whether each replica votes: it is there, and no quorum has a later session than it (release: *closing state resolved*).
+
+    `last`: where it is known, it has the session.
+    """
+    if last is not None:
+        return tuple(one.present and not last.is_older(one) for one in ballots)
     sessions = sorted((one.session_id for one in ballots if one.present and one.session_id is not None), reverse=True)
     quorum = quorum_of(last_replicas)
     least = sessions[quorum - 1] if len(sessions) >= quorum else None
@@ -171,9 +199,11 @@ def voters_of(ballots: Sequence[Ballot], last_replicas: int) -> tuple[bool, ...]
     )
 
 
-def decide(runs: Iterable[Run], ballots: Sequence[Ballot], last_replicas: int) -> Decision:
+def decide(
+    runs: Iterable[Run], ballots: Sequence[Ballot], last_replicas: int, last: LastSession | None = None
+) -> Decision:
     """Vote.  `runs` follow one another from transaction 0 on; `last_replicas` is at least the number of ballots."""
-    return _Vote(ballots, last_replicas).decide(runs)
+    return _Vote(ballots, last_replicas, last).decide(runs)
 
 
 class _Forks:
@@ -212,14 +242,17 @@ class _Forks:
 
 
 class _Vote:
-    def __init__(self, ballots: Sequence[Ballot], last_replicas: int) -> None:
+    def __init__(self, ballots: Sequence[Ballot], last_replicas: int, last: LastSession | None) -> None:
         self.ballots = ballots
         self.last_replicas = last_replicas
         self.quorum = quorum_of(last_replicas)
-        self.voters = voters_of(ballots, last_replicas)
+        self.voters = voters_of(ballots, last_replicas, last)
         self.unseen = last_replicas - len(ballots)
         self.gone = sum(not one.present for one in ballots)
         self.present = len(ballots) - self.gone
+        missing = self.unseen + self.gone
+        self.unheard = missing > 0 and missing + sum(one.blank for one in ballots) >= self.quorum > missing
+        """Whether replicas that are not here, and others that have lost it, may have acknowledged what nobody here holds."""
         self.acknowledged = max((one.low_water_mark for one in ballots if one.low_water_mark is not None), default=-1)
 
     def decide(self, runs: Iterable[Run]) -> Decision:
@@ -329,7 +362,7 @@ class _Vote:
         caught_up = any(one.outcome is _Outcome.POSSIBLE for one in kept)
         verdict = Verdict.EQUAL if equal else Verdict.RECOVERABLE
         return Decision(
-            verdict=Verdict.LOST if lost else Verdict.UNDECIDABLE if undecided else verdict,
+            verdict=Verdict.LOST if lost else Verdict.UNDECIDABLE if undecided or self.unheard else verdict,
             clean_to=clean_to,
             quorum=self.quorum,
             last_replicas=self.last_replicas,
@@ -357,6 +390,12 @@ class _Vote:
             missing = self.unseen + self.gone
             why = f"{missing} of them cannot be seen" if missing else "damage or different versions leave it open"
             return f"nothing tells what recovery would keep of {in_words(undecided)}: {majority}, {why}"
+        if self.unheard:
+            gone = self.unseen + self.gone
+            return (
+                f"{majority}; {gone} cannot be seen, and together with those that have lost what they held they may have"
+                f" acknowledged more than is here"
+            )
         if clean_to < 0:
             return f"there is no transaction to keep; {majority}"
         how = "hold, or may have acknowledged," if caught_up else "hold"

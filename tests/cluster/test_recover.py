@@ -154,5 +154,28 @@ def test_directories_are_recovered_offline(stopped: ClusterOfProcesses) -> None:
     assert {one["verdict"] for one in shown.only("partition-comparison")} <= {"equal", "recoverable"}
     done = invoke("recover", "--replicas", *copies, "--yes", "--format", "ndjson")
     assert done.status in (0, 3), done.err
-    assert invoke("recover", "--replicas", copies[0], "--metadata", stopped.metadata).status == 2
+    with_metadata = ("--metadata", stopped.metadata, "--dry-run", "--format", "ndjson")
+    shown = invoke("recover", "--replicas", *copies, *with_metadata)
+    for one in shown.only("partition-comparison"):
+        assert (one["last_replicas"], one["verdict"] in ("equal", "recoverable")) == (3, True)
+    two = invoke("recover", "--replicas", *copies[:2], *with_metadata)
+    assert [one["last_replicas"] for one in two.only("partition-comparison")] == [3, 3]
+    assert two.status in (0, 3), "two of three are enough"
+    # one of the two has lost what it held: it and the one that is not here may have had more than is left
+    shutil.rmtree(copies[1])
+    made = ("create-cluster", copies[1], "--partitions", stopped.partitions, "--key", stopped.key, "-q")
+    assert invoke(*made).status == 0
+    unheard = invoke("recover", "--replicas", *copies[:2], *with_metadata)
+    assert unheard.status == 4
+    for one in unheard.only("partition-comparison"):
+        assert one["verdict"] == "undecidable"
+        assert "together with those that have lost what they held they may have acknowledged more" in one["reason"]
+    names = ", ".join(sorted(node["node"] for node in stopped.state()["nodes"]))
+    assert f"partition 0: the replicas of its last session were {names}" in unheard.err
+    heard = invoke("recover", "--replicas", *copies, *with_metadata)
+    assert {one["verdict"] for one in heard.only("partition-comparison")} == {"recoverable"}
+    other = stopped.stage.directory / "other.meta"
+    assert invoke("cluster", "create", "--metadata", other, "--partitions", 2).status == 0
+    strange = invoke("recover", "--replicas", *copies, "--metadata", other, "--dry-run")
+    assert (strange.status, "name the metadata of the cluster" in strange.err) == (12, True)
     assert invoke("recover").status == 2

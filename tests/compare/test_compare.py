@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import uuid
 from pathlib import Path
 
 import pytest
@@ -29,13 +30,15 @@ from tests.compare.clusters import (
     tear,
     write,
 )
-from waltzctl.engine.compare.comparison import ReplicaStanding
+from waltzctl.engine.compare.compare import compare
+from waltzctl.engine.compare.comparison import CompareOptions, PartitionComparison, ReplicaStanding
 from waltzctl.engine.errors import InvalidRequestError, MismatchError, NotWaltzError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.verify import verify
-from waltzctl.engine.quorum.vote import Verdict
+from waltzctl.engine.quorum.vote import LastSession, Verdict
 from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.recover import plan_recover
+from waltzctl.engine.task_executor import LocalExecutor
 from waltzctl.formats.control import Layout
 from waltzctl.formats.segment import HEADER_SIZE
 
@@ -114,6 +117,21 @@ def test_an_empty_disk_is_no_vote_against_what_one_of_the_others_holds(nodes: li
     added = build_directory(tmp_path / "added", {0: 0}, session=-1, local_low_water_mark=-1)
     grown = compared(*nodes, empty, added)[0]  # from three replicas to five: 125 has its two of three
     assert (grown.verdict, grown.clean_to, cuts(grown)[0]) == (Verdict.RECOVERABLE, LAST, None)
+
+
+def test_directories_that_the_metadata_does_not_know_are_refused(nodes: list[Path]) -> None:
+    def options(replicas: int, key: uuid.UUID = KEY, partitions: int = 1) -> CompareOptions:
+        return CompareOptions(last_sessions={0: LastSession(3, replicas, replicas)}, cluster=(key, partitions))
+
+    for replicas in (3, 4):
+        *_, one, _ = compare(nodes, options(replicas), LocalExecutor(1))
+        assert isinstance(one, PartitionComparison)
+        assert (one.decision.last_replicas, one.verdict) == (replicas, Verdict.EQUAL if replicas == 3 else one.verdict)
+    with pytest.raises(InvalidRequestError, match="the metadata names 2 replicas of its last session, 3 of the dir"):
+        list(compare(nodes, options(2), LocalExecutor(1)))
+    for wrong in (options(3, uuid.UUID(int=1)), options(3, partitions=2)):
+        with pytest.raises(MismatchError, match="the metadata says"):
+            list(compare(nodes, wrong, LocalExecutor(1)))
 
 
 def test_the_highest_that_two_of_three_hold_is_kept(nodes: list[Path]) -> None:

@@ -31,7 +31,7 @@ from waltzctl.engine.compare.states import replicas_of
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.findings import Code, Finding, Severity, Where, make_finding
 from waltzctl.engine.log.assess import Stretch, begun
-from waltzctl.engine.quorum.vote import ABSENT, DAMAGED, Ballot, Run, Verdict, decide
+from waltzctl.engine.quorum.vote import ABSENT, DAMAGED, Ballot, LastSession, Run, Verdict, decide
 from waltzctl.formats.request_id import RequestId
 
 WHERE = Where(PurePath("/s"), 0, PurePath("/s/0"))
@@ -152,6 +152,28 @@ def test_who_holds_nothing_and_was_in_no_session_beside_others_that_were_is_blan
     found = gathered(result(Run(0, 5, (0, ABSENT))), members=(first, second)).ballots()
     assert tuple(one.blank for one in found) == blank
     assert not any(one.open_end for one in found)
+
+
+@pytest.mark.parametrize(
+    ("sessions", "last", "blank"),
+    [
+        ((5, -1), LastSession(5, 3, 3), (False, True)),
+        ((5, 4), LastSession(5, 3, 3), (False, True)),
+        ((5, 4), LastSession(5, 3, 2), (False, False)),
+        ((4, 4), LastSession(5, 3, 2), (True, True)),
+        ((5, 5), LastSession(5, 3, 3), (False, False)),
+        ((-1, 5), LastSession(5, 3, 3), (True, False)),  # whatever it holds
+    ],
+)
+def test_by_the_metadata_those_are_blank_of_whom_more_are_older_than_it_has_closed(
+    sessions: tuple[int, int], last: LastSession, blank: tuple[bool, bool]
+) -> None:
+    first, second = (
+        replace(one, ballot=replace(one.ballot, session_id=session))
+        for one, session in zip((member(0), member(1)), sessions, strict=True)
+    )
+    found = gathered(result(Run(0, 5, (0, ABSENT))), members=(first, second)).ballots(last)
+    assert tuple(one.blank for one in found) == blank
 
 
 @pytest.mark.parametrize(

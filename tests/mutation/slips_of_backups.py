@@ -94,10 +94,17 @@ BACKUPS: tuple[Slip, ...] = (
     ),
     Slip(
         _RESTORE,
-        "local_low_water_mark=min(current.local_low_water_mark, end),",
-        "local_low_water_mark=current.local_low_water_mark,",
+        'changed["local_low_water_mark"] = min(current.local_low_water_mark, end)',
+        'changed["local_low_water_mark"] = current.local_low_water_mark',
         _BACKUPS,
         "a directory that was restored up to a transaction is quarantined at its first opening",
+    ),
+    Slip(
+        _RESTORE,
+        "max(-1, current.session_id - 1)",
+        "max(-1, current.session_id)",
+        _BACKUPS,
+        "a restored replica passes for one that never held more, and a vote cuts what another has",
     ),
     Slip(
         _RESTORE,

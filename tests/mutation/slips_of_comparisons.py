@@ -112,8 +112,8 @@ COMPARISONS: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/quorum/vote.py",
-        "Verdict.LOST if lost else Verdict.UNDECIDABLE if undecided else verdict",
-        "Verdict.UNDECIDABLE if undecided else Verdict.LOST if lost else verdict",
+        "Verdict.LOST if lost else Verdict.UNDECIDABLE if undecided or self.unheard else verdict",
+        "Verdict.UNDECIDABLE if undecided or self.unheard else Verdict.LOST if lost else verdict",
         ("tests/quorum/test_one_step.py",),
         "a loss beside something undecidable is not told",
     ),

@@ -13,7 +13,7 @@ from tests.quorum.replicated_log import Node, Session
 from waltzctl.engine.quorum import recovery, recovery_actions, recovery_events
 from waltzctl.engine.quorum.recovery import resolve
 from waltzctl.engine.quorum.recovery_state import Phase, Recovery, Replica
-from waltzctl.engine.quorum.vote import ABSENT, Ballot, Run, Verdict, decide, quorum_of
+from waltzctl.engine.quorum.vote import ABSENT, Ballot, LastSession, Run, Verdict, decide, quorum_of
 from waltzctl.formats.znodes import UNRESOLVED, PartitionMetadata, ReplicaState
 
 U = UNRESOLVED
@@ -650,4 +650,42 @@ def test_recovery_and_comparison_keep_the_same(lasts: list[int], absent: int, ch
         assert session.opened_at is not None
         assert decision.verdict in (Verdict.EQUAL, Verdict.RECOVERABLE)
         # recovery may keep more of what nobody acknowledged, if a replica copied it before the last one had told
+        assert decision.clean_to <= session.opened_at <= max(lasts)
+
+
+@pytest.mark.turns(3)
+@settings(max_examples=300)
+@given(
+    st.lists(st.integers(-1, 8), min_size=1, max_size=4),
+    st.integers(0, 2),
+    st.integers(0, 2),
+    st.randoms(use_true_random=False),
+)
+def test_recovery_and_comparison_keep_the_same_beside_replaced_disks(
+    lasts: list[int], replaced: int, absent: int, chance: Random
+) -> None:
+    names = [f"n{n}:1" for n in range(len(lasts))]
+    empty, missing = [f"e{n}:1" for n in range(replaced)], [f"m{n}:1" for n in range(absent)]
+    states = tuple(ReplicaState(0, name, 3, U) for name in [*names, *empty, *missing])
+    nodes = {name: Node(list(range(last + 1)), 3, -1) for name, last in zip(names, lasts, strict=True)}
+    nodes |= {name: Node([]) for name in empty}
+    session = Session(nodes, PartitionMetadata(1, 3, states), (*names, *empty, *missing), 4, chance)
+    session.run([*names, *empty])
+    runs = [
+        Run(n, n + 1, (*(0 if n <= last else ABSENT for last in lasts), *(ABSENT for _ in empty)))
+        for n in range(max(lasts) + 1)
+    ]
+    runs = [
+        Run(one.first, one.stop, tuple(one.versions.index(0) if v == 0 else v for v in one.versions)) for one in runs
+    ]
+    last = LastSession(3, len(states), len(states))
+    ballots = [Ballot(session_id=3, low_water_mark=-1, local_low_water_mark=-1) for _ in lasts]
+    older = [Ballot(session_id=-1, low_water_mark=-1, local_low_water_mark=-1) for _ in empty]
+    lost = last.have_lost([*ballots, *older])
+    assert lost == (replaced > 0)
+    decision = decide(runs, [*ballots, *(replace(one, blank=lost) for one in older)], len(states), last)
+    if session.opened_at is None:
+        assert decision.verdict is Verdict.UNDECIDABLE or len(lasts) + replaced < quorum_of(len(states))
+    else:
+        assert decision.verdict in (Verdict.EQUAL, Verdict.RECOVERABLE)
         assert decision.clean_to <= session.opened_at <= max(lasts)

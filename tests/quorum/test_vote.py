@@ -9,7 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waltzctl.engine.quorum.vote import ABSENT, DAMAGED, Ballot, Decision, Run, Verdict, decide, quorum_of, voters_of
+from waltzctl.engine.quorum.vote import (
+    ABSENT,
+    DAMAGED,
+    Ballot,
+    Decision,
+    LastSession,
+    Run,
+    Verdict,
+    decide,
+    quorum_of,
+    voters_of,
+)
 
 
 def ends(*last: int) -> list[Run]:
@@ -339,3 +350,51 @@ def test_what_voters_have_lost_is_taken_from_who_has_no_vote() -> None:
     decision = decide(runs, ballots, 3)
     assert (decision.verdict, decision.clean_to, decision.lost) == (Verdict.RECOVERABLE, 5, ())
     assert [one.version for one in decision.kept] == [0, 2, 0]
+
+
+@pytest.mark.parametrize(
+    ("sessions", "replicas", "members", "lost", "voters"),
+    [
+        ((5, 5, 4), 3, 3, True, (True, True, False)),
+        ((5, 5, 4), 3, 2, False, (True, True, False)),  # it was closed before the last session
+        ((5, 4, 4), 3, 2, True, (True, False, False)),
+        ((5, 4, 4), 3, 1, False, (True, False, False)),
+        ((6, 5, None), 3, 3, False, (True, True, True)),
+        ((5, -1), 3, 3, True, (True, False)),
+        ((4, 4, 4), 3, 3, True, (False, False, False)),
+    ],
+)
+def test_what_the_metadata_says_of_the_last_session(
+    sessions: tuple[int | None, ...], replicas: int, members: int, lost: bool, voters: tuple[bool, ...]
+) -> None:
+    ballots = [Ballot(session_id=one) for one in sessions]
+    last = LastSession(5, replicas, members)
+    assert last.have_lost(ballots) == lost
+    assert voters_of(ballots, replicas, last) == voters
+    gone = [*ballots, Ballot(present=False, session_id=None)]
+    assert (last.have_lost(gone), voters_of(gone, replicas + 1, last)) == (lost, (*voters, False))
+
+
+@pytest.mark.parametrize(
+    ("here", "blank", "gone", "replicas", "undecidable"),
+    [
+        (2, 1, 0, 3, False),
+        (1, 1, 0, 3, True),  # the blank one and the one that is not here are a quorum
+        (1, 1, 1, 3, True),
+        (2, 0, 0, 3, False),
+        (3, 1, 0, 5, False),
+        (3, 1, 0, 4, False),
+        (2, 2, 0, 5, True),
+        (1, 2, 0, 3, False),  # nobody is left who could tell
+        (3, 0, 0, 5, False),
+    ],
+)
+def test_what_lost_and_absent_replicas_may_have_acknowledged_together_is_open(
+    here: int, blank: int, gone: int, replicas: int, undecidable: bool
+) -> None:
+    ballots = [*[Ballot()] * here, *[Ballot(blank=True)] * blank, *[Ballot(present=False)] * gone]
+    decision = decide([Run(0, 5, (*[0] * here, *[ABSENT] * (blank + gone)))], ballots, replicas)
+    assert (decision.verdict is Verdict.UNDECIDABLE) == undecidable, decision
+    assert decision.clean_to == 4
+    if undecidable:
+        assert "they may have acknowledged more than is here" in decision.reason

@@ -72,6 +72,10 @@ MANUAL = Manual(
             "waltzctl recover --replicas /mnt/n1 /mnt/n2 /mnt/n3 --dry-run", "The same from the disks of all its nodes."
         ),
         Example(
+            "waltzctl recover --replicas /mnt/n1 /mnt/n2 --metadata /data/waltz.meta --dry-run",
+            "From the disks that are left, by what the metadata says of the last sessions.",
+        ),
+        Example(
             "waltzctl recover /data/waltz --dry-run --format json > plan.json",
             "Keep the plan; recover /data/waltz --plan plan.json applies exactly that.",
         ),
@@ -131,7 +135,9 @@ MANUAL = Manual(
                 ),
                 (
                     "With --replicas the same is done offline to the directories of all replicas, as compare judges them: each"
-                    " gets its plan, which is shown and agreed to as every repair, and can be undone."
+                    " gets its plan, which is shown and agreed to as every repair, and can be undone. With --metadata as well the"
+                    " metadata says how many replicas the last session had, which session that was, and so who has lost what it"
+                    " held; where that leaves something open the replicas are named that are not all among the directories."
                 ),
             ),
         ),
@@ -151,7 +157,8 @@ def run(
         typer.Option(
             "--metadata",
             metavar="WHERE",
-            help="In place of PATH: partitions of the cluster whose metadata is there that no log server has.",
+            help="In place of PATH: partitions of the cluster whose metadata is there that no log server has."
+            " With --replicas: what it says of their last session.",
         ),
     ] = None,
     directories: Annotated[
@@ -252,11 +259,11 @@ def _recover_replicas(
 
     with Console(output_format, quiet=quiet, verbose=verbose, must_finish=True) as console:
         if directories:
-            if metadata is not None:
-                raise typer.BadParameter("directories are recovered without metadata", param_hint="'--metadata'")
-            refuse_without_node(connection)
+            target = None if metadata is None else ClusterTarget(metadata, connection)
+            if target is None:
+                refuse_without_node(connection)
             paths = [path_of(text, name="--replicas") for text in directories]
-            return recover_directories(console, switches, paths, partitions, allow_data_loss=allow_data_loss)
+            return recover_directories(console, switches, paths, partitions, target, allow_data_loss=allow_data_loss)
         if allow_data_loss:
             raise typer.BadParameter("recovery through a quorum gives nothing up", param_hint="'--allow-data-loss'")
         return recover_cluster(ClusterTarget(metadata, connection), console, switches, partitions)
