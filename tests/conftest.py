@@ -27,6 +27,10 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 """NumPy's linear algebra starts a thread for each processor in each process that imports it, and nothing here multiplies
 matrices; each of them is busy for longer than the import takes.  What the tests start inherits this."""
 
+for _name in [one for one in os.environ if one.startswith("WALTZCTL_")]:
+    del os.environ[_name]
+"""What a shell says to the program is not meant for its tests: they would change the cluster of ``WALTZCTL_METADATA``."""
+
 settings.register_profile("untimed", settings(), deadline=None)
 settings.load_profile("untimed")
 """No example has a time limit: what else a machine does at the moment is not the matter of a test."""

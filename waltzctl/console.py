@@ -153,6 +153,10 @@ class Console:
         if not self.quiet:
             say(f"waltzctl: {text}")
 
+    def trouble(self, text: str) -> None:
+        """A message on stderr about what failed; it always stands there."""
+        say(f"waltzctl: {text}")
+
     def detail(self, text: str) -> None:
         """A message on stderr for ``-v``."""
         if self.verbose:

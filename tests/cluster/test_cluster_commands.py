@@ -156,7 +156,7 @@ def test_a_node_and_a_server_that_die_are_named_and_come_back(made: ClusterOfPro
     assert {one["path"] for one in found if one["code"] == "node-unreachable"} == {node}
     assert "quorum-missing" not in {one["code"] for one in found}
     assert made.cluster("connectivity", "--format", "ndjson").status == 3
-    unreached = made.cluster("sync", "--yes")
+    unreached = made.cluster("sync", "--yes", "-q")
     assert unreached.status == 14
     assert f"storage node {node} is not told anything" in unreached.err
     made.nodes["n2"].kill()

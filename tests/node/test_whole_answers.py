@@ -14,7 +14,7 @@ import pytest
 
 from tests.node.service_support import LOG, STORAGE, Peer, appended, request_of, run_of
 from waltzctl.engine import errors
-from waltzctl.engine.catalogue import Severity
+from waltzctl.engine.catalogue import Code, Severity
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DamageError, DiskWriteError, InvalidRequestError
 from waltzctl.engine.net.metrics import BUCKETS
@@ -207,8 +207,8 @@ def test_what_a_look_finds_of_a_partition(tmp_path: Path, partition: Any, servic
 
 
 def test_the_worst_finding_is_told_of_a_quarantined_partition() -> None:
-    minor = SimpleNamespace(severity=Severity.NOTE, message="minor")
-    damage = SimpleNamespace(severity=Severity.DAMAGE, message="a torn record")
+    minor = SimpleNamespace(code=Code.TEMPORARY_FILE, severity=Severity.NOTE, message="minor")
+    damage = SimpleNamespace(code=Code.DATA_CHECKSUM, severity=Severity.DAMAGE, message="a torn record")
     partition: Any = SimpleNamespace(
         number=2, path=Path("/d/2"), quarantined=True, failed=None, findings=(minor, damage)
     )

@@ -77,7 +77,7 @@ def run(
             plan = await plan_synchronisation(state, reach, only_add=only_add, nodes=names)
             missing[:] = plan.unreachable
             for name, why in plan.unreachable:
-                console.note(f"storage node {name} is not told anything: {why}")
+                console.trouble(f"storage node {name} is not told anything: {why}")
             return plan
 
         async def apply(agreed: SyncPlan) -> Changed:
