@@ -144,6 +144,10 @@ def test_a_partition_that_a_server_has_is_left_to_it(stopped: ClusterOfProcesses
 
 
 def test_directories_are_recovered_offline(stopped: ClusterOfProcesses) -> None:
+    stopped.start_nodes(*(number for number in (1, 2, 3) if stopped.nodes[f"n{number}"].status is not None))
+    stopped.start_servers(1)
+    stopped.settle()  # all three are in the last session
+    stopped.servers[1].kill()
     for name in ("n1", "n2", "n3"):
         stopped.nodes[name].stop()
     copies = []
