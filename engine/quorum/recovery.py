@@ -175,7 +175,8 @@ def _connected(state: Recovery, event: Connected) -> Recovery:
     if one.phase is not Phase.ABSENT:
         raise ValueError(f"partition {state.partition}: {event.node} is connected already")
     last, held = one.last, event.max_transaction_id
-    cut_to, proven_to, votes, marked = None, None, False, event.session_id == state.session_id
+    cut_to, proven_to, votes = None, None, False
+    marked = event.session_id == state.session_id and state.resolved is not None  # or somebody has set it by hand
     if marked:
         pass
     elif last is None or event.session_id < last.session_id:

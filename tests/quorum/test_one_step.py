@@ -430,6 +430,14 @@ def test_one_that_was_in_the_session_and_comes_back_older_ends_it(session_id: in
         assert gave_up.reason.startswith("a:1 has lost what it held in this session")
 
 
+def test_one_that_is_in_this_session_before_the_vote_has_a_vote() -> None:
+    """Somebody has said by hand (set-partition) that a disk that was replaced may begin with what is there."""
+    state, actions = told(begun("a:1"), Connected("a:1", 2, -1, -1))
+    assert (state.resolved, actions) == (-1, (SetLowWaterMark("a:1", -1),))
+    state, actions = told(state, Failed("a:1", "gone"), Connected("a:1", 2, -1, -1))
+    assert state.replicas["a:1"].marked, "now it was this session that did it"
+
+
 def test_one_that_has_lost_what_it_held_keeps_the_mark_no_more() -> None:
     """It is marked when it holds that again, and not because it did."""
     state, _ = told(begun("a:1", "b:1", "c:1"), *(Connected(f"{one}:1", 1, 1, 9) for one in "ab"))
