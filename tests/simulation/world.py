@@ -165,6 +165,7 @@ class World:
         self.loss = self.chance.choice((0.0, 0.002, 0.02))
         self.network: Any
         self.assigned: tuple[str, ...] = ()
+        self._emptied: dict[str, None] = {}
         self.changing = self.chance.random() < 0.5
         self.metadata = Metadata(self)
         self.servers: list[Server] = []
@@ -203,9 +204,14 @@ class World:
                 self._spawn(self._reassign(server))
 
     def _is_filling(self, last: Sequence[str]) -> bool:
+        """Whether a replica has not got back all that it held; one has its mark before it has the records."""
         states = {one.node: one.session_id for one in self.metadata.stored.replicas}
-        held = [(self.network.nodes[name].replica(PARTITION), states[name]) for name in last]
-        return any(one is None or one.session_id < state for one, state in held)
+        held = {name: self.network.nodes[name].replica(PARTITION) for name in last}
+        longest = max((len(one.log) for one in held.values() if one is not None), default=0)
+        for name, one in held.items():
+            if one is not None and one.session_id >= states[name] and len(one.log) >= longest:
+                self._emptied.pop(name, None)
+        return any(one is None or one.session_id < states[name] or name in self._emptied for name, one in held.items())
 
     async def _reassign(self, server: Server) -> None:
         await asyncio.sleep(self.chance.choice((0.001, 0.1, 2.0)))
@@ -225,6 +231,7 @@ class World:
             return  # who was taken away, or is empty itself, may be whom the empty disk would have to be filled from
         if self.network.nodes[name].replica(PARTITION) and len(last or self.assigned) > 1:
             LOG.info("%s has an empty disk", name)
+            self._emptied[name] = None
             self.network.empty(self.network.nodes[name])
 
     def serve(self) -> Server:
