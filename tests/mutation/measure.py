@@ -94,7 +94,7 @@ ROOMS = {
     "pipeline": Room(("engine/pipeline",), ("tests/pipeline",)),
     "stats": Room(("engine/stats",), ("tests/stats",)),
     "metadata": Room(("engine/metadata",), ("tests/metadata",)),
-    "server": Room(("engine/server",), ("tests/server",)),
+    "server": Room(("engine/server",), ("tests/server", "tests/cluster")),
     "client": Room(("engine/client",), ("tests/client",)),
     "cluster": Room(("engine/cluster",), ("tests/cluster",)),
 }

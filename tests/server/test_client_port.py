@@ -133,6 +133,47 @@ def test_a_client_that_is_ahead_is_told(tmp_path: Path, version: int, state: Mou
     run(work())
 
 
+@pytest.mark.parametrize(("position", "closed"), [(2, False), (3, True)])
+def test_a_feed_that_would_begin_ahead_of_the_log_ends_the_connection(
+    tmp_path: Path, position: int, closed: bool
+) -> None:
+    async def work() -> None:
+        async with serving(tmp_path, 1) as cluster:
+            await cluster.server()
+            client = await cluster.client()
+            await client.mount()
+            for n in range(3):
+                client.append(b"%d" % n)
+            assert (await client.flush())[0] == 2
+            reader = await cluster.client(client=8)
+            await reader.mount(position=2)
+            reader.ask_for_feed(position)
+            client.append(b"3")
+            if closed:
+                assert await reader.hear() is None
+            else:
+                assert (await reader.hear_one(wire.FeedData))[0].transaction_id == 3
+
+    run(work())
+
+
+@pytest.mark.parametrize("transaction_id", [-1, -(2**63)])
+def test_there_is_no_transaction_in_front_of_the_first(tmp_path: Path, transaction_id: int) -> None:
+    async def work() -> None:
+        async with serving(tmp_path, 1) as cluster:
+            await cluster.server()
+            client = await cluster.client()
+            await client.mount()
+            client.append(b"one")
+            assert (await client.flush())[0] == 0
+            refused = await client.data(transaction_id)
+            assert isinstance(refused, wire.TransactionRefused)
+            assert f"has no transaction {transaction_id}" in refused.message
+            assert isinstance(await client.data(0), wire.TransactionData)
+
+    run(work())
+
+
 def test_a_partition_that_is_not_served_here(tmp_path: Path) -> None:
     async def work() -> None:
         async with serving(tmp_path, 1) as cluster:

@@ -167,6 +167,100 @@ def test_a_batch_is_committed_once_a_quorum_has_written_it_and_not_before(
     run(work())
 
 
+def test_a_session_goes_on_while_its_first_batch_can_have_a_quorum(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who has written a batch counts for it whatever becomes of that replica; the next batch ends the session in its turn."""
+
+    async def work() -> None:
+        async with running_cluster(tmp_path) as cluster, cluster.session() as session:
+            await session.open()
+            await until(lambda: all(one.takes_part for one in session._replicas.values()))
+            monkeypatch.setattr(replica_session.ReplicaSession, "pump", lambda _: None)  # nothing is sent
+            one, other = session.append(packed(0, 2)), session.append(packed(2, 3))
+            first, second, third = cluster.names
+            session.written(second, 1)
+            for name in (second, third):
+                session._replicas[name].takes_part = False
+            session._decide()
+            assert session.is_open
+            session.written(first, 1)
+            assert one.result() == 1
+            assert not session.is_open
+            with pytest.raises(StoreSessionClosedError, match="1 of 3 replicas take part, 2 are a quorum"):
+                await other
+
+    run(work())
+
+
+def test_so_many_batches_are_in_flight_to_a_replica_as_may_be(tmp_path: Path) -> None:
+    async def work() -> None:
+        options = SessionOptions(first_retry=0.01, longest_retry=0.05, in_flight=2)
+        async with running_cluster(tmp_path, 1) as cluster, cluster.session(options) as session:
+            await session.open()
+            (replica,) = session._replicas.values()
+            sent: list[asyncio.Future[None]] = []
+
+            class Slow:
+                closed = False
+
+                def start_append_encoded(self, *_: object) -> asyncio.Future[None]:
+                    sent.append(asyncio.get_running_loop().create_future())
+                    return sent[-1]
+
+            replica._storage = cast("StorageClient", Slow())
+            done = [session.append(packed(n, 1)) for n in range(5)]
+            assert len(sent) == 2
+            for count in (3, 4, 5, 5, 5):
+                next(one for one in sent if not one.done()).set_result(None)
+                await asyncio.sleep(0.01)
+                assert len(sent) == count
+            assert [await one for one in done] == list(range(5))
+
+    run(work())
+
+
+def test_what_is_read_comes_from_a_replica_that_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that has exactly that one transaction is asked for it, and one that ends in front of it is not."""
+
+    async def work() -> None:
+        async with running_cluster(tmp_path) as cluster, cluster.session() as session:
+            await session.open()
+            await session.append(packed(0, 10))
+            await until(lambda: all(one.acknowledged == 9 for one in session._replicas.values()))
+            asked: list[tuple[str, int, int]] = []
+            rotten: set[str] = set()
+
+            async def copied(source: str, first: int, count: int) -> tuple[WireRecord, ...]:
+                asked.append((source, first, count))
+                if source in rotten:
+                    raise ProtocolError(source, f"transaction {first} has a wrong checksum")
+                return tuple(records(first, count))
+
+            monkeypatch.setattr(session, "copied", copied)
+            names = cluster.names
+            replicas = [session._replicas[name] for name in names]
+            for replica, acknowledged, weight in zip(replicas, (4, 5, 9), (0.0, 1.0, 2.0), strict=True):
+                replica.acknowledged, replica.weight = acknowledged, weight
+            replicas[2].takes_part = False
+            assert await session.read(5, 3) == tuple(records(5, 1))
+            assert asked == [(names[1], 5, 1)]
+            with pytest.raises(
+                StoreSessionClosedError, match="nobody gives out transaction 6: no replica that takes part has"
+            ):
+                await session.read(6, 3)
+            replicas[2].takes_part = True
+            assert await session.read(9, 1) == tuple(records(9, 1)), "the last one that is committed"
+            assert await session.read(10, 1) == ()
+            assert asked[1:] == [(names[2], 9, 1)]
+            replicas[1].acknowledged, rotten = 9, rotten | {names[1]}
+            assert await session.read(8, 2) == tuple(records(8, 2)), "of the next one"
+            assert [source for source, *_ in asked[2:]] == [names[1], names[2]]
+            assert not replicas[1].takes_part, "it connects again, and is asked anew what it holds"
+
+    run(work())
+
+
 def test_without_a_quorum_the_session_ends_and_what_was_undecided_is_found_by_the_next(tmp_path: Path) -> None:
     async def work() -> None:
         async with running_cluster(tmp_path) as cluster:
