@@ -22,10 +22,13 @@ nothing is known (not given, not readable)      it may have held any version
 ==============================================  =====================================================================
 
 A replica whose session is older than that of a quorum does not vote: a later session has decided without it, and whatever it
-alone holds will be cut. Where the cluster's metadata is known it says which session that was, and how many replicas were in
-it: of those whose session is older more than it has closed, some have lost what they held, and nothing tells which. Where it
-holds the same bytes as a voter, or what voters have lost, it counts. At or below the highest low-water mark every transaction
-was acknowledged, so that a single intact copy is kept there.
+alone holds will be cut. Where it holds the same bytes as a voter, or what voters have lost, it counts. At or below the highest
+low-water mark every transaction was acknowledged, so that a single intact copy is kept there.
+
+Where the cluster's metadata is known it says which session was the last one, and how many replicas were in it (`LastSession`).
+Replicas in earlier sessions do not vote; where there are more of them than the metadata has closed, some have lost what they
+held, nothing tells which, and each of them may have held any version. Where those and the replicas that are not here are a
+quorum together, they may have acknowledged what nobody here holds.
 
 There is a fork between two replicas where, of the ids below that both have a version of, the nearest has another one in each.
 What is written in order is from there on two histories, and a copy that one of them lost was not what the other one holds.  Yet
