@@ -13,11 +13,12 @@ from tests.cluster.told_cluster import SESSION, ToldCluster, ToldNode, ToldServe
 from waltzctl.engine.cluster import cluster_verification
 from waltzctl.engine.cluster.cluster_answers import ServerAnswer, ask_servers
 from waltzctl.engine.cluster.cluster_verification import ClusterVerification
-from waltzctl.engine.cluster.overview import look
+from waltzctl.engine.cluster.overview import ClusterOverview, look
 from waltzctl.engine.cluster.quorum_recovery import plan_recovery
-from waltzctl.engine.errors import DeadlineError, PeerUnreachableError, WaltzError
+from waltzctl.engine.errors import DeadlineError, MismatchError, PeerUnreachableError, RemoteError, WaltzError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.metadata.cluster_changes import add_node, assign, create_cluster
+from waltzctl.engine.metadata.cluster_state import ReplicaInSession
 from waltzctl.engine.metadata.embedded_store import EmbeddedStore
 from waltzctl.formats.znodes import PARTITION_PATH, PartitionMetadata, ReplicaState
 
@@ -207,3 +208,159 @@ def test_a_replica_that_lets_no_session_in_has_no_vote_in_what_recovery_would_do
         assert whole.high_water_mark == 9
 
     asyncio.run(work())
+
+
+# --- what the metadata says, beside what nodes and servers say --------------------------------------------------------
+
+
+def sound() -> ToldCluster:
+    return ToldCluster(whole(), whole(), whole(), server=server())
+
+
+def said(cluster: ToldCluster, partitions: Sequence[int] | None = None) -> list[tuple[str, str, int | None, str]]:
+    return [(one.code.value, one.path, one.partition, one.message) for one in findings(cluster, partitions)]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (MismatchError("another key"), "node-key"),
+        (RemoteError("n1:2", "another key", status="mismatch"), "node-key"),
+        (RemoteError("n1:2", "no"), "node-unreachable"),
+        (PeerUnreachableError("n1:2", "nobody listens"), "node-unreachable"),
+    ],
+)
+def test_a_node_of_another_cluster_is_told_from_one_that_gives_no_answer(error: WaltzError, code: str) -> None:
+    cluster = ToldCluster(whole(), ToldNode({0: [error], 1: [MARK]}), whole(), server=server())
+    assert said(cluster) == [(code, "n1:1", None, str(error))]
+
+
+def test_maps_that_disagree_are_told() -> None:
+    cluster = sound()
+    first, second, third = cluster.state.nodes
+    nodes = (
+        replace(first, group=None),
+        replace(second, group=None, admin_port=None),
+        replace(third, partitions=(0, 1, 2)),
+    )
+    cluster.state = replace(cluster.state, nodes=nodes)
+    told_so = [one for one in said(cluster) if one[0] == "cluster-maps"]
+    assert told_so == [
+        ("cluster-maps", "n0:1", None, "storage node n0:1 has no group: the maps of the metadata disagree"),
+        (
+            "cluster-maps",
+            "n1:1",
+            None,
+            "storage node n1:1 has no group and no admin port: the maps of the metadata disagree",
+        ),
+        ("cluster-maps", "n2:1", None, "storage node n2:1 is given partition 2 of 2"),
+    ]
+
+
+def test_what_a_server_serves_beside_what_it_is_given() -> None:
+    cluster = ToldCluster(whole(), whole(), whole(), server=ToldServer({0: MARK, 7: MARK}, partitions_=(0, 7)))
+    (one,) = said(cluster)
+    assert one == (
+        *("server-differs", "s:1", 1, "the assignment gives partition 1 to server 1, and it does not serve it"),
+    )
+    (only,) = cluster.state.servers
+    cluster.state = replace(cluster.state, servers=(replace(only, partitions=only.partitions[1:]),))
+    cluster.server_ = server()
+    assert said(cluster) == [
+        (
+            "server-differs",
+            "s:1",
+            0,
+            "the assignment does not give partition 0 to server 1, and it serves it all the same",
+        ),
+        ("partition-without-server", "where", 0, "no live server has it"),
+    ]
+    assert said(cluster, [1]) == []
+    cluster.state = replace(cluster.state, servers=(only, replace(only, server_id=4)), assignment_is_current=False)
+    codes = {(code, partition): message for code, _, partition, message in said(cluster)}
+    assert codes["partition-without-server", 0] == "servers 1, 4 have it"
+    assert codes["server-differs", None].startswith(
+        "servers 1, 4 live, and the assignment was made for others: server 1,"
+    )
+
+
+def test_a_partition_without_a_session_and_one_without_replicas() -> None:
+    cluster = ToldCluster(whole(), whole(), whole(), server=ToldServer({1: MARK}))
+    text = "server 1 has no session for it: nothing can be appended; its /health says whom it waits for"
+    assert said(cluster) == [("partition-unhealthy", "s:1", 0, text)]
+    assert said(cluster, [1]) == []
+    cluster = ToldCluster(server=server())
+    assert [one for one in said(cluster) if one[1] == "where"] == [
+        ("partition-without-replica", "where", number, "no storage node is to hold it") for number in (0, 1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("replicas", "text"),
+    [
+        ([("n0:1", 0, None), ("n1:1", 0, None), ("n2:1", 0, None)], None),
+        ([("n0:1", 0, None), ("n1:1", 0, None), ("n2:1", -1, 9)], "session 5 is without n2:1"),
+        ([("n0:1", 0, None), ("n2:1", 0, 9)], "session 5 is without n1:1, n2:1"),
+        (
+            [("n0:1", 0, None), ("n1:1", 0, None), ("n2:1", 0, None), ("x:1", -1, 9), ("a:1", -1, None)],
+            None,
+        ),
+        (
+            [("n0:1", 0, None), ("n1:1", 0, None), ("n2:1", 0, None), ("x:1", 0, None), ("a:1", 0, None)],
+            "session 5 is without none, and still names a:1, x:1",
+        ),
+    ],
+)
+def test_who_is_in_the_last_session_is_told(replicas: list[tuple[str, int, int | None]], text: str | None) -> None:
+    cluster = sound()
+    first, second = cluster.state.partitions
+    states = tuple(ReplicaInSession(node, SESSION + shift, mark) for node, shift, mark in replicas)
+    cluster.state = replace(cluster.state, partitions=(replace(first, replicas=states), second))
+    assert said(cluster) == ([] if text is None else [("replica-not-in-session", "where", 0, text)])
+    cluster.state = replace(cluster.state, partitions=(replace(first, session_id=-1, replicas=()), second))
+    assert said(cluster) == [], "no session has begun"
+
+
+def test_what_a_node_holds_beside_what_it_is_given() -> None:
+    cluster = ToldCluster(whole(), ToldNode({5: [0], 0: [MARK], 3: [0]}), whole(), server=server())
+    first = cluster.state.partitions[0]
+    partitions = tuple(replace(first, partition=number) for number in range(6))
+    cluster.state = replace(cluster.state, num_partitions=6, partitions=partitions)
+    verification = ClusterVerification(cluster.state, "where", cluster.reach, [0, 1, 3, 5])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(verification, "_partitions", lambda _: iter(()))
+        found = asyncio.run(verification.findings())
+    assert [(one.partition, one.message) for one in found] == [
+        (1, "the metadata gives it partition 1, and the node does not hold it"),
+        (3, "the node holds partition 3, and the metadata does not give it to the node"),
+        (5, "the node holds partition 5, and the metadata does not give it to the node"),
+    ]
+    assert {one.remedy for one in found} == {"waltzctl cluster sync --node n1:1 --metadata where"}
+    summary = verification.summary
+    assert (summary.status, summary.partitions, summary.damage, summary.repairable, summary.notes) == (
+        *("repairable", 4, 0, 3, 0),
+    )
+
+
+def test_rates_are_counted_from_the_look_before() -> None:
+    cluster = sound()
+
+    async def work() -> tuple[ClusterOverview, ClusterOverview, ClusterOverview]:
+        first = await look(cluster.state, cluster.reach)
+        cluster.server_ = ToldServer({0: MARK + 30, 1: MARK - 1})
+        earlier = replace(first, time=asyncio.get_running_loop().time() - 10.0)
+        second = await look(cluster.state, cluster.reach, earlier)
+        later = replace(first, time=asyncio.get_running_loop().time() + 60.0)
+        return first, second, await look(cluster.state, cluster.reach, later)
+
+    first, second, third = asyncio.run(work())
+    assert [one.rate for one in first.partitions] == [None, None]
+    rising, falling = [one.rate for one in second.partitions]
+    assert rising == pytest.approx(3.0, rel=0.1)
+    assert falling == 0
+    assert [one.rate for one in third.partitions] == [None, None], "no time has passed"
+    assert [one.behind for one in second.partitions[0].replicas] == [30, 30, 30]
+    assert [one.behind for one in second.partitions[1].replicas] == [0, 0, 0]
+    cluster.server_ = ToldServer({0: MARK})
+    without = asyncio.run(look(cluster.state, cluster.reach)).partitions[1]
+    assert [(one.last_transaction_id, one.behind) for one in without.replicas] == [(MARK, None)] * 3

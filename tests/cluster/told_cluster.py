@@ -119,7 +119,7 @@ class ToldCluster:
         return cast("ConnectionFactory", self)
 
     async def admin(self, address: Address, *, cluster_key: uuid.UUID, num_partitions: int) -> Any:
-        assert (address.port, cluster_key, num_partitions) == (2, KEY, PARTITIONS)
+        assert (address.port, cluster_key, num_partitions) == (2, KEY, self.state.num_partitions)
         return _answering(str(address), self.nodes[int(address.host[1:])])
 
     async def server(self, address: Address) -> Any:
