@@ -176,6 +176,10 @@ def test_a_replica_that_damage_keeps_out_is_told_until_it_is_repaired(made: Clus
     made.settle()
     node = next(one["node"] for one in made.state()["nodes"] if one["group"] == 3)
     made.nodes["n3"].kill()
+    (status,) = invoke("status", made.directory(3), "--partition", 1, "--format", "ndjson").objects
+    proven = (
+        status["partitions"][0]["local_low_water_mark"] >= 0
+    )  # what a session began behind, in whichever test before
     for file in (made.directory(3) / "1").iterdir():
         file.unlink()
     made.start_nodes(3)
@@ -192,7 +196,8 @@ def test_a_replica_that_damage_keeps_out_is_told_until_it_is_repaired(made: Clus
     assert [absent.pop(node), *absent.values()] == ["out of service: quarantined", None, None]
     assert f"{node} out of service: quarantined" in made.cluster("top", "--once", "--format", "table").out
     said = (made.stage.directory / "n3.log").read_text()
-    assert "remove-partition --partition 1 --delete-storage-files, then add-partition --partition 1" in said
+    anew = "remove-partition --partition 1 --delete-storage-files, then add-partition --partition 1"
+    assert ("--partition 1 --from REPLICA" if proven else anew) in said
     admin = f"127.0.0.1:{made.ready('n3')['admin_port']}"
     for action in (("remove-partition", "--delete-storage-files"), ("add-partition",)):
         assert invoke("node", admin, *action, "--partition", 1, "--plaintext", "--yes").status == 0
