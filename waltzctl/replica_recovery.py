@@ -76,9 +76,8 @@ def recover_directories(
     state: ClusterState | None = None if target is None else target.ask(read_cluster_state)
     options = CompareOptions(partitions)
     if state is not None:
-        last = {one.partition: one.last_session for one in state.partitions}
-        sessions = {number: session for number, session in last.items() if session is not None}
-        options = CompareOptions(partitions, last_sessions=sessions, cluster=(state.cluster_key, state.num_partitions))
+        cluster = state.cluster_key, state.num_partitions
+        options = CompareOptions(partitions, last_sessions=state.last_sessions, cluster=cluster)
     for seen in compare(paths, options, LocalExecutor()):
         if isinstance(seen, Finding):
             console.emit(FINDING.shown(seen), flush=True)

@@ -253,15 +253,13 @@ class _Restoring:
                 continue
             if number in self._partitions:
                 one, end = self._partitions[number], self.ends[number]
-                changed = dict(
-                    zip(("session_id", "low_water_mark", "local_low_water_mark"), current.marks, strict=True)
-                )
+                changed: dict[str, int] = {}
                 if self._cut(one) and end is not None:
                     changed["low_water_mark"] = min(current.low_water_mark, end)
                     changed["local_low_water_mark"] = min(current.local_low_water_mark, end)
-                if self._options.for_rejoin:
-                    changed["session_id"] = max(-1, current.session_id - 1)
-                if tuple(changed.values()) != current.marks:
+                if self._options.for_rejoin and current.session_id >= 0:
+                    changed["session_id"] = current.session_id - 1
+                if changed:
                     infos[number] = info.rewritten(**changed)
             elif self._options.partitions is not None:
                 infos[number] = left_out(info)

@@ -61,7 +61,7 @@ class ClusterVerification:
 
     async def findings(self) -> tuple[Finding, ...]:
         """Ask everybody; what is wrong."""
-        nodes, servers = await self._ask({*self._wanted})
+        nodes, servers = await self._ask(None, {*self._wanted})
         found = (
             *self._maps(),
             *self._assignment(),
@@ -76,16 +76,18 @@ class ClusterVerification:
 
     async def connectivity(self) -> tuple[Finding, ...]:
         """Only whether everybody answers, and whether the servers reach the storage nodes."""
-        nodes, servers = await self._ask(())
+        nodes, servers = await self._ask((), ())
         failed = [finding for answer in nodes if answer.error is not None for finding in self._node(answer)]
         unreached = [finding for answer in servers for finding in self._reached(answer)]
         for one in (*failed, *unreached):
             self._tally.add(one)
         return (*failed, *unreached)
 
-    async def _ask(self, marks_of: Collection[int]) -> tuple[list[NodeAnswer], list[ServerAnswer]]:
+    async def _ask(
+        self, readings_of: Collection[int] | None, marks_of: Collection[int]
+    ) -> tuple[list[NodeAnswer], list[ServerAnswer]]:
         return await asyncio.gather(
-            ask_nodes(self._state, self._state.nodes, self._reach),
+            ask_nodes(self._state, self._state.nodes, self._reach, readings_of),
             ask_servers(self._state, self._reach, marks_of, connectivity=True),
         )
 

@@ -9,7 +9,6 @@ recovery.  A server that takes the partition afterwards begins a session of its 
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import logging
 from collections import deque
@@ -18,11 +17,11 @@ from dataclasses import dataclass
 
 from waltzctl.engine.client.addresses import parse_address
 from waltzctl.engine.client.connection_factory import ConnectionFactory
-from waltzctl.engine.client.partition_readings import read_partitions
+from waltzctl.engine.client.partition_readings import PartitionReading
 from waltzctl.engine.client.storage_client import StorageClient
-from waltzctl.engine.cluster.synchronisation import admin_address
-from waltzctl.engine.errors import RefusedError, StalePlanError, StoreSessionClosedError, WaltzError
-from waltzctl.engine.metadata.cluster_state import ClusterState, NodeState, read_cluster_state
+from waltzctl.engine.cluster.cluster_answers import ask_nodes
+from waltzctl.engine.errors import RefusedError, StalePlanError, StoreSessionClosedError
+from waltzctl.engine.metadata.cluster_state import ClusterState, read_cluster_state
 from waltzctl.engine.metadata.metadata_store import MetadataStore
 from waltzctl.engine.metadata.partition_sessions import PartitionSessions
 from waltzctl.engine.quorum import recovery, recovery_actions, recovery_events
@@ -161,37 +160,26 @@ async def plan_recovery(
 
 async def _ask(state: ClusterState, partitions: Sequence[int], reach: ConnectionFactory) -> dict[int, dict[str, Told]]:
     """What each assigned node says of each of these partitions."""
-    asked = [(node, {*node.partitions} & {*partitions}) for node in state.nodes]
-    answers = await asyncio.gather(*(_ask_node(state, node, numbers, reach) for node, numbers in asked if numbers))
+    wanted = {*partitions}
+    asked = [node for node in state.nodes if wanted & {*node.partitions}]
     found: dict[int, dict[str, Told]] = {number: {} for number in partitions}
-    for answer in answers:
-        for number, one in answer.items():
-            found[number][one.node] = one
+    for answer in await ask_nodes(state, asked, reach, wanted):
+        name, readings = answer.node.node, {one.partition: one for one in answer.partitions}
+        for number in sorted(wanted & {*answer.node.partitions}):
+            found[number][name] = (
+                _told(name, readings[number])
+                if answer.error is None
+                else recovery_events.Failed(name, str(answer.error))
+            )
     return found
 
 
-async def _ask_node(
-    state: ClusterState, node: NodeState, partitions: Collection[int], reach: ConnectionFactory
-) -> dict[int, Told]:
-    try:
-        async with await reach.admin(
-            admin_address(node), cluster_key=state.cluster_key, num_partitions=state.num_partitions
-        ) as client:
-            readings = await read_partitions(client, frozenset(partitions))
-    except WaltzError as error:
-        return {number: recovery_events.Failed(node.node, str(error)) for number in partitions}
-    told: dict[int, Told] = {}
-    for one in readings:
-        if one.why_absent is not None:
-            told[one.partition] = recovery_events.Failed(node.node, one.why_absent)
-        elif one.session_id is None or one.low_water_mark is None or one.last_transaction_id is None:
-            told[one.partition] = recovery_events.Failed(node.node, "the node does not tell where it stands")
-        else:
-            told[one.partition] = recovery_events.Connected(
-                node.node, one.session_id, one.low_water_mark, one.last_transaction_id
-            )
-    missing = {*partitions} - {*told}
-    return told | {number: recovery_events.Failed(node.node, "the node does not hold it") for number in missing}
+def _told(node: str, one: PartitionReading) -> Told:
+    if one.why_absent is not None:
+        return recovery_events.Failed(node, one.why_absent)
+    if one.session_id is None or one.low_water_mark is None or one.last_transaction_id is None:
+        return recovery_events.Failed(node, "the node does not tell where it stands")
+    return recovery_events.Connected(node, one.session_id, one.low_water_mark, one.last_transaction_id)
 
 
 async def recover(

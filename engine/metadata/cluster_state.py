@@ -91,6 +91,12 @@ class ClusterState:
     assignment_is_current: bool
     partitions: tuple[PartitionState, ...]
 
+    @property
+    def last_sessions(self) -> dict[int, LastSession]:
+        """Of the partitions that had one."""
+        found = ((one.partition, one.last_session) for one in self.partitions)
+        return {number: session for number, session in found if session is not None}
+
     def nodes_of(self, partition: int) -> tuple[NodeState, ...]:
         """The storage nodes that should hold a partition."""
         return tuple(one for one in self.nodes if partition in one.partitions)

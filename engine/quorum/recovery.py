@@ -105,6 +105,7 @@ from waltzctl.engine.quorum.recovery_events import (
     Truncated,
 )
 from waltzctl.engine.quorum.recovery_state import Phase, Recovery, Replica
+from waltzctl.engine.quorum.vote import unheard
 from waltzctl.formats.znodes import UNRESOLVED, PartitionMetadata, ReplicaState
 
 
@@ -241,8 +242,8 @@ def resolve(held: Sequence[int], *, absent: int, quorum: int, lowest: int, lost:
     `held`: the last transaction of each of the last replicas that have told; `absent`: how many have not; `lost`: of those
     among `held` that have lost what they held.
     """
-    if absent and absent + len(lost) >= quorum:
-        return None  # together they may have made something acknowledged that nobody else holds
+    if unheard(absent, len(lost), quorum):
+        return None
     for value in sorted({*held}, reverse=True):
         holders = sum(one >= value for one in held)
         unknown = absent + sum(one < value for one in lost)
@@ -265,7 +266,7 @@ def _prove(state: Recovery, one: Replica) -> Action | None:
 
 
 def _vote(state: Recovery) -> Recovery:
-    voters = [one.high_water_mark for one in state.counted if one.votes and one.high_water_mark is not None]
+    voters = [one.held for one in state.counted if one.votes]
     if state.resolved is not None or not voters:
         return state
     held = [one.held for one in state.counted]
@@ -416,10 +417,11 @@ def waits_for(state: Recovery) -> str:
             return f"no replica that may vote has told what it holds{of_lost}; missing: {whom}"
         top = held[0]
         holders = held.count(top)
-        unknown = f"{state.absent} have not told"
+        told = f"{state.absent} have not told"
+        unknown = f"{told}, and {lost} has lost what it held" if lost else f"and {told}"
         return (
             f"transaction {top} is held by {holders} of {state.last_replicas} replicas, {state.last_quorum} are a quorum,"
-            f" {f'{unknown}, and {lost} has lost what it held' if lost else f'and {unknown}'}; missing: {whom}"
+            f" {unknown}; missing: {whom}"
         )
     recovered = len(state.recovered)
     if recovered < state.quorum:

@@ -187,6 +187,14 @@ def quorum_of(replicas: int) -> int:
     return replicas // 2 + 1
 
 
+def unheard(absent: int, lost: int, quorum: int) -> bool:
+    """Whether replicas that cannot be asked, and others that have lost what they held, may have acknowledged more than is told.
+
+    Where nobody is absent nobody is left who could tell.
+    """
+    return absent > 0 and absent + lost >= quorum
+
+
 def voters_of(ballots: Sequence[Ballot], last_replicas: int, last: LastSession | None = None) -> tuple[bool, ...]:
     """Whether each replica votes: it is there, and no quorum has a later session than it (release: *closing state resolved*).
 
@@ -253,9 +261,9 @@ class _Vote:
         self.unseen = last_replicas - len(ballots)
         self.gone = sum(not one.present for one in ballots)
         self.present = len(ballots) - self.gone
-        missing = self.unseen + self.gone
-        self.unheard = missing > 0 and missing + sum(one.blank for one in ballots) >= self.quorum > missing
-        """Whether replicas that are not here, and others that have lost it, may have acknowledged what nobody here holds."""
+        self.missing = self.unseen + self.gone
+        lost = sum(one.blank for one in ballots)
+        self.unheard = self.missing < self.quorum and unheard(self.missing, lost, self.quorum)
         self.acknowledged = max((one.low_water_mark for one in ballots if one.low_water_mark is not None), default=-1)
 
     def decide(self, runs: Iterable[Run]) -> Decision:
@@ -297,7 +305,7 @@ class _Vote:
         """A run, with the forks in front of it."""
         acknowledged = run.stop <= self.acknowledged + 1
         damaged = run.versions.count(DAMAGED)
-        wild = self.unseen + self.gone
+        wild = self.missing
         held: dict[int, int] = {}
         voted: set[int] = set()
         for ballot, voter, version in zip(self.ballots, self.voters, run.versions, strict=True):
@@ -390,13 +398,15 @@ class _Vote:
         if lost:
             return f"no replica has an intact copy of {in_words(lost)}; {majority}"
         if undecided:
-            missing = self.unseen + self.gone
-            why = f"{missing} of them cannot be seen" if missing else "damage or different versions leave it open"
+            why = (
+                f"{self.missing} of them cannot be seen"
+                if self.missing
+                else "damage or different versions leave it open"
+            )
             return f"nothing tells what recovery would keep of {in_words(undecided)}: {majority}, {why}"
         if self.unheard:
-            gone = self.unseen + self.gone
             return (
-                f"{majority}; {gone} cannot be seen, and together with those that have lost what they held they may have"
+                f"{majority}; {self.missing} cannot be seen, and together with those that have lost what they held they may have"
                 f" acknowledged more than is here"
             )
         if clean_to < 0:

@@ -101,8 +101,8 @@ BACKUPS: tuple[Slip, ...] = (
     ),
     Slip(
         _RESTORE,
-        "max(-1, current.session_id - 1)",
-        "max(-1, current.session_id)",
+        'changed["session_id"] = current.session_id - 1',
+        'changed["session_id"] = current.session_id',
         _BACKUPS,
         "a restored replica passes for one that never held more, and a vote cuts what another has",
     ),
