@@ -11,8 +11,9 @@ change             refused when
 `add_node`         one of the maps names the node
 `remove_node`      none does, or it has partitions
 `assign`           a partition is beyond the cluster, the node is not known, or has it already
-`unassign`         the node has it not; or of the replicas that the last session names no quorum would be left, so that
-                   recovery could wait for ever for those that were taken away (weakness V16)
+`unassign`         the node has it not; or of the replicas that the last session names, and that hold what they
+                   acknowledged in it, no quorum would be left, so that recovery could wait for ever for those that
+                   were taken away (weakness V16)
 `auto_assign`      the group has no node, or one that has partitions
 `delete_cluster`   another name is given, or a server or node is at work
 =================  ==============================================================================================
@@ -26,7 +27,7 @@ import asyncio
 import contextlib
 import enum
 import uuid
-from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from waltzctl.engine.errors import DeadlineError, InvalidRequestError, RefusedError, StalePlanError
@@ -117,6 +118,7 @@ LOCK_SECONDS = 10.0
 """How long to wait for a tool that holds the lock."""
 _ATTEMPTS = 20
 _DELETED_AT_ONCE = 500
+_NONE_UNFIT: Mapping[str, str] = {}
 
 
 async def create_cluster(store: MetadataStore, *, name: str, num_partitions: int, cluster_key: uuid.UUID) -> None:
@@ -235,8 +237,18 @@ async def assign(store: MetadataStore, node: str, partitions: Collection[int], *
     return await _change(store, change, mode)
 
 
-async def unassign(store: MetadataStore, node: str, partitions: Collection[int], *, mode: Mode = APPLY) -> Steps:
-    """Take partitions from a storage node.  Raises RefusedError; see the module."""
+async def unassign(
+    store: MetadataStore,
+    node: str,
+    partitions: Collection[int],
+    *,
+    mode: Mode = APPLY,
+    unfit: Mapping[int, Mapping[str, str]] | None = None,
+) -> Steps:
+    """Take partitions from a storage node.  Raises RefusedError; see the module.
+
+    `unfit`: of each partition, the nodes whose replicas stay and are of no use to a recovery, and why.
+    """
     await _check_numbers(store, partitions)
 
     def change(maps: _Maps) -> None:
@@ -250,20 +262,29 @@ async def unassign(store: MetadataStore, node: str, partitions: Collection[int],
         for partition in sorted(partitions):
             left = {one for one, numbers in maps.assignment.items() if partition in numbers}
             if last := maps.last_replicas[partition]:
-                refuse_without_quorum(partition, last, left)
+                refuse_without_quorum(partition, last, left, (unfit or {}).get(partition, {}))
 
     return await _change(store, change, mode, sessions_of=partitions)
 
 
-def refuse_without_quorum(partition: int, last: Collection[str], left: Collection[str]) -> None:
-    """Raise RefusedError when of a partition's last replicas fewer than a quorum would be left."""
-    stay, wanted = len({*last} & {*left}), quorum_of(len(last))
+def refuse_without_quorum(
+    partition: int, last: Collection[str], left: Collection[str], unfit: Mapping[str, str] = _NONE_UNFIT
+) -> None:
+    """Raise RefusedError when of a partition's last replicas fewer than a quorum would be left, those `unfit` not counted."""
+    of_no_use = {node: unfit[node] for node in sorted({*last} & {*left} & {*unfit})}
+    stay, wanted = len({*last} & {*left} - {*of_no_use}), quorum_of(len(last))
     if stay < wanted:
         names = ", ".join(sorted({*last} - {*left}))
+        but = "".join(f"; {node} does not count: {why}" for node, why in of_no_use.items())
+        advice = "let the log server open a session over the replicas that are to stay, then take the next one away"
+        if of_no_use:
+            advice = (
+                "let those that do not count be mended and filled first; waltzctl cluster verify says when they are"
+            )
         raise RefusedError(
             f"partition {partition}: its last session had {len(last)} replicas, of which recovery needs {wanted}, and {stay}"
-            f" would be left without {names}; nothing was changed",
-            advice="let the log server open a session over the replicas that are to stay, then take the next one away",
+            f" would be left without {names}{but}; nothing was changed",
+            advice=advice,
         )
 
 

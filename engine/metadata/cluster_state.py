@@ -70,13 +70,22 @@ class PartitionState:
     replicas: tuple[ReplicaInSession, ...]
 
     @property
+    def latest_session(self) -> int:
+        """The latest session that any of its last replicas was in; -1 where none was in one yet."""
+        return max((one.session_id for one in self.replicas), default=-1)
+
+    @property
+    def members(self) -> frozenset[str]:
+        """The nodes of the replicas that were in that session and are not closed."""
+        latest = self.latest_session
+        found = (one for one in self.replicas if one.session_id == latest and one.closing_high_water_mark is None)
+        return frozenset(one.node for one in found if one.session_id >= 0)
+
+    @property
     def last_session(self) -> LastSession | None:
         """What a vote has to know of its last replicas; None where none was in a session yet."""
-        latest = max((one.session_id for one in self.replicas), default=-1)
-        if latest < 0:
-            return None
-        members = sum(one.session_id == latest and one.closing_high_water_mark is None for one in self.replicas)
-        return LastSession(latest, len(self.replicas), members)
+        latest = self.latest_session
+        return None if latest < 0 else LastSession(latest, len(self.replicas), len(self.members))
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,6 +113,11 @@ def test_directories_and_metadata_are_of_one_cluster(tmp_path: Path) -> None:
     (cluster,) = made.only("cluster")
     (state,) = invoke("cluster", "show", "--metadata", where, "--format", "ndjson").objects
     assert (state["name"], state["cluster_key"], state["num_partitions"]) == ("demo", cluster["cluster_key"], 3)
+    assert invoke("cluster", "key", "--metadata", where).out == f"{cluster['cluster_key']}\n"
+    (told,) = invoke("cluster", "key", "--metadata", where, "--format", "json").objects
+    assert (told["cluster_key"], told["num_partitions"]) == (cluster["cluster_key"], 3)
+    nothing = invoke("cluster", "key", "--metadata", tmp_path / "none")
+    assert (nothing.status, nothing.out) == (10, "")
 
 
 def test_where_there_is_metadata_no_directory_is_made(tmp_path: Path) -> None:

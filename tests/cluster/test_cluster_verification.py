@@ -17,10 +17,8 @@ from waltzctl.engine.cluster.overview import ClusterOverview, look
 from waltzctl.engine.cluster.quorum_recovery import plan_recovery
 from waltzctl.engine.errors import DeadlineError, MismatchError, PeerUnreachableError, RemoteError, WaltzError
 from waltzctl.engine.findings import Finding
-from waltzctl.engine.metadata.cluster_changes import add_node, assign, create_cluster
 from waltzctl.engine.metadata.cluster_state import ReplicaInSession
 from waltzctl.engine.metadata.embedded_store import EmbeddedStore
-from waltzctl.formats.znodes import PARTITION_PATH, PartitionMetadata, ReplicaState
 
 MARK = 20
 
@@ -193,13 +191,7 @@ def test_a_replica_that_lets_no_session_in_has_no_vote_in_what_recovery_would_do
     async def work() -> None:
         store = await EmbeddedStore.open(tmp_path / "metadata", create=True, session_timeout=5.0)
         try:
-            await create_cluster(store, name="demo", num_partitions=2, cluster_key=cluster.state.cluster_key)
-            for node in cluster.state.nodes:
-                await add_node(store, node.node, admin_port=2, group=node.group or 0)
-                await assign(store, node.node, [0, 1])
-            for number in (0, 1):
-                replicas = tuple(ReplicaState(number, node.node, SESSION) for node in cluster.state.nodes)
-                await store.create(f"{PARTITION_PATH}/{number}", PartitionMetadata(1, SESSION, replicas).encode())
+            await cluster.write_metadata(store)
             damaged, whole = (await plan_recovery(store, cluster.reach)).forecasts
         finally:
             await store.close()

@@ -12,6 +12,7 @@ from typing import Any, cast
 from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.connection_factory import ConnectionFactory
 from waltzctl.engine.errors import PeerUnreachableError, RefusedError, WaltzError
+from waltzctl.engine.metadata.cluster_changes import add_node, assign, create_cluster
 from waltzctl.engine.metadata.cluster_state import (
     ClusterState,
     NodeState,
@@ -19,8 +20,9 @@ from waltzctl.engine.metadata.cluster_state import (
     ReplicaInSession,
     ServerState,
 )
+from waltzctl.engine.metadata.metadata_store import MetadataStore
 from waltzctl.formats.control import FLAG_ASSIGNED, FLAG_AVAILABLE
-from waltzctl.formats.znodes import AssignedPartition
+from waltzctl.formats.znodes import PARTITION_PATH, UNRESOLVED, AssignedPartition, PartitionMetadata, ReplicaState
 
 KEY = uuid.UUID(int=7)
 PARTITIONS = 2
@@ -29,11 +31,15 @@ SESSION = 5
 
 @dataclass
 class ToldNode:
-    """`ends`: the last transaction of each partition, look by look, the last one for ever; an error: it does not answer."""
+    """`ends`: the last transaction of each partition, look by look, the last one for ever; an error: it does not answer.
+
+    `out`: what keeps a partition out of sessions; `off`: those switched off; `sessions`: their storages' sessions, where another.
+    """
 
     ends: dict[int, Sequence[int | WaltzError]]
     out: dict[int, str] = field(default_factory=dict)
     off: set[int] = field(default_factory=set)
+    sessions: dict[int, int] = field(default_factory=dict)
     looks: int = 0
     address: str = "node:2"
 
@@ -54,7 +60,7 @@ class ToldNode:
             flags = FLAG_ASSIGNED | (0 if number in self.off else FLAG_AVAILABLE)
             told = {
                 "flags": flags,
-                "session-id": SESSION,
+                "session-id": self.sessions.get(number, SESSION),
                 "low-water-mark": 0,
                 "local-low-water-mark": 0,
                 "max-transaction-id": self._end(number),
@@ -117,6 +123,25 @@ class ToldCluster:
     @property
     def reach(self) -> ConnectionFactory:
         return cast("ConnectionFactory", self)
+
+    async def write_metadata(self, store: MetadataStore) -> None:
+        """Make the cluster whose metadata says what `state` does of its nodes, partitions and replicas."""
+        await create_cluster(store, name="demo", num_partitions=PARTITIONS, cluster_key=KEY)
+        for node in self.state.nodes:
+            await add_node(store, node.node, admin_port=2, group=node.group or 0)
+            await assign(store, node.node, node.partitions)
+        for one in self.state.partitions:
+            replicas = tuple(
+                ReplicaState(
+                    one.partition,
+                    replica.node,
+                    replica.session_id,
+                    UNRESOLVED if replica.closing_high_water_mark is None else replica.closing_high_water_mark,
+                )
+                for replica in one.replicas
+            )
+            written = PartitionMetadata(one.generation, one.session_id, replicas).encode()
+            await store.create(f"{PARTITION_PATH}/{one.partition}", written)
 
     async def admin(self, address: Address, *, cluster_key: uuid.UUID, num_partitions: int) -> Any:
         assert (address.port, cluster_key, num_partitions) == (2, KEY, self.state.num_partitions)

@@ -11,7 +11,7 @@ from waltzctl.engine.columns.record_columns import RECORD
 from waltzctl.engine.columns.segment_columns import INDEX_ENTRY, SEGMENT
 from waltzctl.objects.backup_objects import BACKUP, DIFFERENCE, PRUNED, RESTORED, VAULT_CREATED, VAULT_REPAIRED
 from waltzctl.objects.bench_objects import BENCH_RESULT
-from waltzctl.objects.cluster_objects import CLUSTER_CREATED, CLUSTER_STATE, CLUSTER_TOP, FORECAST
+from waltzctl.objects.cluster_objects import CLUSTER_CREATED, CLUSTER_KEY, CLUSTER_STATE, CLUSTER_TOP, FORECAST
 from waltzctl.objects.compare_objects import COMPARE_SUMMARY, PARTITION_COMPARISON
 from waltzctl.objects.error_objects import ERROR
 from waltzctl.objects.log_objects import HIGH_WATER_MARK, LOG_LOAD, LOG_RECORD, LOG_TRACE, LOG_VALIDATION
@@ -54,6 +54,7 @@ OBJECTS: dict[str, ObjectType] = {
         *(
             STATS_SUMMARY,
             CLUSTER_STATE,
+            CLUSTER_KEY,
             CLUSTER_CREATED,
             FORECAST,
             CLUSTER_TOP,

@@ -76,6 +76,15 @@ CLUSTER_STATE = ObjectType(
     ),
 )
 
+CLUSTER_KEY = ObjectType(
+    name="cluster-key",
+    meaning="What tells a cluster from another (cluster key).",
+    columns=(
+        Column("cluster_key", KEY, "its key"),
+        Column("num_partitions", COUNT32, "how many partitions it has"),
+    ),
+)
+
 CLUSTER_CREATED = ObjectType(
     name="cluster-created",
     meaning="What cluster create made.",

@@ -13,6 +13,7 @@ from waltzctl.commands.cluster import (
     connectivity,
     create,
     delete,
+    key,
     prefer,
     remove_node,
     show,
@@ -28,8 +29,8 @@ from waltzctl.manual import Example, Manual, ManualSection
 from waltzctl.metadata_option import ZOOKEEPER_USER, ClusterTarget, MetadataOption
 
 ACTIONS: tuple[ModuleType, ...] = (
-    create, show, top, verify, connectivity, add_node, remove_node, assign, unassign, auto_assign, sync, prefer, unprefer,
-    delete,
+    create, show, key, top, verify, connectivity, add_node, remove_node, assign, unassign, auto_assign, sync, prefer,
+    unprefer, delete,
 )  # fmt: skip
 """One file each, in the order in which ``--help`` lists them."""
 
@@ -43,8 +44,8 @@ MANUAL = Manual(
             " the processes of one machine. The options of the connection, and --metadata, may stand before or behind the action."
         ),
         (
-            "What looks (show, verify, connectivity) changes nothing. What changes something shows its plan first and wants to"
-            " be told yes."
+            "What looks (show, key, verify, connectivity) changes nothing. What changes something shows its plan first and wants"
+            " to be told yes."
         ),
     ),
     examples=(
@@ -58,7 +59,16 @@ MANUAL = Manual(
         Example("waltzctl cluster sync --metadata zk://zk1:2181/waltz --dry-run", "What would the nodes be told?"),
     ),
     statuses=VERIFYING,
-    objects=("cluster-state", "cluster-top", "cluster-created", "finding", "verify-summary", "plan", "result"),
+    objects=(
+        "cluster-state",
+        "cluster-key",
+        "cluster-top",
+        "cluster-created",
+        "finding",
+        "verify-summary",
+        "plan",
+        "result",
+    ),
     sections=(
         ManualSection(
             "METADATA",

@@ -23,7 +23,8 @@ MANUAL = Manual(
         (
             "Writes to the metadata that the node holds no replica; log servers go on with the others at once. The node keeps"
             " its files until cluster sync tells it. Where fewer than a quorum of the last session's replicas would be left it"
-            " is refused, as recovery could wait for them for ever."
+            " is refused, as recovery could wait for them for ever. The nodes that stay are asked: a replica that takes no"
+            " part, or has lost what it held, does not count; one whose node does not answer does."
         ),
     ),
     examples=(Example("waltzctl cluster unassign 10.0.0.7:55280 --partition 0-3", "Four partitions fewer."),),
@@ -50,14 +51,15 @@ def run(
     address = address_of(node, name="HOST:PORT")
     wanted = wanted_of(partition)
 
-    from waltzctl.engine.metadata.cluster_changes import unassign
+    from waltzctl.engine.cluster.replica_removal import unassign
 
     with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
+        reach = target.connecting.reach(console)
         return change_metadata(
             target,
             console,
             switches,
             "cluster unassign",
-            lambda store, mode: unassign(store, str(address), wanted, mode=mode),
+            lambda store, mode: unassign(store, reach, str(address), wanted, mode=mode),
             f"Partitions taken from {address}; waltzctl cluster sync tells the node",
         )

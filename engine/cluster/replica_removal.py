@@ -1,0 +1,47 @@
+"""Taking replicas away, judged by the metadata and by what the storage nodes that stay say of themselves.
+
+The metadata alone says who was in a partition's last session (`engine.metadata.cluster_changes`).  Whether they still hold what
+they acknowledged only their nodes can tell: one whose disk was replaced is in the metadata as before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from waltzctl.engine.client.connection_factory import ConnectionFactory
+from waltzctl.engine.client.partition_readings import PartitionReading
+from waltzctl.engine.cluster.cluster_answers import ask_nodes
+from waltzctl.engine.metadata import cluster_changes
+from waltzctl.engine.metadata.cluster_changes import APPLY, Mode, Steps
+from waltzctl.engine.metadata.cluster_state import ClusterState, read_cluster_state
+from waltzctl.engine.metadata.metadata_store import MetadataStore
+
+
+async def unassign(
+    store: MetadataStore, reach: ConnectionFactory, node: str, partitions: Collection[int], *, mode: Mode = APPLY
+) -> Steps:
+    """Take partitions from a storage node.
+
+    A replica that stays counts for recovery's quorum unless its node tells that it takes no part, or has lost what it held in the
+    last session.  One whose node does not answer counts: its node may come back.  Raises RefusedError, InvalidRequestError.
+    """
+    state = await read_cluster_state(store)
+    wanted = {*partitions}
+    staying = [one for one in state.nodes if one.node != node and wanted & {*one.partitions}]
+    unfit: dict[int, dict[str, str]] = {}
+    for answer in await ask_nodes(state, staying, reach, wanted):
+        given = {*answer.node.partitions}
+        for reading in answer.partitions:
+            why = _why_unfit(state, answer.node.node, reading) if reading.partition in given else None
+            if why is not None:
+                unfit.setdefault(reading.partition, {})[answer.node.node] = why
+    return await cluster_changes.unassign(store, node, partitions, mode=mode, unfit=unfit)
+
+
+def _why_unfit(state: ClusterState, node: str, reading: PartitionReading) -> str | None:
+    if reading.why_absent is not None:
+        return reading.why_absent
+    last, held = state.partitions[reading.partition], reading.session_id
+    if node not in last.members or held is None or held >= last.latest_session:
+        return None
+    return f"it has lost what it held: it is in session {held}, and was in session {last.latest_session}"
