@@ -19,15 +19,15 @@ Result = TypeVar("Result")
 
 
 class _Said(logging.Handler):
-    """What the client has to say goes where the command's own details go."""
+    """What keeps the client waiting is said on stderr: a feed that has no deadline would only stand still."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(logging.WARNING)
         self._console = console
 
     def emit(self, record: logging.LogRecord) -> None:
-        """A line for ``-v``."""
-        self._console.detail(record.getMessage())
+        """A line, which ``-q`` leaves out."""
+        self._console.note(record.getMessage())
 
 
 def use_log(

@@ -25,7 +25,7 @@ _TLS_RECORDS = frozenset({0x14, 0x15, 0x16, 0x17})
 
 def not_connected(address: Address, error: Exception, timeout: float, *, tls: bool) -> PeerError:
     """Why there is no connection within `timeout` seconds."""
-    advice = "is the node running, and is this its port?" + ("" if tls else " does it expect TLS?")
+    advice = "is it running, and is this its port?" + ("" if tls else " does it expect TLS?")
     if isinstance(error, PeerError):
         return error
     if isinstance(error, TimeoutError):
@@ -53,7 +53,7 @@ def no_frame(address: Address, error: FrameError, data: bytes, *, greeted: bool)
     """Among `data`, the last that came, is what is no frame."""
     if not greeted and data[:1] and data[0] in _TLS_RECORDS:
         return ProtocolError(str(address), "the peer speaks TLS", advice="leave --plaintext out")
-    advice = None if greeted else "this is no port of a storage node"
+    advice = None if greeted else "this is no port of a storage node or log server"
     return ProtocolError(str(address), f"the peer sent what is no frame: {error}", advice=advice)
 
 
@@ -88,7 +88,7 @@ def _tls_refused(address: Address, error: ssl.SSLError) -> PeerUnreachableError:
             advice="give --trust-store with what vouches for it, or --insecure to accept any",
         )
     reason = (error.reason or str(error)).replace("_", " ").lower()
-    advice = "is it a port of a storage node? one without TLS needs --plaintext"
+    advice = "is it a port of a storage node or log server? one without TLS needs --plaintext"
     if "certificate" in reason or "alert" in reason:
-        advice = "the node wants another certificate from us: --key-store or --certificate"
+        advice = "it wants another certificate from us: --key-store or --certificate"
     return PeerUnreachableError(str(address), f"TLS cannot be agreed on: {reason}", advice=advice)

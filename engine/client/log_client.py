@@ -118,7 +118,9 @@ class LogClient:
         `build` is called again whenever the append has failed and is to be sent again.  Raises DeadlineError, after which it may
         or may not be committed, ClientAheadError, and what `build` raises.
         """
-        with self._within(timeout, lambda: f"an append to partition {partition}; it may or may not be committed"):
+        with self._within(
+            partition, timeout, lambda: f"an append to partition {partition}; it may or may not be committed"
+        ):
             call, done = OneAppend(build), False
             while not done:
                 mount = self._appending.get(partition)
@@ -147,11 +149,15 @@ class LogClient:
         seconds = self._seconds(timeout)
         what = f"appends to partition {partition}; those that were not told may or may not be committed"
         call = AppendsInBulk(
-            drafts, told, ahead=self.options.in_flight, seconds=seconds, late=lambda: _late(seconds, what)
+            drafts,
+            told,
+            ahead=self.options.in_flight,
+            seconds=seconds,
+            late=lambda: self._late(partition, seconds, what),
         )
         try:
             while True:
-                with self._within(timeout, lambda: what):
+                with self._within(partition, timeout, lambda: what):
                     mount = await self._for_appends(partition)
                 if await call.run(mount):
                     return call.done
@@ -160,7 +166,7 @@ class LogClient:
 
     async def flush(self, partition: int, *, timeout: float | None = None) -> int:
         """Wait until everything that was appended before is decided; the high-water mark then."""
-        with self._within(timeout, lambda: f"a flush of partition {partition}"):
+        with self._within(partition, timeout, lambda: f"a flush of partition {partition}"):
             return await (await self._for_appends(partition)).flush()
 
     def seen(self, partition: int) -> int:
@@ -218,7 +224,9 @@ class LogClient:
     async def data(self, partition: int, transaction_id: int, *, timeout: float | None = None) -> bytes:
         """A transaction's data, its checksum verified.  Raises RefusedError where there is none, CorruptRecordError."""
         self._check(partition)
-        with self._within(timeout, lambda: f"the data of transaction {transaction_id} of partition {partition}"):
+        with self._within(
+            partition, timeout, lambda: f"the data of transaction {transaction_id} of partition {partition}"
+        ):
             wrong = 0
             while True:
                 answer = await self._ask(
@@ -241,7 +249,7 @@ class LogClient:
     async def high_water_mark(self, partition: int, *, timeout: float | None = None) -> int:
         """The last committed transaction of a partition; -1: none."""
         self._check(partition)
-        with self._within(timeout, lambda: f"the high-water mark of partition {partition}"):
+        with self._within(partition, timeout, lambda: f"the high-water mark of partition {partition}"):
             while True:
                 answer = await self._ask(partition, wire.HighWaterMarkRequest, wire.HighWaterMarkResponse)
                 if answer.transaction_id >= -1:
@@ -253,10 +261,24 @@ class LogClient:
     def _seconds(self, timeout: float | None) -> float:
         return self.options.timeout if timeout is None else timeout
 
-    def _within(self, timeout: float | None, what: Callable[[], str]) -> Deadline:
+    def _within(self, partition: int, timeout: float | None, what: Callable[[], str]) -> Deadline:
         """Around a call; raises DeadlineError."""
         seconds = self._seconds(timeout)
-        return self._deadlines.within(seconds, lambda: _late(seconds, what()))
+        return self._deadlines.within(seconds, lambda: self._late(partition, seconds, what()))
+
+    def _late(self, partition: int, seconds: float, what: str) -> DeadlineError:
+        """No answer came, and as far as this client knows why."""
+        server = self._known.get(partition)
+        address = None if server is None else Address(server.host, server.port)
+        failures = [one.failure for one in self._endpoints.values() if one.address == address and one.failure]
+        if failures:
+            why, advice = failures[-1].message, failures[-1].advice
+        elif address is None:
+            why, advice = "no log server has the partition", "are log servers running? waltzctl cluster verify tells"
+        else:
+            why = f"server {address} has the partition, and no session for it as yet, or too much to do"
+            advice = "waltzctl cluster top shows whom it waits for"
+        return DeadlineError("the cluster", f"no answer within {seconds:g} s to {what}: {why}", advice=advice)
 
     def _check(self, partition: int) -> None:
         if not 0 <= partition < self.num_partitions:
@@ -314,6 +336,9 @@ class LogClient:
             pause = min(2 * pause, self.options.longest_retry)
 
     def _told(self, servers: Mapping[int, PartitionServer]) -> None:
+        wanted = sorted({mount.partition for mount in self._mounts})
+        if gone := [number for number in wanted if number in self._known and number not in servers]:
+            self._log.warning("no log server has partition %s any more; it is waited for", ", ".join(map(str, gone)))
         self._known = servers
         self._news.set()
         for mount in [*self._mounts]:
@@ -323,7 +348,7 @@ class LogClient:
         """The connection of a client id to a server, shared by its partitions."""
         key = Address(server.host, server.port), client_id
         if key not in self._endpoints:
-            self._endpoints[key] = Endpoint(key[0], self._connect, self._spawn, self.options)
+            self._endpoints[key] = Endpoint(key[0], self._connect, self._spawn, self.options, self._log)
         return self._endpoints[key]
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -336,7 +361,3 @@ class LogClient:
         self._tasks.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._log.error("%s", error, exc_info=error)
-
-
-def _late(seconds: float, what: str) -> DeadlineError:
-    return DeadlineError("the cluster", f"no answer within {seconds:g} s to {what}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import logging
 from collections.abc import Callable, Coroutine
 from itertools import groupby
 from operator import itemgetter
@@ -12,14 +12,17 @@ from typing import Any
 from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.log_connection import LogConnection, Pushed
 from waltzctl.engine.client.partition_mount import ClientOptions, Connect, Mount
-from waltzctl.engine.errors import PeerError
+from waltzctl.engine.errors import PeerError, WaltzError
 from waltzctl.formats.wire.feed_frames import FeedRow, feed_rows
 
 _PARTITION: Callable[[FeedRow], int] = itemgetter(2)
 
 
 class Endpoint:
-    """The connection to one server.  Whoever wants it while it is being made waits for the same."""
+    """The connection to one server.  Whoever wants it while it is being made waits for the same.
+
+    `failure`: why the last one did not come about; None where it did.
+    """
 
     def __init__(
         self,
@@ -27,9 +30,11 @@ class Endpoint:
         connect: Connect,
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
         options: ClientOptions,
+        log: logging.Logger,
     ) -> None:
         self.address = address
-        self._connect, self._spawn, self._options = connect, spawn, options
+        self.failure: PeerError | None = None
+        self._connect, self._spawn, self._options, self._log = connect, spawn, options, log
         self._current: LogConnection | None = None
         self._making: asyncio.Task[LogConnection] | None = None
         self._mounts: dict[int, Mount] = {}  # by partition, in their order
@@ -46,7 +51,12 @@ class Endpoint:
         return await asyncio.shield(self._making)
 
     async def _make(self) -> LogConnection:
-        made = await self._connect(self.address)
+        try:
+            made = await self._connect(self.address)
+        except PeerError as error:
+            self.failure = error
+            raise
+        self.failure = None
         made.fed, made.pushed, made.lost = self._fed, self._pushed, self._lost
         self._current = made
         self.sequence += 1
@@ -66,17 +76,25 @@ class Endpoint:
             del self._mounts[mount.partition]
 
     async def _keep(self) -> None:
-        """Connect until it stands, and mount what waits for it."""
-        pause = self._options.first_retry
+        """Connect until it stands, and mount what waits for it; what another attempt would not mend ends those mounts."""
+        pause, waited, said = self._options.first_retry, 0.0, ""
         while self._mounts:
-            with contextlib.suppress(PeerError):
+            try:
                 made = await self.connection()
                 if not made.closed:  # it may have ended before anybody could be told
                     for mount in [*self._mounts.values()]:
                         mount.connected(made, self.sequence)
                 if not made.closed:
                     return
+            except PeerError as error:
+                if waited >= self._options.nudge and said != (said := str(error)):
+                    self._log.warning("a log server is not reached, and is tried again and again: %s", error)
+            except WaltzError as error:
+                for mount in [*self._mounts.values()]:
+                    mount.end(error)
+                return
             await asyncio.sleep(pause)
+            waited += pause
             pause = min(2 * pause, self._options.longest_retry)
 
     def _fed(self, frames: bytes) -> None:

@@ -49,8 +49,16 @@ class PartitionOverview:
 
 
 @dataclass(frozen=True, slots=True)
+class Unheard:
+    """A storage node, or a log server, that gave no answer; `why`: what went wrong."""
+
+    address: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterOverview:
-    """One look, at `time` of the loop."""
+    """One look, at `time` of the loop.  `unheard`: nodes, then servers, in their order."""
 
     time: float
     partitions: tuple[PartitionOverview, ...]
@@ -58,6 +66,7 @@ class ClusterOverview:
     nodes: int
     servers_answering: int
     servers: int
+    unheard: tuple[Unheard, ...]
 
 
 async def look(
@@ -88,6 +97,10 @@ async def look(
         len(nodes),
         sum(one.error is None for one in servers),
         len(servers),
+        (
+            *(Unheard(one.node.node, str(one.error)) for one in nodes if one.error is not None),
+            *(Unheard(one.server.endpoint, str(one.error)) for one in servers if one.error is not None),
+        ),
     )
 
 

@@ -59,15 +59,18 @@ class ServerDirectory:
     async def follow(self, told: Told) -> None:
         """Tell who has which partition, now and whenever that changes.  For ever."""
         last: Mapping[int, PartitionServer] | None = None
+        said = ""
         changed = asyncio.Event()
         while True:
             changed.clear()
             try:
                 now = await self._look(changed)
             except WaltzError as error:
-                self._log.warning("who has which partition is not known: %s", error)
+                if said != (said := str(error)):
+                    self._log.warning("who has which partition is not known: %s", error)
                 await asyncio.sleep(_PAUSE)
                 continue
+            said = ""
             if now is not None and now != last:
                 last = now
                 told(now)

@@ -13,7 +13,7 @@ from tests.cluster.told_cluster import SESSION, ToldCluster, ToldNode, ToldServe
 from waltzctl.engine.cluster import cluster_verification
 from waltzctl.engine.cluster.cluster_answers import ServerAnswer, ask_servers
 from waltzctl.engine.cluster.cluster_verification import ClusterVerification
-from waltzctl.engine.cluster.overview import ClusterOverview, look
+from waltzctl.engine.cluster.overview import ClusterOverview, Unheard, look
 from waltzctl.engine.cluster.quorum_recovery import plan_recovery
 from waltzctl.engine.errors import DeadlineError, MismatchError, PeerUnreachableError, RemoteError, WaltzError
 from waltzctl.engine.findings import Finding
@@ -162,6 +162,12 @@ def test_how_a_cluster_does_says_why_a_replica_takes_no_part() -> None:
     cluster = ToldCluster(*nodes, server=server())
     found = asyncio.run(look(cluster.state, cluster.reach))
     assert (found.nodes, found.nodes_answering, found.servers, found.servers_answering) == (3, 2, 1, 1)
+    assert found.unheard == (Unheard("n2:1", "n2:2: nobody listens"),)
+    alone = asyncio.run(look(cluster.state, ToldCluster(*nodes, server=None).reach))
+    assert [(one.address, one.why) for one in alone.unheard] == [
+        ("n2:1", "n2:2: nobody listens"),
+        ("s:1", "s:1: nobody listens"),
+    ]
     replicas = [
         [(one.last_transaction_id, one.behind, one.why_absent) for one in partition.replicas]
         for partition in found.partitions

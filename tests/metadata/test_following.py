@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from waltzctl.engine.metadata import partition_sessions
+from waltzctl.engine.errors import PeerUnreachableError
+from waltzctl.engine.metadata import partition_sessions, server_directory
 from waltzctl.engine.metadata.partition_sessions import follow_replicas
 from waltzctl.engine.metadata.server_directory import ServerDirectory
 from waltzctl.formats.znodes import NodeAssignment
@@ -69,3 +70,28 @@ def test_whoever_is_cancelled_when_there_is_news_ends(
 
     monkeypatch.setattr(partition_sessions, "read_payload", read)
     assert asyncio.run(test())
+
+
+def test_what_keeps_the_metadata_away_is_said_once_for_each_time(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    outcomes: list[str | None] = ["gone", "gone", "locked", "gone", None, "gone"]
+
+    class Directory(ServerDirectory):
+        async def _look(self, changed: asyncio.Event) -> None:
+            if not outcomes:
+                raise asyncio.CancelledError
+            why = outcomes.pop(0)
+            if why is not None:
+                raise PeerUnreachableError("the metadata", why)
+            changed.set()
+
+    monkeypatch.setattr(server_directory, "_PAUSE", 0.0)
+
+    async def test() -> None:
+        with pytest.raises(asyncio.CancelledError):
+            await Directory(SimpleNamespace(), 1, log=LOG).follow(lambda _: None)  # type: ignore[arg-type]
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(test())
+    assert [one.getMessage().rpartition(": ")[2] for one in caplog.records] == ["gone", "locked", "gone", "gone"]

@@ -196,6 +196,12 @@ _PARTITION_NOW = Columns(
         Column("replicas", listed(struct(_REPLICA_NOW)), "its replicas"),
     )
 )
+_UNHEARD = Columns(
+    (
+        Column("address", TEXT, "a storage node, as the metadata names it, or a log server"),
+        Column("why", TEXT, "what went wrong, and what helps"),
+    )
+)
 
 CLUSTER_TOP = ObjectType(
     name="cluster-top",
@@ -206,6 +212,7 @@ CLUSTER_TOP = ObjectType(
         Column("nodes_answering", COUNT, "those that answer"),
         Column("servers", COUNT, "log servers of the metadata"),
         Column("servers_answering", COUNT, "those that answer"),
+        Column("unheard", listed(struct(_UNHEARD)), "those that do not answer"),
         Column("partitions", listed(struct(_PARTITION_NOW)), "each partition"),
     ),
 )

@@ -79,6 +79,8 @@ def top_lines(shown: Object) -> Iterator[str]:
     answering = f"{shown['nodes_answering']} of {shown['nodes']} storage nodes, {shown['servers_answering']} of"
     rate = sum(one["transactions_per_second"] or 0 for one in shown["partitions"])
     yield f"{shown['time'][11:19]} UTC   {answering} {shown['servers']} log servers answer   {rate:,.0f} transactions a second"
+    for one in shown["unheard"]:
+        yield printable(f"{one['address']} does not answer: {one['why']}")
     yield ""
     yield from _table(
         ("P", "SERVER", "GENERATION", "SESSION", "MARK", "TX/S", "BEHIND", "WAITS FOR"),
