@@ -18,8 +18,9 @@ from tests.server.storing import LOG, PARTITION
 from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.connection_factory import ConnectionFactory
 from waltzctl.engine.client.log_client import LogClient
+from waltzctl.engine.client.log_connection import PORT, LogConnection
 from waltzctl.engine.client.log_transaction import Draft
-from waltzctl.engine.errors import DeadlineError, RefusedError
+from waltzctl.engine.errors import DeadlineError, PeerUnreachableError, RefusedError
 from waltzctl.engine.metadata.server_directory import PartitionServer
 
 Call = Callable[[LogClient], Awaitable[object]]
@@ -67,9 +68,7 @@ def test_that_nobody_listens_there(tmp_path: Path, mounted: bool) -> None:
         around.directory.tell({PARTITION: PartitionServer("127.0.0.1", port, 2)})
         await _all_say(around.client, f"127.0.0.1:{port}: cannot connect: connection refused", "is this its port?")
         around.at(0)
-        assert await around.client.append(PARTITION, Draft(b"1"))  # what failed before is not told any more
-        around.directory.tell({})
-        await _all_say(around.client, "no log server has the partition", "cluster verify")
+        assert await around.client.append(PARTITION, Draft(b"1"))
 
     run(tmp_path, test)
 
@@ -101,6 +100,27 @@ def test_that_the_server_has_no_session(tmp_path: Path, mounted: bool) -> None:
         for name in around.serving.cluster.names:
             await around.serving.cluster.start(name)
         assert await client.append(PARTITION, Draft(b"1"))
+
+    run(tmp_path, test)
+
+
+def test_what_failed_before_is_not_told_any_more(tmp_path: Path) -> None:
+    async def test(around: Around) -> None:
+        broken = True
+
+        async def connect(address: Address) -> LogConnection:
+            if broken:
+                raise PeerUnreachableError(str(address), "broken")
+            return await LogConnection.connect(PORT, address, ssl_context=None, timeout=5.0)
+
+        async with LogClient(around.directory, connect, log=LOG, options=OPTIONS) as client:
+            mark = CALLS[-1:]
+            await _all_say(client, r"127\.0\.0\.1:\d+: broken", "", mark)
+            broken = False
+            assert await client.high_water_mark(PARTITION) == -1
+            (server, *_), *_ = around.serving.servers
+            await server.assign({})
+            await _all_say(client, r"server 127\.0\.0\.1:\d+ has the partition, and no session .*", "cluster top", mark)
 
     run(tmp_path, test)
 
