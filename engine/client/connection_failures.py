@@ -12,7 +12,7 @@ from collections.abc import Collection
 
 from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.errors import DeadlineError, PeerError, PeerUnreachableError, ProtocolError
-from waltzctl.formats.wire.frame import FrameError
+from waltzctl.formats.wire.frame import FrameError, is_tls
 from waltzctl.formats.wire.hello import ADMIN_SERVER, STORAGE_SERVER, WALTZ_SERVER
 
 _SERVERS = {
@@ -20,7 +20,6 @@ _SERVERS = {
     ADMIN_SERVER: "the admin port of a storage node",
     WALTZ_SERVER: "the port of a Waltz server",
 }
-_TLS_RECORDS = frozenset({0x14, 0x15, 0x16, 0x17})
 
 
 def not_connected(address: Address, error: Exception, timeout: float, *, tls: bool) -> PeerError:
@@ -51,7 +50,7 @@ def closed_by_peer(address: Address, *, greeted: bool) -> PeerUnreachableError:
 
 def no_frame(address: Address, error: FrameError, data: bytes, *, greeted: bool) -> ProtocolError:
     """Among `data`, the last that came, is what is no frame."""
-    if not greeted and data[:1] and data[0] in _TLS_RECORDS:
+    if not greeted and is_tls(data):
         return ProtocolError(str(address), "the peer speaks TLS", advice="leave --plaintext out")
     advice = None if greeted else "this is no port of a storage node or log server"
     return ProtocolError(str(address), f"the peer sent what is no frame: {error}", advice=advice)

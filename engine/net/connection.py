@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 from waltzctl.engine.net.output_budget import Share
 from waltzctl.engine.net.port import ConnectionInfo
-from waltzctl.formats.wire.frame import FRAME_HEADER, Magic, keep_alive
+from waltzctl.formats.wire.frame import FRAME_HEADER, Magic, is_tls, keep_alive
 from waltzctl.formats.wire.hello import HELLO_VERSION, Hello, choose_version
 from waltzctl.formats.wire.primitives import MessageError
 
@@ -222,9 +222,10 @@ class Connection(asyncio.BufferedProtocol):
         while end - start >= HEADER:
             magic, version, length = FRAME_HEADER.struct.unpack_from(received, start)
             if magic != Magic.HELLO or version != HELLO_VERSION:
-                self._refuse(
-                    f"a Hello was expected, not magic 0x{magic:02x} and version {version}", received[start:end]
-                )
+                said = f"not magic 0x{magic:02x} and version {version}"
+                if is_tls(received[start:end]):
+                    said = "and the peer speaks TLS, which this port is told not to"
+                self._refuse(f"a Hello was expected, {said}", received[start:end])
                 return None
             if not 0 <= length <= _LONGEST_HELLO:
                 self._refuse(f"a Hello of {length} bytes; {_LONGEST_HELLO} are the longest here", received[start:end])

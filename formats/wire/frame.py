@@ -30,6 +30,14 @@ DEFAULT_MAX_BODY = 64 << 20
 _SHOWN = 16
 
 
+_TLS_RECORDS = frozenset({0x14, 0x15, 0x16, 0x17})
+
+
+def is_tls(data: bytes | bytearray | memoryview) -> bool:
+    """Whether what a peer sent first begins a record of TLS (RFC 8446, 5.1), which no frame does."""
+    return bool(len(data)) and data[0] in _TLS_RECORDS
+
+
 class Magic(IntEnum):
     """First byte of a frame: which protocol it belongs to (the ASCII letters H, S, A, L)."""
 

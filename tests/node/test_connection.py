@@ -114,6 +114,10 @@ def test_what_stands_behind_the_hello_is_executed() -> None:
     [
         (frame(Magic.STORAGE, 0, b"abc"), f"a Hello was expected, not magic 0x{Magic.STORAGE:02x} and version 0"),
         (frame(Magic.HELLO, 1, b"abc"), f"a Hello was expected, not magic 0x{Magic.HELLO:02x} and version 1"),
+        (
+            b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03",
+            "a Hello was expected, and the peer speaks TLS, which this port is told not to",
+        ),
         (FRAME_HEADER.struct.pack(Magic.HELLO, 0, 4097), "a Hello of 4097 bytes; 4096 are the longest here"),
         (FRAME_HEADER.struct.pack(Magic.HELLO, 0, -1), "a Hello of -1 bytes; 4096 are the longest here"),
     ],
