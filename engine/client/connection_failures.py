@@ -87,7 +87,7 @@ def _tls_refused(address: Address, error: ssl.SSLError) -> PeerUnreachableError:
             advice="give --trust-store with what vouches for it, or --insecure to accept any",
         )
     reason = (error.reason or str(error)).replace("_", " ").lower()
-    advice = "is it a port of a storage node or log server? one without TLS needs --plaintext"
+    advice = "is it a port of a storage node or log server? one without TLS needs --plaintext, of Spark the option plaintext=true"
     if "certificate" in reason or "alert" in reason:
         advice = "it wants another certificate from us: --key-store or --certificate"
     return PeerUnreachableError(str(address), f"TLS cannot be agreed on: {reason}", advice=advice)

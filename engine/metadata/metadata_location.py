@@ -59,6 +59,11 @@ class MetadataLocation:
             return f"{SCHEME}{self.zookeeper.connect_string}{self.zookeeper.cluster_root}"
         return str(self.path)
 
+    @property
+    def absolute(self) -> MetadataLocation:
+        """The same for whoever works in another directory."""
+        return self if self.path is None else MetadataLocation(None, self.path.absolute())
+
     @contextlib.asynccontextmanager
     async def open(self, *, create: bool = False) -> AsyncIterator[MetadataStore]:
         """Connect; `create` makes an embedded store's file where there is none.

@@ -1,7 +1,8 @@
 """The stream of what replicas agree on, straight from their logs: transactions, or the copies that differ.
 
 The logs are compared where they lie, in the columns that the scan makes of them, up to the highest low-water mark that a
-replica knows (of each, the lower of its two marks): no recovery takes back what is at or below it.  An operator with state
+replica knows (of each, the lower of its two marks), and where the cluster's metadata is told up to what a quorum holds in the
+session that is open (`committed_marks`): no recovery takes back what is at or below it.  An operator with state
 would have to keep every transaction above the mark with its data; here the state is the offset, which says for each partition
 
 - up to which id transactions were decided, and
@@ -35,6 +36,7 @@ from waltzctl.engine.pipeline.agreement import (
     outcomes,
     versions_of,
 )
+from waltzctl.engine.pipeline.committed_marks import committed_marks
 from waltzctl.engine.pipeline.equal_replicas import Reading, equal_rows
 from waltzctl.engine.pipeline.quarantine_rows import differing_row, nowhere_row
 from waltzctl.engine.pipeline.replica_copies import ReplicaCopies
@@ -161,7 +163,7 @@ class AgreementTask(InputPartition):
 
 @plain_errors
 class AgreementReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """See the module.  `differences`: the copies that differ instead of the transactions."""
+    """See the module.  `differences`: the copies that differ instead of the transactions; `metadata`: where the cluster's is."""
 
     def __init__(
         self,
@@ -170,8 +172,10 @@ class AgreementReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         limit: int | None,
         *,
         differences: bool,
+        metadata: str | None = None,
     ) -> None:
         self._histories = dict(histories)
+        self._metadata = metadata
         self._partitions = partitions
         self._limit = limit
         self._differences = differences
@@ -209,12 +213,14 @@ class AgreementReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _there(self, begun: _Offset) -> tuple[dict[str, dict[int, Anchor]], dict[int, int]]:
         """The last record of each replica and partition, and the highest mark of each partition."""
+        known = {place: {number: one.of(place) for number, one in begun.items()} for place in self._histories}
         latest: dict[str, dict[int, Anchor]] = {}
         marks: dict[int, int] = {}
+        if self._metadata is not None:  # first, since nothing is to be decided that no replica was seen to hold
+            marks = committed_marks(self._metadata, self._histories, self._partitions, known)
         for place, history in self._histories.items():
-            known = {number: one.of(place) for number, one in begun.items()}
-            latest[place] = history.latest(self._partitions, known, INTACT)
-            for number, anchor in history.latest(self._partitions, known, LOW_WATER_MARK).items():
+            latest[place] = history.latest(self._partitions, known[place], INTACT)
+            for number, anchor in history.latest(self._partitions, known[place], LOW_WATER_MARK).items():
                 marks[number] = max(marks.get(number, -1), anchor.transaction_id)
         return latest, marks
 
@@ -417,9 +423,16 @@ def _as_row(
 
 
 def agreement_stream(
-    sources: Sequence[str], options: Mapping[str, str], schema: StructType, *, differences: bool
+    sources: Sequence[str],
+    options: Mapping[str, str],
+    schema: StructType,
+    *,
+    differences: bool,
+    metadata: str | None = None,
 ) -> AgreementReader:
-    """The stream of what `sources` agree on; `schema`: that of a copy.  Raises InvalidRequestError."""
+    """The stream of what `sources` agree on; `schema`: that of a copy; `metadata`: where the cluster's is, None for the low-water
+    marks alone.  Raises InvalidRequestError.
+    """
     readers = replica_readers(sources, options, schema)
     first = next(iter(readers.values()))
     if first.options.starting.partitions or first.options.starting.usual != "earliest":
@@ -429,4 +442,5 @@ def agreement_stream(
         first.options.partitions,
         limit_of(options),
         differences=differences,
+        metadata=metadata,
     )

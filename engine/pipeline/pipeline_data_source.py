@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 FORMAT = "waltz_pipeline"
 RECORDS, TRANSACTIONS, DIFFERENCES, REPLICAS = "records", "transactions", "differences", "replicas"
-_OWN = ("what", "paths", "path")
+_OWN = ("what", "paths", "path", "metadata")
 
 
 @plain_errors
@@ -55,7 +55,7 @@ class PipelineDataSource(DataSource):
         """Of the replicas as they are now.  Raises InvalidRequestError."""
         if self._what() != REPLICAS:
             raise InvalidRequestError(f"{FORMAT}: {self._what()} is a stream")
-        return ReplicasReader(self._sources(), self._given())
+        return ReplicasReader(self._sources(), self._given(), self.options.get("metadata"))
 
     @stream_or_refusal
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
@@ -67,7 +67,13 @@ class PipelineDataSource(DataSource):
             return replica_set_stream(self._sources(), self._given(), schema)
         from waltzctl.engine.pipeline.agreement_stream import agreement_stream
 
-        return agreement_stream(self._sources(), self._given(), _spark("copy"), differences=what == DIFFERENCES)
+        return agreement_stream(
+            self._sources(),
+            self._given(),
+            _spark("copy"),
+            differences=what == DIFFERENCES,
+            metadata=self.options.get("metadata"),
+        )
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
         """Of the last values.  Raises InvalidRequestError."""
@@ -105,22 +111,40 @@ def _spark(what: str) -> StructType:
 
 
 class _OneReplica(InputPartition):
-    def __init__(self, source: str) -> None:
+    """`committed`: marks that are known whatever the replica says."""
+
+    def __init__(self, source: str, committed: Mapping[int, int]) -> None:
         super().__init__(source)
-        self.source = source
+        self.source, self.committed = source, dict(committed)
 
 
 @plain_errors
 class ReplicasReader(DataSourceReader):
     """One row for each partition that a storage is to have."""
 
-    def __init__(self, sources: tuple[str, ...], options: Mapping[str, str]) -> None:
+    def __init__(self, sources: tuple[str, ...], options: Mapping[str, str], metadata: str | None) -> None:
         self._sources = sources
         self._options = dict(options)
+        self._metadata = metadata
 
     def partitions(self) -> list[InputPartition]:
-        """One task for each storage."""
-        return [_OneReplica(source) for source in self._sources]
+        """One task for each storage.  Raises what looking at the metadata and the storages raises."""
+        committed = self._committed()
+        return [_OneReplica(source, committed) for source in self._sources]
+
+    def _committed(self) -> dict[int, int]:
+        from waltzctl.engine.pipeline.committed_marks import committed_marks
+        from waltzctl.engine.pipeline.replica_stream import replica_readers
+
+        if self._metadata is None:
+            return {}
+        readers = replica_readers(self._sources, self._options, _spark("copy"))
+        wanted = next(iter(readers.values())).options.partitions
+        try:
+            return committed_marks(self._metadata, {place: one.history for place, one in readers.items()}, wanted, {})
+        finally:
+            for one in readers.values():
+                one.stop()
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """What the storage has now.  Raises NotWaltzError, PeerError, DiskReadError."""
@@ -142,7 +166,7 @@ class ReplicasReader(DataSourceReader):
                     "node": place,
                     "partition": number,
                     "last_transaction_id": one.transaction_id,
-                    "mark": marks[number].transaction_id,
+                    "mark": max(marks[number].transaction_id, partition.committed.get(number, -1)),
                 }
                 for number, one in sorted(last.items())
             ]

@@ -25,6 +25,7 @@ DEFAULTS = "conf/spark-defaults.conf"
 FORMATS = ("parquet", *TABLE_FORMATS)
 SETTINGS = {
     "waltz.sources": "one replica a line: a storage directory, a URL, waltz://HOST:ADMINPORT",
+    "waltz.metadata": "the cluster's metadata, zk://HOST:PORT,.../ROOT or an embedded store's file; nothing for none",
     "waltz.format": "of the tables: parquet, delta or iceberg",
     "waltz.options": 'options of format("waltz"), one NAME=VALUE a line',
     "waltz.state.buckets": "files of the table state, with Parquet",
@@ -53,6 +54,11 @@ class Project:
     def sources(self) -> tuple[str, ...]:
         """The replicas."""
         return _lines(self.configuration.get("waltz.sources", ""))
+
+    @property
+    def metadata(self) -> str | None:
+        """Where the cluster's metadata is; None: the replicas' low-water marks alone say what is committed."""
+        return self.configuration.get("waltz.metadata", "").strip() or None
 
     @cached_property
     def format(self) -> str:

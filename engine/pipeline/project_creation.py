@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from waltzctl.engine.cluster.synchronisation import admin_address
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError, RefusedError, write_error
+from waltzctl.engine.metadata.cluster_state import ClusterState, read_cluster_state
+from waltzctl.engine.metadata.metadata_location import MetadataLocation
 from waltzctl.engine.pipeline.project import FORMATS
 from waltzctl.engine.pipeline.templates import project_files
 
@@ -19,13 +23,20 @@ class CreatedProject:
     path: Path
     format: str
     sources: tuple[str, ...]
+    metadata: str | None
     files: tuple[str, ...]
 
 
 def create_project(
-    directory: Path, sources: Sequence[str], table_format: str = FORMATS[0], decoder: Path | None = None
+    directory: Path,
+    sources: Sequence[str],
+    table_format: str = FORMATS[0],
+    decoder: Path | None = None,
+    metadata: str | None = None,
 ) -> CreatedProject:
     """Write a project into a directory that is new or empty.  Paths among `sources` become absolute.
+
+    `metadata`: the cluster's, as ``--metadata`` takes it.
 
     Raises RefusedError where something lies there, InvalidRequestError for sources or a decoder that cannot be meant,
     DiskReadError, DiskWriteError.
@@ -33,7 +44,9 @@ def create_project(
     directory = directory.absolute()
     named = tuple(_absolute(one) for one in sources)
     if not named:
-        raise InvalidRequestError("no source is named", advice="--source PATH_OR_URL, once for each replica")
+        raise InvalidRequestError(
+            "no source is named", advice="--source PATH_OR_URL, once for each replica, or --metadata WHERE"
+        )
     twice = next((one for place, one in enumerate(named) if one in named[:place]), None)
     if twice is not None:
         raise InvalidRequestError(f"{twice} is named twice", advice="--source once for each replica")
@@ -41,11 +54,12 @@ def create_project(
         raise InvalidRequestError(f"there is no format {table_format!r}", advice=f"it is one of {', '.join(FORMATS)}")
     if any(ch in str(directory) for ch in "\n;"):
         raise InvalidRequestError(f"{directory}: the name of a project has no line break and no semicolon")
-    for name in (str(directory), *named):
+    where = None if metadata is None else str(MetadataLocation.parse(metadata).absolute)
+    for name in (str(directory), *named, *(() if where is None else (where,))):
         _check_utf8(name)
     text = None if decoder is None else _read(decoder)
     _check_empty(directory)
-    made = project_files(directory, named, table_format, text)
+    made = project_files(directory, named, table_format, text, where)
     for name, content in made.items():
         target = directory / name
         try:
@@ -58,7 +72,17 @@ def create_project(
             ) from None
         except OSError as error:
             raise write_error(target, None, error) from error
-    return CreatedProject(directory, table_format, named, tuple(made))
+    return CreatedProject(directory, table_format, named, where, tuple(made))
+
+
+def replicas_of(metadata: str) -> tuple[str, ...]:
+    """The storage nodes that hold partitions, as sources.  Raises NotWaltzError where there is no cluster, PeerError."""
+
+    async def read() -> ClusterState:
+        async with MetadataLocation.parse(metadata).open() as store:
+            return await read_cluster_state(store)
+
+    return tuple(admin_address(node).url for node in asyncio.run(read()).nodes if node.partitions)
 
 
 def _absolute(source: str) -> str:

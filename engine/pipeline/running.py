@@ -117,10 +117,28 @@ def run_pipeline(project: Project, options: RunOptions, say: Callable[[str], Non
     check_tables(options)
     project.format, project.options, project.buckets, project.decoder  # noqa: B018  # what is wrong is said before Java starts
     if not options.spark.connect:
+        _check_sources(project)
         settings = dict(_settings(project, options.spark))
         check_packages(project.format, settings.get(PACKAGES, ""), installed_spark())
     with serving(project, options.spark) as server:
         return run_at(server, project, options, say)
+
+
+def _check_sources(project: Project) -> None:
+    """Say at once what Spark would say half a minute later.  Raises PipelineError with the exit status of what is wrong."""
+    from waltzctl.engine.pipeline.committed_marks import read_sessions
+    from waltzctl.engine.spark.load_checks import check_sources
+
+    try:
+        check_sources(project.sources, project.options)
+        if project.metadata is not None:
+            read_sessions(project.metadata)
+    except WaltzError as error:
+        raise PipelineError(
+            f"{project.spec}: {error.message}",
+            status=error.status,
+            advice=error.advice or "mend it, or what waltz.sources says, and run it again: it goes on where it was",
+        ) from None
 
 
 def run_at(server: PipelineServer, project: Project, options: RunOptions, say: Callable[[str], None]) -> RunReport:

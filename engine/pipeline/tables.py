@@ -63,8 +63,11 @@ class Tables:
         return self._project.format if self._project.format == "parquet" else None
 
     def _stream(self, spark: SparkSession, what: str) -> DataFrame:
-        reader = spark.readStream.format(FORMAT).options(**self._project.options)
-        return reader.option("what", what).option("paths", json.dumps(self._project.sources)).load()
+        return spark.readStream.format(FORMAT).options(**self._options(what)).load()
+
+    def _options(self, what: str) -> dict[str, str]:
+        found = {**self._project.options, "what": what, "paths": json.dumps(self._project.sources)}
+        return found if self._project.metadata is None else {**found, "metadata": self._project.metadata}
 
     @cached_property
     def _decoded_type(self) -> StructType:
@@ -208,10 +211,7 @@ class Tables:
         )  # fmt: skip
 
     def _replicas(self, spark: SparkSession) -> DataFrame:
-        reader = (
-            spark.read.format(FORMAT).options(**self._project.options).option("what", pipeline_data_source.REPLICAS)
-        )
-        return reader.option("paths", json.dumps(self._project.sources)).load()
+        return spark.read.format(FORMAT).options(**self._options(pipeline_data_source.REPLICAS)).load()
 
     def activity(self, spark: SparkSession) -> DataFrame:
         """How much each segment, client and header is, and how fast it came, by the times at which segments were created."""

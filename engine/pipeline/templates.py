@@ -19,6 +19,9 @@ configuration:
   # The replicas, one a line: a storage directory, a URL (s3://bucket/node), or waltz://HOST:ADMINPORT.
   waltz.sources: |
 {sources}
+  # The cluster's metadata, zk://HOST:PORT,.../ROOT or an embedded store's file: transactions are then taken as soon as a quorum
+  # of the replicas holds them.  Without, up to where the last session of each partition began.
+  waltz.metadata: {metadata}
   # Of the tables: parquet, delta or iceberg.
   waltz.format: {format}
   # Options of format("waltz"), one NAME=VALUE a line: partitions=0-3, maxRecordsPerTrigger=1000000, plaintext=true, ...
@@ -174,7 +177,9 @@ IGNORE = "".join(
 ) + "derby.log\n__pycache__/\n"  # fmt: skip
 
 
-def project_files(directory: Path, sources: Sequence[str], table_format: str, decoder: str | None) -> dict[str, str]:
+def project_files(
+    directory: Path, sources: Sequence[str], table_format: str, decoder: str | None, metadata: str | None
+) -> dict[str, str]:
     """The text of each file, by its name below `directory` (absolute).  `decoder`: the text of another ``decoder.py``."""
     storage = directory / "storage"
     made = {
@@ -182,6 +187,7 @@ def project_files(directory: Path, sources: Sequence[str], table_format: str, de
             name=json.dumps(directory.name or "waltz"),
             storage=json.dumps(f"{directory.as_uri()}/storage"),
             sources="\n".join(f"    {one}" for one in sources),
+            metadata=json.dumps(metadata or ""),
             format=table_format,
         ),
         "conf/spark-defaults.conf": DEFAULTS.format(directory=directory.as_uri(), storage=storage)

@@ -115,6 +115,10 @@ class ClusterHistory:
 
         return dict(zip(wanted, self._access.run(read), strict=True))
 
+    def sessions(self) -> dict[int, int]:
+        """See `History.sessions`: a cluster's log is in none."""
+        return {}
+
     def at_or_before(self, partition: int, transaction_id: int, known: Anchor) -> Anchor:
         """See `History.at_or_before`."""
 

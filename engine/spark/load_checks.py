@@ -6,7 +6,8 @@ option is taken that one of them has.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Mapping, Sequence
 
 from waltzctl.engine.client.addresses import names_node
 from waltzctl.engine.errors import InvalidRequestError
@@ -33,3 +34,25 @@ def check_load(options: Mapping[str, str]) -> None:
         return
     for path in read_options.paths(options):
         expand(path)
+
+
+def check_sources(sources: Sequence[str], options: Mapping[str, str]) -> None:
+    """Look at replicas that are to be read, as `check_load`, and whether the nodes among them answer.
+
+    Raises what `check_load` and a connection raise, for the first of them in their order.
+    """
+    given = {name.lower(): value for name, value in options.items()}
+    for source in sources:
+        check_load({**given, "path": source})
+    nodes = [stream_node.node_access(source, given) for source in sources if names_node(source)]
+
+    async def greet(access: stream_node.NodeAccess) -> None:
+        async with await access.reach().admin(access.address):
+            pass
+
+    async def greet_all() -> None:
+        for outcome in await asyncio.gather(*map(greet, nodes), return_exceptions=True):
+            if outcome is not None:
+                raise outcome
+
+    asyncio.run(greet_all())

@@ -192,6 +192,11 @@ class DirectoryHistory:
         current = control.partitions[partition].current_struct
         return -1 if current is None else min(current.low_water_mark, current.local_low_water_mark)
 
+    def sessions(self) -> dict[int, int]:
+        """See `History.sessions`."""
+        infos = () if self._control is None else self._control.partitions
+        return {info.partition: info.current_struct.session_id for info in infos if info.current_struct is not None}
+
     def at_or_before(self, partition: int, transaction_id: int, known: Anchor) -> Anchor:
         """See `History.at_or_before`."""
         if transaction_id < 0:

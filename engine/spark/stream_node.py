@@ -230,6 +230,14 @@ class NodeHistory:
             self._seen[partition] = seen
         return seen
 
+    def sessions(self) -> dict[int, int]:
+        """See `History.sessions`."""
+        return {
+            number: one.session_id
+            for number, one in self._readings.items()
+            if one.session_id is not None and one.why_absent is None
+        }
+
     def at_or_before(self, partition: int, transaction_id: int, known: Anchor) -> Anchor:
         """See `History.at_or_before`."""
         for wanted in range(transaction_id, max(-1, transaction_id - _BACK), -1):

@@ -160,6 +160,9 @@ class History(Protocol):
         An anchor without a record: everything behind the last record up to this id is lost, and can only be told.
         """
 
+    def sessions(self) -> Mapping[int, int]:
+        """The session that each partition is in, as far as it is told."""
+
     def at_or_before(self, partition: int, transaction_id: int, known: Anchor) -> Anchor:
         """The intact record of the highest id up to this one; `BEGINNING` when there is none."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
+from tests.builders import build_directory
 from tests.cli.running import ROOT, invoke
 from waltzctl.engine.errors import InvalidRequestError, NotWaltzError, RefusedError
 from waltzctl.engine.pipeline import running
@@ -293,6 +295,72 @@ def test_the_command_says_what_it_wrote(tmp_path: Path) -> None:
     for wrong in (["--format", "csv"], ["--format", "delta", "--format", "iceberg"], []):
         given = ["--source", "/n", *wrong] if wrong else []
         assert invoke("pipeline", "init", tmp_path / "q", *given).status == 2
+
+
+def test_a_project_of_a_cluster_reads_its_nodes(tmp_path: Path) -> None:
+    where = tmp_path / "metadata"
+    assert invoke("cluster", "create", "--metadata", where, "--partitions", 1).status == 0
+    none = invoke("pipeline", "init", tmp_path / "p", "--metadata", where)
+    assert (none.status, "no source" in none.err) == (2, True)  # as yet
+    for group, node in enumerate(("127.0.0.1:1", "127.0.0.1:3")):
+        assert invoke("cluster", "add-node", node, "--group", group, "--metadata", where, "--yes").status == 0
+    assert invoke("cluster", "auto-assign", "--group", 1, "--metadata", where, "--yes").status == 0
+    made = json.loads(invoke("pipeline", "init", tmp_path / "p", "--metadata", where, "--format", "json").out)
+    schema("pipeline-created").validate(made)
+    assert (made["sources"], made["metadata"]) == (["waltz://127.0.0.1:4"], str(where))
+    project = open_project(tmp_path / "p")
+    assert (project.sources, project.metadata) == (("waltz://127.0.0.1:4",), str(where))
+    given = json.loads(
+        invoke("pipeline", "init", tmp_path / "q", "--metadata", where, "--source", "/n", "--format", "json").out
+    )
+    assert (given["sources"], given["metadata"]) == (["/n"], str(where))
+    assert (
+        json.loads(invoke("pipeline", "init", tmp_path / "r", "--source", "/n", "--format", "json").out)["metadata"]
+        is None
+    )
+    assert open_project(tmp_path / "r").metadata is None
+    assert invoke("pipeline", "init", tmp_path / "s", "--metadata", tmp_path / "nothing").status == 10
+    assert invoke("pipeline", "init", tmp_path / "s", "--metadata", "http://h/x", "--source", "/n").status == 2
+
+
+def test_an_embedded_store_is_named_for_whoever_works_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert create_project(tmp_path / "p", ["/n"], metadata="metadata").metadata == str(tmp_path / "metadata")
+    assert create_project(tmp_path / "q", ["/n"], metadata="zk://h:1/w").metadata == "zk://h:1/w"
+
+
+@pytest.mark.parametrize(
+    ("source", "setting", "status", "words"),
+    [
+        ("{tmp}/none", "", 10, "none: no such file or directory"),
+        ("waltz://127.0.0.1:{port}", "plaintext=true", 14, "cannot connect: connection refused"),
+        ("{tmp}/node", "nonsense=1", 2, "has no option nonsense"),
+        ("{tmp}/node", "metadata", 10, "metadata: there is no metadata"),
+    ],
+)
+def test_what_is_wrong_with_a_source_is_said_before_spark_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, setting: str, status: int, words: str
+) -> None:
+    pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
+
+    def serving(*_: object) -> None:
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr(running, "serving", serving)
+    build_directory(tmp_path / "node", {0: 1})
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        named = source.format(tmp=tmp_path, port=port)
+        create_project(tmp_path / "p", [named], metadata=str(tmp_path / "metadata") if setting == "metadata" else None)
+        spec = tmp_path / "p" / "spark-pipeline.yml"
+        if "=" in setting:
+            spec.write_text(spec.read_text().replace('waltz.options: ""', f'waltz.options: "{setting}"'))
+        answer = invoke("pipeline", "run", tmp_path / "p")
+    assert (answer.status, words in answer.err) == (status, True), answer
+    assert str(spec) in answer.err
 
 
 @pytest.mark.parametrize(

@@ -247,7 +247,7 @@ def test_a_directory_a_node_and_objects_are_replicas_alike(tmp_path: Path) -> No
         assert [row["replicas"] for row in agreed] == [3] * 40
         assert Query("differences", *sources, plaintext="true").run() == []
         given = {"plaintext": "true", "maxrecordspertrigger": "5"}
-        reader = ReplicasReader(tuple(map(str, sources)), given)
+        reader = ReplicasReader(tuple(map(str, sources)), given, None)
         there = [row for task in reader.partitions() for batch in reader.read(task) for row in batch.to_pylist()]
         assert [(row["partition"], row["last_transaction_id"], row["mark"]) for row in there] == [(0, 59, 39)] * 3
 

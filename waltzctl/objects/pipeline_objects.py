@@ -13,6 +13,7 @@ PIPELINE_CREATED = ObjectType(
         Column("path", PATH, "its directory"),
         Column("table_format", one_of("parquet", "delta", "iceberg"), "of its tables", read=lambda one: one.format),
         Column("sources", listed(TEXT), "the replicas that it reads", read=lambda one: list(one.sources)),
+        Column("metadata", or_null(TEXT), "the cluster's metadata, where it was told"),
         Column("files", listed(TEXT), "what was written, below the directory", read=lambda one: list(one.files)),
     ),
 )

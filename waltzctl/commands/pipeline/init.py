@@ -10,6 +10,7 @@ import typer
 from waltzctl.console import Console
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Example, Manual
+from waltzctl.metadata_option import MetadataOption, location_of
 from waltzctl.options import Format, QuietOption, VerboseOption, path_of
 
 MANUAL = Manual(
@@ -20,6 +21,11 @@ MANUAL = Manual(
         (
             "The directory must be empty or not there; nothing is overwritten. --source is a storage directory, a URL that"
             " fsspec reads (s3://BUCKET/NODE), or the admin port of a node (waltz://HOST:PORT), once for each replica."
+        ),
+        (
+            "--metadata says where the cluster's metadata is. Then transactions are taken as soon as a quorum of a partition's"
+            " replicas holds them, instead of up to where its last session began; and without --source the replicas are the"
+            " storage nodes that hold partitions now."
         ),
         (
             "--format is that of the tables: parquet, delta or iceberg. --format json and ndjson, as elsewhere, are that of the"
@@ -36,10 +42,13 @@ MANUAL = Manual(
             "waltzctl pipeline init /lake/orders --source waltz://127.0.0.1:55281 --decoder orders.py",
             "A running node, and a decoder.",
         ),
+        Example("waltzctl pipeline init /lake/live --metadata zk://zk1:2181/waltz", "A live cluster."),
     ),
     statuses=(
         ExitStatus.CLEAN,
         ExitStatus.USAGE,
+        ExitStatus.NOT_WALTZ,
+        ExitStatus.MISMATCH,
         ExitStatus.REFUSED,
         ExitStatus.IO_ERROR,
         ExitStatus.INTERRUPTED,
@@ -66,9 +75,15 @@ _TABLES = (TableFormat.PARQUET, TableFormat.DELTA, TableFormat.ICEBERG)
 def run(
     directory: Annotated[str, typer.Argument(metavar="DIR", help="The project; new or empty.", show_default=False)],
     source: Annotated[
-        list[str],
-        typer.Option("--source", metavar="PATH_OR_URL", help="A replica; once for each.", show_default=False),
-    ],
+        list[str] | None,
+        typer.Option(
+            "--source",
+            metavar="PATH_OR_URL",
+            help="A replica; once for each. The metadata's storage nodes unless given.",
+            show_default=False,
+        ),
+    ] = None,
+    metadata: MetadataOption = None,
     table_format: Annotated[
         list[TableFormat] | None,
         typer.Option("--format", help="Of the tables, parquet unless given; and of the answer.", show_default=False),
@@ -83,12 +98,15 @@ def run(
     tables, answer = _formats(table_format or [])
     target = path_of(directory, name="DIR")
     given = None if decoder is None else path_of(decoder, name="--decoder")
+    if metadata is not None:
+        location_of(metadata)
 
-    from waltzctl.engine.pipeline.project_creation import create_project
+    from waltzctl.engine.pipeline.project_creation import create_project, replicas_of
     from waltzctl.objects.pipeline_objects import PIPELINE_CREATED
 
     with Console(answer, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
-        made = create_project(target, source, tables, given)
+        sources = source or (() if metadata is None else replicas_of(metadata))
+        made = create_project(target, sources, tables, given, metadata)
         console.emit(PIPELINE_CREATED.shown(made), flush=True)
         console.success(f"CREATED  {directory}: look at decoder.py, then waltzctl pipeline run {directory}")
 
