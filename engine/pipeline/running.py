@@ -134,10 +134,11 @@ def _check_sources(project: Project) -> None:
         if project.metadata is not None:
             read_sessions(project.metadata)
     except WaltzError as error:
+        advice = "mend it, or take the replica out of waltz.sources: put in again, it goes on where it was"
         raise PipelineError(
             f"{project.spec}: {error.message}",
             status=error.status,
-            advice=error.advice or "mend it, or what waltz.sources says, and run it again: it goes on where it was",
+            advice=f"{error.advice}; {advice}" if error.advice else advice,
         ) from None
 
 
