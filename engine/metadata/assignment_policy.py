@@ -37,6 +37,7 @@ def assign(
                 given[server.server].append(partition)
                 del left[partition]
     more -= sum(max(0, len(held) - least) for held in given.values())
+    # there is a place for all that is left: S servers of at least `least` each, what preferences take beyond it, and `more`
     for wanted in (True, False):
         for number in ids:
             for partition in [one for one in left if not wanted or owners.get(one) == number]:
@@ -45,8 +46,6 @@ def assign(
                 more -= len(given[number]) >= least
                 given[number].append(partition)
                 del left[partition]
-    for partition in left:  # preferences took more places than there are
-        given[min(ids, key=lambda number: len(given[number]))].append(partition)
     return ServerAssignment(
         cversion,
         num_partitions,

@@ -433,8 +433,14 @@ def _told(path: Path) -> Iterator[None]:
         yield
     except sqlite3.OperationalError as error:
         if "locked" in str(error) or "busy" in str(error):
-            raise DeadlineError(str(path), f"another process kept it locked for {_BUSY:g} s") from None
-        raise PeerUnreachableError(str(path), str(error)) from None
+            raise DeadlineError(
+                str(path), f"another process kept it locked for {_BUSY:g} s", advice="what it does shows lsof or fuser"
+            ) from None
+        raise PeerUnreachableError(
+            str(path),
+            str(error),
+            advice="is its directory there, may this user write in it, and is there room on the disk?",
+        ) from None
     except sqlite3.DatabaseError as error:
         raise NotWaltzError(
             f"{path}: {error}", advice="this is no metadata that waltzctl wrote, or it is damaged"

@@ -51,6 +51,34 @@ def test_a_partition_that_the_assignment_before_does_not_name_is_a_new_one(lost:
     assert held(found) == {1: {n: 1 if n == lost else 4 for n in range(3)}}
 
 
+@pytest.mark.parametrize(
+    ("preferences", "sizes"),
+    [
+        (((0, 1, 2, 3), (), ()), [4, 2, 1]),  # three are left for two, of which the first has the place of one more
+        (((0, 1, 2), (), ()), [3, 2, 2]),
+        (((0, 1, 2), (3, 4, 5), ()), [3, 3, 1]),  # both take the place of one more: there is only one
+        (((0, 1, 2, 3, 4, 5, 6), (), ()), [7, 0, 0]),
+        (((), (), (6,)), [3, 2, 2]),
+    ],
+)
+def test_preferences_take_places_of_those_with_one_more(
+    preferences: tuple[tuple[int, ...], ...], sizes: list[int]
+) -> None:
+    found = assign(NOTHING, 1, 7, [server(n, *wanted) for n, wanted in enumerate(preferences, 1)])
+    assert [len(held(found)[n]) for n in (1, 2, 3)] == sizes
+    for n, wanted in enumerate(preferences, 1):
+        assert {*wanted} <= held(found)[n].keys()
+
+
+def test_what_more_servers_keep_moves_nowhere() -> None:
+    before = assign(NOTHING, 1, 7, [server(1), server(2)])
+    assert {n: sorted(own) for n, own in held(before).items()} == {1: [0, 1, 2, 3], 2: [4, 5, 6]}
+    after = assign(before, 2, 7, [server(1), server(2), server(3)])
+    assert {n: sorted(own) for n, own in held(after).items()} == {1: [0, 1, 2], 2: [4, 5], 3: [3, 6]}
+    back = assign(after, 3, 7, [server(2), server(3)])
+    assert {n: sorted(own) for n, own in held(back).items()} == {2: [0, 1, 4, 5], 3: [2, 3, 6]}
+
+
 @pytest.mark.turns(4)
 @settings(max_examples=150)
 @given(
@@ -82,9 +110,18 @@ def test_every_partition_once_evenly_and_nothing_moves_without_need(
     for partition in {one for each in wanted.values() for one in each}:
         (owner,) = [n for n, own in now.items() if partition in own]
         assert partition in wanted[owner], "a preferred partition went to one that does not prefer it"
+    least, more = divmod(partitions, len(second))
+    preferred = {number: len(own & now[number].keys()) for number, own in wanted.items()}
+    spent = sum(max(0, count - least) for count in preferred.values())
+    if spent <= more:  # no preference takes more places than there are
+        assert sorted(map(len, now.values())) == [least] * (len(second) - more) + [least + 1] * more or any(
+            count > least + 1 for count in preferred.values()
+        )
     if not any(wanted.values()):
-        sizes = sorted(map(len, now.values()))
-        assert sizes[-1] - sizes[0] <= 1
+        assert sorted(map(len, now.values())) == [least] * (len(second) - more) + [least + 1] * more
+        stayed = sum(len(own.keys() & then.get(number, {}).keys()) for number, own in now.items())
+        had = [len(then.get(number, {})) for number in now]
+        assert stayed == sum(min(count, least) for count in had) + min(more, sum(count > least for count in had))
         same = {n: dict(own) for n, own in then.items()}
         if {n for n, _ in first} == {n for n, _ in second} and not any(w for _, w in first):
             assert now == same

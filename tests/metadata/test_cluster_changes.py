@@ -228,7 +228,9 @@ def test_replicas_are_taken_away_one_session_after_the_other(stores: Stores) -> 
     async def test(store: MetadataStore) -> None:
         await three(store)
         await last_session(store, 1, "n0:1", "n1:1", "n2:1")
-        await unassign(store, "n0:1", [0, 1])
+        steps = await unassign(store, "n0:1", [1, 0])
+        assert [(one.partition, one.loses_data) for one in steps] == [(0, False), (1, False)]
+        assert {one.reason for one in steps} == {"2 replicas stay; the node keeps its files"}
         with pytest.raises(RefusedError, match=r"partition 1: its last session had 3 replicas.*n0:1, n1:1"):
             await unassign(store, "n1:1", [0, 1])
         await unassign(store, "n1:1", [0])  # this one never had a session

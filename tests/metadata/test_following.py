@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,8 +13,15 @@ import pytest
 from waltzctl.engine.errors import PeerUnreachableError
 from waltzctl.engine.metadata import partition_sessions, server_directory
 from waltzctl.engine.metadata.partition_sessions import follow_replicas
-from waltzctl.engine.metadata.server_directory import ServerDirectory
-from waltzctl.formats.znodes import NodeAssignment
+from waltzctl.engine.metadata.server_directory import PartitionServer, ServerDirectory
+from waltzctl.formats.znodes import (
+    AssignedPartition,
+    NodeAssignment,
+    NodePartitions,
+    ServerAssignment,
+    ServerDescriptor,
+    ServerPartitions,
+)
 
 LOG = logging.getLogger("tests.metadata.following")
 TURNS = 50
@@ -95,3 +102,66 @@ def test_what_keeps_the_metadata_away_is_said_once_for_each_time(
     with caplog.at_level(logging.WARNING):
         asyncio.run(test())
     assert [one.getMessage().rpartition(": ")[2] for one in caplog.records] == ["gone", "locked", "gone", "gone"]
+
+
+@pytest.mark.parametrize(
+    ("alive", "of", "told"),
+    [
+        ((1, 2), 5, {0: 1, 1: 2}),
+        ((1,), 5, {0: 1}),  # the other one's partitions are nobody's until they are dealt again
+        ((1, 2), 4, None),  # it was made for the servers before these: nobody knows as yet
+        ((), 4, {}),
+        ((), 5, {}),
+    ],
+)
+def test_who_has_which_partition_follows_from_the_assignment_of_the_servers_that_live(
+    monkeypatch: pytest.MonkeyPatch, alive: Sequence[int], of: int, told: Mapping[int, int] | None
+) -> None:
+    """`of`: the version of the servers' children for which the assignment was made; it is 5 now."""
+    assignment = ServerAssignment(
+        of, 2, tuple(ServerPartitions(number, (AssignedPartition(number - 1, 7),)) for number in (1, 2))
+    )
+    descriptors = [(f"s{number}", ServerDescriptor(number, "h", 1000 + number, ())) for number in alive]
+
+    async def read(*_: object) -> tuple[Any, ...]:
+        return assignment, 1, 5, descriptors
+
+    monkeypatch.setattr(server_directory, "read_servers", read)
+    directory = ServerDirectory(SimpleNamespace(), 2, log=LOG)  # type: ignore[arg-type]
+    found = asyncio.run(directory._look(asyncio.Event()))
+    expected = {number: PartitionServer("h", 1000 + server, 7) for number, server in (told or {}).items()}
+    assert found == (None if told is None else expected)
+
+
+def test_an_assignment_of_nodes_that_cannot_be_read_is_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    outcomes = [True, True, False]
+    found: list[object] = []
+
+    async def read(*_: object) -> tuple[NodeAssignment, None]:
+        if outcomes.pop(0):
+            raise PeerUnreachableError("the metadata", "gone")
+        return NodeAssignment((NodePartitions("n:1", (0, 1)), NodePartitions("m:1", (1,)))), None
+
+    async def told(nodes: object) -> None:
+        found.append(nodes)
+        raise asyncio.CancelledError
+
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    monkeypatch.setattr(partition_sessions, "read_payload", read)
+    monkeypatch.setattr(partition_sessions.asyncio, "sleep", sleep)
+
+    async def test() -> None:
+        with pytest.raises(asyncio.CancelledError):
+            await follow_replicas(SimpleNamespace(session_timeout=60.0), told, log=LOG)  # type: ignore[arg-type]
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(test())
+    assert slept == [partition_sessions._PAUSE] * 2
+    assert found == [{0: {"n:1"}, 1: {"n:1", "m:1"}}]
+    assert [one.getMessage().rpartition(": ")[2] for one in caplog.records] == ["gone", "gone"]

@@ -17,6 +17,7 @@ import pytest
 
 from tests.zookeeper import ZooKeeperServer, ensemble, new_root, running
 from waltzctl.engine.errors import DeadlineError, NotWaltzError, PeerUnreachableError
+from waltzctl.engine.metadata import embedded_store
 from waltzctl.engine.metadata.embedded_sessions import has_ended
 from waltzctl.engine.metadata.embedded_store import EmbeddedStore
 from waltzctl.engine.metadata.metadata_store import SessionLostError
@@ -172,6 +173,34 @@ def test_a_database_of_another_program_is_not_taken(tmp_path: Path) -> None:
     for create in (False, True):
         with pytest.raises(NotWaltzError, match="no metadata of a Waltz cluster"):
             asyncio.run(EmbeddedStore.open(tmp_path / "m", create=create))
+
+
+def test_a_file_that_another_process_keeps_locked_is_waited_for_and_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedded_store, "_BUSY", 0.2)
+    path = tmp_path / "metadata"
+
+    async def test() -> None:
+        store = await EmbeddedStore.open(path, create=True, session_timeout=5.0)
+        try:
+            await store.create_root()
+            with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+                other.execute("BEGIN EXCLUSIVE")
+                with pytest.raises(DeadlineError, match=r"metadata: another process kept it locked for 0\.2 s"):
+                    await store.create("a")
+                other.execute("ROLLBACK")
+            await store.create("a")
+        finally:
+            await store.close()
+
+    asyncio.run(test())
+
+
+def test_where_no_file_can_be_made_is_told(tmp_path: Path) -> None:
+    with pytest.raises(PeerUnreachableError, match="unable to open database file") as told:
+        asyncio.run(EmbeddedStore.open(tmp_path / "none" / "metadata", create=True, session_timeout=5.0))
+    assert "is its directory there" in (told.value.advice or "")
 
 
 def test_a_directory_is_no_metadata(tmp_path: Path) -> None:
