@@ -21,11 +21,11 @@ from waltzctl.engine.client.log_client import LogClient
 from waltzctl.engine.client.log_connection import PORT, LogConnection
 from waltzctl.engine.client.log_transaction import Draft, Transaction
 from waltzctl.engine.client.partition_mount import SPENT_AT, ClientAheadError, ClientOptions
-from waltzctl.engine.errors import CorruptRecordError, DeadlineError, InvalidRequestError, RefusedError
+from waltzctl.engine.errors import CorruptRecordError, DeadlineError, InvalidRequestError, PeerError, RefusedError
 from waltzctl.engine.metadata.server_directory import PartitionServer
 from waltzctl.engine.server.client_port import ClientConnection
 from waltzctl.engine.server.served_partition import Append, Partition
-from waltzctl.formats.request_id import LAST_SEQUENCE
+from waltzctl.formats.request_id import LAST_SEQUENCE, RequestId
 from waltzctl.formats.wire import client as wire
 
 OPTIONS = ClientOptions(timeout=20.0, nudge=0.3, first_retry=0.01, longest_retry=0.05, not_ready=0.02)
@@ -534,3 +534,19 @@ def test_a_question_to_a_server_that_has_the_partition_a_little_later_is_soon_re
         assert await asyncio.wait_for(asked, 60) == 0
 
     run(tmp_path, test, servers=2, options=replace(OPTIONS, nudge=600.0), deadline=600.0)
+
+
+def test_a_connection_that_has_ended_takes_nothing_any_more(tmp_path: Path) -> None:
+    async def test(around: Around) -> None:
+        await around.client.high_water_mark(PARTITION)
+        (connection, *_) = around.connections
+        await connection.close()
+        number = RequestId(7, 1, PARTITION, 1)
+        for send in (
+            lambda: connection.send(wire.FlushRequest(number)),
+            lambda: connection.send_frames([wire.encode(wire.FlushRequest(number), connection.version)]),
+        ):
+            with pytest.raises(PeerError):
+                send()
+
+    run(tmp_path, test)

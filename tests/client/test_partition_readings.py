@@ -55,6 +55,15 @@ def test_kinds_units_and_names() -> None:
     assert histogram.min == 4
 
 
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity", "true", '"5"', "[1]", "1e999"])
+def test_what_is_no_number_is_none(value: str) -> None:
+    text = f'{{"timers": {{"t": {{"count": {value}, "meanRate": {value}, "snapshot": {{"max": {value}}}}}}}}}'
+    (timer,) = parse_metrics(text, "h:1")
+    assert timer.rates is not None
+    assert timer.distribution is not None
+    assert (timer.count, timer.rates.mean, timer.distribution.max) == (None, None, None)
+
+
 @pytest.mark.parametrize("text", ["", "nonsense", "[]", "{}", '{"gauges": 5}', "[" * 100_000, '"' * 9])
 def test_what_is_no_metrics_is_a_protocol_error(text: str) -> None:
     with pytest.raises(ProtocolError, match="h:1: the metrics are"):
