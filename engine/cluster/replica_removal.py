@@ -6,7 +6,7 @@ they acknowledged only their nodes can tell: one whose disk was replaced is in t
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from waltzctl.engine.client.connection_factory import ConnectionFactory
 from waltzctl.engine.client.partition_readings import PartitionReading
@@ -17,10 +17,20 @@ from waltzctl.engine.metadata.cluster_state import ClusterState, read_cluster_st
 from waltzctl.engine.metadata.metadata_store import MetadataStore
 
 
+def _say_nothing(_text: str) -> None:
+    pass
+
+
 async def unassign(
-    store: MetadataStore, reach: ConnectionFactory, node: str, partitions: Collection[int], *, mode: Mode = APPLY
+    store: MetadataStore,
+    reach: ConnectionFactory,
+    node: str,
+    partitions: Collection[int],
+    *,
+    mode: Mode = APPLY,
+    say: Callable[[str], None] = _say_nothing,
 ) -> Steps:
-    """Take partitions from a storage node.
+    """Take partitions from a storage node.  `say` is told of nodes that give no answer, while it is only planned.
 
     A replica that stays counts for recovery's quorum unless its node tells that it takes no part, or has lost what it held in the
     last session.  One whose node does not answer counts: its node may come back.  Raises RefusedError, InvalidRequestError.
@@ -30,6 +40,8 @@ async def unassign(
     staying = [one for one in state.nodes if one.node != node and wanted & {*one.partitions}]
     unfit: dict[int, dict[str, str]] = {}
     for answer in await ask_nodes(state, staying, reach, wanted):
+        if answer.error is not None and mode.plan_only:
+            say(f"storage node {answer.node.node} does not tell what it holds, and counts as whole: {answer.error}")
         given = {*answer.node.partitions}
         for reading in answer.partitions:
             why = _why_unfit(state, answer.node.node, reading) if reading.partition in given else None

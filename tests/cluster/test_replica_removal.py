@@ -32,8 +32,12 @@ def emptied(session: int = -1) -> ToldNode:
     return ToldNode({0: [-1], 1: [END]}, sessions={0: session})
 
 
-def without(tmp_path: Path, cluster: ToldCluster, partitions: Sequence[int] = (0,), node: str = "n0:1") -> None:
-    """Take partitions from a node, first as a plan; that they are taken exactly where that is not refused."""
+def without(tmp_path: Path, cluster: ToldCluster, partitions: Sequence[int] = (0,), node: str = "n0:1") -> list[str]:
+    """Take partitions from a node, first as a plan, and see that they are taken exactly where that is not refused.
+
+    What was said of nodes that do not answer.
+    """
+    said: list[str] = []
 
     async def work() -> None:
         store = await EmbeddedStore.open(tmp_path / "metadata", create=True, session_timeout=5.0)
@@ -41,9 +45,9 @@ def without(tmp_path: Path, cluster: ToldCluster, partitions: Sequence[int] = (0
             await cluster.write_metadata(store)
             before = await read_cluster_state(store)
             try:
-                planned = await unassign(store, cluster.reach, node, partitions, mode=PLAN_ONLY)
+                planned = await unassign(store, cluster.reach, node, partitions, mode=PLAN_ONLY, say=said.append)
                 assert await read_cluster_state(store) == before
-                assert await unassign(store, cluster.reach, node, partitions) == planned
+                assert await unassign(store, cluster.reach, node, partitions, say=said.append) == planned
             except (RefusedError, InvalidRequestError):
                 assert await read_cluster_state(store) == before
                 raise
@@ -53,6 +57,7 @@ def without(tmp_path: Path, cluster: ToldCluster, partitions: Sequence[int] = (0
             await store.close()
 
     asyncio.run(work())
+    return said
 
 
 def test_where_the_others_are_whole_a_replica_goes(tmp_path: Path) -> None:
@@ -95,7 +100,8 @@ def test_one_in_the_last_session_or_a_later_one_counts(tmp_path: Path, other: To
 
 def test_one_that_does_not_answer_counts(tmp_path: Path) -> None:
     silent = ToldNode({0: [PeerUnreachableError("n1:2", "no")], 1: [END]})
-    without(tmp_path, ToldCluster(whole(), silent, whole(), server=None))
+    said = without(tmp_path, ToldCluster(whole(), silent, whole(), server=None))
+    assert said == ["storage node n1:1 does not tell what it holds, and counts as whole: n1:2: no"]
 
 
 @pytest.mark.parametrize("closing", [None, 4])

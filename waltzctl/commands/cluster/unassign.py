@@ -60,6 +60,6 @@ def run(
             console,
             switches,
             "cluster unassign",
-            lambda store, mode: unassign(store, reach, str(address), wanted, mode=mode),
+            lambda store, mode: unassign(store, reach, str(address), wanted, mode=mode, say=console.trouble),
             f"Partitions taken from {address}; waltzctl cluster sync tells the node",
         )
