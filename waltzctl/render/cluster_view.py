@@ -77,8 +77,10 @@ def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> Iterator[str]
 def top_lines(shown: Object) -> Iterator[str]:
     """A look at how a cluster does."""
     answering = f"{shown['nodes_answering']} of {shown['nodes']} storage nodes, {shown['servers_answering']} of"
-    rate = sum(one["transactions_per_second"] or 0 for one in shown["partitions"])
-    yield f"{shown['time'][11:19]} UTC   {answering} {shown['servers']} log servers answer   {rate:,.0f} transactions a second"
+    rates = [one["transactions_per_second"] for one in shown["partitions"]]
+    known = [one for one in rates if one is not None]
+    rate = f"   {sum(known):,.0f} transactions a second" if known else ""  # the first look knows none
+    yield f"{shown['time'][11:19]} UTC   {answering} {shown['servers']} log servers answer{rate}"
     for one in shown["unheard"]:
         yield printable(f"{one['address']} does not answer: {one['why']}")
     yield ""
