@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from waltzctl.engine.pipeline.agreement import (
     AgreedTransactions,
@@ -121,3 +124,43 @@ def test_copies_are_compared_only_where_they_are_not_known_to_be_an_earlier_one_
 )
 def test_the_ids_that_both_have(one: list[int], other: list[int], common: list[int]) -> None:
     assert common_ids(np.array(one, np.int64), np.array(other, np.int64)).tolist() == common
+
+
+def of_each(found: list[Outcome]) -> list[Outcome]:
+    """What comes of each id, on its own."""
+    alone: list[Outcome] = []
+    for one in found:
+        if isinstance(one, AgreedTransactions):
+            alone += [replace(one, first=number, stop=number + 1) for number in range(one.first, one.stop)]
+        elif isinstance(one, Nowhere):
+            alone += [Nowhere(number, number + 1) for number in range(one.first, one.stop)]
+        else:
+            alone.append(one)
+    return sorted(alone, key=lambda one: (one.transaction_id if isinstance(one, Differs) else one.first, repr(one)))
+
+
+@st.composite
+def looked_at(draw: st.DrawFn) -> tuple[list[str], list[Seen], int]:
+    """Up to four replicas of up to six ids, how far each was looked at, and up to where was decided."""
+    count = draw(st.integers(1, 6))
+    rows = [draw(st.text("ab-!", min_size=count, max_size=count)) for _ in range(draw(st.integers(1, 4)))]
+    seen = []
+    for _ in rows:
+        now = draw(st.integers(-1, count - 1))
+        seen.append(Seen(draw(st.integers(-1, now)), now))
+    return rows, seen, draw(st.integers(-1, count - 1))
+
+
+@given(looked_at())
+def test_what_comes_of_many_ids_at_once_is_what_comes_of_each(given_: tuple[list[str], list[Seen], int]) -> None:
+    """So runs end wherever anything changes: a version, how far a replica was seen before and is now, what was decided."""
+    rows, seen, decided = given_
+    alone: list[Outcome] = []
+    for at in range(len(rows[0])):
+        found = told(
+            [row[at] for row in rows], [Seen(one.before - at, one.now - at) for one in seen], decided=decided - at
+        )
+        for one in of_each(found):
+            moved = {"transaction_id": at} if isinstance(one, Differs) else {"first": at, "stop": at + 1}
+            alone.append(replace(one, **moved))
+    assert of_each(told(rows, seen, decided=decided)) == alone

@@ -206,6 +206,33 @@ def test_what_no_replica_had_comes_with_one_that_has_it(tmp_path: Path) -> None:
     assert differing.run() == []
 
 
+@pytest.mark.parametrize("more", [0, 1, 2])
+def test_transactions_that_no_replica_has_are_told_also_where_they_are_one(tmp_path: Path, more: int) -> None:
+    """The mark rises, and what it promises is nowhere."""
+    one = replica(tmp_path / "1", 40, mark=39)
+    query, differing = Query("transactions", one), Query("differences", one)
+    assert (len(query.run()), differing.run()) == (40, [])
+    shutil.rmtree(one)
+    build_directory(one, {0: [make_records(40)]}, local_low_water_mark=39 + more)
+    assert query.run() == []
+    told = differing.run()
+    assert [(row["node"], row["transaction_id"], row["missing"]) for row in told] == (
+        [(None, 40, more)] if more else []
+    )
+    assert differing.run() == []
+
+
+def test_a_batch_whose_last_record_is_another_one_by_now_is_not_read(tmp_path: Path) -> None:
+    one = replica(tmp_path / "1", 60, mark=59)
+    query = Query("transactions", one)
+    with contextlib.closing(Stopping(query.reader())) as made:
+        reader = made.reader
+        end = json.loads(json.dumps(reader.latestOffset(query.offset, reader.getDefaultReadLimit())))
+    replica(one, 60, mark=59, seed=3)
+    with contextlib.closing(Stopping(query.reader())) as made, pytest.raises(StalePlanError, match="transaction 59"):
+        made.reader.partitions(query.offset, end)
+
+
 @pytest.mark.parametrize("kind", ["records", "transactions"])
 def test_a_log_that_is_another_one_is_told_of(tmp_path: Path, kind: str) -> None:
     one, two = replica(tmp_path / "1", 60, mark=59), replica(tmp_path / "2", 60, mark=59)
