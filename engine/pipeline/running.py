@@ -37,6 +37,7 @@ from waltzctl.engine.pipeline.project import TABLES, Project, defaults_of, with_
 from waltzctl.engine.pipeline.table_formats import PACKAGES, check_packages, installed_spark
 from waltzctl.engine.spark import shipping
 from waltzctl.engine.spark.spark_session import Session, SparkOptions
+from waltzctl.engine.spark.start import need_pyspark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -111,10 +112,11 @@ def check_tables(options: RunOptions) -> None:
 def run_pipeline(project: Project, options: RunOptions, say: Callable[[str], None]) -> RunReport:
     """Run it to its end.  `say` gets Spark's progress, a line at a time.
 
-    Raises InvalidRequestError, DirectoryLockedError while another run has the catalog, PipelineError for a table that failed,
-    with the exit status of what stopped it, and what opening a session raises.
+    Raises InvalidRequestError, UnavailableError without PySpark, DirectoryLockedError while another run has the catalog,
+    PipelineError for a table that failed, with the exit status of what stopped it, and what opening a session raises.
     """
     check_tables(options)
+    need_pyspark()
     project.format, project.options, project.buckets, project.decoder  # noqa: B018  # what is wrong is said before Java starts
     if not options.spark.connect:
         _check_sources(project)

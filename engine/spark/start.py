@@ -41,19 +41,26 @@ appender.console.layout.pattern = spark: %p %c{1}: %m%n%ex
 """
 
 
+def need_pyspark(otherwise: str = "") -> None:
+    """Raise UnavailableError where PySpark is not installed; `otherwise`: what else helps."""
+    try:
+        import pyspark
+        import pyspark.sql  # noqa: F401
+    except ImportError as error:
+        raise UnavailableError(
+            f"PySpark is not installed ({error})", advice=f"pip install 'waltzctl[spark]'{otherwise}"
+        ) from error
+
+
 def open_session(options: SparkOptions) -> Session:
     """Start Spark, or connect to it, and look at its workers.
 
     Raises UnavailableError when PySpark or Java is missing, ClusterError when the cluster cannot be reached or used,
     MismatchError when its workers have another Python, InvalidRequestError for settings that cannot be meant.
     """
-    try:
-        import pyspark  # noqa: F401
-        from pyspark.sql import SparkSession
-    except ImportError as error:
-        raise UnavailableError(
-            f"PySpark is not installed ({error})", advice="pip install 'waltzctl[spark]', or --engine local"
-        ) from error
+    need_pyspark(", or --engine local")
+    from pyspark.sql import SparkSession
+
     _check_master(options.where)
     with contextlib.ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="waltzctl-spark-")))

@@ -331,6 +331,14 @@ def test_an_embedded_store_is_named_for_whoever_works_elsewhere(
     assert create_project(tmp_path / "q", ["/n"], metadata="zk://h:1/w").metadata == "zk://h:1/w"
 
 
+def test_without_pyspark_what_to_install_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    create_project(tmp_path / "p", ["/n"])
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    answer = invoke("pipeline", "run", tmp_path / "p")
+    assert (answer.status, "PySpark is not installed" in answer.err) == (2, True), answer
+    assert "pip install 'waltzctl[spark]'" in answer.err
+
+
 @pytest.mark.parametrize(
     ("source", "setting", "status", "words"),
     [
