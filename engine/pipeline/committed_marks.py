@@ -22,7 +22,7 @@ from waltzctl.engine.metadata.metadata_location import MetadataLocation
 from waltzctl.engine.pipeline.replica_stream import check_one_cluster
 from waltzctl.engine.quorum.vote import quorum_of
 from waltzctl.engine.spark.offsets import Anchor
-from waltzctl.engine.spark.stream_reader import INTACT, History
+from waltzctl.engine.spark.stream_reader import History
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +82,16 @@ def committed_marks(
     ends = []
     for place, history in histories.items():
         check_one_cluster({metadata: str(key), place: _text(history.look())})
-        before = history.sessions()
-        last = history.latest(partitions, known.get(place, {}), INTACT)
+        before = history.standings(partitions, known.get(place, {}))
         history.look()
-        after = history.sessions()
+        after = history.standings(partitions, known.get(place, {}))
         ends.append(
             {
-                number: one.transaction_id
-                for number, one in last.items()
-                if one.identified
-                and number in sessions
-                and before.get(number) == after.get(number) == sessions[number].session_id
+                number: one.last_transaction_id
+                for number, one in before.items()
+                if number in sessions
+                and number in after
+                and one.session_id == after[number].session_id == sessions[number].session_id
             }
         )
     return held_by_quorums(sessions, ends)

@@ -29,7 +29,7 @@ from waltzctl.engine.spark.read_options import METADATA, number_of, partitions_o
 from waltzctl.engine.spark.stream_losses import LostRange
 from waltzctl.engine.spark.stream_node import KNOWN as CONNECTION_OPTIONS
 from waltzctl.engine.spark.stream_node import RANGE_RECORDS, NodeRange, PeerAccess, access_of, anchor_of
-from waltzctl.engine.spark.stream_reader import WaltzStreamReader, stream_options
+from waltzctl.engine.spark.stream_reader import Standing, WaltzStreamReader, stream_options
 from waltzctl.engine.spark.stream_rows import RowMaker
 from waltzctl.formats.wire.records import WireRecord
 
@@ -115,8 +115,8 @@ class ClusterHistory:
 
         return dict(zip(wanted, self._access.run(read), strict=True))
 
-    def sessions(self) -> dict[int, int]:
-        """See `History.sessions`: a cluster's log is in none."""
+    def standings(self, partitions: Collection[int] | None, known: Mapping[int, Anchor]) -> dict[int, Standing]:
+        """See `History.standings`: a cluster's log is in no session."""
         return {}
 
     def at_or_before(self, partition: int, transaction_id: int, known: Anchor) -> Anchor:

@@ -30,7 +30,7 @@ from waltzctl.engine.spark.read_options import storage_options
 from waltzctl.engine.spark.record_arrays import Constants, rows_of
 from waltzctl.engine.spark.stream_losses import LostRange, Promised
 from waltzctl.engine.spark.stream_places import PartitionPlaces, SegmentRange, anchor_of_row, open_segment
-from waltzctl.engine.spark.stream_reader import LOW_WATER_MARK, WaltzStreamReader, path_of, stream_options
+from waltzctl.engine.spark.stream_reader import LOW_WATER_MARK, Standing, WaltzStreamReader, path_of, stream_options
 from waltzctl.engine.spark.stream_rows import RowMaker, ScannedRows
 from waltzctl.engine.storage.assignment import assigned_here
 from waltzctl.formats.control import CONTROL_FILE_NAME, ControlFile
@@ -192,10 +192,15 @@ class DirectoryHistory:
         current = control.partitions[partition].current_struct
         return -1 if current is None else min(current.low_water_mark, current.local_low_water_mark)
 
-    def sessions(self) -> dict[int, int]:
-        """See `History.sessions`."""
-        infos = () if self._control is None else self._control.partitions
-        return {info.partition: info.current_struct.session_id for info in infos if info.current_struct is not None}
+    def standings(self, partitions: Collection[int] | None, known: Mapping[int, Anchor]) -> dict[int, Standing]:
+        """See `History.standings`."""
+        found = {}
+        for info in () if self._control is None else self._control.partitions:
+            number, current = info.partition, info.current_struct
+            if current is None or number not in self._places or (partitions is not None and number not in partitions):
+                continue
+            found[number] = Standing(current.session_id, self._end(number, known)[0].transaction_id)
+        return found
 
     def at_or_before(self, partition: int, transaction_id: int, known: Anchor) -> Anchor:
         """See `History.at_or_before`."""

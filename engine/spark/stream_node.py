@@ -29,7 +29,7 @@ from waltzctl.engine.net.tls_options import TLS, client_names
 from waltzctl.engine.spark.data_loss import Losses
 from waltzctl.engine.spark.offsets import BEGINNING, Anchor
 from waltzctl.engine.spark.stream_losses import LostRange
-from waltzctl.engine.spark.stream_reader import LOW_WATER_MARK, WaltzStreamReader, path_of, stream_options
+from waltzctl.engine.spark.stream_reader import LOW_WATER_MARK, Standing, WaltzStreamReader, path_of, stream_options
 from waltzctl.engine.spark.stream_rows import RowMaker
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.segment import pack_record_header
@@ -230,13 +230,16 @@ class NodeHistory:
             self._seen[partition] = seen
         return seen
 
-    def sessions(self) -> dict[int, int]:
-        """See `History.sessions`."""
-        return {
-            number: one.session_id
-            for number, one in self._readings.items()
-            if one.session_id is not None and one.why_absent is None
-        }
+    def standings(self, partitions: Collection[int] | None, known: Mapping[int, Anchor]) -> dict[int, Standing]:
+        """See `History.standings`."""
+        found = {}
+        for number, one in self._readings.items():
+            last, session = one.last_transaction_id, one.session_id
+            if last is None or session is None or one.why_absent is not None:
+                continue
+            if partitions is None or number in partitions:
+                found[number] = Standing(session, last)
+        return found
 
     def at_or_before(self, partition: int, transaction_id: int, known: Anchor) -> Anchor:
         """See `History.at_or_before`."""

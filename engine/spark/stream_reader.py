@@ -144,6 +144,14 @@ class StreamPart(Protocol):
         """About as many as are read."""
 
 
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The session that a replica is in, and the last transaction that it has; -1: none."""
+
+    session_id: int
+    last_transaction_id: int
+
+
 class History(Protocol):
     """The transactions of a storage's partitions, as they are now.  Can be pickled before it was used."""
 
@@ -160,8 +168,8 @@ class History(Protocol):
         An anchor without a record: everything behind the last record up to this id is lost, and can only be told.
         """
 
-    def sessions(self) -> Mapping[int, int]:
-        """The session that each partition is in, as far as it is told."""
+    def standings(self, partitions: Collection[int] | None, known: Mapping[int, Anchor]) -> Mapping[int, Standing]:
+        """Of the partitions whose session is told."""
 
     def at_or_before(self, partition: int, transaction_id: int, known: Anchor) -> Anchor:
         """The intact record of the highest id up to this one; `BEGINNING` when there is none."""

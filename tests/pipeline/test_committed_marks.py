@@ -34,8 +34,8 @@ from waltzctl.engine.pipeline.committed_marks import (
 from waltzctl.engine.pipeline.pipeline_data_source import ReplicasReader
 from waltzctl.engine.pipeline.project_creation import replicas_of
 from waltzctl.engine.pipeline.schemas import COPY
-from waltzctl.engine.spark.offsets import BEGINNING, Anchor
-from waltzctl.formats.request_id import RequestId
+from waltzctl.engine.spark.offsets import Anchor
+from waltzctl.engine.spark.stream_reader import Standing
 from waltzctl.formats.znodes import PARTITION_PATH, UNRESOLVED, PartitionMetadata, ReplicaState
 
 SESSION = 3
@@ -122,22 +122,15 @@ def test_a_session_is_open_when_its_replicas_are_written() -> None:
 class Told:
     """A replica of one partition: its session and its last transaction, look by look; the last one for ever."""
 
-    def __init__(self, *looks: tuple[int, int], key: uuid.UUID | None = KEY, identified: bool = True) -> None:
-        self._looks, self._key, self._identified, self._at = looks, key, identified, -1
+    def __init__(self, *looks: tuple[int, int], key: uuid.UUID | None = KEY) -> None:
+        self._looks, self._key, self._at = looks, key, -1
 
     def look(self) -> uuid.UUID | None:
         self._at = min(self._at + 1, len(self._looks) - 1)
         return self._key
 
-    def sessions(self) -> Mapping[int, int]:
-        return {0: self._looks[self._at][0]}
-
-    def latest(self, partitions: object, known: Mapping[int, Anchor], up_to: str) -> dict[int, Anchor]:
-        last = self._looks[self._at][1]
-        if last < 0:
-            return {0: BEGINNING}
-        number = RequestId(1, 1, 0, last) if self._identified else None
-        return {0: Anchor(last, number, 0 if self._identified else None)}
+    def standings(self, partitions: object, known: Mapping[int, Anchor]) -> dict[int, Standing]:
+        return {0: Standing(*self._looks[self._at])}
 
 
 def marks(where: str, *told: Told) -> dict[int, int]:
@@ -155,8 +148,7 @@ def test_who_is_in_the_open_session_counts(tmp_path: Path) -> None:
     assert marks(where, still(SESSION, 9), still(SESSION - 1, 12)) == {}
     assert marks(where, still(SESSION, 9), still(SESSION - 1, 12), still(SESSION, 6)) == {0: 6}
     assert marks(where, still(SESSION, 9), still(SESSION + 1, 12)) == {}
-    assert marks(where, still(SESSION, 9), still(SESSION, -1)) == {}
-    assert marks(where, still(SESSION, 9), still(SESSION, 7, identified=False)) == {}
+    assert marks(where, still(SESSION, 9), still(SESSION, -1)) == {0: -1}
 
 
 def test_whose_session_changes_while_it_is_looked_at_does_not_count(tmp_path: Path) -> None:
@@ -194,9 +186,11 @@ def replica(path: Path, count: int, *, session: int = SESSION, seed: int = 0) ->
     return build_directory(path, {0: segments}, local_low_water_mark=19, session=session)
 
 
-def agreed(where: str | None, *sources: object, differences: bool = False) -> list[dict[str, Any]]:
+def agreed(
+    where: str | None, *sources: object, differences: bool = False, partitions: str = "0-7"
+) -> list[dict[str, Any]]:
     """A batch, as a run of a pipeline makes it."""
-    given = {"plaintext": "true"}
+    given = {"plaintext": "true", "partitions": partitions}
     reader = agreement_stream(
         [str(one) for one in sources], given, from_arrow_schema(COPY), differences=differences, metadata=where
     )
@@ -220,6 +214,8 @@ def test_transactions_are_taken_as_soon_as_a_quorum_holds_them(tmp_path: Path) -
     assert len(agreed(where, one)) == 20
     with served(three) as node:
         assert len(agreed(where, one, node.url)) == 60
+        for sources in ((one, two), (one, node.url)):
+            assert agreed(where, *sources, partitions="1") == []
 
 
 def test_an_end_of_no_session_that_counts_is_no_vote_against_what_is_committed(tmp_path: Path) -> None:
