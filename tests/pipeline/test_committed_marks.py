@@ -42,16 +42,24 @@ SESSION = 3
 """That of `tests.builders.build_directory`."""
 
 
-def metadata(path: Path, replicas: Sequence[tuple[int, int]], *, session: int = SESSION, key: uuid.UUID = KEY) -> str:
-    """A cluster of one partition; `replicas`: session and closing mark of each, on nodes ``n0:1``, ``n1:1``, ..."""
+def metadata(
+    path: Path,
+    replicas: Sequence[tuple[int, int]],
+    *,
+    session: int = SESSION,
+    key: uuid.UUID = KEY,
+    partitions: int = 1,
+) -> str:
+    """A cluster; `replicas`: session and closing mark of each of every partition, on nodes ``n0:1``, ``n1:1``, ..."""
 
     async def write(store: MetadataStore) -> None:
-        await create_cluster(store, name="demo", num_partitions=1, cluster_key=key)
+        await create_cluster(store, name="demo", num_partitions=partitions, cluster_key=key)
         for number in range(len(replicas)):
             await add_node(store, f"n{number}:1", admin_port=2 + number, group=number)
-            await assign(store, f"n{number}:1", [0])
-        states = tuple(ReplicaState(0, f"n{number}:1", *one) for number, one in enumerate(replicas))
-        await store.create(f"{PARTITION_PATH}/0", PartitionMetadata(1, session, states).encode())
+            await assign(store, f"n{number}:1", range(partitions))
+        for partition in range(partitions):
+            states = tuple(ReplicaState(partition, f"n{number}:1", *one) for number, one in enumerate(replicas))
+            await store.create(f"{PARTITION_PATH}/{partition}", PartitionMetadata(1, session, states).encode())
 
     async def whole() -> None:
         store = await EmbeddedStore.open(path, create=True, session_timeout=5.0)

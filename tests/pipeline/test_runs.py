@@ -24,6 +24,7 @@ pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
 import pyspark
 
 from tests.builders import build_directory
+from tests.pipeline.test_committed_marks import OPEN, metadata
 from tests.reserved_ports import reserved_ports
 from tests.spark import class_archive
 from tests.spark.nodes import served
@@ -302,6 +303,23 @@ def test_a_directory_an_object_store_and_a_live_node_are_read_side_by_side(tmp_p
         with served(cluster.nodes[2], admin_port=admin_port):
             found, _ = run_to_its_end(tmp_path / "lake")
         check(found["tables"], cluster, replicas_at=55, names=sources)
+
+
+@pytest.mark.long
+def test_with_the_metadata_transactions_are_those_that_a_quorum_of_the_open_session_holds(tmp_path: Path) -> None:
+    """Twice: what a quorum came to hold meanwhile comes once, and the low-water marks stay where the session began."""
+    cluster = Cluster(tmp_path)
+    cluster.write([(120, 90), (110, 90), (80, 90)], 40)
+    where = metadata(tmp_path / "metadata", [OPEN] * 3, partitions=2)
+    create_project(tmp_path / "lake", [str(one) for one in cluster.nodes], metadata=where)
+    for ends, mark in (([(120, 90), (110, 90), (80, 90)], 89), ([(140, 130), (140, 130), (80, 90)], 129)):
+        cluster.write(ends, 40)
+        found, _ = run_to_its_end(tmp_path / "lake")
+        agreed = [(r["partition"], r["transaction_id"]) for r in found["tables"]["transactions"]]
+        held = {partition: sorted(end[partition] for end in ends)[1] for partition in (0, 1)}
+        assert sorted(agreed) == [(partition, number) for partition in (0, 1) for number in range(held[partition])]
+        marks = {(r["partition"], r["mark"]) for r in found["tables"]["completeness"]}
+        assert marks == {(0, held[0] - 1), (1, mark)}
 
 
 def of_airflow(lake: Path) -> tuple[list[str], dict[str, str]]:
