@@ -187,3 +187,32 @@ def test_a_reader_of_a_busy_partition_is_granted_a_quarter_of_a_second(
             assert (partition.grant(4), partition.grant(3)) == (granted, granted + 1)
 
     asyncio.run(work())
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "counts"),
+    [
+        ((1, 5), (1, 5), True),
+        ((1, 5), (1, 6), True),
+        ((1, 5), (1, 4), False),
+        ((1, 5), (2, 0), True),
+        ((2, 0), (1, 9), False),
+    ],
+)
+def test_the_connection_that_a_client_mounted_through_last_counts(
+    tmp_path: Path, first: tuple[int, int], second: tuple[int, int], counts: bool
+) -> None:
+    async def work() -> None:
+        async with serving(tmp_path, 1) as cluster:
+            partition = (await cluster.server()).partitions[PARTITION]
+            one, other = object(), object()
+            partition.register(7, *first, one)
+            partition.register(7, *second, other)
+            assert (partition.is_registered(7, one), partition.is_registered(7, other)) == (not counts, counts)
+            assert not partition.is_registered(8, other)
+            partition.forget(one)
+            assert partition.is_registered(7, other) is counts
+            partition.forget(other)
+            assert not partition.is_registered(7, other)
+
+    asyncio.run(work())
