@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 _AMOUNT = re.compile(r"(\d{1,18}(?:\.\d{1,6})?)\s*([A-Za-z]*)", re.ASCII)
 _SECONDS = {"": 1, "ms": 0.001, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
@@ -68,6 +69,19 @@ def write_duration(seconds: float) -> str:
         (one for one in ((3600, "h"), (60, "m")) if seconds >= 2 * one[0] and not seconds % one[0]), (1, "s")
     )
     return f"{seconds / size:.0f}{unit}"
+
+
+def format_ranges(numbers: Collection[int]) -> str:
+    """The shortest text that `parse_ranges` reads back."""
+    parts: list[str] = []
+    ordered = sorted(set(numbers))
+    start = 0
+    for place, number in enumerate(ordered):
+        if place + 1 < len(ordered) and ordered[place + 1] == number + 1:
+            continue
+        parts.append(str(number) if place == start else f"{ordered[start]}-{number}")
+        start = place + 1
+    return ",".join(parts)
 
 
 def parse_ranges(text: str) -> tuple[int, ...]:

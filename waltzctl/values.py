@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
-from waltzctl.engine.amounts import parse_duration, parse_ranges, parse_rate, parse_size
+from waltzctl.engine.amounts import format_ranges, parse_duration, parse_ranges, parse_rate, parse_size
 
 __all__ = [
     "counted",
@@ -18,19 +16,6 @@ __all__ = [
     "parse_size",
     "printable",
 ]
-
-
-def format_ranges(numbers: Collection[int]) -> str:
-    """The shortest text that `parse_ranges` reads back."""
-    parts: list[str] = []
-    ordered = sorted(set(numbers))
-    start = 0
-    for place, number in enumerate(ordered):
-        if place + 1 < len(ordered) and ordered[place + 1] == number + 1:
-            continue
-        parts.append(str(number) if place == start else f"{ordered[start]}-{number}")
-        start = place + 1
-    return ",".join(parts)
 
 
 def parse_percent(text: str) -> float:

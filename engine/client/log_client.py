@@ -33,6 +33,7 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Collection, Coroutine, Iterable, Mapping
 from typing import Any, Protocol, Self
 
+from waltzctl.engine.amounts import format_ranges
 from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.append_call import AppendsInBulk, OneAppend
 from waltzctl.engine.client.log_transaction import Build, Draft, Transaction
@@ -336,9 +337,9 @@ class LogClient:
             pause = min(2 * pause, self.options.longest_retry)
 
     def _told(self, servers: Mapping[int, PartitionServer]) -> None:
-        wanted = sorted({mount.partition for mount in self._mounts})
+        wanted = {mount.partition for mount in self._mounts}
         if gone := [number for number in wanted if number in self._known and number not in servers]:
-            self._log.warning("no log server has partition %s any more; it is waited for", ", ".join(map(str, gone)))
+            self._log.warning("no log server any more for partitions: %s; one is waited for", format_ranges(gone))
         self._known = servers
         self._news.set()
         for mount in [*self._mounts]:

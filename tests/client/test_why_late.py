@@ -155,7 +155,7 @@ def test_a_feed_whose_servers_are_all_gone_says_so_once(tmp_path: Path, caplog: 
             around.directory.tell({})
             around.directory.tell({})
         said = [one.getMessage() for one in caplog.records if "no log server" in one.getMessage()]
-        assert said == [f"no log server has partition {PARTITION} any more; it is waited for"]
+        assert said == [f"no log server any more for partitions: {PARTITION}; one is waited for"]
         await feed.aclose()
 
     run(tmp_path, test)
