@@ -76,9 +76,10 @@ def _lacks(quarantine: Sequence[Mapping[str, Any]], nodes: Mapping[Any, Any]) ->
 
 
 def _behind(completeness: Sequence[Mapping[str, Any]]) -> Iterator[_Lack]:
+    """What replicas do not have by now: of a log that is being written some are always read before others."""
     for row in completeness:
-        if row["behind"] > 0:
-            first = row["expected"] - row["behind"]
+        first = max(row["expected"] - row["behind"], row["last_transaction_id"] + 1)
+        if first < row["expected"]:
             remedy = "It catches up in the next session; see waltzctl compare."
             yield _Lack(row["node"], row["partition"], BEHIND, first, row["expected"], None, remedy)
 

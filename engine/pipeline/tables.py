@@ -188,9 +188,9 @@ class Tables:
 
         counted = spark.read.table("tallies").where("kind = 'partition'")
         read = counted.selectExpr(
-            *_PLACE, "records", "missing", "damaged", "next_transaction_id AS next", "NULL AS mark"
+            *_PLACE, "records", "missing", "damaged", "next_transaction_id AS next", "NULL AS mark", "NULL AS last"
         )
-        there = self._replicas(spark).selectExpr(*_PLACE, "0L", "0L", "0L", "0L", "mark")
+        there = self._replicas(spark).selectExpr(*_PLACE, "0L", "0L", "0L", "0L", "mark", "last_transaction_id")
         sums = (
             read.union(there)
             .groupBy("node", "partition")
@@ -198,6 +198,7 @@ class Tables:
                 *(functions.sum(name).alias(name) for name in ("records", "missing", "damaged")),
                 functions.max("next").alias("next"),
                 functions.max("mark").alias("mark"),
+                functions.max("last").alias("last_transaction_id"),
             )
             .where(
                 "mark IS NOT NULL"
@@ -208,6 +209,7 @@ class Tables:
         return sums.select(
             *_PLACE, expected.alias("expected"), functions.col("records").alias("present"), "missing", "damaged",
             (expected - functions.col("next")).alias("behind"), functions.max("mark").over(everywhere).alias("mark"),
+            "last_transaction_id",
         )  # fmt: skip
 
     def _replicas(self, spark: SparkSession) -> DataFrame:

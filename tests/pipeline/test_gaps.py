@@ -16,7 +16,14 @@ EXPECTED = 8
 def rows(ends: dict[str, int]) -> list[dict[str, Any]]:
     """Of replicas that hold transactions 0 to their `end` - 1, apart from what is in quarantine."""
     return [
-        {"node": node, "partition": 0, "expected": EXPECTED, "behind": EXPECTED - end} for node, end in ends.items()
+        {
+            "node": node,
+            "partition": 0,
+            "expected": EXPECTED,
+            "behind": EXPECTED - end,
+            "last_transaction_id": end - 1,
+        }
+        for node, end in ends.items()
     ]
 
 
@@ -48,9 +55,28 @@ def test_another_replica_lacks_nothing_of_it(first: int, count: int | None, whol
 
 def test_of_another_partition_nothing_is_counted() -> None:
     (one,) = gaps(
-        [*rows({"a": EXPECTED}), {"node": "b", "partition": 1, "expected": 9, "behind": 0}], [lack("a", 3, 1)]
+        [*rows({"a": EXPECTED}), {"node": "b", "partition": 1, "expected": 9, "behind": 0, "last_transaction_id": 8}],
+        [lack("a", 3, 1)],
     )
     assert one.elsewhere is False
+
+
+@pytest.mark.parametrize(
+    ("last", "gap"),
+    [(3, (4, 7)), (4, (5, 7)), (6, (7, 7)), (7, None), (8, None), (2, (4, 7))],
+)
+def test_a_replica_that_has_by_now_what_was_not_read_of_it_lacks_nothing(
+    last: int, gap: tuple[int, int] | None
+) -> None:
+    """Read up to 3, of 8; `last`: that of the replica when it was asked afterwards."""
+    (row,) = rows({"b": 4})
+    found = gaps([*rows({"a": EXPECTED}), row | {"last_transaction_id": last}], [])
+    assert [(one.first_transaction_id, one.last_transaction_id) for one in found] == ([] if gap is None else [gap])
+    assert all((one.node, one.kind, one.elsewhere) == ("b", "behind", True) for one in found)
+    damaged = gaps([*rows({"a": EXPECTED}), row | {"last_transaction_id": last}], [lack("a", 5, 1)])
+    assert ("a", 5, False) in [(one.node, one.first_transaction_id, one.elsewhere) for one in damaged], (
+        "b is not read there"
+    )
 
 
 @given(

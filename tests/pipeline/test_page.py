@@ -20,7 +20,9 @@ EVIL = '/data/<script>"&'
 
 def complete(node: str, partition: int, present: int, **less: int) -> dict[str, Any]:
     counts = {"missing": 0, "damaged": 0, "behind": 0, **less}
-    return {"node": node, "partition": partition, "expected": 100, "present": present, "mark": 90, **counts}
+    last = 99 - counts["behind"]
+    usual = {"partition": partition, "expected": 100, "present": present, "mark": 90, "last_transaction_id": last}
+    return {"node": node, **usual, **counts}
 
 
 def active(node: str, dimension: str, value: str, first: int, records: int, **more: Any) -> dict[str, Any]:

@@ -110,7 +110,7 @@ def test_records_and_losses_are_counted_apart() -> None:
 
 def complete_row(node: str, **values: int) -> dict[str, object]:
     usual = {"partition": 0, "expected": 10, "present": 10, "missing": 0, "damaged": 0, "behind": 0, "mark": 9}
-    return {"node": node, **usual, **values}
+    return {"node": node, **usual, "last_transaction_id": 9 - values.get("behind", 0), **values}
 
 
 def test_a_gap_that_another_replica_fills_is_no_loss() -> None:

@@ -50,8 +50,9 @@ MANUAL = Manual(
                 (
                     "records: every record of every replica, once, and a row for each place that is damaged or missing."
                     " quarantine: what is wrong where, and what to do. transactions: one row for each partition and id, agreed"
-                    " by the replicas that were read, up to the highest low-water mark that one of them knows, with what"
-                    " decode() in decoder.py makes of it. state: the last value for each key; state_history: all of them."
+                    " by the replicas that were read, up to the highest low-water mark that one of them knows or, with"
+                    " --metadata, up to what a quorum of the open session holds, with what decode() in decoder.py makes of"
+                    " it. state: the last value for each key; state_history: all of them."
                     " completeness: what each replica has of each partition. activity: how much, and how fast."
                 ),
                 (
