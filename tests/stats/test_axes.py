@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -52,6 +53,24 @@ def test_the_automatic_width_is_the_narrowest_that_suits(start: int, duration: i
         assert extent.last // one - extent.start // one >= TIME_BUCKETS
 
 
+DAY = 86_400_000
+WIDTHS = [
+    *(1000 * seconds for seconds in (1, 5, 10, 30, 60, 300, 600, 1800, 3600, 7200, 21600, 43200)),
+    *(DAY * days for days in (1, 7, 28, 364, 3640, 36_400)),
+]
+
+
+@pytest.mark.parametrize(("width", "wider"), list(pairwise(WIDTHS)))
+def test_a_hundred_buckets_are_as_many_as_there_may_be_and_one_more_are_wider(width: int, wider: int) -> None:
+    assert Scale().width(Interval(width, width + 100 * width)) == width
+    assert Scale().width(Interval(width, width + 100 * width + 1)) == wider
+
+
+def test_without_an_extent_the_automatic_width_is_the_narrowest() -> None:
+    assert Scale().width(None) == WIDTHS[0]
+    assert Scale(7).width(None) == 7
+
+
 @properties
 @given(st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1))
 def test_ids_fit_their_buckets_and_would_not_fit_narrower_ones(one: int, two: int) -> None:
@@ -95,14 +114,14 @@ def test_a_moment_is_an_interval_as_well() -> None:
     ("created", "before", "after", "changed", "doubtful", "reason"),
     [
         (NOON, None, NOON - 1, None, False, "the next segment was created before that"),
-        (NOON, NOON + 1, NOON + 2, None, False, "the segment in front of it after that"),
+        (NOON, NOON + 1, NOON + 2, None, False, "in front of it after that, 2026-09-21T14:13:20.001Z"),
         (NOON, None, None, NOON - 1, False, "its file was last changed before that"),
         (NOON, None, None, None, False, "nothing tells"),
         (0, None, NOON, None, False, "is no time"),
         (-1, None, NOON, None, False, "is no time"),
         (2**62, None, NOON, None, False, "is no time"),
         (NOON, None, 2**62, None, False, "is no time"),
-        (NOON, 2**62, NOON, None, False, "in front of it"),
+        (NOON, 2**62, NOON, None, False, "in front of it after that, 4611686018427387904"),
         (NOON, None, NOON + 1, None, True, "its header is damaged"),
     ],
 )

@@ -16,6 +16,7 @@ from tests.inspect.helpers import age
 from tests.stats.support import SMALL_PART, PicklingCrew, count, dumped, same, set_created, set_times
 from waltzctl.engine.errors import InvalidRequestError, NotWaltzError
 from waltzctl.engine.log.places import place
+from waltzctl.engine.stats import gathering
 from waltzctl.engine.stats.axes import Interval
 from waltzctl.engine.stats.report import StatsReport
 from waltzctl.engine.stats.stats import stats
@@ -215,11 +216,11 @@ def test_what_is_named_twice_counts_once_and_replicas_add_up(tmp_path: Path) -> 
     assert same(count(one, one, segment_of(one))) == same(count(one))
     both = count(one, two, top=1000)
     assert both.records == 70
-    assert [(part.partition, part.path.parent.name) for part in both.partitions] == [
-        (0, "a"),
-        (1, "a"),
-        (0, "b"),
-        (1, "b"),
+    assert [(part.place, part.partition, part.path.parent.name) for part in both.partitions] == [
+        (0, 0, "a"),
+        (1, 1, "a"),
+        (2, 0, "b"),
+        (3, 1, "b"),
     ]
     assert max(client.partitions for client in both.clients) <= 2
     assert count(one, partitions=[1]).records == 5
@@ -259,6 +260,44 @@ def test_the_first_clients_come_by_records_then_bytes_then_id(tmp_path: Path) ->
     report = count(storage, top=2)
     assert [one.client for one in report.clients] == [8, 3]
     assert (report.client_ranking.known, report.client_ranking.exact) == (4, True)
+    assert [one.client for one in count(storage, top=1).clients] == [8]
+
+
+def test_named_clients_have_a_series_and_the_others_are_counted(tmp_path: Path) -> None:
+    """Client 6 writes in the third hour, where a bucket has the number of no client and a client that of no bucket."""
+    noon = CREATED - CREATED % HOUR
+    rows = [Record.make(n, RequestId(6 if n >= 60 else n % 2, 1, 0, n), 0, bytes(60)) for n in range(90)]
+    storage = build_directory(tmp_path / "s", {0: [rows[at : at + 30] for at in (0, 30, 60)]})
+    set_times(storage, 0, [noon, noon + HOUR, noon + 2 * HOUR], noon + 3 * HOUR)
+    report = count(storage, bucket=3600.0, top=2)
+    assert [one.client for one in report.clients] == [0, 1]
+    series = [(one.which, one.start, one.records) for one in report.time_buckets if one.by == "client"]
+    assert series == [(client, noon + hour * HOUR, 15) for client in (0, 1) for hour in (0, 1)]
+    assert (report.client_series.known, report.client_series.exact) == (3, True)
+    fewer = count(storage, bucket=2 * 3600.0, top=3)
+    assert fewer.client_series.known == 3
+    assert sum(one.records for one in fewer.time_buckets if one.by == "client") == 90
+
+
+def test_a_segment_by_itself_lasts_until_its_file_was_changed(tmp_path: Path) -> None:
+    storage = build_directory(tmp_path / "s", {0: 30})
+    set_times(storage, 0, [CREATED], CREATED + HOUR)
+    assert count(segment_of(storage)).partitions[0].interval == Interval(CREATED, CREATED + HOUR)
+
+
+def test_places_beyond_those_listed_are_counted_and_a_torn_end_is_always_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gathering, "MAX_LISTED", 2)
+    storage = build_directory(tmp_path / "s", {0: 60}, per_segment=60, local_low_water_mark=3)
+    for record in (5, 10, 15, 20, 25):
+        damage_record(segment_of(storage), record)
+    tear_tail(segment_of(storage))
+    findings = [(one.code, one.transaction_id) for one in count(age(storage)).findings]
+    assert findings[:2] == [("record-checksum", 5), ("record-checksum", 10)]
+    assert findings[2][0] == "torn-tail"
+    (more,) = [one for one in count(storage).findings if "more places" in one.message]
+    assert more.message.startswith("3 more places are damaged")
 
 
 def test_an_empty_directory_counts_nothing(tmp_path: Path) -> None:
