@@ -30,6 +30,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
+from waltzctl.engine.amounts import chosen_partitions
 from waltzctl.engine.errors import DeadlineError, InvalidRequestError, RefusedError, StalePlanError
 from waltzctl.engine.metadata.metadata_store import (
     Change,
@@ -440,8 +441,6 @@ def _known(store: MetadataStore, maps: _Maps, node: str) -> None:
 
 
 async def _check_numbers(store: MetadataStore, partitions: Collection[int]) -> None:
-    number = (await store_parameters(store)).num_partitions
     if not partitions:
         raise InvalidRequestError("no partition was named")
-    if beyond := sorted(one for one in partitions if not 0 <= one < number):
-        raise InvalidRequestError(f"partition {beyond[0]} does not exist: they are 0 to {number - 1}")
+    chosen_partitions(partitions, (await store_parameters(store)).num_partitions)

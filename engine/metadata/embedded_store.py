@@ -274,10 +274,11 @@ class EmbeddedStore:
                     )
                 self._end_sessions()
                 result = work()
+                self._database.execute("COMMIT")  # which waits for readers, and may give up
             except BaseException:
-                self._database.execute("ROLLBACK")
+                if self._database.in_transaction:  # a full disk has taken it back already
+                    self._database.execute("ROLLBACK")
                 raise
-            self._database.execute("COMMIT")
             return result
 
         try:
@@ -330,7 +331,9 @@ class EmbeddedStore:
             return
         if not any(not task.done() and task.get_name() == "watches" for task in self._tasks):
             self._begin_task(self._poll(), "watches")
-        self._watches.setdefault((path, _versions(state)), []).append(watch)
+        watches = self._watches.setdefault((path, _versions(state)), [])
+        if watch not in watches:  # whoever looks again and again is told once
+            watches.append(watch)
         self._unsure = True  # it may have been changed since it was read
 
     async def _poll(self) -> None:

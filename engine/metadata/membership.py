@@ -24,7 +24,6 @@ from typing import Any
 from waltzctl.engine.errors import ConcurrentUpdateError, PeerError, WaltzError
 from waltzctl.engine.metadata.assignment_policy import assign
 from waltzctl.engine.metadata.metadata_store import (
-    MetadataConflictError,
     MetadataStore,
     NodeMissingError,
     NodeVersionError,
@@ -98,7 +97,8 @@ class Membership:
         self._changed = asyncio.Event()
         self._descriptor: ServerDescriptor | None = None
         self._path = ""
-        self._lost: asyncio.Future[str] | None = None
+        self._lost: asyncio.Future[str] | None = None  # None: not among the servers
+        self._writes = asyncio.Lock()  # of the descriptor
 
     @property
     def present(self) -> bool:
@@ -122,11 +122,12 @@ class Membership:
         for path, one in servers:
             if one.server == descriptor.server or ended(one):
                 await self.delete(path)
-        self._lost = self._store.lost
+        lost = self._store.lost  # before the descriptor is there: a session that ends meanwhile is noticed
         self._descriptor = descriptor
         self._path = await self._store.create(
             f"{SERVERS_PATH}/{_DESCRIPTOR}", descriptor.encode(), ephemeral=True, sequence=True
         )
+        self._lost = lost
 
     async def follow(self, assigned: Assigned) -> None:
         """Tell the registered server what it is to serve, whenever that changes; assign where that is its duty.  For ever."""
@@ -169,11 +170,13 @@ class Membership:
         """Serve nothing, and stand among the servers again, under the same id."""
         assert self._descriptor is not None, "it registered"
         self._log.error("%s: every partition is closed until %s", why, until)
+        self._lost = None
         assigned({})
         while True:
             try:
-                await self._stand(self._descriptor, lambda _: False)
-            except (PeerError, MetadataConflictError, SessionLostError) as error:
+                async with self._writes:
+                    await self._stand(self._descriptor, lambda _: False)
+            except WaltzError as error:  # whatever it is: somebody may mend it
                 self._log.warning("not among the servers: %s", error)
                 await asyncio.sleep(_PAUSE)
             else:
@@ -220,13 +223,14 @@ class Membership:
 
         Raises ConcurrentUpdateError when others kept changing the assignment.
         """
-        assert self._descriptor is not None, "it registered"
-        old = self._descriptor
-        kept = [one for one in old.preferred if preferred or one not in partitions]
-        added = [one for one in dict.fromkeys(partitions) if preferred and one not in kept]
-        new = ServerDescriptor(old.server, old.host, old.port, (*kept, *added))
-        await self._store.set(self._path, new.encode())
-        self._descriptor = new
+        async with self._writes:
+            old = self._descriptor
+            assert old is not None, "it registered"
+            kept = [one for one in old.preferred if preferred or one not in partitions]
+            added = [one for one in dict.fromkeys(partitions) if preferred and one not in kept]
+            new = ServerDescriptor(old.server, old.host, old.port, (*kept, *added))
+            await self._store.set(self._path, new.encode())
+            self._descriptor = new
         for _ in range(_ATTEMPTS):
             assignment, version, cversion, servers = await read_servers(self._store)
             if await self._assign(assignment, version, cversion, [one for _, one in servers]) is not None:

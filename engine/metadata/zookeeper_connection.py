@@ -13,6 +13,7 @@ import contextlib
 import logging
 import os
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -60,9 +61,40 @@ def zookeeper_auth(environment: Mapping[str, str] | None = None) -> str | None:
     return text
 
 
+class Contact:
+    """What the library knows of a session and keeps to itself.  Written in its threads, read in any.
+
+    `granted`: seconds, the session's timeout as the ensemble set it, which may be less than what was asked for; None before the
+    first answer.  `heard`: when something came from ZooKeeper the last time, by ``time.monotonic``.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self.granted: float | None = None
+        self.heard = time.monotonic()
+        connection = client._connection
+        invoke, read = connection._invoke, connection._read_socket
+
+        def heard_invoke(*given: Any, **more: Any) -> Any:
+            result = invoke(*given, **more)
+            if isinstance(result, tuple) and result[0].time_out > 0:  # a connection of a session that is not over
+                self.granted = result[0].time_out / 1000
+                self.heard = time.monotonic()
+            return result
+
+        def heard_read(*given: Any) -> Any:
+            result = read(*given)
+            self.heard = time.monotonic()
+            return result
+
+        connection._invoke, connection._read_socket = heard_invoke, heard_read
+
+
 @contextlib.contextmanager
-def connected(options: ZooKeeperOptions) -> Iterator[Any]:
-    """A connected client.  Raises PeerUnreachableError, InvalidRequestError for a connect string that is none."""
+def connected(options: ZooKeeperOptions) -> Iterator[tuple[Any, Contact]]:
+    """A connected client, and what is known of its session.
+
+    Raises PeerUnreachableError, InvalidRequestError for a connect string that is none.
+    """
     from kazoo.client import KazooClient
     from kazoo.security import CREATOR_ALL_ACL
 
@@ -84,6 +116,7 @@ def connected(options: ZooKeeperOptions) -> Iterator[Any]:
             advice="write for instance zk1:2181,zk2:2181",
         ) from None
     _bound_attempts(client, options.connect_timeout)
+    contact = Contact(client)
     try:
         client.start_async().wait(options.connect_timeout)
         if not client.connected:
@@ -93,7 +126,7 @@ def connected(options: ZooKeeperOptions) -> Iterator[Any]:
                 f"no connection within {options.connect_timeout:g} s{why}",
                 advice="check the connect string and that the ensemble runs",
             )
-        yield client
+        yield client, contact
     finally:
         _close(client)
 

@@ -4,15 +4,18 @@ Its asynchronous calls are used, any number of them under way at a time, each wi
 own threads is handed to the event loop.
 
 A process that cannot reach ZooKeeper is not told by the library when its session is over; it learns that once it gets through
-again.  Release 0.13.2 serves on until then (weakness Z5).  Here the session counts as lost when its timeout has passed without
-contact.
+again.  Release 0.13.2 serves on until then (weakness Z5).  Here the session counts as lost when its timeout, as the ensemble
+granted it, has passed since something was heard: that is not when the library finds the connection broken, for which it needs
+two thirds of a timeout where packets vanish.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from waltzctl.engine.errors import DeadlineError, PeerUnreachableError, RefusedError
@@ -31,9 +34,12 @@ from waltzctl.engine.metadata.metadata_store import (
     Watch,
     ZnodeState,
 )
-from waltzctl.engine.metadata.zookeeper_connection import AUTH_FILE_VARIABLE, AUTH_VARIABLE, connected
+from waltzctl.engine.metadata.zookeeper_connection import AUTH_FILE_VARIABLE, AUTH_VARIABLE, Contact, connected
 from waltzctl.engine.metadata.zookeeper_options import ZooKeeperOptions
 from waltzctl.engine.net.futures import fail
+
+_LOOKS = 10
+"""So many times in each timeout it is looked whether a silent ZooKeeper was heard again."""
 
 
 class NotPermittedError(RefusedError):
@@ -43,20 +49,20 @@ class NotPermittedError(RefusedError):
 class ZooKeeperStore:
     """A connected store; see `MetadataStore`.  Made by `open`."""
 
-    def __init__(self, client: Any, options: ZooKeeperOptions, stack: contextlib.ExitStack) -> None:
-        self._client, self._options, self._stack = client, options, stack
+    def __init__(self, client: Any, contact: Contact, options: ZooKeeperOptions, stack: contextlib.ExitStack) -> None:
+        self._client, self._contact, self._options, self._stack = client, contact, options, stack
         self._root = options.cluster_root.rstrip("/")
         self._loop = asyncio.get_running_loop()
         self._lost: asyncio.Future[str] = self._loop.create_future()
-        self._timer: asyncio.TimerHandle | None = None
         client.add_listener(self._state_changed)
+        self._timer = self._loop.call_later(self.session_timeout, self._look_whether_heard)
 
     @classmethod
     async def open(cls, options: ZooKeeperOptions) -> ZooKeeperStore:
         """Connect.  Raises PeerUnreachableError, InvalidRequestError."""
         stack = contextlib.ExitStack()
-        client = await asyncio.to_thread(stack.enter_context, connected(options))
-        return cls(client, options, stack)
+        client, contact = await asyncio.to_thread(stack.enter_context, connected(options))
+        return cls(client, contact, options, stack)
 
     @property
     def where(self) -> str:
@@ -66,8 +72,8 @@ class ZooKeeperStore:
     @property
     def session_timeout(self) -> float:
         """Seconds; what the ensemble granted."""
-        granted = getattr(self._client, "_session_timeout", None)  # milliseconds; the library has no public name for it
-        return granted / 1000 if granted else self._options.session_timeout
+        granted = self._contact.granted
+        return self._options.session_timeout if granted is None else granted
 
     @property
     def lost(self) -> asyncio.Future[str]:
@@ -132,7 +138,7 @@ class ZooKeeperStore:
         return PeerUnreachableError(f"ZooKeeper at {self._options.connect_string}", what.rstrip())
 
     def _told(self, watch: Watch | None) -> Callable[[Any], None] | None:
-        return None if watch is None else lambda _event: self._in_loop(watch)
+        return None if watch is None else _Told(self._in_loop, watch)
 
     def _in_loop(self, call: Callable[[], None]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has ended
@@ -209,30 +215,38 @@ class ZooKeeperStore:
     async def close(self) -> None:
         """See `MetadataStore`."""
         self._client.remove_listener(self._state_changed)
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
         await asyncio.to_thread(self._stack.close)
 
     # ---- the session ---------------------------------------------------------------------------------------------------
 
     def _state_changed(self, state: Any) -> None:
         """The library's listener: in one of its threads."""
-        self._in_loop(lambda: self._follow(str(state)))
-
-    def _follow(self, state: str) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
         if state == "LOST":
-            self._tell_lost("the session with ZooKeeper is over")
-        elif state == "SUSPENDED":
-            seconds = self.session_timeout
-            why = f"ZooKeeper was not reached for {seconds:g} s, the timeout of the session"
-            self._timer = self._loop.call_later(seconds, self._tell_lost, why)
+            self._in_loop(lambda: self._tell_lost("the session with ZooKeeper is over"))
+
+    def _look_whether_heard(self) -> None:
+        """Tell where the session's timeout has passed in silence, and look again when it can have passed next."""
+        seconds = self.session_timeout
+        left = self._contact.heard + seconds - time.monotonic()
+        if left <= 0:
+            self._tell_lost(f"ZooKeeper was not reached for {seconds:g} s, the timeout of the session")
+        self._timer = self._loop.call_later(left if left > 0 else seconds / _LOOKS, self._look_whether_heard)
 
     def _tell_lost(self, why: str) -> None:
         if not self._lost.done():
             self._lost.set_result(why)
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """A watch as the library takes it.  Equal ones count once in the sets in which it keeps them until they fire."""
+
+    in_loop: Callable[[Watch], None]
+    watch: Watch
+
+    def __call__(self, _event: Any) -> None:
+        self.in_loop(self.watch)
 
 
 def _state(stat: Any) -> ZnodeState:

@@ -46,7 +46,7 @@ def read_cluster_metadata(options: ZooKeeperOptions) -> ClusterMetadata:
     """
     options.check()
     path = f"{options.cluster_root.rstrip('/')}/{STORE_PATH}"
-    with connected(options) as client:
+    with connected(options) as (client, _):
         data = _get(client, path, options)
     where = f"ZooKeeper at {options.connect_string}, node {path}"
     if not data:
@@ -69,7 +69,7 @@ def read_znodes(options: ZooKeeperOptions, paths: Sequence[str]) -> tuple[bytes,
     """
     options.check()
     found = []
-    with connected(options) as client:
+    with connected(options) as (client, _):
         for path in paths:
             whole = f"{options.cluster_root.rstrip('/')}/{path}"
             data = _get(client, whole, options)

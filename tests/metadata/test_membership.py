@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 import pytest
 
 from tests.metadata.stores import Stores
-from waltzctl.engine.errors import ConcurrentUpdateError
+from waltzctl.engine.errors import ConcurrentUpdateError, DamageError, MismatchError, WaltzError
 from waltzctl.engine.metadata import membership as rooms
 from waltzctl.engine.metadata.cluster_changes import add_node, create_cluster
 from waltzctl.engine.metadata.cluster_changes import assign as assign_nodes
@@ -21,6 +21,7 @@ from waltzctl.engine.metadata.cluster_state import read_cluster_state
 from waltzctl.engine.metadata.membership import Membership, new_client_id
 from waltzctl.engine.metadata.metadata_store import MetadataStore
 from waltzctl.engine.metadata.partition_sessions import PartitionSessions
+from waltzctl.engine.metadata.zookeeper_store import NotPermittedError
 from waltzctl.formats.znodes import SERVERS_PATH, ReplicaState
 
 LOG = logging.getLogger("test")
@@ -112,6 +113,18 @@ def test_a_preference_moves_a_partition_and_is_taken_back(stores: Stores) -> Non
     over(stores, test)
 
 
+def test_preferences_that_come_at_the_same_time_are_all_kept(stores: Stores) -> None:
+    async def test(stores: Stores, store: MetadataStore) -> None:
+        member = Membership(await stores.open(), log=LOG)
+        await member.register("h", 1)
+        await asyncio.gather(*(member.prefer([number], True) for number in range(4)))
+        assert sorted((await read_cluster_state(store)).servers[0].preferred) == [0, 1, 2, 3]
+        await asyncio.gather(member.prefer([0, 2], False), member.prefer([1], False))
+        assert (await read_cluster_state(store)).servers[0].preferred == (3,)
+
+    over(stores, test)
+
+
 def test_v18_what_a_server_prefers_from_its_start_is_dealt_to_it(stores: Stores) -> None:
     async def test(stores: Stores, store: MetadataStore) -> None:
         first, second = Server(await stores.open()), Server(await stores.open())
@@ -192,6 +205,40 @@ def test_a_server_that_lost_its_session_serves_nothing_until_it_is_back(stores: 
         assert found.server_id == number
         await server.stop()
         assert await store.children(SERVERS_PATH) == ()
+
+    over(stores, test)
+
+
+@pytest.mark.parametrize("error", [NotPermittedError("not permitted"), DamageError("nonsense"), MismatchError("other")])
+def test_a_server_that_cannot_come_back_is_not_there_and_tries_again(
+    stores: Stores, error: WaltzError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading works, and standing among the servers does not: an ACL that was set, a disk that is full."""
+    monkeypatch.setattr(rooms, "_PAUSE", 0.01)
+
+    async def test(stores: Stores, store: MetadataStore) -> None:
+        server = Server(await stores.open())
+        await server.start()
+        await server.until(lambda held: len(held) == 4)
+        assert server.membership.present
+        refused = []
+
+        async def refuse(*_: object, **__: object) -> str:
+            refused.append(server.membership.present)
+            raise error
+
+        with monkeypatch.context() as patch:
+            patch.setattr(type(server.store), "create", refuse)
+            await end_session(stores, server.store)
+            await server.until(lambda held: not held)
+            async with asyncio.timeout(SOON):
+                while len(refused) < 3:
+                    await asyncio.sleep(0.01)
+            assert not any(refused)
+            assert not server.membership.present
+        await server.until(lambda held: len(held) == 4)
+        assert server.membership.present
+        await server.stop()
 
     over(stores, test)
 

@@ -177,6 +177,33 @@ def test_a_watch_tells_of_a_change(stores: Stores, change: str, own: bool) -> No
     stores.run(test)
 
 
+@pytest.mark.parametrize("look", ["get", "exists", "children"])
+def test_whoever_looks_again_and_again_is_told_once(stores: Stores, look: str) -> None:
+    """A process that looks every few seconds for weeks would otherwise keep a watch for each look."""
+
+    class Looking:
+        def __init__(self) -> None:
+            self.told = 0
+
+        def changed(self) -> None:
+            self.told += 1
+
+    async def test(stores: Stores) -> None:
+        store, other = await rooted(stores), await stores.open()
+        await store.create("a")
+        one, two = Looking(), Looking()
+        for _ in range(5):
+            await getattr(store, look)("a", one.changed)
+        await getattr(store, look)("a", two.changed)
+        await (other.create("a/b") if look == "children" else other.set("a", b"x"))
+        async with asyncio.timeout(SOON):
+            while not two.told:
+                await asyncio.sleep(0.01)
+        assert (one.told, two.told) == (1, 1)
+
+    stores.run(test)
+
+
 def test_a_watch_that_was_set_after_a_change_sees_the_next(stores: Stores) -> None:
     async def test(stores: Stores) -> None:
         store, writer = await rooted(stores), await stores.open()

@@ -197,6 +197,46 @@ def test_a_file_that_another_process_keeps_locked_is_waited_for_and_told(
     asyncio.run(test())
 
 
+def test_a_reader_that_holds_up_a_change_locks_nobody_out_once_it_has_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What waits for a reader is the end of the transaction, which then fails."""
+    monkeypatch.setattr(embedded_store, "_BUSY", 0.2)
+    path = tmp_path / "metadata"
+
+    async def test() -> None:
+        store = await EmbeddedStore.open(path, create=True, session_timeout=5.0)
+        await store.create_root()
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT * FROM znode").fetchall()
+            for _ in range(2):
+                with pytest.raises(DeadlineError, match="another process kept it locked"):
+                    await store.create("a")
+        await store.create("b")
+        other = await EmbeddedStore.open(path)
+        assert await other.children("") == ("b",)
+        await other.close()
+        await store.close()
+
+    asyncio.run(test())
+
+
+def test_a_full_disk_is_told_as_one_and_the_next_change_is_made(tmp_path: Path) -> None:
+    async def test() -> None:
+        store = await EmbeddedStore.open(tmp_path / "m", create=True)
+        await store.create_root()
+        (pages,) = store._database.execute("PRAGMA page_count").fetchone()
+        store._database.execute(f"PRAGMA max_page_count = {pages}")
+        with pytest.raises(PeerUnreachableError, match="disk is full"):
+            await store.create("large", bytes(1 << 20))
+        assert await store.children("") == ()
+        await store.create("small")
+        await store.close()
+
+    asyncio.run(test())
+
+
 def test_where_no_file_can_be_made_is_told(tmp_path: Path) -> None:
     with pytest.raises(PeerUnreachableError, match="unable to open database file") as told:
         asyncio.run(EmbeddedStore.open(tmp_path / "none" / "metadata", create=True, session_timeout=5.0))
@@ -209,6 +249,39 @@ def test_a_directory_is_no_metadata(tmp_path: Path) -> None:
 
 
 # --- ZooKeeper -----------------------------------------------------------------------------------------------------------
+
+
+class Wire:
+    """A port before a server's; once it is `cut` connections stay, and nothing goes over them, or over new ones."""
+
+    def __init__(self, beyond: int) -> None:
+        self._beyond, self._through = beyond, True
+        self._writers: list[asyncio.StreamWriter] = []
+        self.port = 0
+
+    async def __aenter__(self) -> Wire:
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        for writer in self._writers:
+            writer.close()
+
+    def cut(self) -> None:
+        self._through = False
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection("127.0.0.1", self._beyond)
+        self._writers += [writer, back]
+        with contextlib.suppress(OSError):
+            await asyncio.gather(self._carry(reader, back), self._carry(there, writer))
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            if self._through:
+                writer.write(data)
 
 
 def options(server: ZooKeeperServer, root: str) -> ZooKeeperOptions:
@@ -254,6 +327,39 @@ def test_a_zookeeper_that_is_silent_for_the_timeout_counts_as_lost(tmp_path: Pat
 
     with running(tmp_path) as server:
         asyncio.run(test(server))
+
+
+def test_whose_packets_vanish_knows_that_its_session_is_over_when_others_see_it(zookeeper: ZooKeeperServer) -> None:
+    """The library needs two thirds of a timeout to find such a connection broken, and its own count begins there."""
+
+    async def test() -> None:
+        async with Wire(zookeeper.port) as wire:
+            root = new_root()
+            wanted = ZooKeeperOptions(f"127.0.0.1:{wire.port}", root, session_timeout=2.0)
+            cut = await ZooKeeperStore.open(wanted)
+            other = await ZooKeeperStore.open(options(zookeeper, root))
+            await other.create_root()
+            await cut.create("mine", ephemeral=True)
+            lost = cut.lost
+            wire.cut()
+            await gone(other, "mine")
+            assert "was not reached for 2 s" in await asyncio.wait_for(lost, 0.5)
+            await other.close()
+            await cut.close()
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize(("asked", "granted"), [(60.0, 60.0), (61.0, 60.0), (0.4, 0.4), (0.1, 0.4)])
+def test_a_session_lasts_as_long_as_the_ensemble_grants(
+    zookeeper: ZooKeeperServer, asked: float, granted: float
+) -> None:
+    async def test() -> None:
+        store = await ZooKeeperStore.open(ZooKeeperOptions(zookeeper.connect_string, new_root(), session_timeout=asked))
+        assert store.session_timeout == granted
+        await store.close()
+
+    asyncio.run(test())
 
 
 def test_a_call_to_a_zookeeper_that_is_silent_ends(tmp_path: Path) -> None:
