@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
+from waltzctl.engine.errors import InvalidRequestError
+
 _AMOUNT = re.compile(r"(\d{1,18}(?:\.\d{1,6})?)\s*([A-Za-z]*)", re.ASCII)
 _SECONDS = {"": 1, "ms": 0.001, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 _TAILS = (("iB", 1024), ("B", 1000))
@@ -101,3 +103,12 @@ def parse_ranges(text: str) -> tuple[int, ...]:
             raise ValueError(f"{part.strip()}: more than {MAX_LISTED} partitions")
         numbers.update(range(first, last + 1))
     return tuple(sorted(numbers))
+
+
+def chosen_partitions(numbers: Collection[int] | None, count: int) -> list[int]:
+    """Which of the partitions 0 to `count` - 1 are meant, sorted; None: all.  Raises InvalidRequestError for any other."""
+    if numbers is None:
+        return [*range(count)]
+    if beyond := [one for one in numbers if not 0 <= one < count]:
+        raise InvalidRequestError(f"partition {min(beyond)} does not exist: they are 0 to {count - 1}")
+    return sorted(numbers)

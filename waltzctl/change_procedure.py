@@ -94,11 +94,13 @@ def change(
     make: Callable[[], Awaitable[P]],
     apply: Callable[[P], Awaitable[Changed]],
     shown_as: Callable[[P], Object],
+    left: Callable[[], ExitStatus] = lambda: ExitStatus.CLEAN,
 ) -> ExitStatus:
     """Plan with `make`, and where that is wanted and agreed, `apply`.
 
-    Both open their own connections, so that none stands idle while a person thinks.  Raises RefusedError where nobody agreed,
-    StalePlanError, and what the two raise.
+    Both open their own connections, so that none stands idle while a person thinks.  `left`: what the plan could not be about,
+    asked once it is made; the exit status where nothing worse is.  Raises RefusedError where nobody agreed, StalePlanError, and
+    what the two raise.
     """
 
     async def plan_now() -> P:
@@ -113,23 +115,24 @@ def change(
     if switches.dry_run:
         console.emit(shown, flush=True)
         console.sentence(f"PLANNED  {in_words(plan)} Nothing was modified.")
-        return ExitStatus.CLEAN
+        return left()
     if not plan.steps:
-        _report(console, plan, None)
+        _report(console, plan, None, left())
         console.success("NOTHING TO DO. Nothing was modified.")
-        return ExitStatus.CLEAN
+        return left()
     if switches.yes:
         if console.for_people and not console.quiet:
             console.emit(shown, flush=True)
     else:
         _ask(console, shown, {step.partition for step in plan.steps if step.partition is not None})
     changed = run_async(apply_now())
-    _report(console, plan, changed)
+    status = left() if changed.status is ExitStatus.CLEAN else changed.status
+    _report(console, plan, changed, status)
     if changed.findings:
         console.sentence(f"DAMAGE FOUND  {changed.done}")
     else:
         console.success(f"DONE  {changed.done}")
-    return changed.status
+    return status
 
 
 def _ask(console: Console, shown: Object, partitions: set[int]) -> None:
@@ -140,10 +143,9 @@ def _ask(console: Console, shown: Object, partitions: set[int]) -> None:
     confirm(partitions)
 
 
-def _report(console: Console, plan: ChangePlan, changed: Changed | None) -> None:
+def _report(console: Console, plan: ChangePlan, changed: Changed | None, status: ExitStatus) -> None:
     from waltzctl.objects.repair_objects import result_object
 
-    status = ExitStatus.CLEAN if changed is None else changed.status
     if status is ExitStatus.CLEAN and console.quiet and console.for_people:
         return
     shown = result_object(

@@ -44,8 +44,14 @@ def recover_cluster(
             marks = await recover(store, agreed, reach, timeout=reach.timeout, log=log)
         return Changed(f"{counted(len(marks), 'partition')} recovered.")
 
-    status = change(console, switches, make, apply, recovery_plan_object)
-    return ExitStatus.REPAIRABLE if undecided and status is ExitStatus.CLEAN else status
+    return change(
+        console,
+        switches,
+        make,
+        apply,
+        recovery_plan_object,
+        left=lambda: ExitStatus.REPAIRABLE if undecided else ExitStatus.CLEAN,
+    )
 
 
 def recover_directories(

@@ -75,13 +75,17 @@ async def check_still_holds(plan: NodePlan, replan: Replan) -> None:
 
 
 async def apply_plan(client: AdminClient, plan: NodePlan, replan: Replan) -> None:
+    """Look whether the plan still holds, and do its steps: `check_still_holds`, `do_steps`, and raises what these do."""
+    await check_still_holds(plan, replan)
+    await do_steps(client, plan)
+
+
+async def do_steps(client: AdminClient, plan: NodePlan) -> None:
     """Do the steps, and look afterwards whether the node is as it should be.
 
-    Neighbouring steps of the same action go into one request.  Raises StalePlanError before anything is done, ProtocolError
-    where the node says that a step is done and it is not, and what the calls raise: what stands before the failed step in the
-    plan is done then.
+    Neighbouring steps of the same action go into one request.  Raises ProtocolError where the node says that a step is done and
+    it is not, and what the calls raise: what stands before the failed step in the plan is done then.
     """
-    await check_still_holds(plan, replan)
     done = 0
     while done < len(plan.steps):
         action = plan.steps[done].action

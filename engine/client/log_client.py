@@ -33,7 +33,7 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Collection, Coroutine, Iterable, Mapping
 from typing import Any, Protocol, Self
 
-from waltzctl.engine.amounts import format_ranges
+from waltzctl.engine.amounts import chosen_partitions, format_ranges
 from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.append_call import AppendsInBulk, OneAppend
 from waltzctl.engine.client.log_transaction import Build, Draft, Transaction
@@ -42,7 +42,6 @@ from waltzctl.engine.client.server_endpoint import Endpoint
 from waltzctl.engine.errors import (
     CorruptRecordError,
     DeadlineError,
-    InvalidRequestError,
     PeerError,
     PeerUnreachableError,
     RefusedError,
@@ -282,8 +281,7 @@ class LogClient:
         return DeadlineError("the cluster", f"no answer within {seconds:g} s to {what}: {why}", advice=advice)
 
     def _check(self, partition: int) -> None:
-        if not 0 <= partition < self.num_partitions:
-            raise InvalidRequestError(f"partition {partition} does not exist: they are 0 to {self.num_partitions - 1}")
+        chosen_partitions((partition,), self.num_partitions)
 
     async def _for_appends(self, partition: int) -> Mount:
         """The mount through which this client appends; it begins at the log's end."""

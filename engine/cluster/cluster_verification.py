@@ -24,6 +24,7 @@ import shlex
 import time
 from collections.abc import Collection, Iterator, Mapping
 
+from waltzctl.engine.amounts import chosen_partitions
 from waltzctl.engine.catalogue import CATALOGUE, Code
 from waltzctl.engine.client.connection_factory import ConnectionFactory
 from waltzctl.engine.cluster.cluster_answers import NodeAnswer, ServerAnswer, ask_nodes, ask_servers
@@ -43,9 +44,9 @@ class ClusterVerification:
     def __init__(
         self, state: ClusterState, where: str, reach: ConnectionFactory, partitions: Collection[int] | None = None
     ) -> None:
-        """`where`: the metadata, as ``--metadata`` takes it; `partitions`: only these."""
+        """`where`: the metadata, as ``--metadata`` takes it; `partitions`: only these.  Raises InvalidRequestError for others."""
         self._state, self._where, self._reach = state, where, reach
-        self._wanted = [one.partition for one in state.partitions if partitions is None or one.partition in partitions]
+        self._wanted = chosen_partitions(partitions, state.num_partitions)
         self._begun = time.monotonic()
         self._tally = Tally()
 

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from waltzctl.engine.amounts import chosen_partitions
 from waltzctl.engine.client.connection_factory import ConnectionFactory
 from waltzctl.engine.client.partition_readings import PartitionReading
 from waltzctl.engine.cluster.cluster_answers import ask_nodes, ask_servers
@@ -75,8 +76,8 @@ async def look(
     before: ClusterOverview | None = None,
     partitions: Collection[int] | None = None,
 ) -> ClusterOverview:
-    """Ask everybody.  `before`: the look from which rates are counted; `partitions`: only these."""
-    wanted = [one.partition for one in state.partitions if partitions is None or one.partition in partitions]
+    """Ask everybody.  `before`: the look from which rates are counted; `partitions`: only these, which have to exist."""
+    wanted = chosen_partitions(partitions, state.num_partitions)
     nodes, servers = await asyncio.gather(
         ask_nodes(state, state.nodes, reach), ask_servers(state, reach, {*wanted}, connectivity=False)
     )

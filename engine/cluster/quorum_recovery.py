@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from waltzctl.engine.amounts import chosen_partitions
 from waltzctl.engine.client.addresses import parse_address
 from waltzctl.engine.client.connection_factory import ConnectionFactory
 from waltzctl.engine.client.partition_readings import PartitionReading
@@ -137,9 +138,12 @@ def forecast(
 async def plan_recovery(
     store: MetadataStore, reach: ConnectionFactory, partitions: Collection[int] | None = None
 ) -> RecoveryPlan:
-    """Ask every node of the partitions that no live server has.  Raises RefusedError where one was named that a server has."""
+    """Ask every node of the partitions that no live server has.
+
+    Raises RefusedError where one was named that a server has, InvalidRequestError for one that does not exist.
+    """
     state = await read_cluster_state(store)
-    wanted = range(state.num_partitions) if partitions is None else sorted(partitions)
+    wanted = chosen_partitions(partitions, state.num_partitions)
     served = [number for number in wanted if state.owner_of(number) is not None]
     if partitions is not None and served:
         owner = state.owner_of(served[0])

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 
 from waltzctl.engine.client.addresses import Address, parse_address
-from waltzctl.engine.client.change_plan import NodePlan, NodeStep, apply_plan
+from waltzctl.engine.client.change_plan import NodePlan, NodeStep, check_still_holds, do_steps
 from waltzctl.engine.client.changes import plan_sync
 from waltzctl.engine.client.connection_factory import ConnectionFactory
-from waltzctl.engine.errors import WaltzError
+from waltzctl.engine.errors import InvalidRequestError, StalePlanError, WaltzError
 from waltzctl.engine.metadata.cluster_state import ClusterState, NodeState
 
 
@@ -65,10 +67,39 @@ async def _plan(state: ClusterState, node: NodeState, reach: ConnectionFactory, 
         return str(error)
 
 
-async def synchronise(state: ClusterState, agreed: SyncPlan, reach: ConnectionFactory, *, only_add: bool) -> None:
-    """Do what was agreed to, node by node.  Raises StalePlanError where a node has changed, and what the calls raise."""
-    partitions = {admin_address(node): node.partitions for node in state.nodes}
-    for plan in agreed.plans:
-        wanted = partitions[plan.address]
-        async with await reach.admin(plan.address) as client:
-            await apply_plan(client, plan, lambda: plan_sync(client, wanted, only_add=only_add))  # noqa: B023  # awaited here
+async def synchronise(
+    state: ClusterState,
+    agreed: SyncPlan,
+    reach: ConnectionFactory,
+    *,
+    only_add: bool,
+    told: Callable[[Address], None] = lambda _: None,
+) -> None:
+    """Do what was agreed to, node by node; `told` is called with the admin address of each that was told.
+
+    Raises StalePlanError, before anything is done, where a node has changed or the metadata does not know it any more; and what
+    the calls raise.
+    """
+    partitions = dict(_known(state))
+    async with AsyncExitStack() as connections:
+        clients = []
+        for plan in agreed.plans:
+            wanted = partitions.get(plan.address)
+            if wanted is None:
+                raise StalePlanError(
+                    f"{plan.address}: the metadata knows no storage node there any more; nothing was done",
+                    advice="look at it again",
+                )
+            client = await connections.enter_async_context(await reach.admin(plan.address))
+            await check_still_holds(plan, partial(plan_sync, client, wanted, only_add=only_add))
+            clients.append(client)
+        for client, plan in zip(clients, agreed.plans, strict=True):
+            await do_steps(client, plan)
+            told(plan.address)
+
+
+def _known(state: ClusterState) -> Iterator[tuple[Address, tuple[int, ...]]]:
+    """What each storage node is to hold, by its admin address; a name that is no address is nobody's."""
+    for node in state.nodes:
+        with suppress(InvalidRequestError):
+            yield admin_address(node), node.partitions

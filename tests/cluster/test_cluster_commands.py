@@ -80,6 +80,7 @@ def test_nonsense_is_refused_with_what_to_do(made: ClusterOfProcesses) -> None:
     for arguments, status, message in (
         (("add-node", name, "--yes"), 13, "already"),
         (("add-node", "nowhere"), 2, "no address"),
+        (("add-node", "127.0.0.1:65535", "--yes"), 2, "port 65536 does not exist"),
         (("assign", "127.0.0.1:1", "--partition", "0", "--yes"), 13, "no storage node 127.0.0.1:1"),
         (("assign", name, "--partition", "4", "--yes"), 2, "0 to 3"),
         (("assign", name, "--partition", "0", "--yes"), 13, "has partition 0 already"),
@@ -89,6 +90,8 @@ def test_nonsense_is_refused_with_what_to_do(made: ClusterOfProcesses) -> None:
         (("delete", "--name", "other", "--yes"), 13, "is called 'demo'"),
         (("delete", "--yes"), 13, "at work"),
         (("sync", "--node", "127.0.0.1:1"), 2, "knows no storage node"),
+        (("verify", "--partition", "2-4"), 2, "partition 4 does not exist: they are 0 to 3"),
+        (("top", "--once", "--partition", "9"), 2, "partition 9 does not exist: they are 0 to 3"),
     ):
         done = made.cluster(*arguments)
         assert (done.status, message in done.err) == (status, True), (arguments, done)
@@ -159,6 +162,8 @@ def test_a_node_and_a_server_that_die_are_named_and_come_back(made: ClusterOfPro
     unreached = made.cluster("sync", "--yes", "-q")
     assert unreached.status == 14
     assert f"storage node {node} is not told anything" in unreached.err
+    (result,) = made.cluster("sync", "--yes", "--format", "ndjson").objects
+    assert (result["applied"], result["status"], result["exit_status"]) == (False, "io-error", 14)
     made.nodes["n2"].kill()
     assert "quorum-missing" in made.codes("--partition", 0)
     made.start_nodes(2, 3)

@@ -117,6 +117,11 @@ def test_a_recovery_is_shown_refused_done_and_then_there_is_less_to_do(stopped: 
     assert plan["steps"] == []
     (missing,) = plan["undecided"]
     assert (missing["code"], missing["partition"]) == ("quorum-missing", 0)
+    nothing = recover(stopped, "--yes", "--partition", 0)
+    (result,) = nothing.only("result")
+    assert (nothing.status, result["applied"], result["status"], result["exit_status"]) == (3, False, "repairable", 3)
+    beyond = recover(stopped, "--yes", "--partition", "1-2")
+    assert (beyond.status, "partition 2 does not exist: they are 0 to 1" in beyond.err) == (2, True)
     stopped.start_nodes(2, 3)
     (forecast_,) = recover(stopped, "--dry-run", "--partition", 0).only("recovery-forecast")
     assert len(forecast_["voters"]) == 3

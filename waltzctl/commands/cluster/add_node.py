@@ -56,7 +56,7 @@ def run(
     switches = Switches(yes, dry_run, None)
     switches.check()
     address = address_of(node, name="HOST:PORT")
-    port = admin_port or address.port + 1
+    port = admin_port or address.with_port(address.port + 1).port
 
     from waltzctl.engine.metadata.cluster_changes import add_node
 

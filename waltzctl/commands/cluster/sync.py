@@ -60,6 +60,7 @@ def run(
     names = None if not node else {str(address_of(one, name="--node")) for one in node}
 
     from waltzctl.engine.cluster.synchronisation import plan_synchronisation, synchronise
+    from waltzctl.engine.errors import WaltzError
     from waltzctl.engine.metadata.cluster_state import read_cluster_state
     from waltzctl.objects.cluster_objects import sync_plan_object
 
@@ -83,9 +84,21 @@ def run(
         async def apply(agreed: SyncPlan) -> Changed:
             async with location.open() as store:
                 state = await read_cluster_state(store)
-            await synchronise(state, agreed, reach, only_add=only_add)
+            done: list[str] = []
+            try:
+                await synchronise(state, agreed, reach, only_add=only_add, told=lambda one: done.append(str(one)))
+            except WaltzError:
+                if done:
+                    console.trouble(f"told before that: {', '.join(done)}")
+                raise
             told = counted(len([plan for plan in agreed.plans if plan.steps]), "storage node")
             return Changed(f"{told} told ({counted(len(agreed.steps), 'step')}).")
 
-        status = change(console, switches, make, apply, lambda plan: sync_plan_object(plan, str(location)))
-    return ExitStatus.IO_ERROR if missing and status is ExitStatus.CLEAN else status
+        return change(
+            console,
+            switches,
+            make,
+            apply,
+            lambda plan: sync_plan_object(plan, str(location)),
+            left=lambda: ExitStatus.IO_ERROR if missing else ExitStatus.CLEAN,
+        )

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from waltzctl.commands.append import InputFormat
-from waltzctl.commands.log.log_target import STATUSES, chosen, options_of
+from waltzctl.commands.log.log_target import STATUSES, options_of
 from waltzctl.console import Console
+from waltzctl.engine.amounts import chosen_partitions
 from waltzctl.exit_status import ExitStatus
 from waltzctl.log_session import use_log
 from waltzctl.manual import Example, Manual, ManualSection
@@ -141,7 +142,7 @@ async def _append(client: LogClient, partition: int, input_format: InputFormat, 
     from waltzctl.formats.segment import RECORD_OVERHEAD
     from waltzctl.intake import EntryStream, bare_entries, json_entries
 
-    chosen({partition}, client.num_partitions)
+    chosen_partitions({partition}, client.num_partitions)
     source = sys.stdin.buffer
     entries = json_entries(source, locks=True) if input_format is InputFormat.NDJSON else bare_entries(source)
     sizes: dict[int, int] = {}  # of those under way

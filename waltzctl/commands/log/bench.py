@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-from waltzctl.commands.log.log_target import STATUSES, chosen, options_of
+from waltzctl.commands.log.log_target import STATUSES, options_of
 from waltzctl.console import Console
+from waltzctl.engine.amounts import chosen_partitions
 from waltzctl.exit_status import ExitStatus
 from waltzctl.log_session import use_log
 from waltzctl.manual import Example, Manual
@@ -70,7 +71,7 @@ def run(
     with Console(output_format, quiet=quiet, verbose=verbose, single=True) as console:
 
         async def work(client: LogClient) -> LogLoadResult:
-            numbers = tuple(chosen(wanted, client.num_partitions))
+            numbers = tuple(chosen_partitions(wanted, client.num_partitions))
             return await load(client, LogLoadOptions(numbers, size, seconds, lock_pool))
 
         result = use_log(target, console, work, options_of(target, in_flight))

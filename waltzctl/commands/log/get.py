@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waltzctl.commands.log.log_target import STATUSES, chosen, options_of
+from waltzctl.commands.log.log_target import STATUSES, options_of
 from waltzctl.commands.log.tail import DataOption, RecordShower
 from waltzctl.console import Console
+from waltzctl.engine.amounts import chosen_partitions
 from waltzctl.exit_status import ExitStatus
 from waltzctl.log_session import use_log
 from waltzctl.manual import Example, Manual
@@ -53,7 +54,7 @@ def run(
         shower = RecordShower(console, data, flush=False)
 
         async def work(client: LogClient) -> None:
-            chosen({partition}, client.num_partitions)
+            chosen_partitions({partition}, client.num_partitions)
             mark = await client.high_water_mark(partition)
             if wanted[-1] > mark:
                 raise RefusedError(

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from waltzctl.commands.log.log_target import STATUSES, chosen, options_of
+from waltzctl.commands.log.log_target import STATUSES, options_of
 from waltzctl.console import Console
+from waltzctl.engine.amounts import chosen_partitions
 from waltzctl.exit_status import ExitStatus
 from waltzctl.log_session import use_log
 from waltzctl.manual import Example, Manual
@@ -45,7 +46,7 @@ def run(
     with Console(output_format, quiet=quiet, verbose=verbose) as console:
 
         async def work(client: LogClient) -> list[tuple[int, int]]:
-            numbers = chosen(wanted, client.num_partitions)
+            numbers = chosen_partitions(wanted, client.num_partitions)
             return list(zip(numbers, await asyncio.gather(*map(client.high_water_mark, numbers)), strict=True))
 
         for number, mark in use_log(target, console, work, options_of(target)):

@@ -10,8 +10,6 @@ from waltzctl.options import parsed
 from waltzctl.values import parse_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from waltzctl.engine.client.partition_mount import ClientOptions
 
 STATUSES = (
@@ -36,14 +34,3 @@ def options_of(target: ClusterTarget, in_flight: int | None = None) -> ClientOpt
         timeout=given.timeout if timeout is None else timeout,
         in_flight=given.in_flight if in_flight is None else in_flight,
     )
-
-
-def chosen(partitions: Collection[int] | None, num_partitions: int) -> list[int]:
-    """The partitions that are meant.  Raises InvalidRequestError for one beyond the cluster."""
-    from waltzctl.engine.errors import InvalidRequestError
-
-    if partitions is None:
-        return [*range(num_partitions)]
-    if beyond := [one for one in partitions if one >= num_partitions]:
-        raise InvalidRequestError(f"partition {min(beyond)} does not exist: they are 0 to {num_partitions - 1}")
-    return sorted(partitions)

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waltzctl.commands.log.log_target import STATUSES, chosen, options_of
+from waltzctl.commands.log.log_target import STATUSES, options_of
 from waltzctl.console import Console, on_terminal
+from waltzctl.engine.amounts import chosen_partitions
 from waltzctl.exit_status import ExitStatus
 from waltzctl.log_session import use_log
 from waltzctl.manual import Example, Manual, ManualSection
@@ -93,7 +94,7 @@ def run(
         shower = RecordShower(console, data, flush=follow)
 
         async def work(client: LogClient) -> None:
-            numbers = chosen(wanted, client.num_partitions)
+            numbers = chosen_partitions(wanted, client.num_partitions)
             marks = dict(zip(numbers, await asyncio.gather(*map(client.high_water_mark, numbers)), strict=True))
             there = [number for number in numbers if follow or first <= marks[number]]
             ends = {number: _end(marks[number], last, follow=follow) for number in there}

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waltzctl.commands.log.log_target import STATUSES, chosen, options_of
+from waltzctl.commands.log.log_target import STATUSES, options_of
 from waltzctl.console import Console
+from waltzctl.engine.amounts import chosen_partitions
 from waltzctl.exit_status import ExitStatus
 from waltzctl.log_session import use_log
 from waltzctl.manual import Example, Manual
@@ -74,7 +75,7 @@ def run(
         reach = target.connecting.reach(console)
         number = partition if wanted is None else wanted[2]
         assert number is not None, "one of the two was given"
-        chosen({number}, state.num_partitions)
+        chosen_partitions({number}, state.num_partitions)
 
         async def work(client: LogClient) -> list[TransactionTrace]:
             ids = sorted(set(transactions or ()))

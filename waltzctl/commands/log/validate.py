@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waltzctl.commands.log.log_target import STATUSES, chosen, options_of
+from waltzctl.commands.log.log_target import STATUSES, options_of
 from waltzctl.console import Console
+from waltzctl.engine.amounts import chosen_partitions
 from waltzctl.exit_status import ExitStatus
 from waltzctl.log_session import use_logs
 from waltzctl.manual import Example, Manual
@@ -59,7 +60,7 @@ def run(
     with Console(output_format, quiet=quiet, verbose=verbose, single=True) as console:
 
         async def work(opened: list[LogClient]) -> Validation:
-            return await validate(opened, chosen(wanted, opened[0].num_partitions), transactions)
+            return await validate(opened, chosen_partitions(wanted, opened[0].num_partitions), transactions)
 
         done = use_logs(target, console, work, options_of(target), clients=clients)
         console.emit(LOG_VALIDATION.shown(done))
