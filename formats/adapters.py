@@ -25,7 +25,7 @@ Uuid = _UuidAdapter(Bytes(16))
 def format_time(milliseconds: int) -> str | None:
     """Milliseconds since 1970-01-01 UTC as RFC 3339 with milliseconds; None where the calendar ends (damaged headers)."""
     try:
-        moment = datetime.fromtimestamp(milliseconds // 1000, UTC)
+        moment = datetime.fromtimestamp(milliseconds // 1000, UTC).replace(tzinfo=None)
     except (OverflowError, ValueError, OSError):
         return None
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{milliseconds % 1000:03d}Z"
+    return f"{moment.isoformat(timespec='seconds')}.{milliseconds % 1000:03d}Z"

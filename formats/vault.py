@@ -136,7 +136,7 @@ class VaultConfiguration:
             return cls(
                 uuid.UUID(body["vault_id"]), None if compression is None else int(compression["zstd"]), encryption
             )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise (
                 error if isinstance(error, VaultFormatError) else VaultFormatError(f"no configuration: {error!r}")
             ) from error
@@ -239,7 +239,7 @@ class Section:
             pieces = tuple(Piece(*one) for one in PIECE.struct.iter_unpack(view[end:]))
             files = tuple(_file(one) for one in body["files"])
             section = cls(tuple(str(one) for one in body["directories"]), files, pieces)
-        except (ValueError, KeyError, TypeError, IndexError, struct.error) as error:
+        except (ValueError, KeyError, TypeError, IndexError, RecursionError, struct.error) as error:
             raise (
                 error if isinstance(error, VaultFormatError) else VaultFormatError(f"no section: {error!r}")
             ) from error
@@ -337,7 +337,7 @@ class BackupHead:
                 partitions=tuple(BackedPartition(*one) for one in body["partitions"]),
                 storage=BackedPartition(*body["storage"]),
             )
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise VaultFormatError(f"no head of a backup: {error!r}") from error
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from waltzctl.options import DataForm, DumpFormat, What, path_of, transaction_of, with_shared
+from waltzctl.options import DataForm, DumpFormat, What, path_of, transaction_range, with_shared
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -36,10 +36,12 @@ class Dumping:
     ] = None
 
     def check(self) -> None:
-        """Raise typer.BadParameter for transactions that cannot be meant."""
-        first, last = transaction_of(self.first, "--from"), transaction_of(self.last, "--to")
-        if first is not None and last is not None and first > last:
-            raise typer.BadParameter(f"{last} lies before --from {first}", param_hint="'--to'")
+        """Raise typer.BadParameter for what cannot be meant."""
+        transaction_range(self.first, self.last)
+        if self.output_format is DumpFormat.RAW and self.data is not None:
+            raise typer.BadParameter("raw is the data as it is", param_hint="'--data'")
+        if self.output_format is DumpFormat.HEXDUMP and self.data not in (None, DataForm.NONE):
+            raise typer.BadParameter("a hexdump shows bytes, or with none no data", param_hint="'--data'")
 
     def request(self, path: PurePath, partitions: Collection[int] | None, *, quiet: bool, verbose: int) -> DumpRequest:
         """What is to be dumped of a place.  Raises typer.BadParameter."""

@@ -158,6 +158,13 @@ def place_of(text: str, *, name: str = "PATH") -> PurePath:
     return place(text)
 
 
+def transaction_range(first: int | None, last: int | None) -> None:
+    """Raise typer.BadParameter for --from and --to that cannot be meant."""
+    first, last = transaction_of(first, "--from"), transaction_of(last, "--to")
+    if first is not None and last is not None and first > last:
+        raise typer.BadParameter(f"{last} lies before --from {first}", param_hint="'--to'")
+
+
 def transaction_of(number: int | None, option: str) -> int | None:
     """A transaction id.  Raises typer.BadParameter for one that 64 bits cannot hold."""
     if number is not None and number >= 2**63:

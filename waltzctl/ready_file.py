@@ -66,7 +66,7 @@ class ReadyFile:
 
         try:
             named = json.loads(disk.read_range(self.path, 0, _LIMIT)).get("pid")
-        except (OSError, DiskError, ValueError, AttributeError):
+        except (OSError, DiskError, ValueError, AttributeError, RecursionError):
             return None
         return named if isinstance(named, int) else None
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from typing import Any
+
 from waltzctl.engine.amounts import format_ranges, parse_duration, parse_ranges, parse_rate, parse_size
 
 __all__ = [
     "counted",
+    "data_text",
     "format_ranges",
     "human_bytes",
     "human_duration",
@@ -76,3 +81,11 @@ def _escaped(character: str) -> str:
     if 0xDC80 <= code <= 0xDCFF:  # a byte that the file system's encoding could not decode
         return f"\\x{code - 0xDC00:02x}"
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def data_text(shown: Mapping[str, Any]) -> str | None:
+    """The key `data` of an object as text: a text as it is, any other JSON value as JSON; None where it is in another key."""
+    value = shown.get("data")
+    if value is None and ("data" not in shown or "data_b64" in shown):
+        return None
+    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), ensure_ascii=False)

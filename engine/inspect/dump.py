@@ -21,7 +21,7 @@ from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.segment_checks import check_segment
 from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.storage_checks import unnamed_losses
-from waltzctl.engine.inspect.targets import Scope, look_around, plan
+from waltzctl.engine.inspect.targets import Scope, check_chosen, look_around, plan
 from waltzctl.engine.inspect.verification import VerifyOptions
 from waltzctl.engine.log.view import FileState, TargetKind, read_segment_header, resolve
 from waltzctl.formats.adapters import format_time
@@ -99,6 +99,8 @@ def dump_control(path: PurePath, partitions: Collection[int] | None = None) -> C
         found = FileState.of(control_path)
         size = 0 if found is None else found.size
         return ControlDump(control_path, None, None, None, None, None, size, (), state.findings)
+    if partitions is not None:
+        check_chosen(control, partitions)
     header = control.header
     infos = tuple(info for info in control.partitions if partitions is None or info.partition in partitions)
     return ControlDump(

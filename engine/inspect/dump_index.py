@@ -23,12 +23,16 @@ from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, RECORD_HEADER, ent
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
-    """An entry as stored: `offset` is where it says that the record of `transaction_id` begins."""
+    """An entry as stored: `offset` is where it says that the record of `transaction_id` begins.
+
+    `position`: where the entry itself stands in the index.
+    """
 
     partition: int | None
     segment: int
     transaction_id: int
     offset: int
+    position: int
 
 
 def dump_index(
@@ -99,7 +103,8 @@ def _entries(
         for place in reversed(places) if reverse else places:
             number, offset = start + place, int(entries[place])
             yield from entry_findings(segment, number, offset)
-            yield IndexEntry(segment.job.partition, segment.job.first, number, offset)
+            position = entry_position(number, index.begins)
+            yield IndexEntry(segment.job.partition, segment.job.first, number, offset, position)
 
 
 def entry_findings(segment: ChunkReader, number: int, offset: int) -> Iterator[Finding]:

@@ -71,7 +71,7 @@ class ResumeState:
             self._read(_read_whole(self.path))
         except FileNotFoundError:
             return
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise InvalidRequestError(
                 f"{path}: not the state of an earlier verification", advice="name another file, or remove this one"
             ) from error
@@ -84,7 +84,13 @@ class ResumeState:
             self._segments = dict(value["segments"])
 
     def recall(self, job: SegmentJob) -> SegmentReport | None:
-        """The report about a segment that an earlier run finished, if its files are still the same."""
+        """The report about a segment that an earlier run finished, if its files are still the same; None as well for nonsense."""
+        try:
+            return self._recall(job)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return None
+
+    def _recall(self, job: SegmentJob) -> SegmentReport | None:
         known = self._segments.get(_key(job))
         states = (FileState.of(job.data_path), FileState.of(job.index_path))
         if known is None or known["files"] != _stamp(states) or known["circumstances"] != _circumstances(job):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
@@ -20,6 +21,7 @@ from waltzctl.engine.log.view import (
     SegmentView,
     TargetKind,
     check_partitions,
+    read_control,
     read_segment_header,
     resolve,
     view_partition,
@@ -161,6 +163,9 @@ def _look(scope: Scope, partitions: Collection[int] | None) -> None:
     if scope.whole:
         assert scope.storage is not None
         _look_at_storage(scope, scope.storage, partitions)
+    elif scope.check_control and partitions is not None and scope.control_path is not None:
+        with suppress(DiskReadError):  # which is a finding
+            check_chosen(read_control(scope.control_path), partitions)
     for partition in scope.partitions.values():
         try:
             partition.view = view_partition(partition.path, partition.number)
@@ -176,8 +181,8 @@ def _look_at_storage(scope: Scope, storage: PurePath, partitions: Collection[int
     except NotWaltzError:
         view = view_storage(storage, partitions)  # no control file: only partitions make it a storage directory
     scope.temporary, scope.unknown = view.temporary, view.unknown
-    if partitions is not None and view.control is not None and view.control.size_fits:
-        check_partitions(view.control, partitions)
+    if partitions is not None:
+        check_chosen(view.control, partitions)
     kinds = places.kinds(storage)
     numbers = {int(name) for name in kinds if name.isascii() and name.isdigit()}
     for number in sorted(numbers):
@@ -185,6 +190,12 @@ def _look_at_storage(scope: Scope, storage: PurePath, partitions: Collection[int
             continue
         if partitions is None or number in partitions:
             scope.partition(storage / str(number), number).whole = True
+
+
+def check_chosen(control: ControlFile | None, partitions: Collection[int]) -> None:
+    """As `check_partitions`, where the control file tells how many there are."""
+    if control is not None and control.size_fits:
+        check_partitions(control, partitions)
 
 
 @dataclass(frozen=True, slots=True)

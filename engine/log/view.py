@@ -20,6 +20,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import PurePath
 
+from waltzctl.engine.amounts import format_ranges
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.regular import FileNumbers
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError, NotWaltzError, SpecialFileError
@@ -341,9 +342,8 @@ class Target:
         if self.partition is None:
             return partitions
         if partitions is not None and self.partition not in partitions:
-            chosen = ", ".join(map(str, sorted(partitions)))
             raise InvalidRequestError(
-                f"{self.path}: lies in partition {self.partition}, and partition {chosen} was asked for",
+                f"{self.path}: lies in partition {self.partition}, and partition {format_ranges(partitions)} was asked for",
                 advice="leave one of the two out, or name the storage directory",
             )
         return frozenset((self.partition,))
@@ -395,9 +395,8 @@ def _relative(partition_directory: PurePath, storage: PurePath | None) -> PurePa
 
 def check_partitions(control: ControlFile, partitions: Collection[int]) -> None:
     """Refuse partitions that the directory cannot have.  Raises InvalidRequestError."""
-    beyond = sorted(p for p in partitions if not 0 <= p < len(control.partitions))
+    beyond = [p for p in partitions if not 0 <= p < len(control.partitions)]
     if beyond:
-        listed = ", ".join(map(str, beyond))
         raise InvalidRequestError(
-            f"partition {listed}: the control file has partitions 0 to {len(control.partitions) - 1}"
+            f"partition {format_ranges(beyond)}: the control file has partitions 0 to {len(control.partitions) - 1}"
         )

@@ -319,11 +319,12 @@ class InterpretedLane:
 
     def walk(self) -> int:
         """See `Lane.walk`."""
-        return walk(self.state, self.memory, self._columns)
+        status = walk(self.state, self.memory, self._columns)
+        self._drop_rest()  # a stranger's verdict as well, which would be the next record's
+        return status
 
     def push(self, row: tuple[int | bool, ...]) -> None:
         """See `Lane.push`."""
-        self._drop_rest()
         self._columns.rows.append(row[:-1] if self.state[Slot.WIDE] else row[:1])
         self._columns.verdicts.append(bool(row[-1]))
         self.state[Slot.ROW] += 1
@@ -335,7 +336,6 @@ class InterpretedLane:
 
     def take(self, *, copy: bool) -> dict[str, np.ndarray[Any, Any]]:
         """See `Lane.take`."""
-        self._drop_rest()
         names = list(COLUMN_TYPES) if self.state[Slot.WIDE] else ["offset", "data_ok"]
         values = [*zip(*self._columns.rows, strict=True)] or [()] * (len(names) - 1)
         values.append(tuple(self._columns.verdicts))

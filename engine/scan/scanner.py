@@ -19,12 +19,12 @@ from waltzctl.engine.scan import kernels
 from waltzctl.engine.scan.byte_source import ByteSource, read_bytes
 from waltzctl.engine.scan.carve import holds_records
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordBatch, RecordRun, RecordView
-from waltzctl.engine.scan.kernel import HEADER, HEADER_WORDS, OVERHEAD, Kernel, Status
+from waltzctl.engine.scan.kernel import HEADER, HEADER_WORDS, INTERPRETED, OVERHEAD, Kernel, Status
 from waltzctl.engine.scan.known_records import KnownRecords
 from waltzctl.engine.scan.order import OrderJudge
 from waltzctl.engine.scan.probe import MAX_ID, BudgetExhaustedError, Probe, SearchBudget
 from waltzctl.engine.scan.resync import IndexHint, Resynchroniser
-from waltzctl.engine.scan.walk import BLOCK, DEFAULT_MAX_RECORD, RecordWalk, following
+from waltzctl.engine.scan.walk import BLOCK, DEFAULT_MAX_RECORD, RecordWalk
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.segment import CHECKSUM, HEADER_SIZE
 
@@ -127,6 +127,8 @@ class _Scan:
         stop = end if stop is None else min(stop, end)
         stop = max(start, stop)
         self.kernel: Kernel = kernels.choose(stop - start, compiled)
+        if first + (stop - start) // OVERHEAD > MAX_ID:  # ids might end on the way, where those of a compiled loop wrap
+            self.kernel = INTERPRETED
         self.walk = RecordWalk(
             source,
             self.kernel,
@@ -171,7 +173,7 @@ class _Scan:
             batch = self.known.at(walk.source, walk.offset, walk.expected, walk.stop)
             if batch is None:
                 return
-            walk.seek(batch.end, following(int(batch.transaction_id[-1])))
+            walk.seek(batch.end, int(batch.transaction_id[-1]) + 1)
             yield batch
 
     def run_and_close(self, take: Callable[[], _T]) -> Iterator[_T | Damage]:

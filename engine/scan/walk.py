@@ -17,6 +17,7 @@ from waltzctl.engine.scan.kernel import (
     FILLED,
     HEADER,
     HEADER_WORDS,
+    INTERPRETED,
     MORE,
     OVERHEAD,
     POSITION,
@@ -40,7 +41,7 @@ CARRY = 128 << 10
 
 
 def following(transaction_id: int) -> int:
-    """The id behind `transaction_id`; behind the largest one stands the smallest, as in the compiled loop."""
+    """The id behind `transaction_id` as a word of a lane's state; behind the largest one stands the smallest."""
     return (transaction_id + 1 + 2**63) % 2**64 - 2**63
 
 
@@ -88,8 +89,12 @@ class RecordWalk:
 
     @property
     def expected(self) -> int:
-        """Id that the next record must have."""
-        return int(self._state[EXPECTED])
+        """Id that the next record must have; behind the largest one it is 2^63, which no record has."""
+        expected = int(self._state[EXPECTED])
+        return expected if expected >= self._sought else expected + 2**64  # a compiled loop's words wrap
+
+    def _expect(self, expected: int) -> None:
+        self._state[EXPECTED] = expected if self._kernel is INTERPRETED else following(expected - 1)
 
     @property
     def pending(self) -> int:
@@ -99,7 +104,8 @@ class RecordWalk:
     def seek(self, offset: int, expected: int) -> None:
         """Go on at `offset` with the id `expected`.  Rows must have been taken."""
         state = self._state
-        state[EXPECTED] = expected
+        self._sought = expected
+        self._expect(expected)
         position = offset - state[BASE]
         if self._carry <= position <= state[FILLED]:  # still in the buffer
             state[POSITION] = position
@@ -196,7 +202,7 @@ class RecordWalk:
             self._place(offset)
             return Status.CHECKSUM if stored != record_sum else Status.ORDER
         self._lane.push((offset, *values, record_sum, values[-1] == data_sum))
-        state[EXPECTED] = following(values[0])
+        self._expect(values[0] + 1)
         self._place(offset + size)
         if whole is not None:
             whole[:HEADER] = header

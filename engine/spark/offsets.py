@@ -175,7 +175,7 @@ def parse_starting(text: str | None) -> Starting:
         partitions = {
             _partition(number): one if one in (EARLIEST, LATEST) else _whole(one, 0) for number, one in value.items()
         }
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise InvalidRequestError(f"startingTransactions {said!r}: {error}", advice=advice) from None
     return Starting(EARLIEST, partitions)
 

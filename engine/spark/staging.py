@@ -98,7 +98,7 @@ def make_staging(target: Path) -> Path:
 
 def _clear(target: Path, staging: Path) -> None:
     owner = None
-    with contextlib.suppress(OSError, ValueError, TypeError):
+    with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
         owner = Owner(**json.loads((staging / OWNER).read_text()))
     if owner is not None and owner.alive is not False:
         who = f"process {owner.pid} on {owner.host}"

@@ -54,7 +54,7 @@ def load_marks(storage: PurePath) -> dict[int, Availability]:
         return {}
     try:
         return _decode(json.loads(raw))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamageError(
             f"{path}: cannot be understood: {error}",
             advice="look which partitions were switched off, remove the file, and switch them off again",

@@ -68,7 +68,7 @@ def read_state(storage: PurePath) -> JournalState | None:
         document.finish()
         if partitions is not None and not all(type(one) is int for one in partitions):
             raise InvalidJsonError("the partitions are no numbers")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DamageError(
             f"{path}: cannot be understood: {error}", advice=f"put back what stood there; {GIVING_UP}"
         ) from error

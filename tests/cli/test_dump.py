@@ -138,6 +138,38 @@ def test_the_forms_of_data(texts: Path) -> None:
     ]
 
 
+JSON = ("{}", "[]", "null", "true", "1.5", '{"a":[null,true,{"b":"ä"}]}', '[1,[2,3],"a,b"]', '[[1,2],[3],"a","b"]')
+
+
+def test_json_is_json_for_cut_and_for_people(tmp_path: Path) -> None:
+    """Told apart are null, an empty list, what is no JSON, and lists that differ in their depth."""
+    rows = [
+        Record.make(n, RequestId(1, 2, 0, n), 0, one.encode()) for n, one in enumerate([*JSON, '"text"', "no JSON"])
+    ]
+    storage = build_directory(tmp_path / "s", {0: [rows]})
+    plain = invoke("dump", storage, "--data", "json", "--format", "plain").out.splitlines()
+    place = plain[0].lstrip("# ").split("\t").index("data")
+    found = [line.split("\t")[place] for line in plain if line.startswith("record")]
+    assert found == [*JSON, "text", "-"]
+    table = run("dump", storage, "--data", "json", "--format", "table", COLUMNS="200").out
+    for number, one in enumerate(JSON):
+        line = next(line for line in table.splitlines() if f"1.2.0.{number} " in line)
+        assert line.rstrip().endswith(f" {one}")
+
+
+def test_the_bytes_of_an_index_entry_are_those_of_its_place_whatever_the_file_is_called(storage: Path) -> None:
+    for suffix in (".seg", ".idx"):
+        (storage / "2" / f"{0:019d}{suffix}").rename(storage / "2" / f"{5000:019d}{suffix}")
+    places = [
+        one["offset"]
+        for one in invoke("dump", storage / "2", "--what", "index", "--format", "ndjson").only("index-entry")
+    ]
+    shown = invoke("dump", storage / "2", "--what", "index", "--format", "hexdump").out
+    for number, offset in enumerate(places):
+        entry = offset.to_bytes(8).hex(" ")
+        assert f"{128 + 8 * number:08x}  {entry}  transaction {number}" in shown, shown
+
+
 def test_what_was_dumped_can_be_appended_elsewhere(texts: Path, tmp_path: Path) -> None:
     other = build_directory(tmp_path / "other", {0: 0})
     for form in ("base64", "hex"):
@@ -254,6 +286,9 @@ def test_output_that_cannot_be_written_leaves_nothing(storage: Path, tmp_path: P
         ["--what", "control", "--reverse"],
         ["--what", "index", "--data", "hex"],
         ["--what", "index", "--format", "raw"],
+        ["--format", "raw", "--data", "none"],
+        ["--format", "hexdump", "--data", "hex"],
+        ["--what", "control", "--partition", "9"],
         ["--data", "xml"],
         ["--what", "everything"],
         ["--partition", "9"],

@@ -78,3 +78,26 @@ def test_nonsense_is_answered(
         assert "internal error" not in answer.err, (words, answer.err)
         if answer.status:
             assert answer.err or answer.out, words
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("dump", "d", "--format", "raw", "--data", "hex"), "--data"),
+        (("dump", "d", "--format", "hexdump", "--data", "json"), "--data"),
+        (("salvage", "d", "--control", "--to", "e", "--engine", "spark"), "--engine"),
+        (("salvage", "d", "--control", "--to", "e", "--master", "local[1]"), "--master"),
+        (("undo", "d", "--dry-run", "--yes"), "--yes"),
+        (("undo", "d", "--prune", "--older-than", "1d", "--dry-run", "--yes"), "--yes"),
+        (("log", "tail", "--metadata", "m", "--from", "5", "--to", "4"), "--to"),
+        (("node", "127.0.0.1:40001", "records", "--partition", "0", "--from", "5", "--to", "4"), "--to"),
+    ],
+    ids=lambda one: " ".join(one) if isinstance(one, tuple) else one,
+)
+def test_options_that_cannot_be_meant_together_are_refused_by_name(
+    given: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], named: str
+) -> None:
+    monkeypatch.chdir(given)
+    answer = invoke(*words)
+    assert (answer.status, answer.out) == (2, "")
+    assert named in answer.err

@@ -45,7 +45,24 @@ def test_a_file_of_another_partition_is_refused_as_well(storage: Path, command: 
     before = digest(storage)
     answer = invoke(command[0], segment_of(storage, 1), *command[1:], "--partition", "0,2")
     assert answer.status == 2
-    assert "lies in partition 1, and partition 0, 2 was asked for" in answer.err
+    assert "lies in partition 1, and partition 0,2 was asked for" in answer.err
+    assert digest(storage) == before
+
+
+@pytest.mark.parametrize(
+    ("command", "path"),
+    [(command, ".") for command in [*READING, ["rebuild-index", "--yes"], ["recover", "--yes"]]]
+    + [(["verify"], "waltz-storage.ctl"), (["dump"], "waltz-storage.ctl"), (["dump", "--what", "control"], "1")],
+    ids=str,
+)
+def test_partitions_that_the_control_file_does_not_have_are_refused_in_few_words(
+    storage: Path, command: list[str], path: str
+) -> None:
+    before = digest(storage)
+    answer = invoke(command[0], storage / path, *command[1:], "--partition", "1,8-900000")
+    assert (answer.status, answer.out) == (2, "")
+    assert "partition 8-900000: the control file has partitions 0 to 2" in answer.err
+    assert len(answer.err) < 1000
     assert digest(storage) == before
 
 

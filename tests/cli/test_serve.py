@@ -472,7 +472,7 @@ def test_a_start_removes_the_ready_file_of_a_process_that_is_gone_before_anythin
     ready.write_text(json.dumps({"pid": gone.pid}))
     assert run("serve", tmp_path / "none", *FREE, "--ready-file", ready).status == 10
     assert not ready.exists()
-    for contents in (json.dumps({"pid": os.getpid()}), "something else"):
+    for contents in (json.dumps({"pid": os.getpid()}), "something else", "[" * 60_000):
         ready.write_text(contents)
         assert run("serve", tmp_path / "none", *FREE, "--ready-file", ready).status == 10
         assert ready.read_text() == contents

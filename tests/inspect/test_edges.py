@@ -500,6 +500,19 @@ def test_a_finished_segment_is_recalled_as_it_was(storage: Path, tmp_path: Path)
     assert again.recall(job(storage)) is None
 
 
+@pytest.mark.parametrize("nonsense", [1, None, "x", [], {}, {"files": 1}, {"findings": [1]}, {"findings": [{}]}])
+def test_what_is_remembered_of_a_segment_and_makes_no_sense_is_forgotten(
+    storage: Path, tmp_path: Path, nonsense: object
+) -> None:
+    path = tmp_path / "state"
+    remembered(path, storage).save(complete=False)
+    document = json.loads(path.read_bytes())
+    ((name, known),) = document["segments"].items()
+    document["segments"][name] = {**known, **nonsense} if isinstance(nonsense, dict) and nonsense else nonsense
+    path.write_text(json.dumps(document))
+    assert ResumeState(path, VerifyOptions(resume=path)).recall(job(storage)) is None
+
+
 def test_a_file_in_the_place_of_one_that_was_finished_is_read(storage: Path, tmp_path: Path) -> None:
     """Of the same size and time, as a copy that keeps times is."""
     path, data = tmp_path / "state", seg(storage, 0, 20)

@@ -279,7 +279,7 @@ class TestNamed:
         assert one.selected([2, 1]) == frozenset({2})
         with pytest.raises(
             InvalidRequestError,
-            match=r"^s: lies in partition 2, and partition 1, 3 was asked for; leave one of the two out",
+            match=r"^s: lies in partition 2, and partition 1,3 was asked for; leave one of the two out",
         ):
             one.selected([3, 1])
         with pytest.raises(InvalidRequestError):
@@ -291,7 +291,7 @@ def test_partitions_that_a_directory_cannot_have(storage: Path) -> None:
     assert control is not None
     check_partitions(control, [0, 1, 2])
     check_partitions(control, [])
-    with pytest.raises(InvalidRequestError, match=r"^partition -1, 3: the control file has partitions 0 to 2$"):
+    with pytest.raises(InvalidRequestError, match=r"^partition -1,3: the control file has partitions 0 to 2$"):
         check_partitions(control, [3, 0, -1])
 
 

@@ -182,7 +182,7 @@ TABLES: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/scan/scanner.py",
-        "            walk.seek(batch.end, following(int(batch.transaction_id[-1])))",
+        "            walk.seek(batch.end, int(batch.transaction_id[-1]) + 1)",
         "            walk.seek(batch.end, int(batch.transaction_id[-1]))",
         ("tests/scan/test_known_records.py",),
         "what follows known records is taken for damage",

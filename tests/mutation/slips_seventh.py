@@ -93,8 +93,8 @@ SEVENTH: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/log/view.py",
-        "if not 0 <= p < len(control.partitions))",
-        "if not 0 <= p <= len(control.partitions))",
+        "if not 0 <= p < len(control.partitions)]",
+        "if not 0 <= p <= len(control.partitions)]",
         ("tests/log/test_view.py::test_partitions_that_a_directory_cannot_have",),
         "the partition behind the last one can be asked for, and is clean",
     ),

@@ -96,6 +96,31 @@ def test_rows_that_were_taken_leave_nothing_behind(kernel: Kernel) -> None:
         assert (found["offset"].tolist(), found["data_ok"].tolist()) == (places, verdicts)
 
 
+def with_other_data(record: bytes) -> bytes:
+    """The record with a data checksum that is wrong and a record checksum that is right."""
+    raw = bytearray(record)
+    raw[32] ^= 1
+    return bytes(raw[:-4]) + zlib.crc32(raw[:-4]).to_bytes(4)
+
+
+@pytest.mark.parametrize("wide", [True, False])
+@pytest.mark.parametrize(
+    "stranger", [made_up_record(7, 4), with_other_data(made_up_record(7, 4))], ids=["right", "other data"]
+)
+def test_a_stranger_that_is_passed_over_leaves_no_verdict_behind(kernel: Kernel, stranger: bytes, wide: bool) -> None:
+    """No row was there in front of it, so nothing was taken."""
+    data = stranger + made_up_record(1, 4) + with_other_data(made_up_record(2, 4)) + made_up_record(3, 4)
+    lane = kernel.lane(BEFORE + len(data), 100, wide=wide, max_length=100)
+    end = BEFORE + len(data)
+    lane.memory[BEFORE:end] = data
+    for slot, value in ((POSITION, BEFORE), (FILLED, end), (ROOM, end), (BASE, -BEFORE), (EXPECTED, 0)):
+        lane.state[slot] = value
+    assert lane.walk() == Status.ORDER
+    lane.state[POSITION], lane.state[EXPECTED] = BEFORE + len(stranger), 1
+    assert lane.walk() == Status.MORE
+    assert lane.take(copy=True)["data_ok"].tolist() == [True, False, True]
+
+
 @pytest.mark.parametrize("count", [1, 5, STRETCH + 2])
 def test_damage_at_every_place_of_a_stretch(kernel: Kernel, count: int) -> None:
     """Checksums are settled a stretch at a time; the rows must end exactly in front of the first wrong one."""

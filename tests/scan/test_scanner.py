@@ -7,6 +7,8 @@ import zlib
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.builders import make_records, segment_header
 from tests.scan.oracle import Segment, assert_tiles, rows_of, segment_of, split
@@ -314,6 +316,56 @@ def test_ids_at_the_edges(first: int, compiled: bool) -> None:
         bad = bytearray(data)
         bad[place] ^= 2
         assert len(split(scan(bytes(bad), first, compiled=compiled))[0]) == 4
+
+
+@pytest.mark.parametrize("size", [40, 700_000], ids=["walked", "streamed"])
+@pytest.mark.parametrize("choice", [False, True, None], ids=["interpreted", "compiled", "by size"])
+def test_behind_the_last_id_there_is_none(choice: bool | None, size: int) -> None:
+    """Ids end where words of 64 bits do: nothing goes on with the smallest, and the next id is no negative one."""
+    last = 2**63 - 1
+    records = [
+        Record.make(last - 1, RequestId(1, 2, 3, 0), 0, b""),
+        Record.make(last, RequestId(1, 2, 3, 1), 0, bytes(size)),
+    ]
+    body, _ = encode_records(records)
+    content = segment_header(0, last - 1).encode() + body
+    source = BytesSource(content)
+    (run,) = summarise_records(source, first_transaction_id=last - 1, compiled=choice)
+    assert isinstance(run, RecordRun)
+    assert (run.first_transaction_id, len(run), run.end) == (last - 1, 2, len(content))
+    (batch,) = scan(content, last - 1, compiled=choice)
+    assert isinstance(batch, RecordBatch)
+    assert batch.transaction_id.tolist() == [last - 1, last]
+    behind = content + Record.make(-(2**63), RequestId(1, 2, 3, 2), 0, b"x").encode()
+    rows, (damage,) = split(scan(behind, last - 1, compiled=choice))
+    assert [row[1] for row in rows] == [last - 1, last]
+    assert (damage.offset, damage.transaction_id) == (len(content), 2**63)
+
+
+@settings(max_examples=150)
+@given(st.lists(st.tuples(st.integers(0, 9), st.sampled_from(["", "data", "record"])), min_size=1, max_size=9))
+def test_records_in_any_order_are_judged_alike_by_both_loops(written: list[tuple[int, str]]) -> None:
+    """Ids, and what is wrong with the record: a checksum of the data alone, or of the record."""
+    raw = []
+    for number, wrong in written:
+        record = bytearray(Record.make(number, RequestId(1, 2, 3, number), 0, b"%020d" % number).encode())
+        record[32] ^= wrong == "data"
+        if wrong == "data":
+            record[-4:] = zlib.crc32(record[:-4]).to_bytes(4)
+        record[40] ^= wrong == "record"
+        raw.append(bytes(record))
+    content = segment_header(0, 0).encode() + b"".join(raw)
+    one, other = (split(scan(content, 0, compiled=compiled)) for compiled in (False, True))
+    assert one == other
+    for compiled in (False, True):
+        runs = summarise_records(BytesSource(content), first_transaction_id=0, compiled=compiled)
+        places = {
+            int(offset): bool(right)
+            for run in runs
+            if isinstance(run, RecordRun)
+            for offset, right in zip(run.offset, run.data_ok, strict=True)
+        }
+        assert places == {row[0]: row[-1] for row in one[0]}
 
 
 class _Shrinking(BytesSource):

@@ -80,6 +80,12 @@ def test_what_is_no_such_file(tmp_path: Path, document: object) -> None:
     assert json.loads(Path(availability_path(tmp_path)).read_bytes()) == document
 
 
+def test_what_is_nested_too_deeply_is_no_such_file(tmp_path: Path) -> None:
+    write(tmp_path, b"[" * 60_000)
+    with pytest.raises(DamageError, match=r"availability\.json: cannot be understood: "):
+        load_marks(tmp_path)
+
+
 @pytest.mark.parametrize("document", [[], {"partitions": {}}, {"version": 2, "partitions": {}}])
 def test_another_version_is_named(tmp_path: Path, document: object) -> None:
     write(tmp_path, json.dumps(document).encode())

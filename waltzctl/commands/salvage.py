@@ -148,6 +148,9 @@ def run(
             if given is not None:
                 reason = "--control writes the control file of all partitions, in the layout in which it is found"
                 raise typer.BadParameter(reason, param_hint=f"'{name}'")
+        for name, chosen in computing.given.items():
+            if chosen is not None:
+                raise typer.BadParameter("--control reads here, and no records", param_hint=f"'--{name}'")
         return _control(
             Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True),
             wanted, target, cluster_key, partitions, control_at, verbose,

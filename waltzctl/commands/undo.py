@@ -15,6 +15,7 @@ from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Example, Manual, ManualSection
 from waltzctl.options import FormatOption, QuietOption, StorageArgument, VerboseOption, YesOption, parsed, path_of
 from waltzctl.outcome import say
+from waltzctl.repair_procedure import Switches
 from waltzctl.values import counted, format_ranges, parse_duration
 
 if TYPE_CHECKING:
@@ -116,6 +117,7 @@ def run(
             "--list changes nothing; leave out ID, --yes and --allow-data-loss", param_hint="'--list'"
         )
 
+    Switches(yes, dry_run, None).check()
     age = parsed("--older-than", older_than, parse_duration)
     _check_prune(prune, age, keep, others=listing or entry_id is not None or allow_data_loss)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from waltzctl.engine.columns.column import Column, Form, Object
-from waltzctl.values import human_bytes, printable
+from waltzctl.values import data_text, human_bytes, printable
 
 Cell = Callable[[Object], str]
 
@@ -45,10 +45,10 @@ def _dotted(name: str) -> Cell:
 
 def _payload(name: str) -> Cell:
     def cell(shown: Object) -> str:
-        for key in (name, f"{name}_hex", f"{name}_b64"):
-            if shown.get(key) is not None:
-                return printable(str(shown[key]))
-        return ""
+        found = data_text(shown)
+        if found is None:
+            found = shown.get(f"{name}_hex") or shown.get(f"{name}_b64") or ""
+        return printable(found)
 
     return cell
 

@@ -27,7 +27,6 @@ from waltzctl.formats.segment import (
     RECORD_HEADER,
     SEGMENT_HEADER,
     SEGMENT_SUFFIX,
-    entry_position,
     index_name,
     segment_name,
 )
@@ -171,7 +170,7 @@ class HexdumpWriter:
     def _index_entry(self, entry: IndexEntry) -> None:
         path = self._file(entry.partition, entry.segment, INDEX_SUFFIX)
         self._head(path)
-        at = entry_position(entry.transaction_id, entry.segment)
+        at = entry.position
         data = places.read_range(path, at, ENTRY_SIZE)
         if len(data) == ENTRY_SIZE:
             (value,) = INDEX_ENTRY.struct.unpack(data)

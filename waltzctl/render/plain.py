@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any, TextIO
 
 from waltzctl.engine.columns.column import Object
-from waltzctl.values import printable
+from waltzctl.values import data_text, printable
 
 Row = tuple[str, dict[str, Any]]
 
@@ -38,10 +38,12 @@ def rows(kind: str, shown: Object) -> list[Row]:
     inner: list[Row] = []
 
     def put(key: str, value: Any) -> None:
-        if isinstance(value, dict) and key != "data":
+        if key == "data":
+            own[key] = data_text(shown)
+        elif isinstance(value, dict):
             for name, item in value.items():
                 put(f"{key}.{name}", item)
-        elif isinstance(value, list) and key != "data":
+        elif isinstance(value, list):
             for item in value:
                 inner.extend(rows(f"{kind}.{key}", item))
         else:

@@ -25,7 +25,7 @@ from waltzctl.options import (
     QuietOption,
     VerboseOption,
     partitions_of,
-    transaction_of,
+    transaction_range,
 )
 from waltzctl.values import counted
 
@@ -88,8 +88,7 @@ def run(
     """Read and show."""
     target = ClusterTarget.of(ctx)
     wanted = partitions_of(partition)
-    transaction_of(first, "--from")
-    transaction_of(last, "--to")
+    transaction_range(first, last)
     with Console(output_format, quiet=quiet, verbose=verbose) as console:
         shower = RecordShower(console, data, flush=follow)
 

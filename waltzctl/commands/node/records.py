@@ -9,7 +9,7 @@ import typer
 from waltzctl.commands.node.node_target import LOOKING, NodeTarget, WantedPartitions, wanted_of
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Example, Manual
-from waltzctl.options import DataForm, DumpFormat, Format, FormatOption, QuietOption, VerboseOption, transaction_of
+from waltzctl.options import DataForm, DumpFormat, Format, FormatOption, QuietOption, VerboseOption, transaction_range
 
 MANUAL = Manual(
     name="records",
@@ -44,9 +44,7 @@ def run(
     """Read and show."""
     target = NodeTarget.of(ctx)
     wanted = wanted_of(partition)
-    first, last = transaction_of(first, "--from"), transaction_of(last, "--to")
-    if first is not None and last is not None and first > last:
-        raise typer.BadParameter(f"{last} lies before --from {first}", param_hint="'--to'")
+    transaction_range(first, last)
     chosen = None if output_format is None else DumpFormat(Format(output_format).value)
 
     from waltzctl.node_dump import NodeDump, dump_node
