@@ -204,14 +204,13 @@ class LogClient:
                     self._begin(mounts[number])
             while mounts:
                 item = await queue.get()
-                if isinstance(item, WaltzError):
-                    raise item
-                mount = mounts.get(item.partition)
-                if mount is None:
-                    continue
-                if queue.qsize() == self.options.ahead // 2:
+                if queue.qsize() == self.options.ahead // 2:  # whosever the item is: nobody comes by here again
                     for one in mounts.values():
                         one.go_on()
+                if isinstance(item, WaltzError):
+                    raise item
+                if item.partition not in mounts:
+                    continue
                 yield item
                 if item.transaction_id == open_ends[item.partition]:
                     self._end(mounts.pop(item.partition))

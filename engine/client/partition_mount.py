@@ -128,6 +128,8 @@ class Mount:
             self._endpoint.attach(self)
 
     def _leave(self) -> None:
+        if self._connection is not None and self.queue is not None:
+            self._connection.resume()  # this mount's reader will not come to do it; others pause it again
         if self._endpoint is not None:
             self._endpoint.detach(self)
             self._endpoint = None

@@ -39,6 +39,7 @@ class _Way(asyncio.Transport):
     def __init__(self, log: LogInProcess, connection: LogConnection) -> None:
         super().__init__()
         self._log, self._connection, self._closing = log, connection, False
+        self.reading = True
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         pass
@@ -57,10 +58,10 @@ class _Way(asyncio.Transport):
     abort = close
 
     def pause_reading(self) -> None:
-        pass
+        self.reading = False
 
     def resume_reading(self) -> None:
-        pass
+        self.reading = True
 
 
 @dataclass
@@ -165,6 +166,13 @@ class LogInProcess:
         lost, self._connection = self._connection, None
         if lost is not None:
             lost.connection_lost(None)
+
+    @property
+    def read(self) -> bool:
+        """Whether the client reads what is said; a transport would keep the rest."""
+        assert self._connection is not None
+        assert isinstance(self._connection._transport, _Way)
+        return self._connection._transport.reading
 
     @property
     def under_way(self) -> list[bytes]:

@@ -8,6 +8,7 @@ _APPLIER = ("tests/client/test_sql_applier.py",)
 _FILE = "engine/client/sql_applier.py"
 _MOUNTED = ("tests/client/test_partition_mount.py",)
 _MOUNT = "engine/client/partition_mount.py"
+_FEEDS = ("tests/client/test_feeds.py",)
 _DEADLINES = "engine/net/deadlines.py"
 _IN_TIME = ("tests/net/test_deadlines.py",)
 _RUNS = ("tests/formats/wire/test_client.py",)
@@ -54,6 +55,20 @@ CLIENTS: tuple[Slip, ...] = (
         "client_id, after, queue)",
         ("tests/client/test_log_client.py",),
         "partitions of one feed begin behind a mark that is not theirs",
+    ),
+    Slip(
+        "engine/client/log_client.py",
+        "if queue.qsize() == self.options.ahead // 2:",
+        "if queue.qsize() == self.options.ahead // 2 and getattr(item, 'partition', None) in mounts:",
+        _FEEDS,
+        "a feed stands still for ever behind the end of one of its partitions",
+    ),
+    Slip(
+        _MOUNT,
+        "            self._connection.resume()  # this mount's reader will not come to do it; others pause it again\n",
+        "            pass\n",
+        _FEEDS,
+        "a partition that comes to a server again is never heard of",
     ),
     Slip(
         _MOUNT,

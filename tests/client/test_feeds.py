@@ -1,0 +1,108 @@
+"""Feeds, word by word of what a server says: a log server in this process, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from tests.client.log_in_process import OTHER, LogInProcess, quiet
+from tests.client.told_servers import Directory
+from tests.server.storing import LOG
+from tests.simulation.virtual_time import simulate
+from waltzctl.engine.client.log_client import LogClient
+from waltzctl.engine.client.partition_mount import ClientOptions
+from waltzctl.engine.metadata.server_directory import PartitionServer
+from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.wire import client as wire
+
+AHEAD = 8
+
+
+@dataclass
+class FeedingServer(LogInProcess):
+    """Mounts partitions 0 and 1, and feeds what the test says; `asked`: the requests for more, in their order."""
+
+    asked: list[wire.FeedRequest] = field(default_factory=list)
+
+    def _answer(self, message: Any) -> None:
+        match message:
+            case wire.MountRequest():
+                self.say(wire.MountResponse(message.request_id, self.state))
+            case wire.FeedRequest():
+                self.asked.append(message)
+
+
+def run(test: Callable[[FeedingServer, LogClient, Directory], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        server, here = FeedingServer(), PartitionServer("here", 1, 1)
+        options = ClientOptions(timeout=10.0, ahead=AHEAD)
+        directory = Directory(servers=dict.fromkeys((0, 1), here))
+        async with LogClient(directory, server.connect, log=LOG, options=options) as client:
+            await test(server, client, directory)
+
+    simulate(whole())
+
+
+def fed(partition: int, *transactions: int) -> list[wire.FeedData]:
+    """Of somebody else's appends."""
+    return [wire.FeedData(RequestId(OTHER, 1, partition, number + 1), number, 0) for number in transactions]
+
+
+@pytest.mark.parametrize("behind", range(AHEAD // 2, 2 * AHEAD))
+def test_a_reader_goes_on_whosever_transaction_it_is_with_which_half_of_what_was_kept_is_gone(behind: int) -> None:
+    """Also one of a partition that has come to its end, which the server does not know."""
+
+    async def test(server: FeedingServer, client: LogClient, _directory: Directory) -> None:
+        ends = {0: 5, 1: 0}
+        feed = client.feed((0, 1), until=ends.__getitem__)
+
+        async def read() -> list[tuple[int, int]]:
+            return [(one.partition, one.transaction_id) async for one in feed]
+
+        reading = asyncio.ensure_future(read())
+        await quiet()
+        first, _ = server.asked
+        assert first.request_id.partition == 0
+        server.say(*fed(0, *range(4)), *fed(1, *range(behind)), wire.FeedSuspended(first.request_id))
+        await quiet()
+        assert server.asked[2:] == [wire.FeedRequest(first.request_id, 3)]
+        server.say(*fed(0, 4, 5))
+        await quiet()
+        assert reading.done()
+        assert await reading == [*((0, number) for number in range(4)), (1, 0), (0, 4), (0, 5)]
+
+    run(test)
+
+
+@pytest.mark.parametrize("ends", [True, False], ids=["ends", "moves"])
+def test_a_connection_that_was_held_up_for_a_partition_goes_on_when_the_partition_leaves_it(ends: bool) -> None:
+    """Others are there, or come back to it."""
+
+    async def test(server: FeedingServer, client: LogClient, directory: Directory) -> None:
+        feed = client.feed((0, 1), until={0: AHEAD, 1: 0 if ends else None}.__getitem__)
+        first = asyncio.ensure_future(anext(feed))
+        await quiet()
+        server.say(*fed(1, 0))
+        assert (await first).partition == 1
+        server.say(*fed(1, *range(1, AHEAD)))
+        await quiet()
+        assert server.read
+        server.say(*fed(1, AHEAD))
+        await quiet()
+        assert not server.read
+        if ends:
+            waiting = asyncio.ensure_future(anext(feed))
+        else:
+            directory.tell({0: PartitionServer("here", 1, 1)})
+        await quiet()
+        assert server.read
+        if ends:
+            waiting.cancel()
+            await asyncio.wait([waiting])
+        await feed.aclose()
+
+    run(test)
