@@ -81,17 +81,17 @@ class NodePort(Generic[M]):
 
 @dataclass(slots=True)
 class _Waiting:
-    """A call under way, `begun` at a time of the loop and given up `seconds` later."""
+    """A call under way, `begun` at a time of the loop and given up `seconds` later; see `NodePortConnection.start`."""
 
     future: asyncio.Future[Any]
     expected: type
     begun: float
     seconds: float
     what: str
+    of_silence: bool
 
-    @property
-    def deadline(self) -> float:
-        return self.begun + self.seconds
+    def deadline(self, heard: float) -> float:
+        return (max(self.begun, heard) if self.of_silence else self.begun) + self.seconds
 
 
 class NodePortConnection(asyncio.Protocol, Generic[M]):
@@ -175,6 +175,11 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
         return self._error is not None or self._closed.done()
 
     @property
+    def heard(self) -> float:
+        """When something of the peer came last, in the loop's time; before that, when the connection was begun."""
+        return self._heard
+
+    @property
     def in_flight(self) -> int:
         """Calls that wait for their answer."""
         return len(self._waiting)
@@ -191,7 +196,14 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
         return number
 
     async def call(
-        self, sequence: int, frame: bytes, expected: type[A], what: str, *, timeout: float | None = None
+        self,
+        sequence: int,
+        frame: bytes,
+        expected: type[A],
+        what: str,
+        *,
+        timeout: float | None = None,
+        of_silence: bool = False,
     ) -> A:
         """Send a request's frame and wait for its answer, which must be an `expected`.  `what` names the call in errors.
 
@@ -199,7 +211,7 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
         """
         if self.full:
             await self.room(timeout)
-        return await self.start(sequence, (frame,), expected, what, timeout=timeout)
+        return await self.start(sequence, (frame,), expected, what, timeout=timeout, of_silence=of_silence)
 
     async def room(self, timeout: float | None = None) -> None:
         """Wait until the transport takes more.  Raises DeadlineError; a lost connection is told by the next call."""
@@ -214,9 +226,19 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
             ) from None
 
     def start(
-        self, sequence: int, frame: Sequence[bytes], expected: type[A], what: str, *, timeout: float | None = None
+        self,
+        sequence: int,
+        frame: Sequence[bytes],
+        expected: type[A],
+        what: str,
+        *,
+        timeout: float | None = None,
+        of_silence: bool = False,
     ) -> asyncio.Future[A]:
-        """Send a request's frame, given in pieces, now, whether or not the transport is full; the future of its answer."""
+        """Send a request's frame, given in pieces, now, whether or not the transport is full; the future of its answer.
+
+        `of_silence`: `timeout` begins anew with whatever is heard, which may be a piece of the answer, or of one in front of it.
+        """
         future: asyncio.Future[A] = self._loop.create_future()
         if self._error is not None:
             fail(future, self._error_for(what))
@@ -224,7 +246,7 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
         if sequence in self._waiting:
             raise ValueError(f"request {sequence} is under way already")
         seconds = self.timeout if timeout is None else timeout
-        self._waiting[sequence] = _Waiting(future, expected, self._loop.time(), seconds, what)
+        self._waiting[sequence] = _Waiting(future, expected, self._loop.time(), seconds, what, of_silence)
         self._queue(frame)
         if self._sweeper is None or seconds < self.timeout:
             self._schedule_sweep(min(seconds, self.timeout))
@@ -380,7 +402,7 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
     def _sweep(self) -> None:
         self._sweeper = None
         now = self._loop.time()
-        late = [sequence for sequence, waiting in self._waiting.items() if waiting.deadline <= now]
+        late = [sequence for sequence, waiting in self._waiting.items() if waiting.deadline(self._heard) <= now]
         silent = False
         for sequence in late:
             waiting = self._waiting.pop(sequence)
@@ -399,7 +421,7 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
         elif len(self._forgotten) > _MAX_FORGOTTEN:
             self._break_off(DeadlineError(str(self.address), f"{len(self._forgotten)} requests without an answer"))
         elif self._waiting:
-            next_one = min(waiting.deadline for waiting in self._waiting.values()) - now
+            next_one = min(waiting.deadline(self._heard) for waiting in self._waiting.values()) - now
             self._sweeper = self._loop.call_later(min(max(next_one, 0.001), self.timeout / _SWEEPS), self._sweep)
 
     def _break_off(self, error: PeerError) -> None:

@@ -54,6 +54,8 @@ from waltzctl.formats.wire import client as wire
 
 _NO_CLIENT = -1
 _DATA_ATTEMPTS = 3
+_DATA_SILENCE = 1.0
+"""Seconds of silence after which data is asked for again, at first."""
 
 
 class Servers(Protocol):
@@ -223,9 +225,8 @@ class LogClient:
     async def data(self, partition: int, transaction_id: int, *, timeout: float | None = None) -> bytes:
         """A transaction's data, its checksum verified.  Raises RefusedError where there is none, CorruptRecordError."""
         self._check(partition)
-        with self._within(
-            partition, timeout, lambda: f"the data of transaction {transaction_id} of partition {partition}"
-        ):
+        seconds, what = self._seconds(timeout), f"the data of transaction {transaction_id} of partition {partition}"
+        with self._deadlines.within(seconds, lambda: self._late(partition, seconds, what, data=True)):
             wrong = 0
             while True:
                 answer = await self._ask(
@@ -265,8 +266,8 @@ class LogClient:
         seconds = self._seconds(timeout)
         return self._deadlines.within(seconds, lambda: self._late(partition, seconds, what()))
 
-    def _late(self, partition: int, seconds: float, what: str) -> DeadlineError:
-        """No answer came, and as far as this client knows why."""
+    def _late(self, partition: int, seconds: float, what: str, *, data: bool = False) -> DeadlineError:
+        """No answer came, and as far as this client knows why.  `data`: it is what may take long to come."""
         server = self._known.get(partition)
         address = None if server is None else Address(server.host, server.port)
         failures = [one.failure for one in self._endpoints.values() if one.address == address and one.failure]
@@ -274,6 +275,9 @@ class LogClient:
             why, advice = failures[-1].message, failures[-1].advice
         elif address is None:
             why, advice = "no log server has the partition", "are log servers running? waltzctl cluster verify tells"
+        elif data and (asked := self._endpoints.get((address, _NO_CLIENT))) and asked.hears(_DATA_SILENCE):
+            why = f"answers of server {address} were still coming, and this one had not come whole"
+            advice = "so much data takes longer on this way: give it a longer timeout, or ask for less at a time"
         else:
             why = f"server {address} has the partition, and no session for it as yet, or too much to do"
             advice = "waltzctl cluster top shows whom it waits for"
@@ -315,9 +319,12 @@ class LogClient:
     async def _ask(self, partition: int, make: Callable[[RequestId], Any], expected: type[Any]) -> Any:
         """Ask the partition's server, and the next one when that fails.  For ever: a deadline is the caller's.
 
-        A server that has not, or no longer, the partition leaves a question without an answer; so the first one is soon repeated.
+        A server that has not, or no longer, the partition leaves a question for its mark without an answer; so the first one is
+        soon repeated.  One for data is answered in any case, and each answer may be long: while the connection brings anything
+        it is not asked again, for that would only queue another copy behind those that are coming.
         """
-        pause, patience = self.options.first_retry, self.options.not_ready
+        is_data = expected is wire.TransactionDataResponse
+        pause, patience = self.options.first_retry, _DATA_SILENCE if is_data else self.options.not_ready
         while True:
             self._news.clear()
             server = self._known.get(partition)
@@ -326,8 +333,11 @@ class LogClient:
                     connection = await self.endpoint(server, _NO_CLIENT).connection()
                     number = RequestId(_NO_CLIENT, server.generation, partition, connection.next_sequence())
                     frame = wire.encode(make(number), connection.version)
-                    seconds, patience = min(patience, connection.timeout), min(2 * patience, self.options.nudge)
-                    return await connection.call(number.sequence, frame, expected, "a question", timeout=seconds)
+                    seconds = min(patience, connection.timeout)
+                    patience = max(patience, min(2 * patience, self.options.nudge))
+                    return await connection.call(
+                        number.sequence, frame, expected, "a question", timeout=seconds, of_silence=is_data
+                    )
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._news.wait()

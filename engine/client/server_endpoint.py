@@ -42,6 +42,13 @@ class Endpoint:
         self.sequence = -1
         """Of the present connection: one more with each that is made."""
 
+    def hears(self, seconds: float) -> bool:
+        """Whether the connection stands, and something came in the last `seconds`."""
+        current = self._current
+        return (
+            current is not None and not current.closed and asyncio.get_running_loop().time() - current.heard < seconds
+        )
+
     async def connection(self) -> LogConnection:
         """One that stands.  Raises PeerError."""
         if self._current is not None and not self._current.closed:

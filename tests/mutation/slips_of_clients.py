@@ -64,6 +64,13 @@ CLIENTS: tuple[Slip, ...] = (
         "a feed stands still for ever behind the end of one of its partitions",
     ),
     Slip(
+        "engine/client/log_client.py",
+        "of_silence=is_data",
+        "of_silence=False",
+        ("tests/client/test_questions.py",),
+        "data that takes long to come is asked for again and again, and never comes",
+    ),
+    Slip(
         _MOUNT,
         "            self._connection.resume()  # this mount's reader will not come to do it; others pause it again\n",
         "            pass\n",

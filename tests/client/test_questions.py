@@ -1,0 +1,132 @@
+"""Questions to log servers, for data and for marks: when they are repeated; a log server in this process, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from tests.client.log_in_process import LogInProcess, quiet
+from tests.client.told_servers import Directory
+from tests.server.storing import LOG
+from tests.simulation.virtual_time import simulate
+from waltzctl.engine.client.log_client import LogClient
+from waltzctl.engine.client.partition_mount import ClientOptions
+from waltzctl.engine.errors import DeadlineError
+from waltzctl.engine.metadata.server_directory import PartitionServer
+from waltzctl.formats.checksums import crc32
+from waltzctl.formats.wire import client as wire
+
+DATA = bytes(1000)
+SILENCE = 1.0
+"""Seconds after which data is asked for again."""
+
+
+@dataclass
+class AskedServer(LogInProcess):
+    """Answers nothing by itself; `asked`: the questions, in their order."""
+
+    asked: list[Any] = field(default_factory=list)
+
+    def _answer(self, message: Any) -> None:
+        self.asked.append(message)
+
+    def answer(self, number: int = 0, data: bytes = DATA) -> bytes:
+        """The frame that answers a question for data."""
+        question = self.asked[number]
+        outcome = wire.TransactionData(data, crc32(data))
+        return wire.encode(wire.TransactionDataResponse(question.request_id, question.transaction_id, outcome))
+
+    async def send(self, frames: bytes, pieces: int, every: float) -> None:
+        """In so many pieces, each of them so many seconds later."""
+        assert self._connection is not None
+        size = -(-len(frames) // pieces)
+        for begin in range(0, len(frames), size):
+            await asyncio.sleep(every)
+            self._connection.data_received(frames[begin : begin + size])
+
+
+def run(test: Callable[[AskedServer, LogClient], Awaitable[None]], timeout: float = 30.0) -> None:
+    async def whole() -> None:
+        server, directory = AskedServer(), Directory(servers={0: PartitionServer("here", 1, 1)})
+        options = ClientOptions(timeout=timeout, first_retry=0.01)
+        async with LogClient(directory, server.connect, log=LOG, options=options) as client:
+            await quiet()
+            await test(server, client)
+
+    simulate(whole())
+
+
+def test_data_that_takes_long_to_come_is_asked_for_once() -> None:
+    async def test(server: AskedServer, client: LogClient) -> None:
+        asking = asyncio.ensure_future(client.data(0, 7))
+        await quiet()
+        await server.send(server.answer(), 20, 0.9 * SILENCE)
+        assert await asking == DATA
+        assert len(server.asked) == 1
+
+    run(test)
+
+
+def test_data_that_stands_behind_others_is_asked_for_once() -> None:
+    async def test(server: AskedServer, client: LogClient) -> None:
+        asking = [asyncio.ensure_future(client.data(0, number)) for number in range(10)]
+        await quiet()
+        for number in range(10):
+            await server.send(server.answer(number, b"%d" % number), 1, 0.9 * SILENCE)
+        assert await asyncio.gather(*asking) == [b"%d" % number for number in range(10)]
+        assert len(server.asked) == 10
+
+    run(test)
+
+
+def test_data_is_asked_for_again_when_nothing_was_heard_for_a_while() -> None:
+    """As of a server that passes a question over; and so again behind a piece of an answer, whatever came before it."""
+
+    async def test(server: AskedServer, client: LogClient) -> None:
+        asking = asyncio.ensure_future(client.data(0, 7))
+        await asyncio.sleep(0.9 * SILENCE)
+        assert len(server.asked) == 1
+        await asyncio.sleep(0.4 * SILENCE)
+        assert len(server.asked) == 2
+        sending = asyncio.ensure_future(server.send(server.answer(1), 2, 1.5 * SILENCE))
+        await asyncio.sleep(3.3 * SILENCE)  # the second time twice as long
+        assert len(server.asked) == 2
+        await sending
+        assert await asking == DATA
+
+    run(test)
+
+
+def test_a_mark_is_asked_for_again_soon_though_data_is_coming() -> None:
+    async def test(server: AskedServer, client: LogClient) -> None:
+        data, mark = asyncio.ensure_future(client.data(0, 7)), asyncio.ensure_future(client.high_water_mark(0))
+        await quiet()
+        await server.send(server.answer(), 10, 0.1)
+        assert await data == DATA
+        marks = [one for one in server.asked if isinstance(one, wire.HighWaterMarkRequest)]
+        assert len(marks) > 2
+        server.say(wire.HighWaterMarkResponse(marks[-1].request_id, 7))
+        assert await mark == 7
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("every", "why"),
+    [(0.9 * SILENCE, "answers of server here:1 were still coming"), (1.1 * SILENCE, "no session for it as yet")],
+)
+def test_data_that_is_late_while_it_comes_is_told_so(every: float, why: str) -> None:
+    async def test(server: AskedServer, client: LogClient) -> None:
+        asking = asyncio.ensure_future(client.data(0, 7))
+        await quiet()
+        sending = asyncio.ensure_future(server.send(server.answer(), 1000, every))
+        with pytest.raises(DeadlineError, match=why):
+            await asking
+        sending.cancel()
+        await asyncio.wait([sending])
+
+    run(test, timeout=every * 6 - 0.01)
