@@ -89,6 +89,7 @@ class LogClient:
         self._tasks: dict[asyncio.Task[None], None] = {}  # in their order
         self._client_id: int | None = None
         self._deadlines = Deadlines()
+        self._closed: PeerUnreachableError | None = None
 
     async def __aenter__(self) -> Self:
         self._spawn(self._servers.follow(self._told))
@@ -98,9 +99,11 @@ class LogClient:
         await self.close()
 
     async def close(self) -> None:
-        """End everything; what waits ends with PeerUnreachableError."""
+        """End everything; what waits ends with PeerUnreachableError, and so does what is called from now on."""
+        self._closed = PeerUnreachableError("the client", "it was closed")
+        self._news.set()
         for mount in [*self._mounts]:
-            mount.end(PeerUnreachableError("the client", "it was closed"))
+            mount.end(self._closed)
         for task in [*self._tasks]:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -225,8 +228,8 @@ class LogClient:
     async def data(self, partition: int, transaction_id: int, *, timeout: float | None = None) -> bytes:
         """A transaction's data, its checksum verified.  Raises RefusedError where there is none, CorruptRecordError."""
         self._check(partition)
-        seconds, what = self._seconds(timeout), f"the data of transaction {transaction_id} of partition {partition}"
-        with self._deadlines.within(seconds, lambda: self._late(partition, seconds, what, data=True)):
+        what = f"the data of transaction {transaction_id} of partition {partition}"
+        with self._within(partition, timeout, lambda: what, data=True):
             wrong = 0
             while True:
                 answer = await self._ask(
@@ -261,10 +264,13 @@ class LogClient:
     def _seconds(self, timeout: float | None) -> float:
         return self.options.timeout if timeout is None else timeout
 
-    def _within(self, partition: int, timeout: float | None, what: Callable[[], str]) -> Deadline:
-        """Around a call; raises DeadlineError."""
+    def _within(
+        self, partition: int, timeout: float | None, what: Callable[[], str], *, data: bool = False
+    ) -> Deadline:
+        """Around a call; raises DeadlineError, and at once PeerUnreachableError when the client is closed."""
+        self._refuse_when_closed()
         seconds = self._seconds(timeout)
-        return self._deadlines.within(seconds, lambda: self._late(partition, seconds, what()))
+        return self._deadlines.within(seconds, lambda: self._late(partition, seconds, what(), data=data))
 
     def _late(self, partition: int, seconds: float, what: str, *, data: bool = False) -> DeadlineError:
         """No answer came, and as far as this client knows why.  `data`: it is what may take long to come."""
@@ -284,7 +290,12 @@ class LogClient:
         return DeadlineError("the cluster", f"no answer within {seconds:g} s to {what}: {why}", advice=advice)
 
     def _check(self, partition: int) -> None:
+        self._refuse_when_closed()
         chosen_partitions((partition,), self.num_partitions)
+
+    def _refuse_when_closed(self) -> None:
+        if self._closed is not None:
+            raise self._closed
 
     async def _for_appends(self, partition: int) -> Mount:
         """The mount through which this client appends; it begins at the log's end."""
@@ -309,6 +320,7 @@ class LogClient:
         return made
 
     def _begin(self, mount: Mount) -> None:
+        self._refuse_when_closed()
         self._mounts[mount] = None
         mount.served_by(self._known.get(mount.partition))
 
@@ -326,6 +338,7 @@ class LogClient:
         is_data = expected is wire.TransactionDataResponse
         pause, patience = self.options.first_retry, _DATA_SILENCE if is_data else self.options.not_ready
         while True:
+            self._refuse_when_closed()
             self._news.clear()
             server = self._known.get(partition)
             if server is not None:
@@ -353,7 +366,8 @@ class LogClient:
             mount.served_by(servers.get(mount.partition))
 
     def endpoint(self, server: PartitionServer, client_id: int) -> Endpoint:
-        """The connection of a client id to a server, shared by its partitions."""
+        """The connection of a client id to a server, shared by its partitions.  Raises PeerUnreachableError once closed."""
+        self._refuse_when_closed()
         key = Address(server.host, server.port), client_id
         if key not in self._endpoints:
             self._endpoints[key] = Endpoint(key[0], self._connect, self._spawn, self.options, self._log)

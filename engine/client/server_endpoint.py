@@ -12,7 +12,7 @@ from typing import Any
 from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.log_connection import LogConnection, Pushed
 from waltzctl.engine.client.partition_mount import ClientOptions, Connect, Mount
-from waltzctl.engine.errors import PeerError, WaltzError
+from waltzctl.engine.errors import PeerError, PeerUnreachableError, WaltzError
 from waltzctl.formats.wire.feed_frames import FeedRow, feed_rows
 
 _PARTITION: Callable[[FeedRow], int] = itemgetter(2)
@@ -55,7 +55,11 @@ class Endpoint:
             return self._current
         if self._making is None or self._making.done():
             self._making = asyncio.ensure_future(self._make())
-        return await asyncio.shield(self._making)
+        making = self._making
+        await asyncio.wait([making])  # whoever is cancelled while waiting for it leaves it to the others
+        if making.cancelled():
+            raise PeerUnreachableError(str(self.address), "the client was closed while connecting")
+        return making.result()
 
     async def _make(self) -> LogConnection:
         try:

@@ -40,9 +40,10 @@ class _SameLength:
         self._forget(self._seconds)
 
     def close(self) -> None:
-        """Nothing expires any more."""
-        if self._timer is not None:
+        """Keep no timer for what does not run any more; the calls that do have their time still."""
+        if self._timer is not None and not self.running:
             self._timer.cancel()
+            self._forget(self._seconds)
 
 
 class Deadline:
@@ -89,7 +90,6 @@ class Deadlines:
         return Deadline(line, late)
 
     def close(self) -> None:
-        """Nothing expires any more."""
-        for line in self._lines.values():
+        """No timer is left, but for calls that are still under way."""
+        for line in [*self._lines.values()]:
             line.close()
-        self._lines.clear()

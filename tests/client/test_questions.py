@@ -13,9 +13,12 @@ from tests.client.log_in_process import LogInProcess, quiet
 from tests.client.told_servers import Directory
 from tests.server.storing import LOG
 from tests.simulation.virtual_time import simulate
+from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.log_client import LogClient
+from waltzctl.engine.client.log_connection import LogConnection
+from waltzctl.engine.client.log_transaction import Draft
 from waltzctl.engine.client.partition_mount import ClientOptions
-from waltzctl.engine.errors import DeadlineError
+from waltzctl.engine.errors import DeadlineError, PeerUnreachableError
 from waltzctl.engine.metadata.server_directory import PartitionServer
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.wire import client as wire
@@ -130,3 +133,66 @@ def test_data_that_is_late_while_it_comes_is_told_so(every: float, why: str) -> 
         await asyncio.wait([sending])
 
     run(test, timeout=every * 6 - 0.01)
+
+
+CALLS: dict[str, Callable[[LogClient], Awaitable[object]]] = {
+    "append": lambda client: client.append(0, Draft(b"x")),
+    "append_all": lambda client: client.append_all(0, [Draft(b"x")]),
+    "flush": lambda client: client.flush(0),
+    "data": lambda client: client.data(0, 0),
+    "high_water_mark": lambda client: client.high_water_mark(0),
+    "feed": lambda client: anext(client.feed(0)),
+}
+
+
+@pytest.mark.parametrize("state", ["no server", "connecting", "asked", "no session"])
+@pytest.mark.parametrize("called", CALLS)
+def test_calls_that_wait_when_the_client_is_closed_end_and_so_do_later_ones(called: str, state: str) -> None:
+    async def whole() -> None:
+        server, directory, loop = AskedServer(), Directory(), asyncio.get_running_loop()
+        if state != "no server":
+            directory.servers = {0: PartitionServer("here", 1, 1)}
+
+        async def connect(address: Address) -> LogConnection:
+            made.append(None)
+            if state == "connecting":
+                await loop.create_future()
+            return await server.connect(address)
+
+        made: list[None] = []
+        async with LogClient(directory, connect, log=LOG) as client:
+            waiting = [asyncio.ensure_future(CALLS[called](client)) for _ in range(3)]
+            await quiet()
+            assert bool(made) is (state != "no server")
+            if state == "no session" and called != "feed":
+                for one in server.asked:
+                    if isinstance(one, wire.HighWaterMarkRequest):
+                        server.say(wire.HighWaterMarkResponse(one.request_id, -(2**63)))
+                await quiet()
+            closed = loop.time()
+        made.clear()
+        done, _ = await asyncio.wait(waiting)
+        assert [str(one.exception()) for one in done] == ["the client: it was closed"] * 3
+        with pytest.raises(PeerUnreachableError, match="the client: it was closed"):
+            await CALLS[called](client)
+        assert loop.time() <= closed + (client.options.not_ready if state == "no session" else 0.0)
+        assert made == []
+
+    simulate(whole())
+
+
+def test_a_call_that_waits_for_the_metadata_when_the_client_is_closed_has_its_deadline() -> None:
+    async def whole() -> None:
+        class Silent(Directory):
+            async def client_id(self) -> int:
+                await asyncio.Event().wait()
+                raise AssertionError
+
+        async with LogClient(Silent(), AskedServer().connect, log=LOG, options=ClientOptions(timeout=5.0)) as client:
+            waiting = asyncio.ensure_future(client.append(0, Draft(b"x")))
+            await asyncio.sleep(1.0)
+        with pytest.raises(DeadlineError, match="an append to partition 0"):
+            await waiting
+        assert asyncio.get_running_loop().time() == 5.0
+
+    simulate(whole())

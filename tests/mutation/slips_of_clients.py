@@ -71,6 +71,20 @@ CLIENTS: tuple[Slip, ...] = (
         "data that takes long to come is asked for again and again, and never comes",
     ),
     Slip(
+        "engine/client/log_client.py",
+        "            self._refuse_when_closed()\n            self._news.clear()\n",
+        "            self._news.clear()\n",
+        ("tests/client/test_questions.py",),
+        "a question that waits when its client is closed waits for ever",
+    ),
+    Slip(
+        _DEADLINES,
+        "if self._timer is not None and not self.running:",
+        "if self._timer is not None:",
+        _IN_TIME,
+        "a call that is under way when its client is closed has no deadline any more",
+    ),
+    Slip(
         _MOUNT,
         "            self._connection.resume()  # this mount's reader will not come to do it; others pause it again\n",
         "            pass\n",
@@ -261,8 +275,8 @@ CLIENTS: tuple[Slip, ...] = (
     ),
     Slip(
         _DEADLINES,
-        "        self._forget(self._seconds)\n",
-        "",
+        "            deadline.expire()\n        self._forget(self._seconds)\n",
+        "            deadline.expire()\n",
         _IN_TIME,
         "a timer stays for each length that was ever used",
     ),

@@ -131,3 +131,16 @@ def test_a_length_that_nobody_uses_is_forgotten_and_a_closed_client_leaves_no_ti
         assert [one for one in asyncio.get_running_loop()._scheduled if not one.cancelled()] == []  # type: ignore[attr-defined]
 
     simulate(work())
+
+
+def test_what_still_runs_when_its_client_is_closed_ends_in_its_time() -> None:
+    async def work() -> None:
+        deadlines = Deadlines()
+        running = asyncio.ensure_future(call(deadlines, 2.0, 10.0))
+        await asyncio.sleep(1.0)
+        deadlines.close()
+        assert await running == "late at 2"
+        assert deadlines._lines == {}
+        assert [one for one in asyncio.get_running_loop()._scheduled if not one.cancelled()] == []  # type: ignore[attr-defined]
+
+    simulate(work())
