@@ -185,6 +185,7 @@ class LogClient:
         *,
         after: int = -1,
         until: Callable[[int], int | None] | None = None,
+        timeout: float | None = None,
     ) -> AsyncGenerator[Transaction, None]:
         """Committed transactions behind `after`, in order, for ever; of several partitions each in its order.
 
@@ -192,7 +193,7 @@ class LogClient:
 
         `until`: gives the last transaction that is wanted of a partition, None for no end; with one the feed ends when all
         partitions are there.  Connections that break are made again, and nothing is missing or there twice.  Raises
-        ClientAheadError.
+        ClientAheadError, and DeadlineError when the next transaction has not come in `timeout` seconds; None: it is waited for.
         """
         numbers = [partitions] if isinstance(partitions, int) else sorted(partitions)
         begins = partitions if isinstance(partitions, Mapping) else dict.fromkeys(numbers, after)
@@ -208,7 +209,7 @@ class LogClient:
                     mounts[number] = Mount(self.endpoint, self.options, number, client_id, begins[number], queue)
                     self._begin(mounts[number])
             while mounts:
-                item = await queue.get()
+                item = await self._next(queue, mounts.values(), timeout)
                 if queue.qsize() == self.options.ahead // 2:  # whosever the item is: nobody comes by here again
                     for one in mounts.values():
                         one.go_on()
@@ -224,6 +225,27 @@ class LogClient:
                 self._end(mount)
             mine = [key for key in self._endpoints if key[1] == client_id]
             await asyncio.gather(*(self._endpoints.pop(key).close() for key in mine))
+
+    async def _next(
+        self, queue: asyncio.Queue[Transaction | WaltzError], mounts: Collection[Mount], timeout: float | None
+    ) -> Transaction | WaltzError:
+        """What comes next for a feed."""
+        if timeout is None or not queue.empty():
+            return await queue.get()
+
+        def late() -> DeadlineError:
+            waits = min(mounts, key=lambda one: one.ready.is_set())
+            what = f"a feed of partition {waits.partition} behind transaction {waits.position}"
+            return self._late(waits.partition, timeout, what)
+
+        with self._deadlines.within(timeout, late):
+            return await queue.get()
+
+    async def awaited_data(self, transaction: Transaction) -> bytes:
+        """A transaction's data, however long the cluster does not answer; a feed waits as long.  Raises as `data`."""
+        while True:
+            with contextlib.suppress(DeadlineError):
+                return await self.data(transaction.partition, transaction.transaction_id)
 
     async def data(self, partition: int, transaction_id: int, *, timeout: float | None = None) -> bytes:
         """A transaction's data, its checksum verified.  Raises RefusedError where there is none, CorruptRecordError."""

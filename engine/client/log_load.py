@@ -142,7 +142,8 @@ async def validate(clients: Sequence[LogClient], partitions: Sequence[int], each
 
 async def _check(client: LogClient, partition: int, before: int, last: int, told: dict[tuple[int, int], int]) -> None:
     expected = before
-    async for one in client.feed(partition, after=before, until=lambda _: last):
+    feed = client.feed(partition, after=before, until=lambda _: last, timeout=client.options.timeout)
+    async for one in feed:
         expected += 1
         if one.transaction_id != expected:
             raise DamageError(f"partition {partition}: transaction {one.transaction_id} came where {expected} is next")

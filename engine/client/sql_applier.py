@@ -301,17 +301,10 @@ async def apply_feed(
         async with contextlib.aclosing(client.feed(marks, until=until)) as feed:
             async for one in feed:
                 if not applier.is_done(one):
-                    data = await _data(client, one)
+                    data = await client.awaited_data(one)
                     applied += await loop.run_in_executor(thread, applier.once, one, data)
     finally:
         applier.stop()
         await asyncio.shield(loop.run_in_executor(thread, applier.close))  # behind what the thread is still at
         thread.shutdown(wait=False)
     return applied
-
-
-async def _data(client: LogClient, transaction: Transaction) -> bytes:
-    """A feed has no deadline, and neither has what it is for."""
-    while True:
-        with contextlib.suppress(DeadlineError):
-            return await client.data(transaction.partition, transaction.transaction_id)

@@ -51,11 +51,15 @@ class TransactionTrace:
 
 
 async def find(client: LogClient, request_id: RequestId, first: int = 0) -> int | None:
-    """The transaction of a request id, looked for from `first` on up to the high-water mark; None where there is none."""
-    last = await client.high_water_mark(request_id.partition)
+    """The transaction of a request id, looked for from `first` on up to the high-water mark; None where there is none.
+
+    Raises as `LogClient.feed` with the client's `timeout`.
+    """
+    partition = request_id.partition
+    last = await client.high_water_mark(partition)
     if first > last:
         return None
-    async for one in client.feed(request_id.partition, after=first - 1, until=lambda _: last):
+    async for one in client.feed(partition, after=first - 1, until=lambda _: last, timeout=client.options.timeout):
         if one.request_id == request_id:
             return one.transaction_id
     return None

@@ -14,8 +14,11 @@ from tests.client.told_servers import Directory
 from tests.server.storing import LOG
 from tests.simulation.virtual_time import simulate
 from waltzctl.engine.client.log_client import LogClient
+from waltzctl.engine.client.log_transaction import Transaction
 from waltzctl.engine.client.partition_mount import ClientOptions
+from waltzctl.engine.errors import DeadlineError, PeerUnreachableError
 from waltzctl.engine.metadata.server_directory import PartitionServer
+from waltzctl.formats.checksums import crc32
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.wire import client as wire
 
@@ -34,6 +37,10 @@ class FeedingServer(LogInProcess):
                 self.say(wire.MountResponse(message.request_id, self.state))
             case wire.FeedRequest():
                 self.asked.append(message)
+            case wire.TransactionDataRequest():
+                data = b"data of %d" % message.transaction_id
+                found = wire.TransactionData(data, crc32(data))
+                self.say(wire.TransactionDataResponse(message.request_id, message.transaction_id, found))
 
 
 def run(test: Callable[[FeedingServer, LogClient, Directory], Awaitable[None]]) -> None:
@@ -104,5 +111,58 @@ def test_a_connection_that_was_held_up_for_a_partition_goes_on_when_the_partitio
             waiting.cancel()
             await asyncio.wait([waiting])
         await feed.aclose()
+
+    run(test)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_feed_waits_so_long_for_each_transaction(late: bool) -> None:
+    """One step to each side; the time in which its reader is busy does not count."""
+
+    async def test(server: FeedingServer, client: LogClient, _directory: Directory) -> None:
+        feed, loop = client.feed(0, timeout=3.0), asyncio.get_running_loop()
+        for number in range(3):
+            waiting = asyncio.ensure_future(anext(feed))
+            await asyncio.sleep(2.99)
+            server.say(*fed(0, number))
+            assert (await waiting).transaction_id == number
+            await asyncio.sleep(7.0)
+        waiting, begun = asyncio.ensure_future(anext(feed)), loop.time()
+        if late:
+            with pytest.raises(
+                DeadlineError, match="within 3 s to a feed of partition 0 behind transaction 2: server here"
+            ):
+                await waiting
+            assert loop.time() == begun + 3.0
+        else:
+            await quiet()
+            await client.close()
+            with pytest.raises(PeerUnreachableError, match="was closed"):
+                await waiting
+
+    run(test)
+
+
+def test_a_feed_that_is_late_names_the_partition_that_is_not_mounted() -> None:
+    async def test(server: FeedingServer, client: LogClient, directory: Directory) -> None:
+        feed = client.feed((0, 1), timeout=3.0)
+        waiting = asyncio.ensure_future(anext(feed))
+        await quiet()
+        directory.tell({0: PartitionServer("here", 1, 1)})
+        with pytest.raises(DeadlineError, match="partition 1 behind transaction -1: no log server has the partition"):
+            await waiting
+
+    run(test)
+
+
+def test_data_for_a_feed_is_awaited_however_long_it_takes() -> None:
+    async def test(server: FeedingServer, client: LogClient, directory: Directory) -> None:
+        directory.tell({})
+        one = Transaction(0, 7, RequestId(OTHER, 1, 0, 8), 0)
+        waiting = asyncio.ensure_future(client.awaited_data(one))
+        await asyncio.sleep(100.0)
+        assert not waiting.done()
+        directory.tell({0: PartitionServer("here", 1, 1)})
+        assert await waiting == b"data of 7"
 
     run(test)

@@ -78,6 +78,13 @@ CLIENTS: tuple[Slip, ...] = (
         "a question that waits when its client is closed waits for ever",
     ),
     Slip(
+        "waltzctl/commands/log/tail.py",
+        "timeout=None if follow else client.options.timeout",
+        "timeout=None",
+        ("tests/cli/test_log.py",),
+        "log tail stands still without a word where a server cannot read",
+    ),
+    Slip(
         _DEADLINES,
         "if self._timer is not None and not self.running:",
         "if self._timer is not None:",

@@ -51,7 +51,7 @@ def run(
     from waltzctl.engine.errors import RefusedError
 
     with Console(output_format, quiet=quiet, verbose=verbose) as console:
-        shower = RecordShower(console, data, flush=False)
+        shower = RecordShower(console, data, follow=False)
 
         async def work(client: LogClient) -> None:
             chosen_partitions({partition}, client.num_partitions)
@@ -62,7 +62,9 @@ def run(
                     f" one is {mark}"
                 )
             for begin, end in _runs(wanted):
-                feed = client.feed(partition, after=begin - 1, until=lambda _, end=end: end)  # type: ignore[misc]
+                feed = client.feed(
+                    partition, after=begin - 1, until={partition: end}.__getitem__, timeout=client.options.timeout
+                )
                 async with aclosing(feed):
                     await shower.show_all(client, feed)
 

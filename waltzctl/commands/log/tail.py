@@ -40,7 +40,8 @@ MANUAL = Manual(
     description=(
         (
             "Each partition's transactions come in their order, without a gap and none twice, also when servers are replaced."
-            " Without --follow it ends with what is committed when it begins."
+            " Without --follow it ends with what is committed when it begins, and gives up (14) when nothing comes for --timeout."
+            " With --follow it waits for a cluster that does not answer."
         ),
     ),
     examples=(
@@ -90,7 +91,7 @@ def run(
     wanted = partitions_of(partition)
     transaction_range(first, last)
     with Console(output_format, quiet=quiet, verbose=verbose) as console:
-        shower = RecordShower(console, data, flush=follow)
+        shower = RecordShower(console, data, follow=follow)
 
         async def work(client: LogClient) -> None:
             numbers = chosen_partitions(wanted, client.num_partitions)
@@ -98,7 +99,12 @@ def run(
             there = [number for number in numbers if follow or first <= marks[number]]
             ends = {number: _end(marks[number], last, follow=follow) for number in there}
             begin = min([first, *(marks[number] + 1 for number in there)])  # nobody can begin behind the end of a log
-            feed = client.feed(there, after=begin - 1, until=None if follow and last is None else ends.__getitem__)
+            feed = client.feed(
+                there,
+                after=begin - 1,
+                until=None if follow and last is None else ends.__getitem__,
+                timeout=None if follow else client.options.timeout,
+            )
             async with aclosing(feed):
                 await shower.show_all(client, feed, first=first, limit=limit)
 
@@ -114,10 +120,13 @@ def _end(mark: int, last: int | None, *, follow: bool) -> int | None:
 
 
 class RecordShower:
-    """Shows transactions with their data, in the order in which they come."""
+    """Shows transactions with their data, in the order in which they come.
 
-    def __init__(self, console: Console, data: DataForm | None, *, flush: bool) -> None:
-        self._console, self._flush = console, flush
+    `follow`: each as soon as it is there, and a cluster that does not answer is waited for.
+    """
+
+    def __init__(self, console: Console, data: DataForm | None, *, follow: bool) -> None:
+        self._console, self._follow = console, follow
         self._form = DataForm.BASE64 if data is None and console.format is not Format.TABLE else data
         self._preview = 60 if on_terminal(console.stream) else None
         self.count = 0
@@ -161,7 +170,8 @@ class RecordShower:
     def _ask(self, client: LogClient, one: Transaction) -> asyncio.Task[bytes] | None:
         if self._form is DataForm.NONE:
             return None
-        return asyncio.ensure_future(client.data(one.partition, one.transaction_id))
+        data = client.awaited_data(one) if self._follow else client.data(one.partition, one.transaction_id)
+        return asyncio.ensure_future(data)
 
     def _show(self, one: Transaction, data: asyncio.Task[bytes] | None) -> None:
         from waltzctl.objects.log_objects import LOG_RECORD
@@ -170,5 +180,5 @@ class RecordShower:
         shown = LOG_RECORD.keys(one)
         if data is not None:
             shown |= data_keys(data.result(), self._form, self._preview)
-        self._console.emit(LOG_RECORD.named(shown), flush=self._flush)
+        self._console.emit(LOG_RECORD.named(shown), flush=self._follow)
         self.count += 1

@@ -1,0 +1,109 @@
+"""log get and log tail over a log server in this process, which is in trouble; in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from tests.cli.running import invoke
+from tests.client.log_in_process import OTHER, LogInProcess
+from tests.client.told_servers import Directory
+from tests.server.storing import LOG
+from tests.simulation.virtual_time import simulate
+from waltzctl.commands.log import get, tail
+from waltzctl.engine.client.addresses import Address
+from waltzctl.engine.client.log_client import LogClient
+from waltzctl.engine.client.log_connection import LogConnection
+from waltzctl.engine.client.partition_mount import ClientOptions
+from waltzctl.engine.metadata.server_directory import PartitionServer
+from waltzctl.formats.checksums import crc32
+from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.wire import client as wire
+
+
+@dataclass
+class Troubled(LogInProcess):
+    """Has transactions 0 to 2 of partition 0; `mounts_at`, `data_at`: the time from which it answers, None for never."""
+
+    mounts_at: float | None = 0.0
+    data_at: float | None = 0.0
+
+    def __post_init__(self) -> None:
+        self.log = [(RequestId(OTHER, 1, 0, number + 1), b"%d" % number) for number in range(3)]
+
+    async def connect(self, address: Address) -> LogConnection:
+        """Each connection is served on its own."""
+        return await LogInProcess.connect(replace(self), address)
+
+    def _answer(self, message: Any) -> None:
+        match message:
+            case wire.MountRequest() if not self._reached(self.mounts_at):
+                pass
+            case wire.TransactionDataRequest() if self._reached(self.data_at):
+                data = self.log[message.transaction_id][1]
+                found = wire.TransactionData(data, crc32(data))
+                self.say(wire.TransactionDataResponse(message.request_id, message.transaction_id, found))
+            case _:
+                super()._answer(message)
+
+    @staticmethod
+    def _reached(when: float | None) -> bool:
+        return when is not None and asyncio.get_running_loop().time() >= when
+
+
+@pytest.fixture
+def over(monkeypatch: pytest.MonkeyPatch) -> Callable[[Troubled], None]:
+    """Lets commands meet this server instead of a cluster's."""
+
+    def prepared(server: Troubled) -> None:
+        def use_log(
+            _target: object, _console: object, work: Callable[[LogClient], Awaitable[Any]], options: ClientOptions
+        ) -> Any:
+            async def whole() -> Any:
+                directory = Directory(num_partitions=1, servers={0: PartitionServer("here", 1, 1)})
+                async with LogClient(directory, server.connect, log=LOG, options=options) as client:
+                    return await work(client)
+
+            return simulate(whole())
+
+        for module in (get, tail):
+            monkeypatch.setattr(module, "use_log", use_log)
+
+    return prepared
+
+
+ACTIONS = {"get": ("get", "--partition", 0, 0, 1, 2), "tail": ("tail", "--partition", 0)}
+MORE = ("--metadata", "x", "--timeout", "5s", "--data", "utf8", "--format", "ndjson")
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.parametrize("answers", [{}, {"data_at": 2.0}])
+def test_what_is_there_is_shown(over: Callable[[Troubled], None], action: str, answers: dict[str, float]) -> None:
+    over(Troubled(**answers))
+    done = invoke("log", *ACTIONS[action], *MORE)
+    assert (done.status, [one["data"] for one in done.objects]) == (0, ["0", "1", "2"])
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.parametrize(
+    ("answers", "what"),
+    [({"mounts_at": None}, "a feed of partition 0"), ({"data_at": None}, "the data of transaction 0")],
+)
+def test_a_server_that_cannot_read_is_given_up(
+    over: Callable[[Troubled], None], action: str, answers: dict[str, None], what: str
+) -> None:
+    over(Troubled(**answers))
+    done = invoke("log", *ACTIONS[action], *MORE)
+    assert done.status == 14
+    (error,) = done.objects
+    assert f"no answer within 5 s to {what}" in error["message"]
+
+
+def test_a_tail_that_follows_waits_for_a_server_that_cannot_read(over: Callable[[Troubled], None]) -> None:
+    over(Troubled(data_at=100.0))
+    done = invoke("log", "tail", "--follow", "--to", 2, *MORE)
+    assert (done.status, [one["data"] for one in done.objects]) == (0, ["0", "1", "2"])
