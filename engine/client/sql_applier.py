@@ -36,8 +36,11 @@ from waltzctl.engine.errors import DeadlineError, InvalidRequestError, RefusedEr
 T = TypeVar("T")
 _MARKERS = {"qmark": ("?", "?"), "numeric": (":1", ":2"), "format": ("%s", "%s"), "pyformat": ("%s", "%s")}
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)?", re.ASCII)
+_NOTHING = r"(?:[\s;\ufeff]|--[^\r\n]*|\#[^\r\n]*|/\*!\d*|/\*.*?\*/|\*/)*+"
+"""What may stand in front of a statement.  MySQL executes what is in a comment with a ``!``; PostgreSQL's comments nest."""
 _ENDS = re.compile(
-    r"\s*(COMMIT|END|ABORT|BEGIN|START\s+TRANSACTION|ROLLBACK(?!\s+((WORK|TRANSACTION)\s+)?TO\b))\b", re.I
+    rf"{_NOTHING}(COMMIT|END|ABORT|BEGIN|START\s+TRANSACTION|ROLLBACK(?!\s+((WORK|TRANSACTION)\s+)?TO\b))\b",
+    re.IGNORECASE | re.DOTALL,
 )
 _CURSOR = frozenset(
     (

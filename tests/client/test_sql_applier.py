@@ -262,6 +262,25 @@ def test_what_the_application_raises_propagates_and_leaves_nothing(tmp_path: Pat
         lambda sql: sql.execute("commit"),
         lambda sql: sql.cursor().execute(" ROLLBACK"),
         lambda sql: sql.execute("SELECT 1").executemany("END", []),
+        *(
+            lambda sql, before=before: sql.execute(f"{before}COMMIT")
+            for before in (
+                *(
+                    "/* x */ ",
+                    "/**/",
+                    "/* a\nb */-- c\n",
+                    "-- x\n",
+                    "-- x\r",
+                    "--\n\n",
+                    "# x\n",
+                    ";",
+                    " ; ;\n",
+                    "\ufeff",
+                ),
+                *("/*!", "/*!40101 ", "/* /* */ */ "),
+            )
+        ),
+        lambda sql: sql.execute("/**/" * 100 + "Begin"),
     ],
 )
 def test_the_application_cannot_end_the_sql_transaction(tmp_path: Path, wrong: Callable[[Any], None]) -> None:
@@ -286,7 +305,8 @@ def test_savepoints_and_queries_are_the_applications(tmp_path: Path) -> None:
         sql.execute("SAVEPOINT here")
         sql.execute("INSERT INTO applied VALUES (99, NULL)")
         sql.execute("ROLLBACK TO here")
-        seen.append([*sql.execute("SELECT id FROM applied")])
+        seen.append([*sql.execute("/* COMMIT; */ -- COMMIT\n SELECT id FROM applied" + " -- COMMIT")])
+        sql.execute("/**/" * 100 + "SELECT 1")
         seen.append(sql.execute("SELECT count(*) FROM applied").fetchone())
 
     assert apply_three(Driver(path), apply) == [True] * 3

@@ -50,6 +50,13 @@ CLIENTS: tuple[Slip, ...] = (
         "a connection that commits by itself leaves the mark of what is not applied",
     ),
     Slip(
+        _FILE,
+        'rf"{_NOTHING}(COMMIT',
+        'rf"\\s*(COMMIT',
+        _APPLIER,
+        "an application commits behind a comment, and a transaction that fails afterwards counts as applied",
+    ),
+    Slip(
         "engine/client/log_client.py",
         "client_id, begins[number], queue)",
         "client_id, after, queue)",
