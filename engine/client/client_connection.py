@@ -141,6 +141,7 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
         Raises PeerUnreachableError, DeadlineError after `timeout` seconds, ProtocolError for a peer that is no such port.
         """
         made: list[Self] = []
+        given: Self | None = None
 
         def make() -> NodePortConnection[M]:
             made.append(cls(port, address, timeout=timeout, keep_alive_seconds=keep_alive_seconds))
@@ -162,10 +163,13 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
         except (PeerError, OSError) as failed:
             error = not_connected(address, failed, timeout, tls=ssl_context is not None)
         else:
+            given = connection
             return connection
         finally:
             for one in made:
-                if not one._greeted.done() or one._greeted.cancelled() or one._greeted.exception() is not None:
+                if (
+                    one is not given
+                ):  # whoever waits may be cancelled in the turn of the loop in which the greeting came
                     one._give_up()
         raise error from None
 

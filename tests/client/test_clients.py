@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
+import time
 import uuid
 from dataclasses import replace
 from pathlib import Path
@@ -12,14 +14,18 @@ import pytest
 
 from tests.builders import KEY, build_directory, make_records
 from tests.client.nodes import admin_of, data_of, records
+from tests.client.peers import Bodies, scripted, until_closed
 from tests.node.running import LOOPS, run, running
 from waltzctl.engine.client.addresses import parse_address
 from waltzctl.engine.client.admin_client import AdminClient
 from waltzctl.engine.client.connection_factory import ConnectionFactory
+from waltzctl.engine.client.log_connection import PORT, LogConnection
 from waltzctl.engine.client.storage_client import StorageClient
-from waltzctl.engine.errors import InvalidRequestError, PeerUnreachableError, RemoteError
+from waltzctl.engine.errors import DeadlineError, InvalidRequestError, PeerUnreachableError, RemoteError
 from waltzctl.engine.net.tls import client_context
 from waltzctl.engine.net.tls_options import TlsOptions
+from waltzctl.formats.wire.frame import Magic
+from waltzctl.formats.wire.hello import WALTZ_SERVER, Hello
 from waltzctl.formats.wire.records import SessionInfo, pack_records
 
 
@@ -208,5 +214,40 @@ def test_a_node_at_an_ipv6_address_is_reached(tmp_path: Path) -> None:
             async with await ConnectionFactory(plaintext=True).admin(address) as client:
                 assert await client.assigned_status() == ((0, True),)
                 assert str(client.address) == f"[::1]:{node.addresses.admin_port}"
+
+    run(work())
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["cancelled", "late"])
+def test_a_connection_that_nobody_waits_for_any_more_when_the_greeting_comes_is_closed(late: bool) -> None:
+    async def work() -> None:
+        gone = asyncio.Event()
+
+        async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await Bodies(reader).next(Magic.HELLO)
+            writer.write(Hello((4,), WALTZ_SERVER).encode())
+            if late:
+                time.sleep(0.2)  # so that greeting and deadline come in one turn of the loop, in this order
+            with contextlib.suppress(OSError):
+                await until_closed(reader)
+            gone.set()
+
+        class Greeted(LogConnection):
+            def _greet(self, hello: Hello) -> None:
+                super()._greet(hello)
+                made.append(self)
+                if not late:
+                    connecting.cancel()
+
+        made: list[Greeted] = []
+        async with scripted(script) as at:
+            connecting = asyncio.ensure_future(Greeted.connect(PORT, at, ssl_context=None, timeout=0.2))
+            await asyncio.wait([connecting])
+            if late:
+                assert isinstance(connecting.exception(), DeadlineError)
+            else:
+                assert connecting.cancelled()
+            assert [one.closed for one in made] == [True]
+            await asyncio.wait_for(gone.wait(), 10)
 
     run(work())
