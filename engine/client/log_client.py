@@ -275,11 +275,7 @@ class LogClient:
         """The last committed transaction of a partition; -1: none."""
         self._check(partition)
         with self._within(partition, timeout, lambda: f"the high-water mark of partition {partition}"):
-            while True:
-                answer = await self._ask(partition, wire.HighWaterMarkRequest, wire.HighWaterMarkResponse)
-                if answer.transaction_id >= -1:
-                    return int(answer.transaction_id)
-                await asyncio.sleep(self.options.not_ready)  # the server has the partition, and no session as yet
+            return await self._high_water_mark(partition)
 
     # ---- inside --------------------------------------------------------------------------------------------------------
 
@@ -327,13 +323,21 @@ class LogClient:
             if found is None:
                 if self._client_id is None:
                     self._client_id = await self._servers.client_id()
-                return self._append_as(partition, self._client_id, await self.high_water_mark(partition))
+                return self._append_as(partition, self._client_id, await self._high_water_mark(partition))
             if found.spent:
                 await found.settled()  # what comes later goes behind it
                 client_id = await self._servers.client_id()
                 self._end(found)
                 return self._append_as(partition, client_id, found.position)
             return found
+
+    async def _high_water_mark(self, partition: int) -> int:
+        """For ever, as `_ask`."""
+        while True:
+            answer = await self._ask(partition, wire.HighWaterMarkRequest, wire.HighWaterMarkResponse)
+            if answer.transaction_id >= -1:
+                return int(answer.transaction_id)
+            await asyncio.sleep(self.options.not_ready)  # the server has the partition, and no session as yet
 
     def _append_as(self, partition: int, client_id: int, position: int) -> Mount:
         made = self._appending[partition] = Mount(self.endpoint, self.options, partition, client_id, position, None)

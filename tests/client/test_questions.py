@@ -196,3 +196,19 @@ def test_a_call_that_waits_for_the_metadata_when_the_client_is_closed_has_its_de
         assert asyncio.get_running_loop().time() == 5.0
 
     simulate(whole())
+
+
+@pytest.mark.parametrize("seconds", [2.0, 8.0])
+@pytest.mark.parametrize("called", ["append", "append_all", "flush"])
+def test_a_call_s_own_time_holds_where_its_partition_is_not_mounted_as_yet(called: str, seconds: float) -> None:
+    async def test(_server: AskedServer, client: LogClient) -> None:
+        calls: dict[str, Callable[[], Awaitable[object]]] = {
+            "append": lambda: client.append(0, Draft(b"x"), timeout=seconds),
+            "append_all": lambda: client.append_all(0, [Draft(b"x")], timeout=seconds),
+            "flush": lambda: client.flush(0, timeout=seconds),
+        }
+        with pytest.raises(DeadlineError, match=f"within {seconds:g} s to (an append|appends|a flush)"):
+            await calls[called]()
+        assert asyncio.get_running_loop().time() == seconds
+
+    run(test, timeout=5.0)
