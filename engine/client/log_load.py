@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from waltzctl.engine.client.log_client import LogClient
 from waltzctl.engine.client.log_transaction import Build, Draft, Lock
 from waltzctl.engine.errors import DamageError
 
+T = TypeVar("T")
 _LONG = struct.Struct(">q")
 _LOCK: Lock = ("validate-lock", 0)
 
@@ -83,11 +85,10 @@ async def load(client: LogClient, options: LogLoadOptions) -> LogLoadResult:
     calls = 0
     begun = time.monotonic()
     until = begun + options.seconds
-    async with asyncio.TaskGroup() as tasks:
-        producing = [tasks.create_task(produce(partition)) for partition in options.partitions]
+    produced = await _at_a_time(produce(partition) for partition in options.partitions)
     seconds = time.monotonic() - begun
     histogram, done = LatencyHistogram(), 0
-    for taken in (one.result() for one in producing):
+    for taken in produced:
         histogram.add(np.asarray(taken, np.int64))
         done += len(taken)
     return LogLoadResult(options.partitions, done, done * options.data_size, seconds, calls - done, histogram.summary())
@@ -128,9 +129,7 @@ async def validate(clients: Sequence[LogClient], partitions: Sequence[int], each
                 raise DamageError(f"partition {partition}: transaction {found.transaction_id} was given to two appends")
             told[place] = found.request_id.client
 
-    async with asyncio.TaskGroup() as tasks:
-        for client in clients:
-            tasks.create_task(produce(client))
+    await _at_a_time(produce(client) for client in clients)
     after = {partition: await reader.high_water_mark(partition) for partition in partitions}
     for partition in partitions:
         await _check(reader, partition, before[partition], after[partition], told)
@@ -138,6 +137,16 @@ async def validate(clients: Sequence[LogClient], partitions: Sequence[int], each
     if missing:
         raise DamageError(f"partition {missing[0][0]}: transaction {missing[0][1]} was committed and is not there")
     return Validation(len(told), calls - len(told), time.monotonic() - begun)
+
+
+async def _at_a_time(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """What each gives.  The first that fails ends the others, and its error is raised as it is."""
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            begun = [tasks.create_task(one) for one in works]
+    except ExceptionGroup as group:
+        raise group.exceptions[0] from None
+    return [one.result() for one in begun]
 
 
 async def _check(client: LogClient, partition: int, before: int, last: int, told: dict[tuple[int, int], int]) -> None:
