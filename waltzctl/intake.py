@@ -175,15 +175,18 @@ def _request_id(value: Any) -> tuple[int, int, int, int] | None:
 class EntryStream:
     """Entries for an event loop, as soon as they are read: a thread of its own waits for the input.
 
-    At most `_AHEAD` are read ahead.  The thread does not keep the process; an input that never ends is left alone.
+    At most `_AHEAD` are read ahead, and of their data `_AHEAD_BYTES`, or a single one that has more.  The thread does not
+    keep the process; an input that never ends is left alone.
     """
 
     _AHEAD = 4096
+    _AHEAD_BYTES = 16 << 20
 
     def __init__(self, entries: Iterator[Entry]) -> None:
         self._entries = entries
         self._read: deque[Entry | BaseException | None] = deque()
-        self._room = threading.Semaphore(self._AHEAD)
+        self._room = threading.Condition()
+        self._bytes = 0  # of what was read and is not taken; changed by who holds `_room`
         self._news = asyncio.Event()
         self._loop = asyncio.get_running_loop()
 
@@ -197,11 +200,18 @@ class EntryStream:
     def _take(self) -> None:
         try:
             for entry in self._entries:
-                self._room.acquire()
+                size = len(entry.data)
+                with self._room:
+                    while not self._has_room(size):
+                        self._room.wait()
+                    self._bytes += size
                 self._give(entry)
             self._give(None)
         except BaseException as error:  # whoever waits is told
             self._give(error)
+
+    def _has_room(self, size: int) -> bool:
+        return not self._read or (len(self._read) < self._AHEAD and self._bytes + size <= self._AHEAD_BYTES)
 
     def _give(self, item: Entry | BaseException | None) -> None:
         first = not self._read
@@ -218,7 +228,9 @@ class EntryStream:
                     return
                 if isinstance(item, BaseException):
                     raise item
-                self._room.release()
+                with self._room:
+                    self._bytes -= len(item.data)
+                    self._room.notify()
                 yield item
             self._news.clear()
             if not self._read:

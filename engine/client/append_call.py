@@ -22,6 +22,8 @@ Numbered = tuple[int, Build | Draft]
 """What is to be appended, and its place among what the call appends."""
 Told = Callable[[int, int], Any]
 """Called with the place of what was appended, from 0, and the id of its transaction."""
+AHEAD_BYTES = 16 << 20
+"""Bytes of data behind which nothing more is read ahead of an asynchronous iterable."""
 
 
 class AppendSource(Protocol):
@@ -93,9 +95,10 @@ class AwaitedDrafts:
     ended = False
 
     def __init__(self, drafts: AsyncIterable[Build | Draft], ahead: int, wake: Callable[[], None]) -> None:
-        """`ahead`: how many; `wake`: called when there is something again, or nothing any more."""
+        """`ahead`: how many at most; `wake`: called when there is something again, or nothing any more."""
         self._drafts, self._ahead, self._wake = drafts, ahead, wake
         self._found: deque[Build | Draft] = deque()
+        self._bytes = 0
         self._count = count()
         self._room = asyncio.Event()
         self._reading = asyncio.ensure_future(self._read())
@@ -104,8 +107,9 @@ class AwaitedDrafts:
     async def _read(self) -> None:
         async for draft in self._drafts:
             self._found.append(draft)
+            self._bytes += _size(draft)
             self._wake()
-            while len(self._found) >= self._ahead:
+            while len(self._found) >= self._ahead or self._bytes >= AHEAD_BYTES:
                 self._room.clear()
                 await self._room.wait()
 
@@ -117,7 +121,10 @@ class AwaitedDrafts:
     def take(self, most: int, into: list[Numbered]) -> None:
         """See `AppendSource`."""
         found, number = self._found, self._count
-        into.extend((next(number), found.popleft()) for _ in range(min(most, len(found))))
+        for _ in range(min(most, len(found))):
+            draft = found.popleft()
+            self._bytes -= _size(draft)
+            into.append((next(number), draft))
         self._room.set()
         if not found and self._reading.done():
             self.ended = True
@@ -129,6 +136,11 @@ class AwaitedDrafts:
         await asyncio.wait([self._reading])
         if not self._reading.cancelled():
             self._reading.exception()  # it was raised, or another error was
+
+
+def _size(draft: Build | Draft) -> int:
+    """Of the data; what a builder will give is not known."""
+    return len(draft.data) if isinstance(draft, Draft) else 0
 
 
 class AppendingMount(Protocol):

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import io
 import json
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from waltzctl.formats.checksums import crc32
-from waltzctl.intake import BadLineError, Entry, bare_entries, json_entries
+from waltzctl.intake import BadLineError, Entry, EntryStream, bare_entries, json_entries
 
 
 def read_json(*lines: object) -> list[Entry]:
@@ -94,3 +96,31 @@ def test_a_line_that_is_no_record_is_named(line: bytes, why: str) -> None:
         list(json_entries(io.BytesIO(b'{"data":""}\n' + line + b"\n")))
     assert caught.value.line == 2
     assert "input line 2" in str(caught.value)
+
+
+BOUND = EntryStream._AHEAD_BYTES
+
+
+@pytest.mark.parametrize(
+    ("size", "ahead"),
+    [(0, 4096), (BOUND // 2, 2), (BOUND // 2 + 1, 1), (BOUND, 1), (BOUND + 1, 1)],
+)
+def test_the_input_is_read_ahead_by_so_many_records_and_bytes(size: int, ahead: int) -> None:
+    data, pulled, most = bytes(size), 0, 0
+
+    async def read() -> list[int]:
+        def entries() -> Iterator[Entry]:
+            nonlocal pulled, most
+            for number in range(ahead + 10):
+                most = max(most, len(stream._read))
+                pulled += 1
+                yield Entry(number + 1, data)
+
+        stream = EntryStream(entries())
+        async with stream, asyncio.timeout(20):
+            while pulled <= ahead:  # one more is in the hands of who waits for room
+                await asyncio.sleep(0.001)
+            return [one.line async for one in stream]
+
+    assert asyncio.run(read()) == [*range(1, ahead + 11)]
+    assert most == ahead

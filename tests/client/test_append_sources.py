@@ -55,6 +55,29 @@ def test_drafts_are_awaited_and_read_ahead_by_no_more_than_a_window() -> None:
     run(test)
 
 
+@pytest.mark.parametrize(("size", "ahead"), [(49, 3), (50, 2), (99, 2), (100, 1), (1000, 1)])
+def test_drafts_are_read_ahead_by_no_more_than_so_many_bytes(
+    size: int, ahead: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("waltzctl.engine.client.append_call.AHEAD_BYTES", 100)
+
+    async def test(made: InProcess) -> None:
+        source, log = Fed(), made.log
+        bulk = Bulk(made, source)  # type: ignore[arg-type]
+        source.give(*[bytes(size)] * 20, None)
+        for committed in range(15):
+            await quiet()
+            assert len(log.under_way) == 3
+            assert source.taken == committed + 3 + ahead
+            log.commit(1)
+        while not bulk.task.done():
+            log.commit(1)
+            await quiet()
+        assert await bulk.task == 20
+
+    run(test)
+
+
 def test_a_call_that_waits_for_drafts_is_never_late() -> None:
     async def test(made: InProcess) -> None:
         source, log = Fed(), made.log

@@ -247,10 +247,24 @@ CLIENTS: tuple[Slip, ...] = (
     ),
     Slip(
         _CALL,
-        "while len(self._found) >= self._ahead:",
-        "while len(self._found) > self._ahead:",
+        "while len(self._found) >= self._ahead or",
+        "while len(self._found) > self._ahead or",
         _IN_BULK,
         "more is read ahead than may be",
+    ),
+    Slip(
+        _CALL,
+        "self._bytes >= AHEAD_BYTES:",
+        "False:",
+        _IN_BULK,
+        "large drafts are read ahead until memory is full",
+    ),
+    Slip(
+        "waltzctl/intake.py",
+        "self._bytes + size <= self._AHEAD_BYTES",
+        "True",
+        ("tests/cli/test_intake.py",),
+        "long lines are read ahead until memory is full",
     ),
     Slip(
         "formats/wire/append_frames.py",
