@@ -121,7 +121,7 @@ class LogClient:
         """Append a transaction, and wait until it is committed; None where `build` gave none.
 
         `build` is called again whenever the append has failed and is to be sent again.  Raises DeadlineError, after which it may
-        or may not be committed, ClientAheadError, and what `build` raises.
+        or may not be committed, ClientAheadError, OversizedAppendError (see `ClientOptions.max_body`), and what `build` raises.
         """
         with self._within(
             partition, timeout, lambda: f"an append to partition {partition}; it may or may not be committed"
@@ -149,7 +149,7 @@ class LogClient:
 
         Raises DeadlineError when in `timeout` seconds none was committed and none could be sent: what was not told may or may not
         be committed then; and ClientAheadError.  What `drafts` or a builder raises is raised when all in front of it is decided,
-        and nothing behind it is sent any more; what `told` raises, at once.
+        and nothing behind it is sent any more, and so is OversizedAppendError; what `told` raises, at once.
         """
         seconds = self._seconds(timeout)
         what = f"appends to partition {partition}; those that were not told may or may not be committed"
@@ -294,11 +294,16 @@ class LogClient:
         """No answer came, and as far as this client knows why.  `data`: it is what may take long to come."""
         server = self._known.get(partition)
         address = None if server is None else Address(server.host, server.port)
-        failures = [one.failure for one in self._endpoints.values() if one.address == address and one.failure]
+        there = [one for one in self._endpoints.values() if one.address == address]
+        failures = [one.failure for one in there if one.failure]
+        losses = [loss for one in there if (loss := one.loss(seconds))]
         if failures:
             why, advice = failures[-1].message, failures[-1].advice
         elif address is None:
             why, advice = "no log server has the partition", "are log servers running? waltzctl cluster verify tells"
+        elif losses:
+            why = f"server {address} has the partition, and the connection to it is lost again and again: {losses[-1].message}"
+            advice = losses[-1].advice or "the log of that server says why"
         elif data and (asked := self._endpoints.get((address, _NO_CLIENT))) and asked.hears(_DATA_SILENCE):
             why = f"answers of server {address} were still coming, and this one had not come whole"
             advice = "so much data takes longer on this way: give it a longer timeout, or ask for less at a time"

@@ -18,7 +18,7 @@ from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.append_call import AppendCall, Numbered
 from waltzctl.engine.client.log_connection import LogConnection, Pushed
 from waltzctl.engine.client.log_transaction import Draft, Lock, Transaction
-from waltzctl.engine.errors import PeerError, RefusedError, WaltzError
+from waltzctl.engine.errors import InvalidRequestError, PeerError, RefusedError, WaltzError
 from waltzctl.engine.metadata.server_directory import PartitionServer
 from waltzctl.engine.net.futures import fail, taken
 from waltzctl.formats.lock_id import lock_id
@@ -26,10 +26,22 @@ from waltzctl.formats.request_id import LAST_SEQUENCE, RequestId
 from waltzctl.formats.wire import client as wire
 from waltzctl.formats.wire.append_frames import append_writer
 from waltzctl.formats.wire.feed_frames import FeedRow
+from waltzctl.formats.wire.frame import FRAME_HEADER
 
 
 class ClientAheadError(RefusedError):
     """The log ends in front of what this client has seen of it."""
+
+
+class OversizedAppendError(InvalidRequestError):
+    """A transaction that no server would take; `place`: among what its call appends, from 0."""
+
+    def __init__(self, place: int, size: int, most: int) -> None:
+        super().__init__(
+            f"an append of {size} bytes; the longest that a server takes is {most}",
+            advice="split the transaction, or keep its data elsewhere",
+        )
+        self.place = place
 
 
 SPENT_AT = LAST_SEQUENCE - (1 << 20)
@@ -42,6 +54,9 @@ Connect = Callable[[Address], Awaitable[LogConnection]]
 class ClientOptions:
     """Times are seconds.  `in_flight`: appends of a partition that are undecided at a time; `ahead`: transactions of a feed that
     are kept for a reader who is slower; beyond, nothing is read from the server.
+
+    `max_body`: bytes of an append's frame, about its data, that servers take; ours close the connection at a longer one, with
+    all that is under way there (setting ``waltzctl.limits.maxBody``), those of release 0.13.2 take any.
     """
 
     timeout: float = 30.0
@@ -51,6 +66,7 @@ class ClientOptions:
     first_retry: float = 0.05
     longest_retry: float = 5.0
     not_ready: float = 0.2
+    max_body: int = 128 << 20
 
 
 class MountPoint(Protocol):
@@ -378,6 +394,7 @@ class Mount:
         assert connection is not None
         assert server is not None
         write, sent, frames = append_writer(connection.version), call.sent, list[bytes]()
+        most = self.options.max_body
         mark, client, generation, partition = self.position, self.client_id, server.generation, self.partition
         for one in drafts:
             place, build = one
@@ -387,10 +404,13 @@ class Mount:
                     continue
                 self._sequence = sequence = self._sequence + 1
                 ids = _ids(draft.write_locks), _ids(draft.read_locks), _ids(draft.append_locks)
-                frames.append(write(client, generation, partition, sequence, mark, draft.header, draft.data, *ids))
+                frame = write(client, generation, partition, sequence, mark, draft.header, draft.data, *ids)
+                if len(frame) - FRAME_HEADER.size > most:
+                    raise OversizedAppendError(place, len(frame) - FRAME_HEADER.size, most)
             except Exception as error:
                 call.fail(error, place)
                 break
+            frames.append(frame)
             sent[sequence] = one
             self._pending[sequence] = call
         if not frames:

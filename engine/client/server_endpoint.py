@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Coroutine
 from itertools import groupby
 from operator import itemgetter
@@ -39,6 +40,7 @@ class Endpoint:
         self._making: asyncio.Task[LogConnection] | None = None
         self._mounts: dict[int, Mount] = {}  # by partition, in their order
         self._keeping: asyncio.Task[None] | None = None
+        self._losses: deque[tuple[float, PeerError]] = deque(maxlen=2)
         self.sequence = -1
         """Of the present connection: one more with each that is made."""
 
@@ -48,6 +50,12 @@ class Endpoint:
         return (
             current is not None and not current.closed and asyncio.get_running_loop().time() - current.heard < seconds
         )
+
+    def loss(self, seconds: float) -> PeerError | None:
+        """Why the connection was lost at last, where that happened more than once in the last `seconds`."""
+        if len(self._losses) < 2 or asyncio.get_running_loop().time() - self._losses[0][0] > seconds:
+            return None
+        return self._losses[-1][1]
 
     async def connection(self) -> LogConnection:
         """One that stands.  Raises PeerError."""
@@ -120,7 +128,8 @@ class Endpoint:
         if mount is not None:
             mount.pushed(message)
 
-    def _lost(self, _error: PeerError) -> None:
+    def _lost(self, error: PeerError) -> None:
+        self._losses.append((asyncio.get_running_loop().time(), error))
         for mount in self._mounts.values():
             mount.lost()
         if self._mounts and (self._keeping is None or self._keeping.done()):

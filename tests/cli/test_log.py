@@ -1,10 +1,11 @@
-"""log get and log tail over a log server in this process, which is in trouble; in virtual time."""
+"""log get, tail and append over a log server in this process that is in trouble or has limits; mostly in virtual time."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from tests.client.log_in_process import OTHER, LogInProcess
 from tests.client.told_servers import Directory
 from tests.server.storing import LOG
 from tests.simulation.virtual_time import simulate
-from waltzctl.commands.log import get, tail
+from waltzctl.commands.log import append, get, tail
 from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.log_client import LogClient
 from waltzctl.engine.client.log_connection import LogConnection
@@ -27,17 +28,26 @@ from waltzctl.formats.wire import client as wire
 
 @dataclass
 class Troubled(LogInProcess):
-    """Has transactions 0 to 2 of partition 0; `mounts_at`, `data_at`: the time from which it answers, None for never."""
+    """Has transactions 0 to 2 of partition 0; `mounts_at`, `data_at`: the time from which it answers, None for never.
 
+    What is appended it commits at once; `max_body`: bytes of the longest append that clients believe it takes.
+    """
+
+    log: list[tuple[RequestId, bytes]] = field(
+        default_factory=lambda: [(RequestId(OTHER, 1, 0, number + 1), b"%d" % number) for number in range(3)]
+    )
     mounts_at: float | None = 0.0
     data_at: float | None = 0.0
-
-    def __post_init__(self) -> None:
-        self.log = [(RequestId(OTHER, 1, 0, number + 1), b"%d" % number) for number in range(3)]
+    max_body: int = 1000
 
     async def connect(self, address: Address) -> LogConnection:
         """Each connection is served on its own."""
         return await LogInProcess.connect(replace(self), address)
+
+    def took(self, connection: LogConnection, data: bytes) -> None:
+        super().took(connection, data)
+        if self.appends:
+            self.commit(len(self.appends))
 
     def _answer(self, message: Any) -> None:
         match message:
@@ -61,17 +71,22 @@ def over(monkeypatch: pytest.MonkeyPatch) -> Callable[[Troubled], None]:
 
     def prepared(server: Troubled) -> None:
         def use_log(
-            _target: object, _console: object, work: Callable[[LogClient], Awaitable[Any]], options: ClientOptions
+            run: Callable[[Any], Any],
+            _target: object,
+            _console: object,
+            work: Callable[[LogClient], Awaitable[Any]],
+            options: ClientOptions,
         ) -> Any:
             async def whole() -> Any:
                 directory = Directory(num_partitions=1, servers={0: PartitionServer("here", 1, 1)})
-                async with LogClient(directory, server.connect, log=LOG, options=options) as client:
+                limits = replace(options, max_body=server.max_body)
+                async with LogClient(directory, server.connect, log=LOG, options=limits) as client:
                     return await work(client)
 
-            return simulate(whole())
+            return run(whole())
 
-        for module in (get, tail):
-            monkeypatch.setattr(module, "use_log", use_log)
+        for module, run in ((get, simulate), (tail, simulate), (append, asyncio.run)):  # append reads in a thread
+            monkeypatch.setattr(module, "use_log", partial(use_log, run))
 
     return prepared
 
@@ -107,3 +122,15 @@ def test_a_tail_that_follows_waits_for_a_server_that_cannot_read(over: Callable[
     over(Troubled(data_at=100.0))
     done = invoke("log", "tail", "--follow", "--to", 2, *MORE)
     assert (done.status, [one["data"] for one in done.objects]) == (0, ["0", "1", "2"])
+
+
+def test_a_line_that_is_too_long_for_any_server_is_named(over: Callable[[Troubled], None]) -> None:
+    server = Troubled()
+    over(server)
+    lines = b"\n".join([b"a", b"b", bytes(1001), b"d"])
+    done = invoke("log", "append", "--partition", 0, "--metadata", "x", "--format", "ndjson", given=lines)
+    result, error = done.objects
+    assert (done.status, result["records"], result["last_transaction_id"]) == (2, 2, 4)
+    assert "input line 3: an append of" in error["message"]
+    assert "the longest that a server takes is 1000" in error["message"]
+    assert [data for _, data in server.log[3:]] == [b"a", b"b"]

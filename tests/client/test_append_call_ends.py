@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import count
 
 import pytest
 
-from tests.client.log_in_process import Bulk, InProcess, drafts, named, quiet, run
+from tests.client.log_in_process import OPTIONS, Bulk, InProcess, drafts, named, quiet, run
 from waltzctl.engine.client.log_transaction import Build, Draft
-from waltzctl.engine.client.partition_mount import ClientAheadError
+from waltzctl.engine.client.partition_mount import ClientAheadError, ClientOptions, OversizedAppendError
 from waltzctl.engine.errors import DeadlineError, PeerUnreachableError
+from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.formats.wire import client as wire
+from waltzctl.formats.wire.append_frames import append_writer
+from waltzctl.formats.wire.frame import FRAME_HEADER
 
 
 def test_a_call_of_which_nothing_is_decided_in_time_ends() -> None:
@@ -212,6 +216,56 @@ def test_what_a_frame_cannot_say_is_the_callers_error() -> None:
             with pytest.raises(ValueError, match="AppendRequest"):
                 await made.client.append(0, wrong)
         assert made.log.committed == [b"0", b"0"]
+
+    run(test)
+
+
+def test_an_append_that_no_server_takes_is_the_callers_error_and_disturbs_nobody() -> None:
+    """One step to each side of the longest; what is under way, and what others append, goes on over the same mount."""
+    empty = len(append_writer(4)(0, 0, 0, 0, 0, 0, b"", (), (), ())) - FRAME_HEADER.size
+    most = empty + 100
+
+    async def test(made: InProcess) -> None:
+        log, mounts = made.log, made.log.mounts
+        bulk = Bulk(made, [Draft(b"0"), Draft(bytes(100)), Draft(bytes(101)), Draft(b"3")])
+        single = asyncio.ensure_future(
+            made.client.append(0, Draft(bytes(92), write_locks=[("a", 1), ("b", 1), ("c", 1)]))
+        )
+        await quiet()
+        assert log.under_way == [b"0", bytes(100)]
+        log.commit(2)
+        with pytest.raises(
+            OversizedAppendError, match=f"{most + 1} bytes; the longest that a server takes is {most}"
+        ) as told:
+            await bulk.task
+        assert told.value.place == 2
+        assert bulk.told == [(0, 0), (1, 1)]
+        with pytest.raises(OversizedAppendError, match=f"{most + 4} bytes"):
+            await single
+        await quiet()
+        assert (log.under_way, log.mounts, made.mount._pending) == ([], mounts, {})
+
+    run(test, replace(OPTIONS, max_body=most))
+
+
+def test_the_longest_append_is_that_of_a_server_that_was_not_told_otherwise() -> None:
+    assert ClientOptions().max_body == PortLimits().max_body
+
+
+@pytest.mark.parametrize(
+    ("cuts", "why"), [(0, "no session"), (1, "no session"), (2, "is lost again and again: here:1: ")]
+)
+def test_a_call_that_is_late_says_that_the_server_closes_the_connections(cuts: int, why: str) -> None:
+    async def test(made: InProcess) -> None:
+        for _ in range(5):
+            made.log.cut()  # before the call
+            await asyncio.sleep(1.0)
+        late = asyncio.ensure_future(made.client.append(0, Draft(b"0"), timeout=10.0))
+        for _ in range(cuts):
+            await asyncio.sleep(1.0)
+            made.log.cut()
+        with pytest.raises(DeadlineError, match=why):
+            await late
 
     run(test)
 

@@ -253,6 +253,20 @@ CLIENTS: tuple[Slip, ...] = (
         "more is read ahead than may be",
     ),
     Slip(
+        _MOUNT,
+        "if len(frame) - FRAME_HEADER.size > most:",
+        "if len(frame) > most:",
+        _IN_BULK,
+        "the longest append that a server takes is refused",
+    ),
+    Slip(
+        _MOUNT,
+        "if len(frame) - FRAME_HEADER.size > most:",
+        "if False:",
+        _IN_BULK,
+        "an append that no server takes closes the connection again and again, with all that is under way",
+    ),
+    Slip(
         _CALL,
         "self._bytes >= AHEAD_BYTES:",
         "False:",

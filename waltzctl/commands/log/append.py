@@ -36,7 +36,8 @@ MANUAL = Manual(
         ),
         (
             "A line that cannot be a transaction ends the run: those before it are committed. append-result says how far it"
-            " came; its ids may have others between them when other clients append as well."
+            " came; its ids may have others between them when other clients append as well. A transaction of more than 128 MiB is"
+            " one that servers do not take."
         ),
     ),
     examples=(
@@ -139,22 +140,27 @@ class _Progress:
 
 async def _append(client: LogClient, partition: int, input_format: InputFormat, progress: _Progress) -> None:
     from waltzctl.engine.client.log_transaction import Draft
+    from waltzctl.engine.client.partition_mount import OversizedAppendError
     from waltzctl.formats.segment import RECORD_OVERHEAD
-    from waltzctl.intake import EntryStream, bare_entries, json_entries
+    from waltzctl.intake import BadLineError, EntryStream, bare_entries, json_entries
 
     chosen_partitions({partition}, client.num_partitions)
     source = sys.stdin.buffer
     entries = json_entries(source, locks=True) if input_format is InputFormat.NDJSON else bare_entries(source)
-    sizes: dict[int, int] = {}  # of those under way
+    under_way: dict[int, tuple[int, int]] = {}  # line and size of each
+
+    def told(place: int, transaction_id: int) -> None:
+        progress.note(transaction_id, under_way.pop(place)[1])
 
     async def drafts(stream: EntryStream) -> AsyncIterator[Draft]:
         place = 0
         async for entry in stream:
-            sizes[place] = RECORD_OVERHEAD + len(entry.data)
+            under_way[place] = entry.line, RECORD_OVERHEAD + len(entry.data)
             yield Draft(entry.data, entry.header, entry.write_locks, entry.read_locks, entry.append_locks)
             place += 1
 
     async with EntryStream(entries) as stream:
-        await client.append_all(
-            partition, drafts(stream), told=lambda place, number: progress.note(number, sizes.pop(place))
-        )
+        try:
+            await client.append_all(partition, drafts(stream), told=told)
+        except OversizedAppendError as error:
+            raise BadLineError(under_way[error.place][0], error.message) from None
