@@ -166,10 +166,8 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
             given = connection
             return connection
         finally:
-            for one in made:
-                if (
-                    one is not given
-                ):  # whoever waits may be cancelled in the turn of the loop in which the greeting came
+            for one in made:  # also one that was greeted in the turn of the loop in which whoever waits is cancelled
+                if one is not given:
                     one._give_up()
         raise error from None
 
