@@ -243,10 +243,14 @@ class PageDirectory:
     def _apply_move(self, edit: Edit) -> None:
         page_row = self.find(edit.page)
         row = NONE if page_row == NONE else self.pages.head[page_row]
-        while row != NONE and self.rows.sequence[row] != edit.version.sequence:
+        while row != NONE and not self._moves(row, edit.version.sequence):
             row = self.rows.older[row]
-        if row != NONE and edit.entry is not None and self.rows.file[row] < LAST_FILE_ID:
+        if row != NONE and edit.entry is not None:
             self.move(row, edit.entry, edit.version.epoch)
+
+    def _moves(self, row: int, sequence: int) -> bool:
+        """Whether the entry of `sequence` stands in a row; a delete or reference of the same batch may stand in front of it."""
+        return self.rows.sequence[row] == sequence and self.rows.file[row] < LAST_FILE_ID
 
     def move(self, row: int, entry: PageEntry, epoch: int) -> None:
         """An entry's data lies elsewhere now; where it lay is freed.  Nothing else of it changes."""
@@ -266,13 +270,16 @@ class PageDirectory:
             self.highest_ids[page.namespace] = page.id
 
     def _push(self, edit: Edit, file: int, offset: int = 0, size: int = 0, checksum: int = 0, tag: int = 0) -> int:
-        """A new last version of a page; one of the same batch gives way.  A checkpoint may bring an older one later."""
+        """A new last version of a page.
+
+        One of the same batch gives way, unless another page refers to it.  A checkpoint may bring an older one later.
+        """
         page_row = self._find_or_add(edit.page)
         self.note_id(edit.page)
         pages, rows = self.pages, self.rows
         sequence, epoch = edit.version
         head = pages.head[page_row]
-        if head != NONE and rows.sequence[head] > sequence:
+        if head != NONE and (rows.sequence[head] > sequence or self._stands_above(head, edit)):
             while rows.older[head] != NONE and rows.sequence[rows.older[head]] > sequence:
                 head = rows.older[head]
             row = rows.add(
@@ -284,7 +291,7 @@ class PageDirectory:
         if head != NONE and rows.file[head] == REFERENCE:
             self._count_reference(head, -1)
         pages.live_references[page_row] = 0
-        if head != NONE and rows.sequence[head] == edit.version.sequence:
+        if head != NONE and rows.sequence[head] == sequence and rows.references[head] == 1:
             replaced, head = head, rows.older[head]
             pages.rows[page_row] += 1  # or the page would go with its only row
             self._let_go(replaced)
@@ -293,6 +300,15 @@ class PageDirectory:
         pages.head[page_row] = row
         pages.rows[page_row] += 1
         return row
+
+    def _stands_above(self, head: int, edit: Edit) -> bool:
+        """Whether a reference that a checkpoint brought is newer than an entry of the same batch that it brings now.
+
+        The batch had to delete what it had written to make the page a reference, and another page refers to that.
+        """
+        rows = self.rows
+        earlier = edit.type in (EditType.VAR_ENTRY, EditType.VAR_EXTERNAL)
+        return earlier and rows.file[head] == REFERENCE and rows.sequence[head] == edit.version.sequence
 
     def _let_go(self, row: int) -> None:
         """One that held a row does so no longer: its chain, or a reference."""

@@ -105,8 +105,10 @@ class Model:
 
 def random_batch(rng: random.Random, model: Model, namespace: int) -> list[tuple[object, ...]]:
     """A few edits, most of which can be made."""
-    batch: list[tuple[object, ...]] = []
     present = [number for space, number in model.pages if space == namespace]
+    if rng.random() < 0.1:
+        return handed_on(rng, present)
+    batch: list[tuple[object, ...]] = []
     for _ in range(rng.choice([1, 1, 2, 3, 5])):
         number = rng.randint(1, 14)
         kind = rng.choices(["put", "delete", "ref", "external"], [6, 3, 3, 1])[0]
@@ -122,6 +124,17 @@ def random_batch(rng: random.Random, model: Model, namespace: int) -> list[tuple
             batch.append((kind, rng.choice(present) if present and rng.random() < 0.8 else number))
         else:
             batch.append((kind, number))
+    return batch
+
+
+def handed_on(rng: random.Random, present: list[int]) -> list[tuple[object, ...]]:
+    """What a page is written, referred to and deleted by at once; then it may become a reference itself."""
+    number, other = rng.sample(range(1, 23), 2)
+    gone: list[tuple[object, ...]] = [("delete", number), ("delete", other)]
+    made = rng.choice([("put", number, rng.randbytes(rng.choice([0, 30, 700])), number, ()), ("external", number)])
+    batch = [*gone, made, ("ref", other, number), ("delete", number)]
+    if present and rng.random() < 0.5:
+        batch.append(("ref", number, rng.choice(present)))
     return batch
 
 

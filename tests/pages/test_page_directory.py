@@ -325,6 +325,37 @@ def test_dump_and_restore_at_five_successive_snapshots() -> None:
             )
 
 
+@pytest.mark.parametrize("turned", [False, True], ids=["deleted", "turned into a reference"])
+@pytest.mark.parametrize("made", [put(1, 10), external(1)], ids=["entry", "external"])
+def test_what_a_batch_writes_refers_to_and_deletes_stays_with_the_reference(made: Edit, *, turned: bool) -> None:
+    """What is deleted, the delete, and the reference that may take its place all have one sequence."""
+    pages = Pages()
+    pages.write(put(3, 30), ref(5, 3))
+    pages.write(delete(3))  # so that what refers to it stands in a dump in front of page 1
+    pages.write(made, ref(2, 1), delete(1), *([ref(1, 5)] if turned else []))
+    last = 30 if turned else None
+    assert _seen(pages.directory) == [last, "external" if made.entry is None else 10, 30]
+    move = [Edit(EditType.UPSERT, PageId(0, 1), Version(3, 1), PageEntry(2, 99, 10, 0))]  # of an external page nothing
+    moved = [last, "external" if made.entry is None else 99, 30]
+    dump = checkpoint_of(pages.directory).all_edits
+    assert _seen(directory_of(dump)) == _seen(directory_of(pages.log)) == _seen(pages.directory)
+    assert _seen(directory_of([*dump, *move])) == _seen(directory_of([*pages.log, *move])) == moved
+    pages.collect()
+    collected = checkpoint_of(pages.directory).all_edits
+    assert _seen(directory_of(collected)) == _seen(pages.directory)
+    for directory in (pages.directory, directory_of([*collected, *move])):
+        pages.directory = directory
+        pages.write(*map(delete, (1, 2, 5)))
+        pages.collect()
+        assert directory.size.rows == 0
+
+
+def _seen(directory: PageDirectory) -> list[int | str | None]:
+    pages = Pages()
+    pages.directory = directory
+    return [pages.at(page) for page in (1, 2, 5)]
+
+
 def test_what_is_deleted_leaves_nothing_in_a_dump_but_its_id() -> None:
     pages = Pages()
     pages.write(put(1, 10), put(8, 80))

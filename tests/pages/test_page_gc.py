@@ -161,6 +161,39 @@ def test_a_moved_page_that_only_references_hold_is_found_after_a_restart_without
         assert (data(again, 100), data(again, 9)) == (b"\t" * KIB, b"another")
 
 
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_a_page_that_one_batch_wrote_referred_to_and_deleted_is_moved(
+    store: PageStorage, tmp_path: Path, *, checkpoint: bool
+) -> None:
+    put(store, 9, b"x" * 5 * KIB)
+    store.write(WriteBatch().put_page(1, b"a" * KIB).put_ref(2, 1).delete(1).delete(9))
+    moved = 0
+    for _ in range(3):
+        moved += collect_garbage(store, checkpoint=checkpoint).pages_moved
+    assert (moved, files(store)) == (1, {2: KIB}), "the file is gone in which it was"
+    crash(store)
+    with PageStorage.open(tmp_path / "s", OPTIONS) as again:
+        assert (data(again, 1), data(again, 2)) == (None, b"a" * KIB)
+        assert [blob.valid for blob in again.status().blobs] == [KIB]
+
+
+def test_a_page_that_turned_into_a_reference_in_one_batch_is_one_after_a_checkpoint(
+    store: PageStorage, tmp_path: Path
+) -> None:
+    """Another page refers to what it was; in the checkpoint either may stand in front of the other."""
+    store.write(WriteBatch().put_page(3, b"right").put_page(9, b""))
+    ref(store, 1, 3)
+    delete(store, 3)
+    store.write(WriteBatch().put_page(0, b"other").put_ref(2, 0).delete(0).put_ref(0, 1))
+    for _ in range(2):
+        collect_garbage(store, checkpoint=True)
+        assert [data(store, page) for page in (0, 1, 2)] == [b"right", b"right", b"other"]
+        crash(store)
+        store = PageStorage.open(tmp_path / "s", OPTIONS)
+        assert [data(store, page) for page in (0, 1, 2)] == [b"right", b"right", b"other"]
+    store.close()
+
+
 def test_a_copy_is_checked_and_a_damaged_page_stays(store: PageStorage, tmp_path: Path) -> None:
     filled(store, 10)
     delete(store, *range(8))

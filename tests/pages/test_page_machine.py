@@ -71,6 +71,12 @@ class PageMachine(RuleBasedStateMachine):
     def delete(self, page: int) -> None:
         self.write([("delete", page)], 0)
 
+    @rule(page=PAGES, other=PAGES, size=SIZES, becomes=PAGES)
+    def hand_on(self, page: int, other: int, size: int, becomes: int) -> None:
+        """A page is written, referred to and deleted at once, and then may be a reference itself."""
+        gone = [("delete", page), ("delete", other)]
+        self.write([*gone, ("put", page, size, 0), ("ref", other, page), ("delete", page), ("ref", page, becomes)], 0)
+
     @rule(changes=st.lists(CHANGES, min_size=1, max_size=5), namespace=st.sampled_from([0, 0, 0, 7]))
     def write(self, changes: list[tuple[object, ...]], namespace: int) -> None:
         edits, before = [self._edit(one) for one in changes], self.store.directory.sequence
