@@ -24,7 +24,6 @@ from waltzctl.engine.backup.source_files import (
     look_at,
     plan_partition,
     plan_storage,
-    unmarked,
 )
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.log import places
@@ -40,7 +39,6 @@ from waltzctl.engine.vault.sealing import (
     new_encryption,
 )
 from waltzctl.engine.vault.vault_reader import VAULT_OPTIONS, VaultReader
-from waltzctl.formats.control import CONTROL_FILE_NAME
 from waltzctl.formats.vault import (
     BESIDE,
     CONFIGURATION_PAGES,
@@ -245,21 +243,21 @@ class _Creation:
             _check_records(content, piece)
         return self._writer.read(content, piece.first_transaction_id, piece.records)
 
-    def _content(self, piece: PlannedPiece) -> bytearray:
+    def _content(self, piece: PlannedPiece) -> bytes | bytearray:
+        if piece.content is not None:
+            return piece.content
         content = bytearray(piece.size)
         view, place = memoryview(content), 0
         for one in piece.ranges:
             data = places.read_range(one.path, one.offset, one.size)
             if len(data) != one.size:
                 raise SourceChangedError(f"{one.path}: it ends before byte {one.offset + one.size}")
-            if one.offset == 0 and one.path == self._source.path / CONTROL_FILE_NAME:
-                data = unmarked(data)
             view[place : place + one.size] = data
             place += one.size
         return content
 
 
-def _check_records(content: bytearray, piece: PlannedPiece) -> None:
+def _check_records(content: bytes | bytearray, piece: PlannedPiece) -> None:
     """Whether what was read is the records that were there before.  Raises SourceChangedError."""
     found, whole = 0, True
     for one in summarise_records(BytesSource(content), first_transaction_id=piece.first_transaction_id, start=0):

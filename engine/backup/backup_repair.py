@@ -141,6 +141,8 @@ def _note(found: dict[bytes, bytes], reader: VaultReader, wanted: set[bytes], co
 
 
 def _read(piece: PlannedPiece) -> bytes:
+    if piece.content is not None:
+        return piece.content
     return b"".join(places.read_range(one.path, one.offset, one.size) for one in piece.ranges)
 
 

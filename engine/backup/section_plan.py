@@ -50,7 +50,10 @@ class FileRange:
 
 @dataclass(frozen=True, slots=True)
 class PlannedPiece:
-    """A piece, and where its content comes from: `ranges` of the source, or the page of a backup that has it as `kept`."""
+    """A piece, and where its content comes from: `ranges` of the source, or the page of a backup that has it as `kept`.
+
+    `content`: what was read of the source already, None for what is still to be read.
+    """
 
     size: int
     first_transaction_id: int = -1
@@ -58,6 +61,7 @@ class PlannedPiece:
     ranges: tuple[FileRange, ...] = ()
     kept: Piece | None = None
     page: int | None = None
+    content: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +264,10 @@ class SectionPlanner:
     # ---- everything else ---------------------------------------------------------------------------------------------
 
     def add_file(self, path: PurePath, name: str, numbers: FileNumbers, content: bytes | None = None) -> None:
-        """A file as it is.  `content`: what was read of it already.  Raises DiskReadError, FileNotFoundError."""
+        """A file as it is.  `content`: what was read of it already, and is taken as it was then.
+
+        Raises DiskReadError, FileNotFoundError.
+        """
         draft = _Draft(name, numbers)
         self._drafts.append(draft)
         if content is None and (old := self._unchanged(name, numbers)) is not None and self._previous is not None:
@@ -274,17 +281,19 @@ class SectionPlanner:
                 return
         if content is None and numbers.size <= SMALL:
             content = places.read_range(path, 0, numbers.size)
+        draft.numbers = numbers if content is None else numbers._replace(size=len(content))
         if content is not None and len(content) <= SMALL:
-            draft.parts, draft.numbers = [Literal(content)], numbers._replace(size=len(content))
+            draft.parts = [Literal(content)]
         else:
-            draft.parts = [(False, self._keep(path, 0, numbers.size))]
+            draft.parts = [(False, self._keep(path, 0, draft.numbers.size, content))]
 
-    def _keep(self, path: PurePath, offset: int, size: int) -> _Stretch:
-        """Bytes as they are."""
+    def _keep(self, path: PurePath, offset: int, size: int, content: bytes | None = None) -> _Stretch:
+        """Bytes as they are.  `content`: all of them, where they were read already."""
         stretch = _Stretch(self._raw_size, size)
         for start in range(0, size, self._limit):
             length = min(self._limit, size - start)
-            self._raw.append(PlannedPiece(length, ranges=(FileRange(path, offset + start, length),)))
+            read = None if content is None else content[start : start + length]
+            self._raw.append(PlannedPiece(length, ranges=(FileRange(path, offset + start, length),), content=read))
         self._raw_size += size
         return stretch
 

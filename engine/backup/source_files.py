@@ -73,7 +73,7 @@ def check_written_back(source: SourceDirectory) -> None:
 
 
 def unmarked(control: bytes) -> bytes:
-    """The bytes of a control file, or of its beginning, as they are when no commit journal is in force."""
+    """The bytes of a control file as they are when no commit journal is in force."""
     if len(control) < CONTROL_HEADER.size or not (header := ControlHeader.decode(control)).journaled:
         return control
     return replace(header, journaled=False).encode() + control[CONTROL_HEADER.size :]

@@ -66,7 +66,7 @@ def test_a_running_node(tmp_path: Path, layout: Layout, inside: str | None) -> N
 
 
 def test_a_control_file_that_does_not_stand_in_the_section_itself(tmp_path: Path) -> None:
-    """A large one is made of pieces, which are read when their turn comes."""
+    """A large one is made of pieces."""
     root = build_directory(tmp_path / "s", {0: 3}, num_partitions=1200)
     plain = (root / "waltz-storage.ctl").read_bytes()
     assert len(plain) > 64 << 10

@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.backup.vaults import backup, findings, vault
+from tests.backup.vaults import PIECE, backup, findings, vault
 from tests.builders import build_directory, make_records, write_segment
 from waltzctl.engine.backup import backup_creation, section_plan, source_files
 from waltzctl.engine.backup.backup_restore import restore_backup
 from waltzctl.engine.backup.section_plan import SourceChangedError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.verify import verify
+from waltzctl.engine.vault.backed_control import with_infos
+from waltzctl.formats.control import decode_control
 from waltzctl.formats.segment import HEADER_SIZE
 
 WRITER = Path(__file__).resolve().parents[1] / "inspect" / "live_writer.py"
@@ -155,3 +157,34 @@ def test_a_mark_above_the_end_is_no_moment(tmp_path: Path, held: Path) -> None:
     first.write_bytes(first.read_bytes()[: HEADER_SIZE + 80 * mark])
     with pytest.raises(SourceChangedError, match="its mark was 49"):
         backup(place, held)
+
+
+@pytest.mark.parametrize("partitions", [11, 12, 60])
+def test_marks_that_rise_while_partitions_are_read_are_not_in_the_backup(
+    tmp_path: Path, held: Path, monkeypatch: pytest.MonkeyPatch, partitions: int
+) -> None:
+    """Whether the control file stands in the section itself, is a piece, or some."""
+    assert held.is_dir()
+    place, root = vault(tmp_path), build_directory(tmp_path / "many", {0: 30}, num_partitions=partitions)
+    control = root / "waltz-storage.ctl"
+    before, original = control.read_bytes(), backup_creation.check_unchanged
+    assert (len(before) <= section_plan.SMALL, len(before) <= PIECE) == (partitions < 12, partitions < 60)
+    raised = with_infos(
+        before,
+        decode_control(before),
+        [one.rewritten(local_low_water_mark=99) for one in decode_control(before).partitions],
+    )
+
+    def raised_behind(*given: object) -> object:
+        try:
+            return original(*given)  # type: ignore[arg-type]
+        finally:
+            control.write_bytes(raised)
+
+    monkeypatch.setattr(backup_creation, "check_unchanged", raised_behind)
+    head = backup(place, root)
+    assert control.read_bytes() == raised
+    restore_backup(place, head.name, tmp_path / "back")
+    assert (tmp_path / "back" / control.name).read_bytes() == before
+    monkeypatch.undo()
+    assert findings(place) == []

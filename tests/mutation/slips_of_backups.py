@@ -79,6 +79,13 @@ BACKUPS: tuple[Slip, ...] = (
         "a backup whose mark is above its end opens only after a repair",
     ),
     Slip(
+        _PLAN,
+        "self._keep(path, 0, draft.numbers.size, content)",
+        "self._keep(path, 0, draft.numbers.size)",
+        _LIVE,
+        "from 12 partitions on marks are above what a backup of a running node holds",
+    ),
+    Slip(
         _WRITER,
         "self._store.commit([*self._puts, *self._refs])",
         "self._store.commit([*self._refs, *self._puts])",
