@@ -10,7 +10,8 @@ from waltzctl.formats.checksums import crc32c
 from waltzctl.formats.pages.write_batch import Edit, EditType, FieldEntry, PageEntry, PageId, Version
 
 UNWRITTEN = Version(0)
-_LAST = 2**64 - 1
+LAST_ID = 2**64 - 1
+"""The highest id of a page, number of a namespace, and tag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class WriteBatch:
     """
 
     def __init__(self, namespace: int = 0) -> None:
-        if not 0 <= namespace <= _LAST:
+        if not 0 <= namespace <= LAST_ID:
             raise InvalidRequestError(f"namespace {namespace} is no number of 64 bits")
         self.namespace = namespace
         self._items: list[_Item] = []
@@ -35,7 +36,7 @@ class WriteBatch:
         return len(self._items)
 
     def _page(self, page: int) -> PageId:
-        if not 0 <= page <= _LAST:
+        if not 0 <= page <= LAST_ID:
             raise InvalidRequestError(f"page id {page} is no number of 64 bits")
         return PageId(self.namespace, page)
 
@@ -57,7 +58,7 @@ class WriteBatch:
         view = memoryview(data).cast("B")
         if field_sizes and (sum(field_sizes) != len(view) or min(field_sizes) < 0):
             raise InvalidRequestError(f"page {page}: its fields have {sum(field_sizes)} bytes, and it has {len(view)}")
-        if not 0 <= tag <= _LAST:
+        if not 0 <= tag <= LAST_ID:
             raise InvalidRequestError(f"page {page}: tag {tag} is no number of 64 bits")
         fields, start = [], 0
         for size in field_sizes:

@@ -7,6 +7,7 @@ References stay references, and nothing is copied twice.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from pathlib import Path
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.findings import Finding, Severity
 from waltzctl.engine.pages.inspection import StoreView, view_store
-from waltzctl.engine.pages.page_batch import WriteBatch
+from waltzctl.engine.pages.page_batch import LAST_ID, WriteBatch
 from waltzctl.engine.pages.page_data import is_whole, page_finding, read_page
 from waltzctl.engine.pages.page_directory import Located
 from waltzctl.engine.pages.page_options import PageOptions
@@ -104,16 +105,18 @@ def _batches(
 ) -> Iterator[WriteBatch]:
     """What an entry is shown by goes into one batch.  An entry that only references show is written and deleted in it."""
     live = {located.page for one in shown for located in one.pages}
-    highest = dict(view.directory.highest_ids)
+    taken = live | {one.origin for one in shown}
+    free = {each: _free_ids(each, highest, taken) for each, highest in view.directory.highest_ids.items()}
     batch, size = WriteBatch(), 0
+    written: set[int] = set()
     for one in shown:
         origin = one.origin
-        if batch.namespace != origin.namespace or size > _BATCH:
-            yield batch
-            batch, size = WriteBatch(origin.namespace), 0
         number = origin.id
         if one.held and origin in live:  # the page shows something else by now
-            number = highest[origin.namespace] = highest[origin.namespace] + 1
+            number = next(free[origin.namespace])
+        if batch.namespace != origin.namespace or size > _BATCH or number in written:
+            yield batch
+            batch, size, written = WriteBatch(origin.namespace), 0, set()
         if one.entry is None:
             batch.put_external(number)
         else:
@@ -125,11 +128,18 @@ def _batches(
             batch.put_page(number, data, tag=one.entry.tag, field_sizes=_field_sizes(one.entry))
             size += one.entry.size
         kept.append(one)
+        written.add(number)
         for page in one.references:
             batch.put_ref(page.id, number)
         if one.held:
             batch.delete(number)
     yield batch
+
+
+def _free_ids(namespace: int, highest: int, taken: set[PageId]) -> Iterator[int]:
+    """Ids of a namespace that no page has, behind the highest one as long as there are any; each once."""
+    ids = itertools.chain(range(highest + 1, LAST_ID + 1), range(highest))
+    return (one for one in ids if PageId(namespace, one) not in taken)
 
 
 def _field_sizes(entry: PageEntry) -> list[int]:

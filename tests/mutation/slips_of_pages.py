@@ -281,6 +281,13 @@ PAGES: tuple[Slip, ...] = (
         "damaged pages are salvaged as if they were whole",
     ),
     Slip(
+        _SALVAGE,
+        " or number in written:",
+        ":",
+        ("tests/pages/test_inspection.py",),
+        "a store with two versions of a page that is gone cannot be salvaged",
+    ),
+    Slip(
         _RECOVERY,
         "            edits.append(Remove(file.path))\n",
         "",

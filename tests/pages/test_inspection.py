@@ -203,6 +203,26 @@ def test_a_page_that_became_a_reference_and_is_held_by_another(tmp_path: Path) -
             assert [data(again, number) for number in (1, 2, 3, 4)] == [b"two", b"old", b"old", b"two"]
 
 
+@pytest.mark.parametrize("live", [False, True], ids=["gone", "there again"])
+def test_versions_of_one_page_that_only_references_show(tmp_path: Path, *, live: bool) -> None:
+    last = 2**64 - 1
+    with PageStorage.create(tmp_path / "s") as store:
+        put(store, last, b"last")  # behind which no id is free
+        for referring, content in ((2, b"a"), (3, b"b"), (4, b"c")):
+            put(store, 0, content)
+            ref(store, referring, 0)
+            delete(store, 0)
+        if live:
+            put(store, 0, b"now")
+    done = salvage_store(tmp_path / "s", tmp_path / "to")
+    assert (done.exit_status_name, done.pages, done.references) == ("clean", 1 + live, 3)
+    for place in ("s", "to"):
+        with PageStorage.open(tmp_path / place) as again:
+            shown = [data(again, number) for number in (0, 1, 2, 3, 4, last)]
+            assert shown == [b"now" if live else None, None, b"a", b"b", b"c", b"last"]
+    assert verify_store(tmp_path / "to").findings == ()
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_random_stores_are_verified_and_salvaged(tmp_path: Path, seed: int) -> None:
     rng, model = random.Random(seed), Model()
