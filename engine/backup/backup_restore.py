@@ -22,7 +22,7 @@ from pathlib import Path
 from waltzctl.engine.backup.backup_creation import WORKERS
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.disk import WritableFile
-from waltzctl.engine.errors import DiskFullError, InvalidRequestError, RefusedError
+from waltzctl.engine.errors import DamageError, DiskFullError, InvalidRequestError, RefusedError
 from waltzctl.engine.progress import SILENT, Progress
 from waltzctl.engine.scan.byte_source import BytesSource, FileSource
 from waltzctl.engine.scan.columns import Damage
@@ -114,8 +114,12 @@ def restore_backup(
             disk.remove_directory(target)  # it is empty
         disk.rename(place, target)
         disk.sync_directory(target.parent)
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(place, ignore_errors=True)
+        if isinstance(error, DamageError) and reader.forgotten(files.head.id):
+            raise InvalidRequestError(
+                f"{vault}: backup {files.head.name} was forgotten while it was restored", advice="waltzctl backup list"
+            ) from error
         raise
     return Restored(target, files.head, restoring.ends, len(work), total)
 

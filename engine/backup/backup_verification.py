@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,23 +80,34 @@ Checked = dict[PieceKey, Finding | None]
 
 
 def contents_of(reader: VaultReader, heads: Iterable[BackupHead | UnreadableBackup]) -> VaultContents:
-    """Heads and sections, both copies of each."""
+    """Heads and sections, both copies of each.  What is forgotten meanwhile is left out."""
     sections: list[tuple[BackupHead, BackedPartition, Section]] = []
     findings: list[Finding] = []
     for head in heads:
-        if isinstance(head, UnreadableBackup):
-            findings += [head.finding, _incomplete(reader, f"{head.id:016x}", None, "its head", head.finding)]
-            continue
-        for namespace in (Namespace.BACKUPS, Namespace.BACKUP_COPIES):
-            findings += _damage_of(reader, namespace, head.id)
-        for one in head.sections:
-            for copy in range(SECTION_COPIES):
-                findings += _damage_of(reader, Namespace.DATA, head.first_page + one.section + copy)
-            try:
-                sections.append((head, one, reader.section(head, one)))
-            except DamageError as error:
-                findings.append(_incomplete(reader, head.name, one, "all of it", error.findings[0]))
+        read, damaged = _contents_of_one(reader, head)
+        if not (damaged and reader.forgotten(head.id)):
+            sections += read
+            findings += damaged
     return VaultContents(tuple(sections), tuple(findings))
+
+
+def _contents_of_one(
+    reader: VaultReader, head: BackupHead | UnreadableBackup
+) -> tuple[list[tuple[BackupHead, BackedPartition, Section]], list[Finding]]:
+    if isinstance(head, UnreadableBackup):
+        return [], [head.finding, _incomplete(reader, f"{head.id:016x}", None, "its head", head.finding)]
+    sections: list[tuple[BackupHead, BackedPartition, Section]] = []
+    findings: list[Finding] = []
+    for namespace in (Namespace.BACKUPS, Namespace.BACKUP_COPIES):
+        findings += _damage_of(reader, namespace, head.id)
+    for one in head.sections:
+        for copy in range(SECTION_COPIES):
+            findings += _damage_of(reader, Namespace.DATA, head.first_page + one.section + copy)
+        try:
+            sections.append((head, one, reader.section(head, one)))
+        except DamageError as error:
+            findings.append(_incomplete(reader, head.name, one, "all of it", error.findings[0]))
+    return sections, findings
 
 
 def needed_pieces(reader: VaultReader, contents: VaultContents) -> Iterator[NeededPiece]:
@@ -108,7 +119,18 @@ def needed_pieces(reader: VaultReader, contents: VaultContents) -> Iterator[Need
             yield NeededPiece(head, one, number, piece, place)
 
 
-def _check_piece(reader: VaultReader, one: NeededPiece) -> Finding | None:
+def _check(
+    reader: VaultReader, needing: Sequence[NeededPiece], look: Callable[[NeededPiece], Finding | None]
+) -> Finding | None:
+    """What is wrong with a piece, under the name of the first backup that needs it and was not forgotten meanwhile."""
+    for one in needing:
+        finding = look(one)
+        if finding is None or not reader.forgotten(one.head.id):
+            return finding
+    return None
+
+
+def _read_piece(reader: VaultReader, one: NeededPiece) -> Finding | None:
     """Read a piece; what is wrong with it.  Raises DiskReadError."""
     try:
         reader.read_piece(one.page, one.piece)
@@ -150,7 +172,7 @@ def verify_vault(
     costs: dict[tuple[int, int], list[tuple[NeededPiece, Finding]]] = defaultdict(list)
     for one in pieces:
         finding = checked.get(one.key)
-        if finding is not None:
+        if finding is not None and not reader.forgotten(one.head.id):
             costs[one.head.id, one.section.partition].append((one, finding))
     yield from new(tuple(_costs(reader, lost) for lost in costs.values()))
     files = [file.name for _, _, section in contents.sections for file in section.files]
@@ -169,25 +191,29 @@ def check_pieces(
     progress: Progress = SILENT,
 ) -> Checked:
     """What is wrong with each place and what should stand there, looked at once."""
-    unique: dict[PieceKey, NeededPiece] = {}
+    unique: dict[PieceKey, list[NeededPiece]] = defaultdict(list)
     for one in pieces:
-        unique.setdefault(one.key, one)  # a page goes by the name that it was written under
+        unique[one.key].append(one)  # a page goes by the name that it was written under
     chosen = dict(unique)
     if options.quick:
         chosen = {}
     elif options.sample is not None:
         draw = random.Random(options.seed)
-        chosen = {key: one for key, one in unique.items() if draw.random() < options.sample}
-    found: Checked = {key: reader.missing(one.page) for key, one in unique.items()}
+        chosen = {key: needing for key, needing in unique.items() if draw.random() < options.sample}
+    found: Checked = {
+        key: _check(reader, needing, lambda one: reader.missing(one.page)) for key, needing in unique.items()
+    }
     with ThreadPoolExecutor(WORKERS, thread_name_prefix="verify") as workers:
-        wanted = [(key, one) for key, one in chosen.items() if found[key] is None]
+        wanted = [(key, needing) for key, needing in chosen.items() if found[key] is None]
         wanted.sort(key=lambda one: one[0][0] or (0, 0, 0))
-        progress.start("verifying", sum(one.piece.size for _, one in wanted))
-        for (key, one), finding in zip(
-            wanted, workers.map(lambda each: _check_piece(reader, each[1]), wanted), strict=True
-        ):
+        progress.start("verifying", sum(needing[0].piece.size for _, needing in wanted))
+
+        def check(needing: Sequence[NeededPiece]) -> Finding | None:
+            return _check(reader, needing, lambda one: _read_piece(reader, one))
+
+        for (key, needing), finding in zip(wanted, workers.map(check, [one for _, one in wanted]), strict=True):
             found[key] = finding
-            progress.advance(one.piece.size)
+            progress.advance(needing[0].piece.size)
     return found
 
 

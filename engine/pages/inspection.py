@@ -16,6 +16,7 @@ from pathlib import Path
 from waltzctl.engine.durable.directory_lock import lock_holder
 from waltzctl.engine.durable.disk import TEMPORARY_SUFFIX
 from waltzctl.engine.durable.quarantine import interruptions
+from waltzctl.engine.durable.regular import FileNumbers, file_numbers
 from waltzctl.engine.errors import DamageError, DiskReadError
 from waltzctl.engine.findings import Code, Finding, Severity, make_finding
 from waltzctl.engine.pages.blob_stats import BlobFileStatus, BlobStat
@@ -65,6 +66,19 @@ class StoreView:
             found = self.directory.locate(page)
             if found is not None:
                 yield found
+
+
+StoreState = dict[str, FileNumbers | None]
+"""Files of a store by their names in it: another one once somebody has written there."""
+
+
+def store_state(path: Path) -> StoreState:
+    """What can be told of a store's files without reading them; where there are none nothing."""
+    names: list[str] = []
+    for directory in (WAL_DIRECTORY, BLOB_DIRECTORY):
+        with contextlib.suppress(OSError):  # whoever reads there says what is wrong
+            names += [f"{directory}/{name}" for name in os.listdir(path / directory)]
+    return {name: file_numbers(path / name) for name in names}
 
 
 def read_settled(path: Path) -> WalContents:
@@ -250,19 +264,19 @@ def verify_store(path: Path, *, exclusive: bool = False) -> PageVerification:
 
     Raises NotWaltzError, DiskReadError.
     """
-    began = time.monotonic()
+    began, before = time.monotonic(), store_state(path)
     view = view_store(path)
     findings, read = _findings(view)
     held = not exclusive and holder(path) is not None
-    if not held:  # a repair that is running now is not interrupted
-        findings = [*interruptions(path, STORE), *findings]
-    if findings and held:  # somebody writes there: only what stays is told
+    if findings and (held or store_state(path) != before):  # somebody writes there, or did: only what stays is told
         view = view_store(path)
         again, read = _findings(view)
         seen = {(one.code, one.path, one.offset) for one in findings}
         findings = [
             one for one in again if (one.code, one.path, one.offset) in seen and one.code is not Code.SPACE_LEAKED
         ]
+    if not held:  # a repair that is running now is not interrupted
+        findings = [*interruptions(path, STORE), *findings]
     found = list(view.pages())
     files = view.contents.files
     return PageVerification(

@@ -5,21 +5,21 @@ What a damaged log or page takes away costs what was in it; every error names th
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from waltzctl.engine.durable.regular import file_numbers
 from waltzctl.engine.errors import DamageError, InvalidRequestError, NotWaltzError
 from waltzctl.engine.findings import Code, Finding, Severity, make_finding
-from waltzctl.engine.pages.inspection import view_store
 from waltzctl.engine.pages.page_data import is_whole, page_finding, read_page
 from waltzctl.engine.pages.page_directory import PageDirectory
 from waltzctl.engine.pages.page_options import PageOptions
 from waltzctl.engine.pages.page_storage import PageStorage
 from waltzctl.engine.vault.sealing import Sealer, head_digest, open_keys, section_digest
+from waltzctl.engine.vault.vault_pages import VaultPages
 from waltzctl.formats.pages.names import BLOB_DIRECTORY, WAL_DIRECTORY, blob_name
 from waltzctl.formats.pages.write_batch import PageEntry, PageId
 from waltzctl.formats.vault import (
@@ -49,17 +49,15 @@ class UnreadableBackup:
 
 
 class VaultReader:
-    """The backups of a vault as they were when it was looked at.  Reading is thread-safe."""
+    """The backups of a vault as they were when it was looked at, wherever their pages lie by now.  Reading is thread-safe."""
 
-    def __init__(
-        self, path: Path, directory: PageDirectory, findings: Sequence[Finding], password: bytes | None
-    ) -> None:
-        """`findings`: what is wrong with the log that `directory` was made of.  Raises as `open`."""
-        self.path = path
-        self.findings = tuple(findings)
-        self._directory = directory
+    def __init__(self, pages: VaultPages, password: bytes | None) -> None:
+        """Raises as `open`."""
+        self.path = pages.path
+        self.findings = pages.findings
+        self._pages = pages
         configuration = self._configuration()
-        self.sealer = Sealer(configuration, open_keys(configuration, password, path))
+        self.sealer = Sealer(configuration, open_keys(configuration, password, self.path))
         self._sections: dict[tuple[int, int], Section] = {}
         self._cache: OrderedDict[int, bytes] = OrderedDict()
         self._cached = 0
@@ -70,8 +68,7 @@ class VaultReader:
         """Raises NotWaltzError, InvalidRequestError without the password, WrongPasswordError, DamageError, DiskReadError."""
         if not (path / WAL_DIRECTORY).is_dir():
             raise NotWaltzError(f"{path}: no backup vault", advice="make one with waltzctl backup init")
-        view = view_store(path)
-        return cls(path, view.directory, view.findings, password)
+        return cls(VaultPages.look_at(path), password)
 
     @classmethod
     def over(cls, store: PageStorage, password: bytes | None = None) -> VaultReader:
@@ -79,7 +76,7 @@ class VaultReader:
 
         The backups are those of the moment in which they are asked for.
         """
-        return cls(store.path, store.directory, (), password)
+        return cls(VaultPages.over(store), password)
 
     def _configuration(self) -> VaultConfiguration:
         """From either of its pages.  Raises NotWaltzError where there is neither, DamageError, DiskReadError."""
@@ -108,30 +105,36 @@ class VaultReader:
 
     def entry(self, namespace: Namespace, page: int) -> PageEntry | None:
         """Where a page lies; None where there is none."""
-        found = self._directory.locate(PageId(namespace, page))
+        found = self._pages.directory.locate(PageId(namespace, page))
         return None if found is None else found.entry
 
     def pages(self, namespace: Namespace) -> Iterator[int]:
         """The ids of the pages of a namespace that there are, rising."""
-        for page in self._directory.page_ids(namespace):
-            if self._directory.locate(page) is not None:
+        directory = self._pages.directory
+        for page in directory.page_ids(namespace):
+            if directory.locate(page) is not None:
                 yield page.id
 
     def page(self, namespace: Namespace, page: int) -> bytes:
         """A page as it is stored.  Raises DamageError, DiskReadError."""
         where = PageId(namespace, page)
-        found = self._directory.locate(where)
-        if found is None or found.entry is None:
-            raise _damaged(self._unknown(where))
-        entry = found.entry
-        data = read_page(self.path, entry)
-        if not is_whole(entry, data):
-            raise _damaged(page_finding(self.path, found.page, entry, entry.offset, entry.size, len(data)))
-        return data
 
-    def _unknown(self, where: PageId) -> Finding:
-        said = f"page {where}: the log does not know it"
-        return make_finding(Code.PAGE_MISSING, self.path, said, storage_directory=self.path)
+        def read(directory: PageDirectory) -> bytes:
+            found, entry = self._entry(directory, where)
+            data = read_page(self.path, entry)
+            if not is_whole(entry, data):
+                raise _damaged(page_finding(self.path, found, entry, entry.offset, entry.size, len(data)))
+            return data
+
+        return self._pages.settled(where, read)
+
+    def _entry(self, directory: PageDirectory, where: PageId) -> tuple[PageId, PageEntry]:
+        """Raises DamageError for a page that is not there."""
+        found = directory.locate(where)
+        if found is None or found.entry is None:
+            said = f"page {where}: the log does not know it"
+            raise _damaged(make_finding(Code.PAGE_MISSING, self.path, said, storage_directory=self.path))
+        return found.page, found.entry
 
     def piece(self, head: BackupHead, section: BackedPartition, number: int, piece: Piece) -> bytes:
         """The content of a piece.  Raises DamageError, DiskReadError."""
@@ -157,14 +160,22 @@ class VaultReader:
 
     def missing(self, page: int) -> Finding | None:
         """What is to be said of a page of `Namespace.DATA` that is not there, or whose file ends before it."""
-        entry = self.entry(Namespace.DATA, page)
         where = PageId(Namespace.DATA, page)
-        if entry is None:
-            return self._unknown(where)
-        path = self.path / BLOB_DIRECTORY / blob_name(entry.file_id)
-        size = os.stat(path).st_size if path.exists() else 0
-        if size < entry.offset + entry.size:
-            return page_finding(self.path, where, entry, entry.offset, entry.size, max(0, size - entry.offset))
+
+        def look(directory: PageDirectory) -> None:
+            _, entry = self._entry(directory, where)
+            path = self.path / BLOB_DIRECTORY / blob_name(entry.file_id)
+            numbers = file_numbers(path)
+            size = 0 if numbers is None else numbers.size
+            if size < entry.offset + entry.size:
+                raise _damaged(
+                    page_finding(self.path, where, entry, entry.offset, entry.size, max(0, size - entry.offset))
+                )
+
+        try:
+            self._pages.settled(where, look)
+        except DamageError as error:
+            return error.findings[0]
         return None
 
     def _opened(self, namespace: Namespace, page: int, digest: bytes, *, check: bool) -> bytes:
@@ -211,6 +222,10 @@ class VaultReader:
                 return head
         assert failed is not None
         raise failed
+
+    def forgotten(self, backup: int) -> bool:
+        """Whether a backup that was there is so no longer, as far as a page that is not whole made this reader look anew."""
+        return all(self.entry(name, backup) is None for name in (Namespace.BACKUPS, Namespace.BACKUP_COPIES))
 
     @property
     def damage(self) -> tuple[Finding, ...]:

@@ -14,8 +14,11 @@ from tests.pages.model import TIGHT, Model, expected, shown_by, step
 from tests.pages.stores import crash, data, delete, put, ref
 from waltzctl.engine.durable.disk import TEMPORARY_SUFFIX
 from waltzctl.engine.errors import DamageError, InvalidRequestError, NotWaltzError
+from waltzctl.engine.findings import Finding
+from waltzctl.engine.pages import inspection
 from waltzctl.engine.pages.checkpoint import checkpoint_of
 from waltzctl.engine.pages.inspection import (
+    StoreView,
     dump_free,
     dump_log,
     dump_versions,
@@ -24,7 +27,7 @@ from waltzctl.engine.pages.inspection import (
     view_store,
 )
 from waltzctl.engine.pages.page_batch import WriteBatch
-from waltzctl.engine.pages.page_gc import collect_garbage
+from waltzctl.engine.pages.page_gc import collect_garbage, collect_until_done
 from waltzctl.engine.pages.page_salvage import salvage_store
 from waltzctl.engine.pages.page_storage import PageStorage
 from waltzctl.engine.pages.recovery_mode import RecoveryMode
@@ -110,6 +113,26 @@ def test_a_store_in_use_is_verified(tmp_path: Path) -> None:
     status = store_status(tmp_path / "s")
     assert status.locked_by is not None
     store.close()
+
+
+def test_what_a_writer_did_who_is_gone_by_now_is_no_damage(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages are moved, and their files removed, between the look at the log and the reading."""
+    with PageStorage.open(path) as store:
+        put(store, 7, b"x" * 1000)
+        put(store, 8, b"behind it")
+        delete(store, 7)
+    find, looks = inspection._findings, []
+
+    def behind_a_round(view: StoreView) -> tuple[list[Finding], int]:
+        looks.append(view)
+        if len(looks) == 1:
+            with PageStorage.open(path) as store:
+                assert collect_until_done(store)[0].pages_moved
+        return find(view)
+
+    monkeypatch.setattr(inspection, "_findings", behind_a_round)
+    assert verify_store(path).findings == ()
+    assert len(looks) == 2
 
 
 def test_dumps(path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from tests.backup.vaults import backup, settle, vault
 from tests.builders import build_directory
 from tests.cli.running import invoke
+from waltzctl.engine.backup.backup_removal import forget, plan_forgetting, prune_vault
 from waltzctl.engine.durable.regular import FileNumbers
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError
 from waltzctl.engine.log import places
@@ -66,6 +67,21 @@ def test_every_file_reads_as_it_was(place: VaultPath, source: Path) -> None:
         for offset in (0, 1, 127, 128, 129, len(data) // 2, len(data) - 1, len(data), len(data) + 5):
             for length in (0, 1, 130, 5000, len(data)):
                 assert places.read_range(name, offset, length) == data[offset : offset + length]
+
+
+def test_files_are_read_while_pages_move(tmp_path: Path, source: Path) -> None:
+    """A process that has the backup open reads where its pages lie by now."""
+    other = build_directory(tmp_path / "other", {0: 200}, size=300)
+    (tmp_path / "second").mkdir()
+    kept = vault(tmp_path / "second")
+    large, head = backup(kept, other), backup(kept, source)
+    opened = places.place(f"vault:{kept}::{head.name}")
+    assert places.names(opened / "0") == sorted(one.name for one in (source / "0").iterdir())
+    forget(plan_forgetting(kept, [large.name], None))
+    assert prune_vault(kept).pages_moved
+    for path in sorted(one for one in source.rglob("*") if one.is_file()):
+        name, data = opened / str(path.relative_to(source)), path.read_bytes()
+        assert places.read_range(name, 0, len(data)) == data
 
 
 def test_what_is_not_there(place: VaultPath) -> None:
