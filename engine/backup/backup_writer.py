@@ -10,7 +10,7 @@ import contextlib
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -64,7 +64,7 @@ class BackupWriter:
         self.source = source
         self._created, self._began = now_ms(), time.monotonic()
         self.heads = tuple(one for one in reader.heads() if isinstance(one, BackupHead))
-        self._known = dict(self._kept_pieces())
+        self._known = self._kept_pieces()
         self._id = self._new_id()
         self._first_page = self._next = store.max_id(namespace=Namespace.DATA) + 1
         self._puts: list[Edit] = []
@@ -81,14 +81,21 @@ class BackupWriter:
             if made not in there:
                 return made
 
-    def _kept_pieces(self) -> Iterator[tuple[bytes, int]]:
+    def _kept_pieces(self) -> dict[bytes, int]:
         """Digests that the vault has, and a page of each."""
+        known: dict[bytes, int] = {}
         for head in self.heads:
             for one in head.sections:
                 first = head.first_page + one.first_piece
                 with contextlib.suppress(DamageError):  # what it lists is kept once more
                     for number, piece in enumerate(self.reader.section(head, one).pieces):
-                        yield piece.digest, first + number
+                        if piece.digest not in known and self._is_there(first + number):
+                            known[piece.digest] = first + number
+        return known
+
+    def _is_there(self, page: int) -> bool:
+        """Whether the log knows a page; a recovery may have given it up, and the backup that it belongs to is there."""
+        return self.reader.entry(Namespace.DATA, page) is not None
 
     @property
     def created_ms(self) -> int:
@@ -102,15 +109,21 @@ class BackupWriter:
         return max(same, key=lambda one: one.created_ms, default=None)
 
     def previous(self) -> dict[int | None, PreviousSection]:
-        """The sections of the newest backup of the same source, by partition; those that are damaged are left out."""
+        """The sections of the newest backup of the same source, by partition.
+
+        Those that are damaged are left out, and so are those of which a piece is not there.
+        """
         head = self.previous_head
         found: dict[int | None, PreviousSection] = {}
         for one in () if head is None else head.sections:
             assert head is not None
             with contextlib.suppress(DamageError):  # it is read anew
                 section = self.reader.section(head, one)
-                number = None if one.partition == BESIDE else one.partition
-                found[number] = PreviousSection(section, head.first_page + one.first_piece, head.created_ms)
+                first = head.first_page + one.first_piece
+                if all(self._is_there(first + number) for number in range(len(section.pieces))):
+                    found[None if one.partition == BESIDE else one.partition] = PreviousSection(
+                        section, first, head.created_ms
+                    )
         return found
 
     # ---- pieces ------------------------------------------------------------------------------------------------------

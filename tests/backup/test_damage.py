@@ -308,5 +308,27 @@ def test_a_vault_whose_log_is_damaged_is_recovered_in_place_and_mended(tmp_path:
     assert first.name != second.name
 
 
+@pytest.mark.parametrize("directory", ["source", "copy"])
+def test_a_backup_writes_anew_what_a_recovery_gave_up(tmp_path: Path, source: Path, directory: str) -> None:
+    """Lists of earlier backups still name it, as that of a directory that did not change does."""
+    place = vault(tmp_path)
+    first = backup(place, source)
+    section = next(one for one in first.partitions if one.partition == 0)
+    lost = first.first_page + section.first_piece + 1
+    with PageStorage.open(place) as store:
+        store.write(WriteBatch(Namespace.DATA).delete(lost))
+    assert codes(findings(place)) == {"page-missing", "backup-incomplete"}
+    shutil.copytree(source, tmp_path / "copy")
+    second = backup(place, tmp_path / directory)
+    assert second.new_pages == 1
+    assert restored(place, second.name, tmp_path / "back") == digest(source)
+    assert {one.message.split(":")[0] for one in findings(place) if str(one.code) == "backup-incomplete"} == {
+        f"backup {first.name}"
+    }
+    assert backup(place, tmp_path / directory).new_pages == 0, "one of the two that list it has it"
+    assert repair_vault(place, source).mended == 1
+    assert findings(place) == []
+
+
 def _heads(place: Path) -> list[BackupHead]:
     return [one for one in VaultReader.open(place).heads() if isinstance(one, BackupHead)]

@@ -102,6 +102,20 @@ BACKUPS: tuple[Slip, ...] = (
     ),
     Slip(
         _WRITER,
+        "if piece.digest not in known and self._is_there(first + number):",
+        "if piece.digest not in known:",
+        _DAMAGE,
+        "what a recovery gave up can never be backed up again",
+    ),
+    Slip(
+        _WRITER,
+        "if all(self._is_there(first + number) for number in range(len(section.pieces))):",
+        "if True:",
+        _DAMAGE,
+        "a directory of which a recovery gave pages up can never be backed up again",
+    ),
+    Slip(
+        _WRITER,
         "self._store.commit([*self._puts, *self._refs])",
         "self._store.commit([*self._refs, *self._puts])",
         _BACKUPS,
