@@ -52,7 +52,7 @@ from waltzctl.formats.vault import (
 WORKERS = min(8, os.cpu_count() or 1)
 _TRIES = 40
 _PAUSE = 0.02
-"""How often a partition is looked at that changes while it is read, and seconds between two looks."""
+"""How often a section is looked at that changes while it is read, and seconds between two looks."""
 
 
 def create_vault(
@@ -134,13 +134,13 @@ class _Creation:
     def _run(self, workers: ThreadPoolExecutor) -> BackupHead:
         source = self._source
         previous = self._writer.previous()
-        storage = plan_storage(source, previous.get(None), limit=self._limit)
+        storage = self._planned(None, previous)
         plans = [self._planned(number, previous) for number in source.partitions]
         self._progress.start("backing up", sum(one.size for plan in (storage, *plans) for one in plan.pieces))
         sections = [
             self._take(number, plan, previous, workers) for number, plan in zip(source.partitions, plans, strict=True)
         ]
-        own = self._writer.write_section(BESIDE, storage, self._read_all(storage, workers))
+        own = self._take(None, storage, previous, workers)
         header = None if source.control is None else source.control.header
         return self._writer.commit(
             sections,
@@ -152,19 +152,13 @@ class _Creation:
             partial=self._partial,
         )
 
-    # ---- a partition -------------------------------------------------------------------------------------------------
+    # ---- a partition, or what lies beside them: None -----------------------------------------------------------------
 
-    def _planned(self, number: int, previous: dict[int | None, PreviousSection]) -> SectionPlan:
+    def _planned(self, number: int | None, previous: dict[int | None, PreviousSection]) -> SectionPlan:
         seen, twice = "", False  # what is found twice in the same place is there, and not on its way
         for left in reversed(range(_TRIES)):
             try:
-                return plan_partition(
-                    self._source,
-                    number,
-                    previous.get(number),
-                    limit=self._limit,
-                    as_it_is=twice or not self._source.live,
-                )
+                return self._plan(number, previous.get(number), as_it_is=twice or not self._source.live)
             except (FileNotFoundError, SourceChangedError) as error:
                 if not left or not self._source.live:
                     raise self._changed(number, str(error)) from error
@@ -172,9 +166,14 @@ class _Creation:
             time.sleep(_PAUSE)
         raise AssertionError("unreachable")
 
+    def _plan(self, number: int | None, previous: PreviousSection | None, *, as_it_is: bool) -> SectionPlan:
+        if number is None:
+            return plan_storage(self._source, previous, limit=self._limit)
+        return plan_partition(self._source, number, previous, limit=self._limit, as_it_is=as_it_is)
+
     def _take(
         self,
-        number: int,
+        number: int | None,
         plan: SectionPlan,
         previous: dict[int | None, PreviousSection],
         workers: ThreadPoolExecutor,
@@ -183,9 +182,9 @@ class _Creation:
             before = self._writer.state()
             try:
                 taken = self._read_all(plan, workers)
-                if self._source.live:
+                if self._source.live and number is not None:
                     self._read_twice(number, plan, taken)
-                return self._writer.write_section(number, plan, taken)
+                return self._writer.write_section(BESIDE if number is None else number, plan, taken)
             except (FileNotFoundError, SourceChangedError) as error:
                 if not left or not self._source.live:
                     raise self._changed(number, str(error)) from error
@@ -212,9 +211,10 @@ class _Creation:
                 f"{self._source.path / str(number)}: it ends at transaction {end}, and its mark was {mark}"
             )
 
-    def _changed(self, number: int, why: str) -> SourceChangedError:
+    def _changed(self, number: int | None, why: str) -> SourceChangedError:
+        where = self._source.path if number is None else self._source.path / str(number)
         return SourceChangedError(
-            f"{self._source.path / str(number)}: changed while it was read: {why}",
+            f"{where}: changed while it was read: {why}",
             advice="try again; nothing was written to the vault",
         )
 

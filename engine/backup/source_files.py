@@ -17,7 +17,7 @@ from pathlib import PurePath
 
 from waltzctl.engine.backup.piece_cutting import LIMIT
 from waltzctl.engine.backup.section_plan import PreviousSection, SectionPlan, SectionPlanner, SourceChangedError
-from waltzctl.engine.durable.disk import STATE_DIRECTORY
+from waltzctl.engine.durable.disk import STATE_DIRECTORY, TEMPORARY_SUFFIX
 from waltzctl.engine.durable.regular import FileNumbers
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError
 from waltzctl.engine.log import places
@@ -45,6 +45,10 @@ class SourceDirectory:
     numbers: FileNumbers | None
     partitions: tuple[int, ...]
     left_out: frozenset[str] = frozenset({LOCK})
+
+    def takes(self, name: str) -> bool:
+        """Whether a file or directory is backed up.  What somebody is just writing gets its name when it is whole."""
+        return name not in self.left_out and not (self.live and name.endswith(TEMPORARY_SUFFIX))
 
 
 def look_at(path: PurePath, partitions: frozenset[int] | None = None) -> SourceDirectory:
@@ -116,7 +120,11 @@ def plan_partition(
     Raises DiskReadError, FileNotFoundError where somebody removes files meanwhile, SourceChangedError.
     """
     directory, prefix = source.path / str(number), f"{number}/"
-    files = {name: numbers for name, numbers in places.listing(directory).items() if numbers is not None}
+    files = {
+        name: numbers
+        for name, numbers in places.listing(directory).items()
+        if numbers is not None and source.takes(prefix + name)
+    }
     if source.live:
         files = _begun(files)
         if not as_it_is and (bare := _without_index(files)):
@@ -133,10 +141,11 @@ def plan_partition(
     for name in places.names(directory):
         if (
             name not in files
+            and source.takes(prefix + name)
             and places.is_directory(directory / name)
             and not places.access(directory).link(directory / name)
         ):
-            _add_tree(planner, directory / name, prefix + name, directories, source.left_out)
+            _add_tree(planner, source, prefix + name, directories)
     return planner.plan(directories)
 
 
@@ -184,23 +193,23 @@ def plan_storage(source: SourceDirectory, previous: PreviousSection | None, *, l
     numbers = {str(one) for one in partition_directories(source.path)}
     for name, found in places.listing(source.path).items():
         path = source.path / name
-        if name == CONTROL_FILE_NAME or name in numbers or name in source.left_out:
+        if name == CONTROL_FILE_NAME or name in numbers or not source.takes(name):
             continue
         if found is not None:
             planner.add_file(path, name, found)
         elif places.is_directory(path) and not places.access(path).link(path):
-            _add_tree(planner, path, name, directories, source.left_out)
+            _add_tree(planner, source, name, directories)
     return planner.plan(directories)
 
 
-def _add_tree(
-    planner: SectionPlanner, path: PurePath, name: str, directories: list[str], left_out: frozenset[str]
-) -> None:
+def _add_tree(planner: SectionPlanner, source: SourceDirectory, name: str, directories: list[str]) -> None:
     directories.append(name)
-    for one, numbers in places.listing(path).items():
+    for one, numbers in places.listing(source.path / name).items():
         below = f"{name}/{one}"
+        path = source.path / below
+        if not source.takes(below):
+            continue
         if numbers is not None:
-            if below not in left_out:
-                planner.add_file(path / one, below, numbers)
-        elif places.is_directory(path / one) and not places.access(path).link(path / one):
-            _add_tree(planner, path / one, below, directories, left_out)
+            planner.add_file(path, below, numbers)
+        elif places.is_directory(path) and not places.access(path).link(path):
+            _add_tree(planner, source, below, directories)

@@ -1,5 +1,7 @@
 """A directory is backed up while a node writes to it: what the backup holds was there at one moment, and is clean."""
 
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -7,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.backup.vaults import PIECE, backup, findings, vault
-from tests.builders import build_directory, make_records, write_segment
+from tests.builders import build_directory, digest, make_records, write_segment
 from waltzctl.engine.backup import backup_creation, section_plan, source_files
 from waltzctl.engine.backup.backup_restore import restore_backup
 from waltzctl.engine.backup.section_plan import SourceChangedError
+from waltzctl.engine.durable.disk import STATE_DIRECTORY, TEMPORARY_SUFFIX
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.verify import verify
 from waltzctl.engine.vault.backed_control import with_infos
@@ -187,4 +190,59 @@ def test_marks_that_rise_while_partitions_are_read_are_not_in_the_backup(
     restore_backup(place, head.name, tmp_path / "back")
     assert (tmp_path / "back" / control.name).read_bytes() == before
     monkeypatch.undo()
+    assert findings(place) == []
+
+
+def test_what_lies_beside_the_partitions_is_read_again_when_it_changes(
+    tmp_path: Path, held: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node writes its own files anew, one beside the other; between the look and the reading all of them may have changed."""
+    place, own = vault(tmp_path), held / STATE_DIRECTORY
+    (own / "quarantine").mkdir(parents=True)
+    (own / "quarantine" / "kept").write_bytes(b"k" * 3000)
+    (own / f"marks{TEMPORARY_SUFFIX}").write_bytes(b"half")
+    (own / "grows").write_bytes(b"x" * 2000)
+    (own / "shrinks").write_bytes(b"x" * 2000)
+    original, changes = backup_creation.plan_storage, []
+
+    def changed_behind(*given: object, **named: object) -> object:
+        plan = original(*given, **named)  # type: ignore[arg-type]
+        changes.append(plan)
+        if len(changes) == 1:
+            os.replace(own / f"marks{TEMPORARY_SUFFIX}", own / "marks")
+            shutil.rmtree(own / "quarantine")
+            (own / "shrinks").write_bytes(b"x" * 1500)
+            (own / "grows").write_bytes(b"x" * 2500)
+            (own / f"fences{TEMPORARY_SUFFIX}").write_bytes(b"half")
+        return plan
+
+    monkeypatch.setattr(backup_creation, "plan_storage", changed_behind)
+    head = backup(place, held)
+    assert len(changes) == 2
+    restore_backup(place, head.name, tmp_path / "back")
+    expected = digest(held)
+    del expected[f"{STATE_DIRECTORY}/fences{TEMPORARY_SUFFIX}"]
+    assert digest(tmp_path / "back") == expected
+    assert findings(place) == []
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_a_file_that_is_gone_when_its_turn_comes_is_told(
+    tmp_path: Path, held: Path, monkeypatch: pytest.MonkeyPatch, *, live: bool
+) -> None:
+    place, file = vault(tmp_path), held / "notes"
+    original = backup_creation.plan_storage
+
+    def gone_behind(*given: object, **named: object) -> object:
+        file.write_bytes(b"x" * 2000)
+        plan = original(*given, **named)  # type: ignore[arg-type]
+        file.unlink()
+        return plan
+
+    monkeypatch.setattr(backup_creation, "plan_storage", gone_behind)
+    monkeypatch.setattr(backup_creation, "_TRIES", 3)
+    if not live:
+        monkeypatch.setattr(source_files.places, "lock_holder", lambda *_: None)
+    with pytest.raises(SourceChangedError, match=f"{held}: changed while it was read"):
+        backup(place, held)
     assert findings(place) == []

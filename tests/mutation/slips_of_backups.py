@@ -115,6 +115,13 @@ BACKUPS: tuple[Slip, ...] = (
         "a directory of which a recovery gave pages up can never be backed up again",
     ),
     Slip(
+        "engine/backup/source_files.py",
+        " and not (self.live and name.endswith(TEMPORARY_SUFFIX))",
+        "",
+        _LIVE,
+        "a backup holds half of what a node was just writing",
+    ),
+    Slip(
         _WRITER,
         "self._store.commit([*self._puts, *self._refs])",
         "self._store.commit([*self._refs, *self._puts])",

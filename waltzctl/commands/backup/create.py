@@ -37,7 +37,8 @@ MANUAL = Manual(
         (
             "SOURCE is a storage directory, or the URL of one in an object store. A node may be running on it: of each partition"
             " what is durable at one moment is backed up, and no mark in the backup is above what the backup holds. Everything in"
-            " the directory is taken but the lock, damage included; where there is some, status 5 and a sentence say so."
+            " the directory is taken, damage included, but the lock, and under a node files that are not whole yet; where there"
+            " is damage, status 5 and a sentence say so."
         ),
         (
             "waltz://HOST:PORT, the address of a node's admin port, backs up the records of its partitions, with session and"
