@@ -68,7 +68,7 @@ def collect_garbage(
 ) -> GcReport:
     """One round; a second caller waits for the first.  `checkpoint`: make one whatever the log has.
 
-    Raises DiskWriteError, DiskReadError, PageStoreFailedError.
+    Raises DiskWriteError, DiskReadError, PageStoreFailedError, and what callbacks for external pages raise.
     """
     report = GcReport()
     with store.collection_lock:
@@ -92,12 +92,23 @@ def collect_garbage(
                 with stat.lock:
                     stat.read_only = stat.read_only and not store.blobs.has_file(stat.file_id)
             raise
-        for namespace, scanner, remover in store.external_callbacks():
+        _tell_of_external_pages(store)
+    return report
+
+
+def _tell_of_external_pages(store: PageStorage) -> None:
+    """Raises what the first of the callbacks raised, once all namespaces had their turn."""
+    failed: list[Exception] = []
+    for namespace, scanner, remover in store.external_callbacks():
+        try:
             pending = frozenset(scanner())  # before the alive ones are read: what is written in between is in neither
             with store.directory_lock:
                 alive = frozenset(store.directory.alive_external_ids(namespace))
             remover(pending, alive)
-    return report
+        except Exception as error:
+            failed.append(error)
+    if failed:
+        raise failed[0]
 
 
 def collect_until_done(store: PageStorage) -> tuple[GcReport, int]:
@@ -280,14 +291,17 @@ def _unused(spans: Iterable[BlobSpan], kept: set[int]) -> list[BlobSpan]:
 
 
 class PageCollector:
-    """A thread that collects garbage every `interval` seconds, until it is stopped.  `last_error`: what ended a round."""
+    """A thread that collects garbage every `interval` seconds, until it is stopped.
+
+    `last_error`: what ended the last round, None where nothing did; another round comes all the same.
+    """
 
     def __init__(self, store: PageStorage, interval: float, limits: GcLimits = GcLimits()) -> None:  # frozen
         self._store = store
         self._interval = interval
         self._limits = limits
         self._stop = threading.Event()
-        self.last_error: WaltzError | None = None
+        self.last_error: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="page-gc", daemon=True)
 
     def start(self) -> None:
@@ -299,7 +313,7 @@ class PageCollector:
             try:
                 collect_garbage(self._store, self._limits, sleep=self._stop.wait)
                 self.last_error = None
-            except WaltzError as error:
+            except Exception as error:  # callbacks are others' code
                 self.last_error = error
 
     def stop(self) -> None:

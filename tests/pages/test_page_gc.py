@@ -277,6 +277,43 @@ def test_external_pages_are_removed_when_nobody_needs_them(store: PageStorage) -
     assert len(calls) == 6
 
 
+def test_a_callback_that_fails_takes_no_other_its_turn(store: PageStorage) -> None:
+    removed: list[int] = []
+
+    def failing(*_: object) -> list[int]:
+        raise FileNotFoundError("the directory of external pages")
+
+    def of_two(pending: frozenset[int], alive: frozenset[int]) -> None:
+        removed.extend(pending - alive)
+
+    store.register_external_callbacks(0, failing, lambda *_: None)
+    store.register_external_callbacks(1, list, failing)
+    store.register_external_callbacks(2, lambda: [7], of_two)
+    with pytest.raises(FileNotFoundError, match="the directory of external pages"):
+        collect_garbage(store)
+    assert removed == [7]
+
+
+def test_the_collector_goes_on_whatever_a_callback_raises(store: PageStorage) -> None:
+    rounds, healthy = [], threading.Event()
+
+    def scanner() -> list[int]:
+        rounds.append(collector.last_error)
+        if len(rounds) == 3:
+            healthy.set()
+        if len(rounds) < 3:
+            raise KeyError(len(rounds))
+        return []
+
+    store.register_external_callbacks(0, scanner, lambda *_: None)
+    collector = PageCollector(store, 0.001)
+    collector.start()
+    assert healthy.wait(10)
+    collector.stop()
+    assert [None if one is None else str(one) for one in rounds[:3]] == [None, "1", "2"]
+    assert collector.last_error is None
+
+
 def test_external_pages_after_a_restart(store: PageStorage, tmp_path: Path) -> None:
     store.write(WriteBatch().put_external(1).put_external(2).put_ref(9, 2))
     delete(store, 1, 2)
