@@ -1,11 +1,11 @@
 """PageStorage: a directory of pages, open for reading and writing.
 
-A write puts its data into blob files, is judged, goes into the log, is flushed, and is only then in memory and seen by readers:
-all of it at once, under one sequence.  One flush makes data and record durable; what is larger than
-`PageOptions.flushed_with_record`, and what `place` was given, is flushed before its record is written.  Writers that come
-together share one record and one flush.  A write that is refused leaves nothing, neither in the log nor in a blob file.  After a
-write or flush of the log that failed nobody knows what is in it: nothing more is written until the store is opened again; reading
-goes on.
+A write is judged, puts its data into blob files, is judged once more with what came in between, goes into the log, is flushed,
+and is only then in memory and seen by readers: all of it at once, under one sequence.  One flush makes data and record
+durable; what is larger than `PageOptions.flushed_with_record`, and what `place` was given, is flushed before its record is
+written.  Writers that come together share one record and one flush.  A write that is refused leaves nothing in the log, and in
+a blob file only room that is used again, where what refuses it came in between.  After a write or flush of the log that failed
+nobody knows what is in it: nothing more is written until the store is opened again; reading goes on.
 
 What it shows is the other half, `engine.pages.page_reader`.
 """
@@ -195,7 +195,10 @@ class PageStorage(PageReader):
         written: nothing was changed then.  Raises PageStoreFailedError, and SyncFailedError or DiskWriteError of the log: it is
         not known whether the batch is in the log, and no more is written.
         """
-        data = batch.data
+        data, edits = batch.data, batch.edits
+        if data:  # or what is refused would be in a blob file; `_commit` judges once more, with what comes in between
+            self.check_open(writing=True)
+            self.directory_lock.look(lambda: BatchJudge(self.directory).judge(edits))
         together = sum(map(len, data)) <= self.options.flushed_with_record
         spans = self._placed(data, flush=not together, begin=not self.commit_lock.locked())
         places, flags = iter(spans), EditFlag.FLUSHED_WITH_RECORD if together else 0
@@ -203,7 +206,7 @@ class PageStorage(PageReader):
             edit
             if edit.entry is None
             else Edit(edit.type, edit.page, edit.version, _entry_at(edit.entry, next(places)), flags=flags)
-            for edit in batch.edits
+            for edit in edits
         ]
         try:
             sequence = self.commit(edits)

@@ -221,8 +221,15 @@ PAGES: tuple[Slip, ...] = (
         _STORAGE,
         "        except WaltzError:\n            self.give_back(spans)\n            raise\n",
         "        except WaltzError:\n            raise\n",
-        _OF_WAL,
+        _WHOLE,
         "refused batches take room for ever",
+    ),
+    Slip(
+        _STORAGE,
+        "            self.directory_lock.look(lambda: BatchJudge(self.directory).judge(edits))\n",
+        "",
+        _WHOLE,
+        "refused batches leave room that nobody uses, and a store in which nothing is wrong is told to be repairable",
     ),
     Slip(
         _PAGE_READER,

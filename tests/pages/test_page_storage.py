@@ -22,6 +22,7 @@ from waltzctl.engine.errors import (
     PageConflictError,
     PageStoreFailedError,
 )
+from waltzctl.engine.pages.inspection import verify_store
 from waltzctl.engine.pages.page_batch import WriteBatch
 from waltzctl.engine.pages.page_gc import collect_garbage
 from waltzctl.engine.pages.page_options import PageOptions
@@ -268,6 +269,42 @@ def test_batches_of_a_group_see_one_another(store: PageStorage) -> None:
     assert store.read(1).tag == 8
     assert [len(decode_batch(record.payload)) for record in read_wal(store.path).files[0].records] == [1, 5]
     assert [data(store, page) for page in (2, 3, 4)] == [None, b"", b""]
+
+
+@pytest.mark.parametrize("flushed_with_record", [0, 1 << 20])
+def test_a_refused_batch_leaves_nothing_in_a_blob_file(tmp_path: Path, flushed_with_record: int) -> None:
+    with PageStorage.create(tmp_path / "s", PageOptions(flushed_with_record=flushed_with_record)) as store:
+        put(store, 1, b"a" * 100)
+        before = (store.blob_size(), store.wal.written)
+        for batch in (
+            WriteBatch().put_page(2, b"b" * 10_000).put_ref(3, 99),
+            WriteBatch().put_page(2, b"b" * 10_000).put_ref(3, 2).put_page(2, b"c"),
+        ):
+            with pytest.raises(PageConflictError):
+                store.write(batch)
+        assert (store.blob_size(), store.wal.written) == before
+    assert verify_store(tmp_path / "s").findings == ()
+
+
+def test_a_batch_that_is_refused_when_its_data_is_in_place_takes_no_room(
+    store: PageStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another writer's batch came in between, which the first judgement did not know."""
+    put(store, 1, b"one")
+    write = store.blobs.write
+
+    def meanwhile(*given: object, **named: object) -> object:
+        monkeypatch.undo()
+        ref(store, 2, 1)
+        return write(*given, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(store.blobs, "write", meanwhile)
+    with pytest.raises(PageConflictError, match="1 other pages refer to it"):
+        put(store, 1, b"another")
+    assert data(store, 1) == data(store, 2) == b"one"
+    assert [blob.valid for blob in store.blobs.stats.status()] == [3]
+    put(store, 3, b"later")
+    assert [blob.valid for blob in store.blobs.stats.status()] == [8]
 
 
 @pytest.mark.parametrize("flushed_with_record", [0, 1 << 20])
