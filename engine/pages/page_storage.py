@@ -1,7 +1,7 @@
 """PageStorage: a directory of pages, open for reading and writing.
 
-A write is judged, puts its data into blob files, is judged once more with what came in between, goes into the log, is flushed,
-and is only then in memory and seen by readers: all of it at once, under one sequence.  One flush makes data and record
+A write is judged, puts its data into blob files, is judged once more where anything came in between, goes into the log, is
+flushed, and is only then in memory and seen by readers: all of it at once, under one sequence.  One flush makes data and record
 durable; what is larger than `PageOptions.flushed_with_record`, and what `place` was given, is flushed before its record is
 written.  Writers that come together share one record and one flush.  A write that is refused leaves nothing in the log, and in
 a blob file only room that is used again, where what refuses it came in between.  After a write or flush of the log that failed
@@ -69,6 +69,8 @@ class _Ticket:
     """A batch on its way into the log."""
 
     edits: list[Edit]
+    judged: int | None = None
+    """The sequence at which all edits were found to change something; None where that is not known."""
     sequence: int | None = None
     error: WaltzError | None = None
     done: bool = field(default=False)
@@ -195,10 +197,10 @@ class PageStorage(PageReader):
         written: nothing was changed then.  Raises PageStoreFailedError, and SyncFailedError or DiskWriteError of the log: it is
         not known whether the batch is in the log, and no more is written.
         """
-        data, edits = batch.data, batch.edits
-        if data:  # or what is refused would be in a blob file; `_commit` judges once more, with what comes in between
+        data, edits, judged = batch.data, batch.edits, None
+        if data:  # or what is refused would be in a blob file; `_commit` judges once more what comes in between
             self.check_open(writing=True)
-            self.directory_lock.look(lambda: BatchJudge(self.directory).judge(edits))
+            judged = self.directory_lock.look(self._judged, edits)
         together = sum(map(len, data)) <= self.options.flushed_with_record
         spans = self._placed(data, flush=not together, begin=not self.commit_lock.locked())
         places, flags = iter(spans), EditFlag.FLUSHED_WITH_RECORD if together else 0
@@ -209,7 +211,7 @@ class PageStorage(PageReader):
             for edit in edits
         ]
         try:
-            sequence = self.commit(edits)
+            sequence = self.commit(edits, judged)
         except WaltzError:
             self.give_back(spans)
             raise
@@ -217,6 +219,11 @@ class PageStorage(PageReader):
         for page, view in dict(zip(written, data, strict=True)).items():  # of several of one page the last one counts
             self._cache.put(page, Version(sequence), _as_bytes(view))
         return sequence
+
+    def _judged(self, edits: list[Edit]) -> int | None:
+        """See `_Ticket.judged`.  Raises PageConflictError."""
+        made = BatchJudge(self.directory).judge(edits)
+        return self.directory.sequence if len(made) == len(edits) else None
 
     def place(self, data: Sequence[memoryview | bytes]) -> tuple[BlobSpan, ...]:
         """Write and flush data of pages that edits name later, for `commit`.  Until then a crash takes it back.
@@ -243,9 +250,9 @@ class PageStorage(PageReader):
         """Write nothing more."""
         self._failure = self._failure or error
 
-    def commit(self, edits: list[Edit]) -> int:
-        """Write edits whose data is in place; returns their sequence.  Raises as `write`."""
-        ticket = _Ticket(edits)
+    def commit(self, edits: list[Edit], judged: int | None = None) -> int:
+        """Write edits whose data is in place; returns their sequence.  `judged`: see `_Ticket`.  Raises as `write`."""
+        ticket = _Ticket(edits, judged)
         with self._queue_lock:
             self._queue.append(ticket)
         with self.commit_lock:  # whoever has it writes for all that wait for it
@@ -266,7 +273,8 @@ class PageStorage(PageReader):
                 judge, sequence = BatchJudge(self.directory), self.directory.sequence
                 for ticket in group:
                     try:
-                        made = judge.judge(ticket.edits)
+                        known = len(group) == 1 and ticket.judged == sequence  # nothing came in between
+                        made = ticket.edits if known else judge.judge(ticket.edits)
                     except WaltzError as error:
                         ticket.error = error
                         continue

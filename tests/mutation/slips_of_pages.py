@@ -226,10 +226,24 @@ PAGES: tuple[Slip, ...] = (
     ),
     Slip(
         _STORAGE,
-        "            self.directory_lock.look(lambda: BatchJudge(self.directory).judge(edits))\n",
+        "            judged = self.directory_lock.look(self._judged, edits)\n",
         "",
         _WHOLE,
         "refused batches leave room that nobody uses, and a store in which nothing is wrong is told to be repairable",
+    ),
+    Slip(
+        _STORAGE,
+        "known = len(group) == 1 and ticket.judged == sequence",
+        "known = len(group) == 1 and ticket.judged is not None",
+        ("tests/pages/test_page_storage.py",),
+        "what another writer's batch forbids is written all the same",
+    ),
+    Slip(
+        _STORAGE,
+        "known = len(group) == 1 and ticket.judged == sequence",
+        "known = ticket.judged == sequence",
+        ("tests/pages/test_page_storage.py",),
+        "of several batches that are written together one forbids the other, and both are written",
     ),
     Slip(
         _PAGE_READER,

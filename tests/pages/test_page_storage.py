@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -305,6 +306,44 @@ def test_a_batch_that_is_refused_when_its_data_is_in_place_takes_no_room(
     assert [blob.valid for blob in store.blobs.stats.status()] == [3]
     put(store, 3, b"later")
     assert [blob.valid for blob in store.blobs.stats.status()] == [8]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "why"),
+    [
+        (lambda store: ref(store, 2, 1), lambda store: put(store, 1, b"x"), "1 other pages refer to it"),
+        (lambda store: put(store, 2, b"x"), lambda store: ref(store, 2, 1), "is there and no reference"),
+        (
+            lambda store: put(store, 2, b"x"),
+            lambda store: store.write(WriteBatch().put_external(2)),
+            "is a page with data",
+        ),
+    ],
+    ids=["referred to and written", "written and a reference", "written and external"],
+)
+def test_of_batches_that_are_written_together_each_is_judged_with_those_before_it(
+    store: PageStorage, first: Callable[[PageStorage], object], second: Callable[[PageStorage], object], why: str
+) -> None:
+    """By itself each may be written: the other one was not there when it was judged."""
+    put(store, 1, b"one")
+    refused: list[PageConflictError] = []
+
+    def write(one: Callable[[PageStorage], object]) -> None:
+        try:
+            one(store)
+        except PageConflictError as error:
+            refused.append(error)
+
+    writers = [threading.Thread(target=write, args=(one,)) for one in (first, second)]
+    with store.commit_lock:
+        for number, writer in enumerate(writers, start=1):
+            writer.start()
+            while len(store._queue) < number:
+                time.sleep(0.001)
+    for writer in writers:
+        writer.join()
+    assert [why in str(one) for one in refused] == [True]
+    assert data(store, 1) == b"one"
 
 
 @pytest.mark.parametrize("flushed_with_record", [0, 1 << 20])
