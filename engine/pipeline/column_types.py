@@ -6,10 +6,12 @@ name of other signs than letters, digits and underscores stands in backticks.  C
 
 from __future__ import annotations
 
+import inspect
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql.types import DataType, StructType
 
 _FIELD = re.compile(r"\s*(`[^`]+`|\w+)(?:\s*:\s*|\s+)(\S.*?)\s*\Z", re.DOTALL)
@@ -38,6 +40,14 @@ def parse_columns(text: str) -> StructType:
     if twice is not None:
         raise ValueError(f"{twice!r} is there twice")
     return StructType(fields)
+
+
+def arrow_columns(columns: StructType) -> pa.Schema:
+    """The columns as Spark hands them to Python, times with a zone in UTC."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    zone: dict[str, Any] = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
+    return to_arrow_schema(columns, **zone)  # in front of Spark 4.2 it is UTC unless something else is said
 
 
 def _type(text: str) -> DataType:

@@ -20,22 +20,21 @@ files come of it. A reader sees each file as it was or as it is.
 from __future__ import annotations
 
 import contextlib
-import inspect
 import os
 import shutil
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.pipeline.column_types import arrow_columns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -142,7 +141,5 @@ def state_writer(options: Mapping[str, str], schema: StructType) -> StateWriter:
     if not path or not key:
         raise InvalidRequestError("the table state needs the options path and key")
     directory = Path(path.removeprefix("file://"))
-    zone: dict[str, Any] = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
-    columns = to_arrow_schema(schema, **zone)  # in front of Spark 4.2 it is UTC unless something else is said
-    _begin(directory, pa.schema([one for one in columns if one.name != BUCKET]))
+    _begin(directory, pa.schema([one for one in arrow_columns(schema) if one.name != BUCKET]))
     return StateWriter(directory, key.split(","))

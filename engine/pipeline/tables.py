@@ -24,7 +24,7 @@ import pyarrow as pa  # by its types Spark tells what a function of batches take
 
 from waltzctl.engine.client.addresses import names_node
 from waltzctl.engine.pipeline import pipeline_data_source
-from waltzctl.engine.pipeline.column_types import parse_columns
+from waltzctl.engine.pipeline.column_types import arrow_columns, parse_columns
 from waltzctl.engine.pipeline.decoding import check_columns, decoded
 from waltzctl.engine.pipeline.pipeline_data_source import FORMAT
 from waltzctl.engine.pipeline.project import DECODER, Project, open_project
@@ -91,13 +91,12 @@ class Tables:
     def transactions(self, spark: SparkSession) -> DataFrame:
         """What the replicas agree on, up to the mark that is known as committed, with what the decoder makes of it."""
         from pyspark.sql.functions import col
-        from pyspark.sql.pandas.types import to_arrow_type
         from pyspark.sql.types import StringType, StructField, StructType
 
         agreed = self._stream(spark, pipeline_data_source.TRANSACTIONS)
         kind = self._decoded_type
         made = StructType([StructField("decoded", kind), StructField("refused", StringType())])
-        decode, arrow = self._project.decoder.decode, to_arrow_type(kind)
+        decode, arrow = self._project.decoder.decode, pa.struct(list(arrow_columns(kind)))
 
         def of_batch(header: pa.Array, data: pa.Array) -> pa.Array:
             return decoded(header, data, decode, arrow)

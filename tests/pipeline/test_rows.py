@@ -10,9 +10,8 @@ import pytest
 
 from waltzctl.engine.catalogue import CATALOGUE, Code
 from waltzctl.engine.errors import InvalidRequestError
-from waltzctl.engine.pipeline import state_files
 from waltzctl.engine.pipeline.agreement import Differs, Nowhere
-from waltzctl.engine.pipeline.column_types import parse_columns
+from waltzctl.engine.pipeline.column_types import arrow_columns, parse_columns
 from waltzctl.engine.pipeline.completeness import gaps
 from waltzctl.engine.pipeline.decoding import check_columns, decoded, load_decoder
 from waltzctl.engine.pipeline.quarantine_rows import differing_row, finding_row, nowhere_row, refused_row
@@ -231,16 +230,35 @@ def test_state_is_written_with_a_spark_whose_schemas_take_no_zone(
 ) -> None:
     """4.1 has UTC unless something else is said, and refuses the word that later ones need."""
     import pyarrow.parquet as pq
+    from pyspark.sql.pandas import types
     from pyspark.sql.pandas.types import to_arrow_schema
 
     def earlier(schema: Any, timestamp_utc: bool = True) -> pa.Schema:  # Spark's
         return to_arrow_schema(schema, timezone="UTC" if timestamp_utc else None)
 
-    monkeypatch.setattr(state_files, "to_arrow_schema", earlier)
+    monkeypatch.setattr(types, "to_arrow_schema", earlier)
     columns = parse_columns(f"key STRING, partition INT, transaction_id BIGINT, at TIMESTAMP, {BUCKET} INT")
     state_writer({"path": str(tmp_path / "state"), "key": "key"}, columns)
     (file,) = tmp_path.rglob("*.parquet")
     assert pq.read_schema(file).field("at").type == pa.timestamp("us", "UTC")
+
+
+@pytest.mark.parametrize(
+    ("said", "arrow"),
+    [
+        ("STRING", pa.string()), ("BINARY", pa.binary()), ("BOOLEAN", pa.bool_()), ("DATE", pa.date32()),
+        ("TIMESTAMP", pa.timestamp("us", "UTC")), ("TIMESTAMP_NTZ", pa.timestamp("us")), ("FLOAT", pa.float32()),
+        ("DOUBLE", pa.float64()), ("TINYINT", pa.int8()), ("SMALLINT", pa.int16()), ("INT", pa.int32()),
+        ("BIGINT", pa.int64()), ("DECIMAL(12, 3)", pa.decimal128(12, 3)),
+        ("ARRAY<TIMESTAMP>", pa.list_(pa.field("element", pa.timestamp("us", "UTC")))),
+        ("MAP<STRING, TIMESTAMP>", pa.map_(pa.string(), pa.timestamp("us", "UTC"))),
+        ("STRUCT<at: TIMESTAMP>", pa.struct([("at", pa.timestamp("us", "UTC"))])),
+    ],
+)  # fmt: skip
+def test_a_decoder_may_make_every_type(tmp_path: Path, said: str, arrow: pa.DataType) -> None:
+    """Spark asks for the zone of times, or fails without a word that says so."""
+    pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
+    assert arrow_columns(parse_columns(f"made {said}")) == pa.schema([("made", arrow)])
 
 
 def write_decoder(path: Path, text: str) -> Path:
