@@ -22,6 +22,9 @@ SPEC_NAMES = ("spark-pipeline.yml", "spark-pipeline.yaml")
 DECODER = "decoder.py"
 DEFAULTS = "conf/spark-defaults.conf"
 """Settings that Spark takes at its start only; a specification cannot hold them."""
+COLUMN_CHANGES = ("spark.hadoop.hive.metastore.disallow.incompatible.col.type.changes", "false")
+"""For a full refresh after a change of the decoder's SCHEMA: Spark alters a table that there is to its new columns, and Hive's
+catalog refuses other types in the places of the old ones unless it is told not to."""
 FORMATS = ("parquet", *TABLE_FORMATS)
 SETTINGS = {
     "waltz.sources": "one replica a line: a storage directory, a URL, waltz://HOST:ADMINPORT",

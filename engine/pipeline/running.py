@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 from waltzctl.engine import errors
 from waltzctl.engine.errors import ClusterError, DirectoryLockedError, InvalidRequestError, PipelineError, WaltzError
 from waltzctl.engine.pipeline.completeness import IncompleteRange, gaps
-from waltzctl.engine.pipeline.project import TABLES, Project, defaults_of, with_following
+from waltzctl.engine.pipeline.project import COLUMN_CHANGES, TABLES, Project, defaults_of, with_following
 from waltzctl.engine.pipeline.table_formats import PACKAGES, check_packages, installed_spark
 from waltzctl.engine.spark import shipping
 from waltzctl.engine.spark.spark_session import Session, SparkOptions
@@ -189,6 +189,7 @@ class PipelineServer:
 def _settings(project: Project, given: SparkOptions) -> tuple[tuple[str, str], ...]:
     """The project's, and then the caller's, which win."""
     ours = {
+        **dict([COLUMN_CHANGES]),  # a project of before does not say it
         **defaults_of(project.directory),
         "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
         "spark.connect.grpc.binding.address": "127.0.0.1",

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from waltzctl.engine.pipeline.project import COLUMN_CHANGES
 from waltzctl.engine.pipeline.table_formats import defaults_for, installed_spark
 
 SPEC = """\
@@ -38,6 +39,8 @@ spark.sql.warehouse.dir {directory}
 spark.sql.catalogImplementation hive
 spark.hadoop.javax.jdo.option.ConnectionURL jdbc:derby:;databaseName={storage}/metastore;create=true
 spark.driver.extraJavaOptions "-Dderby.system.home={storage}"
+# A full refresh after a change of the decoder's SCHEMA gives a table other columns, which Hive's catalog refuses by itself.
+{column_changes}
 spark.ui.enabled false
 """
 DECODER = '''\
@@ -190,7 +193,9 @@ def project_files(
             metadata=json.dumps(metadata or ""),
             format=table_format,
         ),
-        "conf/spark-defaults.conf": DEFAULTS.format(directory=directory.as_uri(), storage=storage)
+        "conf/spark-defaults.conf": DEFAULTS.format(
+            directory=directory.as_uri(), storage=storage, column_changes=" ".join(COLUMN_CHANGES)
+        )
         + defaults_for(table_format, installed_spark(), directory.as_uri()),
         "decoder.py": DECODER if decoder is None else decoder,
         "transformations/records.py": RECORDS,

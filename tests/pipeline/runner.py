@@ -8,10 +8,16 @@ from __future__ import annotations
 import json
 import os
 import sys
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 TABLES = ("records", "quarantine", "transactions", "tallies", "state_history", "completeness", "activity")
+
+
+def plain(value: Any) -> str | float:
+    """Bytes in hex, times in seconds since 1970."""
+    return value.timestamp() if isinstance(value, datetime) else bytes(value).hex()
 
 
 def main(directory: Path) -> None:
@@ -46,7 +52,7 @@ def main(directory: Path) -> None:
                 tables["state"] = [row.asDict() for row in spark.read.parquet(str(directory / "state")).collect()]
             found["tables"] = tables
             answer = asked.with_suffix(".tmp")
-            answer.write_text(json.dumps(found, default=lambda value: bytes(value).hex()))
+            answer.write_text(json.dumps(found, default=plain))
             os.replace(answer, asked.with_suffix(".answer"))
 
 

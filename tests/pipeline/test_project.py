@@ -23,6 +23,7 @@ from waltzctl.engine.pipeline.completeness import IncompleteRange
 from waltzctl.engine.pipeline.project import FORMATS, defaults_of, open_project, with_following
 from waltzctl.engine.pipeline.project_creation import create_project
 from waltzctl.engine.pipeline.running import RunOptions, check_tables, failure
+from waltzctl.engine.spark.spark_session import SparkOptions
 
 
 @pytest.mark.parametrize("table_format", FORMATS)
@@ -41,6 +42,18 @@ def test_what_init_writes_is_what_it_was_asked_for(tmp_path: Path, table_format:
     for one in (target / "transformations").glob("*.py"):
         ast.parse(one.read_text())
         assert len(one.read_text().splitlines()) < 30
+
+
+def test_the_catalog_takes_other_columns_in_a_project_of_before_as_well(tmp_path: Path) -> None:
+    """What a full refresh after a change of SCHEMA needs; somebody who says otherwise is heard."""
+    create_project(tmp_path / "p", ["/n"])
+    name, wanted = "spark.hadoop.hive.metastore.disallow.incompatible.col.type.changes", "false"
+    assert defaults_of(tmp_path / "p")[name] == wanted
+    conf = tmp_path / "p" / "conf" / "spark-defaults.conf"
+    kept = "".join(line for line in conf.read_text().splitlines(keepends=True) if name not in line)
+    for said, given in (("", wanted), (f"{name} true\n", "true")):
+        conf.write_text(kept + said)
+        assert dict(running._settings(open_project(tmp_path / "p"), SparkOptions()))[name] == given
 
 
 def test_spark_takes_the_specification(tmp_path: Path) -> None:
