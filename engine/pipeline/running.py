@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 from waltzctl.engine import errors
 from waltzctl.engine.errors import ClusterError, DirectoryLockedError, InvalidRequestError, PipelineError, WaltzError
+from waltzctl.engine.pipeline.bucket_files import buckets_there
 from waltzctl.engine.pipeline.completeness import IncompleteRange, gaps
 from waltzctl.engine.pipeline.project import COLUMN_CHANGES, TABLES, Project, defaults_of, with_following
 from waltzctl.engine.pipeline.table_formats import PACKAGES, check_packages, installed_spark
@@ -154,7 +155,7 @@ def run_at(server: PipelineServer, project: Project, options: RunOptions, say: C
         lost = tuple(one for one in left if one not in VIEWS)
         if lost:
             say(f"{', '.join(lost)}: not whole since the run before; read anew")
-        full = with_following(tuple(dict.fromkeys((*full, *lost, *_begun(project)))))
+        full = with_following(tuple(dict.fromkeys((*full, *lost, *_rebucketed(project, say), *_begun(project)))))
         if options.full_refresh_all:
             full = TABLES
         _begin(project, full)
@@ -258,6 +259,15 @@ def _leftovers(server: PipelineServer, project: Project) -> tuple[str, ...]:
             if one not in known and os.listdir(project.directory / one):
                 found.append(one)
     return tuple(found)
+
+
+def _rebucketed(project: Project, say: Callable[[str], None]) -> tuple[str, ...]:
+    """`state`, where its files are of another number of buckets than the project says."""
+    there = buckets_there(project.directory / "state", project.buckets) if project.state_in_files else project.buckets
+    if there == project.buckets:
+        return ()
+    say(f"state: waltz.state.buckets is {project.buckets}, and its files are of {there}; made anew")
+    return ("state",)
 
 
 def _begun(project: Project) -> tuple[str, ...]:

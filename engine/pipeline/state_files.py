@@ -14,6 +14,7 @@ files come of it. A reader sees each file as it was or as it is.
 ::
 
     state/part-00003.parquet                bucket 3
+         /_buckets                          of how many: see `bucket_files`
          /_temporary/<uuid>/part-00003...   what a task has written and nobody has committed; readers pass over it
 """
 
@@ -34,6 +35,7 @@ import pyarrow.parquet as pq
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
 from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.pipeline.bucket_files import bucket_file, buckets_there, keep_number
 from waltzctl.engine.pipeline.column_types import arrow_columns
 
 if TYPE_CHECKING:
@@ -60,11 +62,6 @@ def last_values(rows: pa.Table, key: Sequence[str]) -> pa.Table:
         differs = pc.or_(differs, pc.xor(pc.is_null(here), pc.is_null(following)))
         last = pc.or_(last, pa.concat_arrays([differs, pa.array([True])]))
     return ordered.filter(last)
-
-
-def bucket_file(directory: Path, bucket: int) -> Path:
-    """Where a bucket lies."""
-    return directory / f"part-{bucket:05}.parquet"
 
 
 @dataclass
@@ -118,9 +115,10 @@ def _write(rows: pa.Table, path: Path) -> None:
         os.fsync(file.fileno())
 
 
-def _begin(directory: Path, schema: pa.Schema) -> None:
+def _begin(directory: Path, schema: pa.Schema, buckets: int) -> None:
     """Make the first bucket, without a row, where there is none: Spark reads no directory that does not tell its columns."""
     directory.mkdir(parents=True, exist_ok=True)
+    keep_number(directory, buckets)
     if any(directory.glob("*.parquet")):
         return
     staged = directory / _TEMPORARY / str(uuid.uuid4())
@@ -133,13 +131,20 @@ def _begin(directory: Path, schema: pa.Schema) -> None:
 
 
 def state_writer(options: Mapping[str, str], schema: StructType) -> StateWriter:
-    """From the sink's options: `path`, a directory of this machine, and `key`, names separated by commas.
+    """From the sink's options: `path`, a directory of this machine, `key`, names separated by commas, and `buckets`, how many.
 
-    `schema`: of the rows, with their buckets.  Raises InvalidRequestError.
+    `schema`: of the rows, with their buckets.  Raises InvalidRequestError, also for files of another number of buckets.
     """
-    path, key = options.get("path", ""), options.get("key", "")
-    if not path or not key:
-        raise InvalidRequestError("the table state needs the options path and key")
-    directory = Path(path.removeprefix("file://"))
-    _begin(directory, pa.schema([one for one in arrow_columns(schema) if one.name != BUCKET]))
+    path, key, said = options.get("path", ""), options.get("key", ""), options.get("buckets", "")
+    if not path or not key or not said.isdecimal():
+        raise InvalidRequestError("the table state needs the options path and key, and buckets, a number")
+    directory, buckets = Path(path.removeprefix("file://")), int(said)
+    there = buckets_there(directory, buckets)
+    if there != buckets:
+        raise InvalidRequestError(
+            f"{directory}: its files are of {there} buckets, and waltz.state.buckets is {buckets}",
+            advice=f"waltzctl pipeline run {directory.parent} makes state anew; for spark-pipelines remove {directory} and"
+            " _checkpoints/state in the pipeline's storage",
+        )
+    _begin(directory, pa.schema([one for one in arrow_columns(schema) if one.name != BUCKET]), buckets)
     return StateWriter(directory, key.split(","))

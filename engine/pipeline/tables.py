@@ -166,7 +166,8 @@ class Tables:
                 stored_as_scd_type=1,
             )
             return
-        options = {"path": str(self._project.directory / "state"), "key": ",".join(key)}
+        path, buckets = str(self._project.directory / "state"), str(self._project.buckets)
+        options = {"path": path, "key": ",".join(key), "buckets": buckets}
         pipelines.create_sink("state", FORMAT, options)
         pipelines.append_flow(target="state", name="state")(lambda: self._bucketed(spark))
 

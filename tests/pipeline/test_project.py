@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from tests.builders import build_directory
 from tests.cli.running import ROOT, invoke
 from waltzctl.engine.errors import InvalidRequestError, NotWaltzError, RefusedError
 from waltzctl.engine.pipeline import running
+from waltzctl.engine.pipeline.bucket_files import bucket_file, keep_number
 from waltzctl.engine.pipeline.column_types import parse_columns
 from waltzctl.engine.pipeline.completeness import IncompleteRange
 from waltzctl.engine.pipeline.project import FORMATS, defaults_of, open_project, with_following
@@ -229,6 +231,28 @@ def test_what_a_kill_left_of_a_table_is_removed_and_the_table_begins_anew(
     assert not (tmp_path / "p" / "records").exists()
     assert not (tmp_path / "p" / "activity").exists()
     assert "records: not whole" in said[0]
+
+
+def test_state_is_made_anew_where_it_is_to_have_another_number_of_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = edited(tmp_path, waltz_state_buckets="9")
+    program, server = _Program(monkeypatch), running.PipelineServer(None, {})  # type: ignore[arg-type]
+    state, checkpoint = directory / "state", directory / "storage" / "_checkpoints" / "state"
+    said: list[str] = []
+    for kept, refreshed in ((9, ()), (8, ("state",)), (10, ("state",))):
+        for one in (state, checkpoint):
+            one.mkdir(parents=True, exist_ok=True)
+        keep_number(state, kept)
+        bucket_file(state, 0).touch()
+        assert running.run_at(server, open_project(directory), RunOptions(dry_run=True), said.append).refreshed == ()
+        assert (state.exists(), said) == (True, [])
+        assert running.run_at(server, open_project(directory), RunOptions(), said.append).refreshed == refreshed
+        assert program.asked[-1].full_refresh == refreshed
+        assert state.exists() == checkpoint.exists() == (not refreshed)
+        assert [f"files are of {kept}; made anew" in line for line in said] == [True] * len(refreshed)
+        said.clear()
+        shutil.rmtree(state, ignore_errors=True)
 
 
 def test_half_a_first_plan_that_a_kill_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import pytest
 from waltzctl.engine.catalogue import CATALOGUE, Code
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.pipeline.agreement import Differs, Nowhere
+from waltzctl.engine.pipeline.bucket_files import bucket_file, buckets_there, keep_number
 from waltzctl.engine.pipeline.column_types import arrow_columns, parse_columns
 from waltzctl.engine.pipeline.completeness import gaps
 from waltzctl.engine.pipeline.decoding import check_columns, decoded, load_decoder
@@ -201,7 +202,7 @@ def test_state_can_be_read_before_there_is_a_value_and_loses_none_to_that(tmp_pa
     import pyarrow.parquet as pq
 
     columns = parse_columns(f"key STRING, partition INT, transaction_id BIGINT, at TIMESTAMP, {BUCKET} INT")
-    options = {"path": (tmp_path / "state").as_uri(), "key": "key"}
+    options = {"path": (tmp_path / "state").as_uri(), "key": "key", "buckets": "1"}
 
     def rows(number: int, zone: str) -> list[pa.RecordBatch]:
         kinds = [pa.string(), pa.int32(), pa.int64(), pa.timestamp("us", zone), pa.int32()]
@@ -220,9 +221,37 @@ def test_state_can_be_read_before_there_is_a_value_and_loses_none_to_that(tmp_pa
         writer.commit([writer.write(iter(rows(number, "Europe/Berlin")))], number)
         writer = state_writer(options, columns)
         assert [one["transaction_id"] for one in pq.read_table(file).to_pylist()] == [number]
-    assert [one.name for one in (tmp_path / "state").iterdir()] == [file.name]
-    with pytest.raises(InvalidRequestError, match="path and key"):
-        state_writer({"path": "x"}, columns)
+    assert sorted(one.name for one in (tmp_path / "state").iterdir()) == ["_buckets", file.name]
+    for wrong in ({"path": "x"}, {"path": "x", "key": "key"}, {"path": "x", "key": "key", "buckets": "few"}):
+        with pytest.raises(InvalidRequestError, match="path and key"):
+            state_writer(wrong, columns)
+
+
+@pytest.mark.parametrize(("said", "refused"), [(7, True), (8, False), (9, True)])
+def test_state_is_not_gone_on_with_in_another_number_of_buckets(tmp_path: Path, said: int, refused: bool) -> None:
+    """A key would have its old row in one file and its new one in another."""
+    pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
+    columns = parse_columns(f"key STRING, partition INT, transaction_id BIGINT, {BUCKET} INT")
+    options = {"path": str(tmp_path / "lake" / "state"), "key": "key"}
+    state_writer(options | {"buckets": "8"}, columns)
+    if not refused:
+        state_writer(options | {"buckets": str(said)}, columns)
+        return
+    with pytest.raises(InvalidRequestError, match=f"of 8 buckets, and waltz.state.buckets is {said}") as caught:
+        state_writer(options | {"buckets": str(said)}, columns)
+    assert f"pipeline run {tmp_path / 'lake'}" in str(caught.value.advice)
+
+
+@pytest.mark.parametrize(("last", "there"), [(6, 8), (7, 8), (8, 9), (100000, 100001)])
+def test_older_files_of_state_say_that_there_are_no_fewer_than_the_last(tmp_path: Path, last: int, there: int) -> None:
+    assert buckets_there(tmp_path / "none", 8) == 8
+    for name in (bucket_file(tmp_path, 0).name, bucket_file(tmp_path, last).name, "part-00099-c000.snappy.parquet"):
+        (tmp_path / name).touch()
+    assert buckets_there(tmp_path, 8) == there
+    keep_number(tmp_path, 12)
+    assert buckets_there(tmp_path, 8) == 12
+    keep_number(tmp_path, 8)
+    assert buckets_there(tmp_path, 8) == 12, "of those that there are"
 
 
 def test_state_is_written_with_a_spark_whose_schemas_take_no_zone(
@@ -238,7 +267,7 @@ def test_state_is_written_with_a_spark_whose_schemas_take_no_zone(
 
     monkeypatch.setattr(types, "to_arrow_schema", earlier)
     columns = parse_columns(f"key STRING, partition INT, transaction_id BIGINT, at TIMESTAMP, {BUCKET} INT")
-    state_writer({"path": str(tmp_path / "state"), "key": "key"}, columns)
+    state_writer({"path": str(tmp_path / "state"), "key": "key", "buckets": "1"}, columns)
     (file,) = tmp_path.rglob("*.parquet")
     assert pq.read_schema(file).field("at").type == pa.timestamp("us", "UTC")
 
