@@ -232,9 +232,9 @@ class WaltzStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ---- where to begin, and how far one could go ------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Where a new query begins."""
+        """Where a new query begins; with ``availableNow`` not behind what it reads, though more has come since."""
         key = self._history.look()
-        latest = self._latest(StreamOffset())
+        latest = self._latest(StreamOffset()) if self._target is None else dict(self._target.partitions)
         starting = self._options.starting
         unknown = sorted(set(starting.partitions) - set(latest))
         if unknown:

@@ -264,4 +264,11 @@ TABLES: tuple[Slip, ...] = (
         ("tests/pipeline/test_rows.py",),
         "with more buckets a key has its old value in one file of state and its new one in another",
     ),
+    Slip(
+        "engine/spark/stream_reader.py",
+        "        latest = self._latest(StreamOffset()) if self._target is None else dict(self._target.partitions)",
+        "        latest = self._latest(StreamOffset())",
+        ("tests/spark/test_stream_reader.py",),
+        "a query of what is available now begins behind its end, and says of a whole log that it was truncated",
+    ),
 )

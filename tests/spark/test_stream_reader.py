@@ -16,7 +16,7 @@ pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
 from waltzctl.engine.errors import InvalidRequestError, StalePlanError
 from waltzctl.engine.spark import stream_reader
 from waltzctl.engine.spark.data_loss import Losses
-from waltzctl.engine.spark.offsets import BEGINNING, Anchor, StreamOffset
+from waltzctl.engine.spark.offsets import BEGINNING, Anchor, StreamOffset, parse_starting
 from waltzctl.engine.spark.stream_reader import (
     ADMISSION,
     KNOWN,
@@ -304,6 +304,27 @@ def test_available_now_is_what_was_there_when_it_began() -> None:
     assert latest(reader, offset(29, 4)) == offset(29, 4)
     with pytest.raises(StalePlanError, match="transaction 4 is not the one"):
         latest(reader, offset(9, replace(record(4), record_checksum=7)))
+
+
+@pytest.mark.parametrize(
+    ("starting", "begins"),
+    [
+        ("latest", record(29)), ("earliest", BEGINNING), ('{"0": 29}', record(28)), ('{"0": 30}', record(29)),
+        ('{"0": 31}', Anchor(30)), ('{"0": 45}', Anchor(44)),
+    ],
+)  # fmt: skip
+def test_available_now_begins_no_later_than_it_ends(starting: str, begins: Anchor) -> None:
+    """Whatever comes between the two; a place that is named and not there yet is waited for."""
+    history = told(range(30))
+    reader = over(history, starting=parse_starting(starting))
+    reader.prepareForTriggerAvailableNow()
+    history.records[0] |= {number: record(number) for number in range(30, 60)}
+    begun = reader.initialOffset()
+    assert begun == offset(begins)
+    ended = latest(reader, begun)
+    assert ended == offset(max(begins, record(29), key=lambda one: one.transaction_id))
+    rest = range(begins.transaction_id + 1, 30)
+    assert [number for task in packed(reader, begun, ended) for number in task] == list(rest)
 
 
 # ---- batches -------------------------------------------------------------------------------------------------------------
