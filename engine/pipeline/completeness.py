@@ -4,8 +4,8 @@ out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from waltzctl.engine.catalogue import Code
@@ -44,10 +44,17 @@ class _Lack:
     remedy: str | None
 
 
-def gaps(completeness: Sequence[Mapping[str, Any]], quarantine: Sequence[Mapping[str, Any]]) -> list[IncompleteRange]:
-    """Every gap, by partition and place."""
+def gaps(
+    completeness: Sequence[Mapping[str, Any]],
+    quarantine: Sequence[Mapping[str, Any]],
+    taken: Collection[tuple[int, int, int]] = (),
+) -> list[IncompleteRange]:
+    """Every gap, by partition and place.
+
+    `taken`: what was nowhere and has come since, as `table_rows.taken_since` tells it; no two of these meet.
+    """
     nodes = {(row["node"], row["partition"]): row for row in completeness}
-    lacks = [*_lacks(quarantine, nodes), *_behind(completeness)]
+    lacks = [rest for one in _lacks(quarantine, nodes) for rest in _without(one, taken)] + [*_behind(completeness)]
     lacks.sort(key=lambda one: (one.partition, one.first, one.node or ""))
     return [
         IncompleteRange(
@@ -73,6 +80,21 @@ def _lacks(quarantine: Sequence[Mapping[str, Any]], nodes: Mapping[Any, Any]) ->
             kind = MISSING
         stop = None if count is None else first + count
         yield _Lack(node, row["partition"], kind, first, stop, row["finding"], row["remedy"])
+
+
+def _without(lack: _Lack, taken: Collection[tuple[int, int, int]]) -> Iterator[_Lack]:
+    """What is left of a lack; of what a replica lacks nothing was taken."""
+    first, stop = lack.first, lack.stop
+    if lack.kind != NOWHERE or stop is None:
+        yield lack
+        return
+    for partition, begins, ends in sorted(taken):
+        if partition == lack.partition and begins < stop and ends > first:
+            if begins > first:
+                yield replace(lack, first=first, stop=begins)
+            first = ends
+    if first < stop:
+        yield replace(lack, first=first)
 
 
 def _behind(completeness: Sequence[Mapping[str, Any]]) -> Iterator[_Lack]:

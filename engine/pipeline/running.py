@@ -28,7 +28,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from waltzctl.engine import errors
 from waltzctl.engine.errors import ClusterError, DirectoryLockedError, InvalidRequestError, PipelineError, WaltzError
@@ -36,6 +36,7 @@ from waltzctl.engine.pipeline.bucket_files import buckets_there
 from waltzctl.engine.pipeline.completeness import IncompleteRange, gaps
 from waltzctl.engine.pipeline.project import COLUMN_CHANGES, TABLES, Project, defaults_of, with_following
 from waltzctl.engine.pipeline.table_formats import PACKAGES, check_packages, installed_spark
+from waltzctl.engine.pipeline.table_rows import Rows, lacking_rows, table_rows, taken_since
 from waltzctl.engine.spark import shipping
 from waltzctl.engine.spark.spark_session import Session, SparkOptions
 from waltzctl.engine.spark.start import need_pyspark
@@ -43,7 +44,6 @@ from waltzctl.engine.spark.start import need_pyspark
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Rows = tuple[dict[str, Any], ...]
 VIEWS = ("completeness", "activity")
 """Tables that are made anew at every run."""
 _SERVER = "org.apache.spark.sql.connect.service.SparkConnectService$"
@@ -171,11 +171,11 @@ def run_at(server: PipelineServer, project: Project, options: RunOptions, say: C
     completeness: Rows = ()
     activity: Rows = ()
     if (options.complete or options.look) and not options.dry_run:
-        completeness = _rows(server.session.spark, project, "completeness")
-        found = tuple(
-            gaps(completeness, _rows(server.session.spark, project, "quarantine", "missing > 0 OR missing IS NULL"))
-        )
-        activity = _rows(server.session.spark, project, "activity") if options.look else ()
+        spark = server.session.spark
+        completeness, lacking = table_rows(spark, project, "completeness"), lacking_rows(spark, project)
+        taken = taken_since(spark, project) if any(row["node"] is None for row in lacking) else ()
+        found = tuple(gaps(completeness, lacking, taken))
+        activity = table_rows(spark, project, "activity") if options.look else ()
     return RunReport(project.directory, full, found, time.monotonic() - begun, completeness, activity)
 
 
@@ -416,8 +416,3 @@ def _said(lines: list[str]) -> str:
             ]
             return " ".join(told)
     return next((line for line in reversed(lines) if line.strip()), "it ended without a word")
-
-
-def _rows(spark: SparkSession, project: Project, table: str, condition: str = "true") -> Rows:
-    spark.sql(f"REFRESH TABLE {project.namespace}{table}")  # what this session knows may be of the run before
-    return tuple(row.asDict() for row in spark.table(f"{project.namespace}{table}").where(condition).collect())

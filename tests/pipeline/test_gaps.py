@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from waltzctl.engine.pipeline import running
 from waltzctl.engine.pipeline.completeness import gaps
+from waltzctl.engine.pipeline.project import open_project
+from waltzctl.engine.pipeline.project_creation import create_project
+from waltzctl.engine.pipeline.running import RunOptions
 
 EXPECTED = 8
 
@@ -77,6 +83,59 @@ def test_a_replica_that_has_by_now_what_was_not_read_of_it_lacks_nothing(
     assert ("a", 5, False) in [(one.node, one.first_transaction_id, one.elsewhere) for one in damaged], (
         "b is not read there"
     )
+
+
+def nowhere(first: int, count: int | None) -> dict[str, Any]:
+    return lack("", first, count, "acknowledged-missing") | {"node": None}
+
+
+@pytest.mark.parametrize(
+    ("taken", "left"),
+    [
+        ((), [(3, 5)]), ([(0, 3, 6)], []), ([(0, 2, 7)], []), ([(0, 4, 6)], [(3, 3)]), ([(0, 3, 5)], [(5, 5)]),
+        ([(0, 4, 5)], [(3, 3), (5, 5)]), ([(0, 5, 6), (0, 3, 4)], [(4, 4)]), ([(0, 0, 3), (0, 6, 9)], [(3, 5)]),
+        ([(0, 0, 4)], [(4, 5)]), ([(0, 5, 9)], [(3, 4)]), ([(1, 3, 6)], [(3, 5)]),
+    ],
+)  # fmt: skip
+def test_what_was_nowhere_is_a_gap_until_it_has_come(
+    taken: list[tuple[int, int, int]], left: list[tuple[int, int]]
+) -> None:
+    """Transactions 3 to 5; `taken`: partition, first id, the one behind the last."""
+    found = gaps(rows({"a": EXPECTED}), [nowhere(3, 3)], taken)
+    assert [(one.first_transaction_id, one.last_transaction_id) for one in found] == left
+    assert all((one.node, one.kind, one.elsewhere) == (None, "nowhere", False) for one in found)
+
+
+def test_what_has_come_is_still_a_gap_of_the_replica_that_lacks_it() -> None:
+    """It is in another one: 3, and not 4."""
+    named = rows({"a": EXPECTED, "backup": EXPECTED})
+    (one,) = gaps(named, [nowhere(3, 1), lack("a", 3, 1)], [(0, 3, 4)])
+    assert (one.node, one.kind, one.elsewhere) == ("a", "missing", True)
+    assert [one.kind for one in gaps(named, [nowhere(3, None)], [(0, 3, 4)])] == ["nowhere"]
+
+
+def test_a_run_asks_what_has_come_only_where_something_was_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    lacking: list[dict[str, Any]] = []
+    monkeypatch.setattr(running, "_hand_over", lambda *_: None)
+    monkeypatch.setattr(running, "_leftovers", lambda *_: ())
+    monkeypatch.setattr(running, "table_rows", lambda *_: rows({"a": EXPECTED, "backup": EXPECTED}))
+    monkeypatch.setattr(running, "lacking_rows", lambda *_: lacking)
+    monkeypatch.setattr(running, "taken_since", lambda *_: asked.append("taken") or [(0, 3, 4)])
+    create_project(tmp_path / "p", ["/n"])
+    server: Any = SimpleNamespace(session=SimpleNamespace(spark=None), environment={})
+
+    def status() -> str:
+        return running.run_at(server, open_project(tmp_path / "p"), RunOptions(complete=True), print).exit_status_name
+
+    lacking.append(lack("a", 3, 1))
+    assert (status(), asked) == ("repairable", [])
+    lacking.append(nowhere(3, 1))
+    assert (status(), asked) == ("repairable", ["taken"])
+    lacking.append(nowhere(5, 1))
+    assert status() == "damaged"
 
 
 @given(
