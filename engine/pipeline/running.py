@@ -76,6 +76,11 @@ class RunOptions:
     look: bool = False
     """Whether `completeness` and `activity` are wanted as well."""
 
+    @property
+    def looks(self) -> bool:
+        """Whether somebody looks at the tables afterwards."""
+        return self.complete or self.look
+
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
@@ -100,7 +105,7 @@ class RunReport:
 
 
 def check_tables(options: RunOptions) -> None:
-    """Raise InvalidRequestError for tables that there are not, or not together."""
+    """Raise InvalidRequestError for tables that there are not, or not together, and where none would be there to look at."""
     for one in (*options.full_refresh, *options.refresh):
         if one not in TABLES:
             raise InvalidRequestError(f"there is no table {one!r}", advice=f"the tables are {', '.join(TABLES)}")
@@ -108,6 +113,13 @@ def check_tables(options: RunOptions) -> None:
         raise InvalidRequestError("--full-refresh-all is about every table", advice="leave the other options out")
     if options.dry_run and (options.full_refresh_all or options.full_refresh or options.refresh):
         raise InvalidRequestError("a dry run refreshes nothing", advice="leave the tables out")
+    if options.looks and options.dry_run:
+        raise InvalidRequestError("a dry run has no tables to look at", advice="leave --require and --html out")
+    if options.looks and options.refresh:
+        raise InvalidRequestError(
+            "--require and --html look at every table, and --refresh brings only some up to date",
+            advice="leave --refresh out, or run it by itself first",
+        )
 
 
 def run_pipeline(project: Project, options: RunOptions, say: Callable[[str], None]) -> RunReport:
@@ -170,7 +182,7 @@ def run_at(server: PipelineServer, project: Project, options: RunOptions, say: C
     found: tuple[IncompleteRange, ...] | None = None
     completeness: Rows = ()
     activity: Rows = ()
-    if (options.complete or options.look) and not options.dry_run:
+    if options.looks:
         spark = server.session.spark
         completeness, lacking = table_rows(spark, project, "completeness"), lacking_rows(spark, project)
         taken = taken_since(spark, project) if any(row["node"] is None for row in lacking) else ()
@@ -325,8 +337,8 @@ def _hand_over(project: Project, options: RunOptions, environment: dict[str, str
 def program_arguments(project: Project, options: RunOptions) -> list[list[str]]:
     """What Spark's program is started with, once or twice.
 
-    Where tables are named Spark leaves every sink out (4.3), and `state` may be one: where it is among them, a run of
-    everything follows.
+    Where tables are named Spark runs these, and leaves every sink out (4.3), of which `state` may be one: where it is among
+    them, or somebody looks at the tables afterwards, a run of everything follows.
     """
     if options.dry_run:
         return [["dry-run"]]
@@ -337,7 +349,7 @@ def program_arguments(project: Project, options: RunOptions) -> list[list[str]]:
     for name, tables in (("--full-refresh", options.full_refresh), ("--refresh", options.refresh)):
         if kept := [one for one in tables if one not in sinks]:
             named += [name, ",".join(kept)]
-    everything = not named or bool(sinks & {*options.full_refresh, *options.refresh})
+    everything = not named or options.looks or bool(sinks & {*options.full_refresh, *options.refresh})
     return [*([["run", *named]] if named else []), *([["run"]] if everything else [])]
 
 

@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -183,6 +184,19 @@ def test_a_sink_is_brought_up_to_date_by_a_run_of_everything(tmp_path: Path) -> 
     assert running.program_arguments(project, RunOptions()) == [["run"]]
     assert running.program_arguments(project, RunOptions(full_refresh_all=True)) == [["run", "--full-refresh-all"]]
     assert running.program_arguments(project, RunOptions(dry_run=True)) == [["dry-run"]]
+
+
+@pytest.mark.parametrize("looking", [RunOptions(complete=True), RunOptions(look=True)])
+def test_whoever_looks_at_the_tables_sees_those_of_this_run(tmp_path: Path, looking: RunOptions) -> None:
+    """Where tables are named Spark leaves out all others, completeness among them."""
+    create_project(tmp_path / "p", ["/n"])
+    project = open_project(tmp_path / "p")
+    assert running.program_arguments(project, looking) == [["run"]]
+    named = replace(looking, full_refresh=("records",))
+    assert running.program_arguments(project, named) == [["run", "--full-refresh", "records"], ["run"]]
+    assert running.program_arguments(project, replace(looking, full_refresh_all=True)) == [
+        ["run", "--full-refresh-all"]
+    ]
 
 
 class _Program:
@@ -413,6 +427,8 @@ def test_what_is_wrong_with_a_source_is_said_before_spark_starts(
     [
         ["--master", "sc://h:1"], ["--remote", "h:1"], ["--master", "local", "--remote", "sc://h:1"], ["--conf", "x=1"],
         ["--full-refresh", "nothing"], ["--dry-run", "--refresh", "state"], ["--require", "luck"],
+        ["--dry-run", "--require", "complete"], ["--dry-run", "--html", "x"],
+        ["--refresh", "records", "--require", "complete"], ["--refresh", "records", "--html", "x"],
     ],
 )  # fmt: skip
 def test_arguments_of_a_run_that_cannot_be_meant(tmp_path: Path, options: list[str]) -> None:

@@ -10,9 +10,10 @@ import pytest
 
 pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
 
+from waltzctl.engine.errors import PipelineError
 from waltzctl.engine.pipeline.project import Project, open_project
 from waltzctl.engine.pipeline.project_creation import create_project
-from waltzctl.engine.pipeline.table_rows import lacking_rows, taken_since
+from waltzctl.engine.pipeline.table_rows import lacking_rows, table_rows, taken_since
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,6 +45,12 @@ def project(spark: SparkSession, tmp_path: Path) -> Iterator[Project]:
 def test_of_what_was_nowhere_it_is_told_which_ids_are_there_by_now(spark: SparkSession, project: Project) -> None:
     """Each once, in runs, and none beside the ranges that quarantine names; what a replica lacks is no concern of it."""
     assert sorted(taken_since(spark, project)) == [(0, 11, 13), (0, 14, 15), (1, 10, 15)]
+
+
+def test_a_table_that_is_not_there_is_told_with_its_project(spark: SparkSession, project: Project) -> None:
+    with pytest.raises(PipelineError, match=r"p, table activity: .*TABLE_OR_VIEW_NOT_FOUND") as caught:
+        table_rows(spark, project, "activity")
+    assert (caught.value.status, "transformations" in str(caught.value.advice)) == ("io-error", True)
 
 
 def test_rows_about_nothing_that_is_missing_are_left_out(spark: SparkSession, project: Project) -> None:

@@ -31,7 +31,8 @@ MANUAL = Manual(
         (
             "--require complete looks at the tables afterwards: it ends with 3 where a replica lacks what another one has, with 4"
             " where something is in none, or replicas disagree, and names each gap by node, partition and ids. --html writes a"
-            " page: the gaps, what each replica has of each partition, plots by transaction id, clients and headers."
+            " page: the gaps, what each replica has of each partition, plots by transaction id, clients and headers. Both look at"
+            " every table, so neither goes together with --refresh or --dry-run."
         ),
         (
             "--dry-run has Spark check the tables and runs none. --full-refresh TABLE reads a table anew, and what is made of it"
