@@ -11,9 +11,10 @@ The function travels to Spark's workers as bytes, not by the name of its module:
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,8 @@ _MOST = 500
 """Signs of a reason that are kept."""
 RESERVED = ("partition", "transaction_id")
 """Names that columns of ``state`` have beside the decoder's."""
+_NESTED = ("array", "map", "struct")
+_Take = Callable[[Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +82,20 @@ def _module(path: Path) -> ModuleType:
     return module
 
 
-def check_columns(decoder: Decoder, names: Iterable[str], path: Path) -> None:
-    """Raise InvalidRequestError where `KEY` names what is not among the schema's `names`, or a name is taken."""
-    found = list(names)
+def check_columns(decoder: Decoder, kinds: Mapping[str, str], path: Path) -> None:
+    """Raise InvalidRequestError where `KEY` names what is not among the schema's columns or no key, or a name is taken.
+
+    `kinds`: Spark's name of each column's type.
+    """
     for one in decoder.key:
-        if one not in found:
-            raise InvalidRequestError(f"{path}: KEY names {one!r}, and SCHEMA has {', '.join(found)}")
-    for one in found:
+        if one not in kinds:
+            raise InvalidRequestError(f"{path}: KEY names {one!r}, and SCHEMA has {', '.join(kinds)}")
+        if kinds[one] in _NESTED:
+            raise InvalidRequestError(
+                f"{path}: KEY names {one!r}, which is {kinds[one].upper()}: values of that type are not put in an order",
+                advice="make a column of what is equal for a key, for instance STRING with json.dumps(value, sort_keys=True)",
+            )
+    for one in kinds:
         if one.lower() in RESERVED:
             raise InvalidRequestError(
                 f"{path}: SCHEMA names {one!r}, which is a column of state by itself", advice="give it another name"
@@ -98,19 +108,90 @@ def decoded(headers: pa.Array, datas: pa.Array, decode: Decode, kind: pa.DataTyp
 
     values: list[Any] = []
     refused: list[str | None] = []
-    names = {one.name for one in kind}
+    take = _taking(kind)
     for header, data in zip(headers.to_pylist(), datas.to_pylist(), strict=True):
-        value: dict[str, Any] | None = None
-        why = None
+        value = why = None
         try:
             made = decode(header, data)
-            value = None if made is None else dict(made)
-            unknown = sorted(map(repr, () if value is None else value.keys() - names))
-            if unknown:
-                raise ValueError(f"it returned {', '.join(unknown)}, which SCHEMA does not name")
-            pa.scalar(value, kind)
+            if made is not None:
+                made = dict(made)
+                pa.scalar(made, kind)
+                value = take(made)
         except Exception as error:
-            value, why = None, f"{type(error).__name__}: {error}"[:_MOST]
+            value, why = None, _reason(error)
         values.append(value)
         refused.append(why)
     return pa.StructArray.from_arrays([pa.array(values, kind), pa.array(refused, pa.string())], ["decoded", "refused"])
+
+
+def _reason(error: Exception) -> str:
+    """What an error of somebody's code says, as text that can be written."""
+    try:
+        said = f"{type(error).__name__}: {error}"
+    except Exception:
+        said = type(error).__name__
+    return said[:_MOST].encode("utf-8", "replace").decode()
+
+
+def _taking(kind: pa.DataType, place: str = "") -> _Take:
+    """What copies a value that Arrow takes for the type, since the decoder's next call may change it, as far as that can be.
+
+    It raises ValueError where the value has a name that the type does not have: Arrow passes that over.  `place`: of messages.
+    """
+    import pyarrow as pa
+
+    if pa.types.is_struct(kind):
+        return _taking_struct(kind, place)
+    if pa.types.is_list(kind):
+        return _taking_list(_taking(kind.value_type, place))
+    if pa.types.is_map(kind):
+        return _taking_map(_taking(kind.key_type, place), _taking(kind.item_type, place))
+    return _bytes if pa.types.is_binary(kind) else _as_it_is
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _bytes(value: Any) -> Any:
+    return bytes(value) if isinstance(value, (bytearray, memoryview)) else value
+
+
+def _taking_struct(kind: pa.DataType, place: str) -> _Take:
+    names = [one.name for one in kind]
+    known = frozenset(names)
+    made = [(one.name, _taking(one.type, f" in {one.name}{place}")) for one in kind]
+    inside = [(name, take) for name, take in made if take is not _as_it_is]
+
+    def taken(value: Any) -> Any:
+        if value is None:
+            return None
+        fields = dict(zip(names, value, strict=True) if isinstance(value, tuple) else value)
+        if unknown := fields.keys() - known:
+            raise ValueError(f"it returned {', '.join(sorted(map(repr, unknown)))}{place}, which SCHEMA does not name")
+        for name, take in inside:
+            if name in fields:
+                fields[name] = take(fields[name])
+        return fields
+
+    return taken
+
+
+def _taking_list(take: _Take) -> _Take:
+    if take is _as_it_is:
+        return copy.copy
+    return lambda value: None if value is None else [take(one) for one in value]
+
+
+def _taking_map(take_key: _Take, take: _Take) -> _Take:
+    """Of a dict, or of pairs, which may be dicts themselves."""
+
+    def taken(value: Any) -> Any:
+        if value is None:
+            return None
+        if isinstance(value, dict):
+            return {key: take(one) for key, one in value.items()}
+        pairs = [(one["key"], one["value"]) if isinstance(one, dict) else one for one in value]
+        return [(take_key(key), take(one)) for key, one in pairs]
+
+    return taken

@@ -60,6 +60,8 @@ def last_values(rows: pa.Table, key: Sequence[str]) -> pa.Table:
         here, following = column[:-1], column[1:]
         differs = pc.fill_null(pc.not_equal(here, following), False)
         differs = pc.or_(differs, pc.xor(pc.is_null(here), pc.is_null(following)))
+        if pa.types.is_floating(column.type):  # no NaN equals another one, and they are one key
+            differs = pc.and_not(differs, pc.fill_null(pc.and_(pc.is_nan(here), pc.is_nan(following)), False))
         last = pc.or_(last, pa.concat_arrays([differs, pa.array([True])]))
     return ordered.filter(last)
 

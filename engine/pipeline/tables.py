@@ -81,7 +81,7 @@ class Tables:
             raise InvalidRequestError(
                 f"{path}: SCHEMA: {error}", advice='for instance "key STRING, value STRING"'
             ) from error
-        check_columns(decoder, made.names, path)
+        check_columns(decoder, {one.name: one.dataType.typeName() for one in made}, path)
         return made
 
     def records(self, spark: SparkSession) -> DataFrame:

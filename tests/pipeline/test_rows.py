@@ -15,9 +15,12 @@ from waltzctl.engine.pipeline.bucket_files import bucket_file, buckets_there, ke
 from waltzctl.engine.pipeline.column_types import arrow_columns, parse_columns
 from waltzctl.engine.pipeline.completeness import gaps
 from waltzctl.engine.pipeline.decoding import check_columns, decoded, load_decoder
+from waltzctl.engine.pipeline.project import open_project
+from waltzctl.engine.pipeline.project_creation import create_project
 from waltzctl.engine.pipeline.quarantine_rows import differing_row, finding_row, nowhere_row, refused_row
 from waltzctl.engine.pipeline.schemas import TALLY
 from waltzctl.engine.pipeline.state_files import BUCKET, StateWriter, last_values, state_writer
+from waltzctl.engine.pipeline.tables import Tables
 from waltzctl.engine.pipeline.tallies import COUNTED, tally
 
 NODES = ("/data/node-1", "/data/node-2")
@@ -167,6 +170,14 @@ def test_the_last_value_of_each_key_is_that_of_the_highest_id_in_its_partition()
     assert last_values(rows.slice(0, 0), ["key"]).num_rows == 0
 
 
+@pytest.mark.parametrize("kind", [pa.float64(), pa.float32()])
+def test_what_is_no_number_is_one_key(kind: pa.DataType) -> None:
+    nan = float("nan")
+    keys = [nan, 1.0, -nan, None, nan, None, 0.0, -0.0]
+    rows = pa.table({"key": pa.array(keys, kind), "partition": [0] * 8, "transaction_id": [*range(8)]})
+    assert last_values(rows, ["key"])["transaction_id"].to_pylist() == [7, 1, 4, 5]
+
+
 def test_state_takes_a_batch_twice_and_late_ones_without_a_change(tmp_path: Path) -> None:
     writer = StateWriter(tmp_path, ["key"])
 
@@ -312,11 +323,27 @@ def test_a_decoder_that_is_none_is_told_with_its_file(tmp_path: Path, text: str,
 
 def test_names_that_are_taken_or_not_there(tmp_path: Path) -> None:
     found = load_decoder(write_decoder(tmp_path / "d.py", "SCHEMA = 'a INT'\nKEY = 'a'\ndef decode(h, d): return None"))
-    check_columns(found, ["a"], tmp_path)
+    check_columns(found, {"a": "integer"}, tmp_path)
     with pytest.raises(InvalidRequestError, match="KEY names 'a'"):
-        check_columns(found, ["b"], tmp_path)
+        check_columns(found, {"b": "integer"}, tmp_path)
     with pytest.raises(InvalidRequestError, match="column of state"):
-        check_columns(found, ["a", "Partition"], tmp_path)
+        check_columns(found, {"a": "integer", "Partition": "integer"}, tmp_path)
+
+
+@pytest.mark.parametrize(("kind", "refused"), [("ARRAY<INT>", True), ("MAP<STRING, INT>", True), ("STRUCT<x: INT>", True),
+                                               ("STRING", False), ("DOUBLE", False), ("DECIMAL(9, 2)", False)])  # fmt: skip
+def test_what_is_put_in_no_order_is_no_key(tmp_path: Path, kind: str, refused: bool) -> None:
+    pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
+    create_project(tmp_path / "p", ["/n"])
+    text = f"SCHEMA = 'a {kind}, b ARRAY<INT>'\nKEY = 'a'\ndef decode(h, d): return None"
+    path = write_decoder(tmp_path / "p" / "decoder.py", text)
+    tables = Tables(open_project(tmp_path / "p"))
+    if not refused:
+        assert tables._decoded_type.names == ["a", "b"]
+        return
+    with pytest.raises(InvalidRequestError, match=f"KEY names 'a', which is {kind.partition('<')[0]}") as caught:
+        tables._decoded_type  # noqa: B018
+    assert str(path) in str(caught.value)
 
 
 def test_what_raises_or_does_not_fit_is_refused_and_the_rest_is_decoded() -> None:
@@ -331,3 +358,75 @@ def test_what_raises_or_does_not_fit_is_refused_and_the_rest_is_decoded() -> Non
     assert [one["refused"] is None for one in found] == [True, True, False, False, False]
     assert "'m', which SCHEMA does not name" in found[3]["refused"]
     assert found[4]["refused"].startswith("ZeroDivisionError")
+
+
+class _UnspeakableError(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (_UnspeakableError(), "_UnspeakableError"), (ValueError("caf\udce9"), "ValueError: caf?"),
+        (KeyError("caf\udce9"), "KeyError: 'caf\\udce9'"), (ValueError("x" * 600), "ValueError: " + "x" * 488),
+    ],
+)  # fmt: skip
+def test_an_error_that_says_nothing_or_no_text_is_a_reason_as_well(error: Exception, why: str) -> None:
+    def decode(header: int, data: bytes) -> dict[str, object]:
+        raise error
+
+    (one,) = decoded(pa.array([0]), pa.array([b""]), decode, pa.struct([("n", pa.int32())])).to_pylist()
+    assert one == {"decoded": None, "refused": why}
+
+
+@pytest.mark.parametrize(
+    ("made", "unknown"),
+    [
+        ({"s": {"x": 1}, "l": [{"x": 1}, None], "m": {"k": {"x": 1}, "n": None}, "d": [[{"x": 1}]]}, None),
+        ({"s": None, "l": None, "m": None, "d": [None]}, None),
+        ({"s": {"x": 1, "y": 2}}, "'y' in s"), ({"l": [{"x": 1}, {"z": 2}]}, "'z' in l"), ({"m": {"k": {"y": 1}}}, "'y' in m"),
+        ({"m": [("k", {"y": 1})]}, "'y' in m"), ({"m": [{"key": "k", "value": {"y": 1}}]}, "'y' in m"),
+        ({"d": [[{"x": 1}], [{"y": 1}]]}, "'y' in d"), ({"s": [("x", 1), ("y", 2)]}, "'y' in s"), ({"s": (1,)}, None),
+        ({"s": {"y": 1}, "r": 1, "q": 1}, "'q', 'r'"), ({"s": {"z": 1, "y": 1}}, "'y', 'z' in s"),
+        ({"e": {"s": {"y": 1}}}, "'y' in s in e"), ({"e": {"s": {"x": 1}}}, None), ({"e": ({"y": 1},)}, "'y' in s in e"),
+    ],
+)  # fmt: skip
+def test_a_name_that_the_schema_does_not_have_is_refused_at_any_depth(
+    made: dict[str, object], unknown: str | None
+) -> None:
+    inner = pa.struct([("x", pa.int32())])
+    kind = pa.struct([("s", inner), ("l", pa.list_(inner)), ("m", pa.map_(pa.string(), inner)),
+                      ("d", pa.list_(pa.list_(inner))), ("e", pa.struct([("s", inner)]))])  # fmt: skip
+    (one,) = decoded(pa.array([0]), pa.array([b""]), lambda _h, _d: made, kind).to_pylist()
+    wanted = None if unknown is None else f"ValueError: it returned {unknown}, which SCHEMA does not name"
+    assert one["refused"] == wanted
+    assert (one["decoded"] is None) is (unknown is not None)
+
+
+def test_what_a_decoder_changes_afterwards_is_no_value_of_before() -> None:
+    """One that keeps its values from call to call."""
+    tags: list[int] = []
+    place: dict[str, int] = {}
+    pairs: list[tuple[str, list[int]]] = []
+    text = bytearray()
+    made = {"tags": tags, "place": place, "more": [tags], "by_name": {"t": tags}, "pairs": pairs, "text": text}
+
+    def decode(header: int, data: bytes) -> dict[str, Any]:
+        tags[:] = range(header)
+        place["x"] = header
+        pairs[:] = [(str(header), tags)]
+        text[:] = data
+        return made
+
+    numbers = pa.list_(pa.int32())
+    kind = pa.struct([
+        ("tags", numbers), ("place", pa.struct([("x", pa.int32())])), ("more", pa.list_(numbers)),
+        ("by_name", pa.map_(pa.string(), numbers)), ("pairs", pa.map_(pa.string(), numbers)), ("text", pa.binary()),
+    ])  # fmt: skip
+    found = decoded(pa.array([2, 0, 1]), pa.array([b"a", b"b", b"c"]), decode, kind).to_pylist()
+    assert [one["decoded"] for one in found] == [
+        {"tags": [*range(n)], "place": {"x": n}, "more": [[*range(n)]], "by_name": [("t", [*range(n)])],
+         "pairs": [(str(n), [*range(n)])], "text": said}
+        for n, said in ((2, b"a"), (0, b"b"), (1, b"c"))
+    ]  # fmt: skip
