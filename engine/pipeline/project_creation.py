@@ -10,6 +10,7 @@ from pathlib import Path
 
 from waltzctl.engine.cluster.synchronisation import admin_address
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError, RefusedError, write_error
+from waltzctl.engine.log import places
 from waltzctl.engine.metadata.cluster_state import ClusterState, read_cluster_state
 from waltzctl.engine.metadata.metadata_location import MetadataLocation
 from waltzctl.engine.pipeline.project import FORMATS
@@ -34,7 +35,7 @@ def create_project(
     decoder: Path | None = None,
     metadata: str | None = None,
 ) -> CreatedProject:
-    """Write a project into a directory that is new or empty.  Paths among `sources` become absolute.
+    """Write a project into a directory that is new or empty.  Paths among `sources`, and those of vaults, become absolute.
 
     `metadata`: the cluster's, as ``--metadata`` takes it.
 
@@ -88,7 +89,7 @@ def replicas_of(metadata: str) -> tuple[str, ...]:
 def _absolute(source: str) -> str:
     if not source.strip() or "\n" in source:
         raise InvalidRequestError("a source is empty or has a line break", advice="name a storage directory or a URL")
-    return source if "://" in source or source.startswith("vault:") else os.path.abspath(source)
+    return source if "://" in source else str(places.absolute(places.place(source)))
 
 
 def _check_utf8(name: str) -> None:

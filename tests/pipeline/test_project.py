@@ -47,6 +47,24 @@ def test_what_init_writes_is_what_it_was_asked_for(tmp_path: Path, table_format:
         assert len(one.read_text().splitlines()) < 30
 
 
+@pytest.mark.parametrize(
+    ("named", "kept"),
+    [
+        ("node", "{here}/node"), ("../node", "{above}/node"), ("vault:backups::latest", "vault:{here}/backups::latest"),
+        ("vault:../b::0a1b/0", "vault:{above}/b::0a1b/0"), ("vault:/b::latest", "vault:/b::latest"), ("file:/n", "/n"),
+        ("s3://b/n", "s3://b/n"), ("waltz://h:1", "waltz://h:1"),
+    ],
+)  # fmt: skip
+def test_sources_are_named_for_whoever_works_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str, kept: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    wanted = kept.format(here=tmp_path, above=tmp_path.parent)
+    assert create_project(tmp_path / "p", [named]).sources == (wanted,)
+    with pytest.raises(InvalidRequestError, match="is named twice"):
+        create_project(tmp_path / "q", [named, wanted])
+
+
 def test_the_catalog_takes_other_columns_in_a_project_of_before_as_well(tmp_path: Path) -> None:
     """What a full refresh after a change of SCHEMA needs; somebody who says otherwise is heard."""
     create_project(tmp_path / "p", ["/n"])

@@ -19,8 +19,9 @@ MANUAL = Manual(
     summary="Write a project",
     description=(
         (
-            "The directory must be empty or not there; nothing is overwritten. --source is a storage directory, a URL that"
-            " fsspec reads (s3://BUCKET/NODE), or the admin port of a node (waltz://HOST:PORT), once for each replica."
+            "The directory must be empty or not there; nothing is overwritten. --source is a storage directory, a backup"
+            " (vault:VAULT::ID), a URL that fsspec reads (s3://BUCKET/NODE), or the admin port of a node (waltz://HOST:PORT),"
+            " once for each replica."
         ),
         (
             "--metadata says where the cluster's metadata is. Then transactions are taken as soon as a quorum of a partition's"
