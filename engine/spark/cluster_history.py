@@ -17,14 +17,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from waltzctl.engine.amounts import chosen_partitions
 from waltzctl.engine.client.log_client import LogClient
 from waltzctl.engine.client.open_log import open_log_client
 from waltzctl.engine.client.partition_mount import ClientOptions
 from waltzctl.engine.errors import InvalidRequestError, RefusedError, StalePlanError
 from waltzctl.engine.metadata.metadata_location import MetadataLocation
 from waltzctl.engine.metadata.partition_sessions import store_parameters
-from waltzctl.engine.spark.data_loss import OPTION, Losses
+from waltzctl.engine.spark.data_loss import OPTION, Losses, fails_on_loss
 from waltzctl.engine.spark.offsets import BEGINNING, Anchor
+from waltzctl.engine.spark.plain_errors import plain_errors
 from waltzctl.engine.spark.read_options import METADATA, number_of, partitions_of
 from waltzctl.engine.spark.stream_losses import LostRange
 from waltzctl.engine.spark.stream_node import KNOWN as CONNECTION_OPTIONS
@@ -239,6 +241,7 @@ class RangePartition(InputPartition):
         self.part = part
 
 
+@plain_errors
 class ClusterReader(DataSourceReader):
     """A batch: everything that was committed when it was planned."""
 
@@ -251,15 +254,18 @@ class ClusterReader(DataSourceReader):
         if options.get("view", "records").strip().lower() != "records":
             raise InvalidRequestError(f"view {options['view']!r}: a cluster has records only")
         self._access, self._rows = cluster_access(options), RowMaker(schema)
+        fails_on_loss(options)  # what is committed is not lost, and either answer is kept
         self._partitions = partitions_of(options)
         self._first, self._last = number_of(options, "minTransactionId"), number_of(options, "maxTransactionId")
 
     def partitions(self) -> Sequence[InputPartition]:
-        """The tasks: ranges of transactions up to the high-water marks.  Raises what the cluster's answers raise."""
+        """The tasks: ranges of transactions up to the high-water marks.
+
+        Raises InvalidRequestError for partitions that the cluster does not have, and what its answers raise.
+        """
 
         async def read(client: LogClient) -> dict[int, int]:
-            numbers = [*range(client.num_partitions)]
-            wanted = [one for one in numbers if self._partitions is None or one in self._partitions]
+            wanted = chosen_partitions(self._partitions, client.num_partitions)
             return dict(zip(wanted, await asyncio.gather(*map(client.high_water_mark, wanted)), strict=True))
 
         parts: list[InputPartition] = []

@@ -60,11 +60,15 @@ def test_options_that_cannot_be_meant_are_refused(made: ClusterOfProcesses) -> N
         ({"nonsense": "1"}, "no option nonsense"),
         ({"view": "segments"}, "records only"),
         ({"metadata": "http://x"}, "not understood"),
+        ({"failOnDataLoss": "perhaps"}, "true or false"),
     ):
         with pytest.raises(InvalidRequestError, match=message):
             ClusterReader(options(made, **more), schema())
     with pytest.raises(InvalidRequestError, match="no option nonsense"):
         cluster_stream(options(made, nonsense="1"), schema())
+    ClusterReader(options(made, partitions="3"), schema()).partitions()
+    with pytest.raises(InvalidRequestError, match="partition 4 does not exist: they are 0 to 3"):
+        ClusterReader(options(made, partitions="3-4"), schema()).partitions()
 
 
 @pytest.mark.turns(3)

@@ -156,6 +156,7 @@ def test_partitions_and_ids_bound_a_batch(
         ({"path": "/data"}, "option metadata: a cluster is read without a path"),
         ({"paths": "[]"}, "option metadata: a cluster is read without a path"),
         ({"metadata": "http://x"}, "metadata 'http://x' is not understood"),
+        ({"failOnDataLoss": "maybe"}, "option failOnDataLoss is true or false, not 'maybe'"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(options: dict[str, str], said: str) -> None:
@@ -164,6 +165,17 @@ def test_what_cannot_be_meant_is_refused(options: dict[str, str], said: str) -> 
     ClusterReader({"metadata": "m", "view": " Records ", "timeout": "5s", "failOnDataLoss": "true"}, SCHEMA)
     with pytest.raises(InvalidRequestError, match="no option nonsense"):
         WaltzDataSource({"metadata": "m", "nonsense": "1"}).streamReader(SCHEMA).latestOffset()
+
+
+@pytest.mark.parametrize(("named", "beyond"), [("2", None), ("0-2", None), ("3", 3), ("1,3-5", 3), ("7", 7)])
+def test_partitions_that_the_cluster_does_not_have_are_refused(client: Client, named: str, beyond: int | None) -> None:
+    """Else whoever slips in a number reads nothing, and takes it for all."""
+    reader = ClusterReader({"metadata": "m", "partitions": named}, SCHEMA)
+    if beyond is None:
+        assert {number for number, _, _ in parts(reader)} <= {0, 1}
+        return
+    with pytest.raises(InvalidRequestError, match=f"partition {beyond} does not exist: they are 0 to 2"):
+        reader.partitions()
 
 
 def test_how_a_cluster_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
