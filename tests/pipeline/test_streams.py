@@ -300,7 +300,7 @@ def test_replicas_in_an_object_store_are_read_like_directories(tmp_path: Path) -
             1 if number in (20, *range(60, 100)) else 2 for number in range(100)
         ]
         assert differing.run() == []
-        reader = ReplicasReader(tuple(sources), store.options)
+        reader = ReplicasReader(tuple(sources), store.options, None)
         there = [row for task in reader.partitions() for batch in reader.read(task) for row in batch.to_pylist()]
         assert [(row["node"], row["last_transaction_id"], row["mark"]) for row in there] == [
             (sources[0], 119, 99), (sources[1], 59, 59),
