@@ -5,7 +5,8 @@ a whole frame yet is kept for a connection.  A frame that is longer than `PortLi
 budget has bytes left for it; nothing is allocated on a peer's word before that.
 
 Reading stops, each for its own reason, and goes on when none is left: too much of this connection is under way; the budget is
-used up; the peer does not take its answers; the port is draining.  A peer feels that through TCP.
+used up; the peer does not take its answers; the port is draining.  A peer feels that through TCP.  A Hello, and a frame that has
+its place in memory, must arrive at a least rate: who sends a byte now and then is not silent, and would hold that place for ever.
 
 Source of the handshake, of the rules for frames and of the keep-alive: release 0.13.2.  Ours are the bounds, and that this side
 sends keep-alives and notices silence as well (weaknesses S4 and S11).
@@ -39,6 +40,8 @@ OVERHEAD = 256
 _JOINED = 64 << 10
 """Answers up to so many bytes together are copied into one write."""
 _LONGEST_HELLO = 4096
+_LEAST_RATE = 64 << 10
+"""Bytes a second at which a Hello, or a frame with its place in memory, arrives once `PortLimits.stall_seconds` are used up."""
 _PARTING_SECONDS = 0.02
 _SHOWN = 32
 _RESET = struct.pack("ii", 1, 0)
@@ -57,6 +60,10 @@ class Pause(IntFlag):
     CROWDED = auto()
     UNREAD_ANSWERS = auto()
     DRAINING = auto()
+
+
+_OURS = Pause.UNDER_WAY | Pause.BIG_FRAME | Pause.CROWDED | Pause.DRAINING
+"""What a peer can do nothing about; that it leaves its answers unread is its own time."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -86,6 +93,7 @@ class Connection(asyncio.BufferedProtocol):
         self._written = 0
         self._gone = 0
         self._connected = self._heard = self._spoken = self._moved = port.loop.time()
+        self._began = self._held = self._connected
         self._broken = False
         self._closing = False
         self._lost = False
@@ -133,7 +141,7 @@ class Connection(asyncio.BufferedProtocol):
         """The socket is accepted and, where there is TLS, the handshake done: say Hello, wait for nothing."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
         self.set_water_mark(self._port.output_each)
-        self._connected = self._heard = self._moved = self._port.loop.time()
+        self._connected = self._heard = self._moved = self._began = self._port.loop.time()
         self.made = True
         self._port.add(self)
         self._write(self.GREETING.encode())
@@ -273,6 +281,7 @@ class Connection(asyncio.BufferedProtocol):
             self._refuse(f"no memory for a frame of {needed} bytes", tail)
             return
         self._big[: len(tail)] = tail
+        self._began = self._port.loop.time()
         self._resume(Pause.BIG_FRAME)
 
     def _let_go(self) -> None:
@@ -284,7 +293,7 @@ class Connection(asyncio.BufferedProtocol):
     def _give_back(self) -> None:
         reserved, self._reserved = self._reserved, 0
         if reserved:
-            self._port.budget.give(reserved)
+            self._port.budget.release(reserved)
 
     def _refuse(self, why: str, received: Received | bytes) -> None:
         """Say in the log what came instead of what was agreed on, and close, as the release does."""
@@ -329,10 +338,15 @@ class Connection(asyncio.BufferedProtocol):
     def _pause(self, reason: Pause) -> None:
         if self._pauses is Pause.NOTHING and self.open:
             self._transport.pause_reading()
+        if not self._pauses & _OURS:
+            self._held = self._port.loop.time()
         self._pauses |= reason
 
     def _resume(self, reason: Pause) -> None:
+        held = self._pauses & _OURS
         self._pauses &= ~reason
+        if held and not self._pauses & _OURS:
+            self._began += self._port.loop.time() - max(self._held, self._began)
         if self._pauses is Pause.NOTHING and self.open:
             self._heard = self._port.loop.time()  # the silence was ours
             self._transport.resume_reading()
@@ -400,24 +414,31 @@ class Connection(asyncio.BufferedProtocol):
             if now - self._moved > limits.unread_seconds:
                 self.abort()
             return
-        if self._pauses is Pause.NOTHING:
-            silent = now - self._heard
-            unfinished = bool(self._tail) or self._big is not None or self.version is None
-            if unfinished and silent > limits.stall_seconds:
-                arrived = self._filled if self._big is not None else len(self._tail)
-                what = "its Hello" if self.version is None else "a frame"
-                self._port.complain(
-                    f"{self.peer}: closed: {arrived} bytes of {what} came, and nothing more for {limits.stall_seconds:g} s"
-                )
-                self.close()
-                return
-            if silent > limits.idle_seconds and not self.requests:
-                self._port.complain(f"{self.peer}: closed: it was silent for {limits.idle_seconds:g} s")
-                self.close()
-                return
+        overdue = self._overdue(now)
+        if overdue:
+            self._port.complain(f"{self.peer}: closed: {overdue}")
+            self.close()
+            return
         if self.version is not None and now - self._spoken > limits.keep_alive_seconds and not self.share.queued:
             self._write(keep_alive(self.MAGIC, self.version))
         self._go_on()
+
+    def _overdue(self, now: float) -> str:
+        """What the peer should have sent by now, for people; empty when it is in time."""
+        stall, idle = self._port.limits.stall_seconds, self._port.limits.idle_seconds
+        silent, taken = now - self._heard, now - self._began
+        arrived = self._filled if self._big is not None else len(self._tail)
+        what = "its Hello" if self.version is None else "a frame"
+        awaited = self._big is not None or self.version is None
+        if self._pauses is Pause.NOTHING:
+            if (awaited or self._tail) and silent > stall:
+                return f"{arrived} bytes of {what} came, and nothing more for {stall:g} s"
+            if silent > idle and not self.requests:
+                return f"it was silent for {idle:g} s"
+        if awaited and not self._pauses & _OURS and taken > stall + arrived / _LEAST_RATE:
+            least = f"{_LEAST_RATE >> 10} KiB a second are the least after {stall:g} s"
+            return f"{arrived} bytes of {what} came in {taken:.0f} s; {least}"
+        return ""
 
     def _note_progress(self, now: float) -> None:
         """Whether the peer took some of its answers since the last look."""

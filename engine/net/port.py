@@ -41,6 +41,8 @@ _ALL_CHUNKS = 32 << 20
 """Bytes that all connections may read before the first of them is told to stop."""
 _SMALLEST_CHUNK = 4 << 10
 _SMALLEST_OUTPUT = 32 << 10
+_SMALL_REQUESTS = 8
+"""The part of the memory that frames which are still being received leave to small requests: an eighth."""
 _SOFT_DESCRIPTOR_ERRORS = (errno.EMFILE, errno.ENFILE)
 _SOFT_MEMORY_ERRORS = (errno.ENOBUFS, errno.ENOMEM)
 
@@ -106,7 +108,7 @@ class Port(ABC):
 
     def __init__(self, *, limits: PortLimits, log: logging.Logger, memory: int) -> None:
         self.log = log
-        self.budget = Budget(memory)
+        self.budget = Budget(memory, kept=_SMALL_REQUESTS)
         self.output_budget = OutputBudget(limits.output, limits.max_list_bytes)
         self.scratch: memoryview
         self.draining = False

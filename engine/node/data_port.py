@@ -181,7 +181,7 @@ class DataConnection(Connection):
 
     def _end_read(self) -> None:
         self._reads -= 1
-        self._data_port.reads.give(1)
+        self._data_port.reads.release(1)
 
     def _broken_off(self, reason: str, requests: int, size: int) -> None:
         if self.open:
@@ -457,7 +457,7 @@ class DataConnection(Connection):
     def _give_turn_back(self) -> None:
         if self._has_turn:
             self._has_turn = False
-            self._data_port.reads.give(1)
+            self._data_port.reads.release(1)
 
     def _drop(self) -> None:
         waiting, self._waiting = self._waiting, {}

@@ -191,6 +191,38 @@ def test_what_fits_the_budget_exactly_is_given_and_not_one_byte_more() -> None:
     assert not budget.reserve("turn", 0, lambda: None), "a turn needs one byte"
 
 
+@pytest.mark.parametrize("beyond", [0, 1])
+def test_a_frame_leaves_small_requests_their_share(beyond: int) -> None:
+    budget = Budget(80, kept=8)
+    assert budget.reserve("frame", 40, lambda: None)
+    assert budget.reserve("fits", 30 + beyond, lambda: None) is not beyond
+    assert Peer(memory=80 << 10, max_body=100).port.budget.kept == 10 << 10
+
+
+@pytest.mark.parametrize("beyond", [0, 1])
+def test_a_frame_that_leaves_nothing_is_reserved_when_it_is_the_only_one_and_there_is_little_else(beyond: int) -> None:
+    budget = Budget(80, kept=8)
+    budget.take(10 + beyond)
+    assert budget.reserve("frame", 80, lambda: None) is not beyond
+    assert not budget.reserve("another", 1, lambda: None)
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+@pytest.mark.parametrize("waiting", [False, True], ids=["nobody waits", "a frame waits"])
+def test_small_requests_do_not_wait_for_a_frame_that_is_still_received(missing: int, waiting: bool) -> None:
+    """As long as all of them have no more than their share under way."""
+    peer = Peer(memory=80_000, max_body=80_000)
+    peer.announce(80_000, APPEND)
+    if waiting:
+        peer.another().announce(70_000, APPEND)
+    other = peer.another()
+    other.connection._begin(1, 10_000 - OVERHEAD - missing)
+    other.connection._check_bounds()
+    assert (peer.port.budget.waiting, other.wire.reading) == (waiting + (not missing), bool(missing))
+    other.connection._done(1, 10_000 - OVERHEAD - missing)
+    assert (peer.port.budget.waiting, other.wire.reading) == (waiting, True)
+
+
 # ---- answers ------------------------------------------------------------------------------------------------------------
 
 
@@ -265,6 +297,76 @@ def test_so_may_a_hello(beyond: float) -> None:
     assert peer.wire.closed == bool(beyond)
 
 
+def _drip(peer: Peer, seconds: int) -> None:
+    """A byte a second: never silent."""
+    for _ in range(seconds):
+        peer.clock.now += 1
+        peer.send(b"\0")
+        peer.connection.tick(peer.clock.now)
+
+
+@pytest.mark.parametrize("beyond", [0, 1])
+@pytest.mark.parametrize("what", ["a frame", "its Hello"])
+def test_who_drips_holds_nothing_longer_than_that(what: str, beyond: int, caplog: pytest.LogCaptureFixture) -> None:
+    peer = Peer(greeted=what == "a frame", stall_seconds=10.0)
+    if what == "a frame":
+        peer.announce(100_000, APPEND)
+    else:
+        peer.send(FRAME_HEADER.struct.pack(Magic.HELLO, 0, 1000))
+    _drip(peer, 10 + beyond)
+    assert peer.wire.closed == bool(beyond)
+    assert bool(peer.port.budget.used) == (what == "a frame" and not beyond)
+    arrived = connection.HEADER + (what == "a frame") + 11
+    said = f"closed: {arrived} bytes of {what} came in 11 s; 64 KiB a second are the least after 10 s"
+    assert (said in caplog.text) == bool(beyond)
+
+
+@pytest.mark.parametrize("less", [0, 1])
+def test_a_slow_line_gets_a_big_frame_through(less: int) -> None:
+    """At the least rate behind the time that every frame has."""
+    peer = Peer(stall_seconds=10.0)
+    peer.announce(1 << 20, APPEND)
+    peer.send(bytes((64 << 10) - connection.HEADER - 1 - less))
+    peer.connection._heard = peer.clock.now + 11
+    peer.connection.tick(peer.clock.now + 11)
+    assert peer.wire.closed == bool(less)
+
+
+@pytest.mark.parametrize("pause", [pause for pause in Pause if pause is not Pause.BIG_FRAME])
+def test_what_this_side_does_not_read_costs_a_frame_no_time(pause: Pause) -> None:
+    """But for what the peer leaves unread: it would keep the frame's place as long as it likes."""
+    peer = Peer(stall_seconds=10.0)
+    peer.announce(1 << 20, APPEND)
+    _drip(peer, 5)
+    peer.connection._pause(pause)
+    ours = pause is not Pause.UNREAD_ANSWERS
+    peer.clock.now += 5.5
+    peer.connection.tick(peer.clock.now)
+    assert peer.wire.closed != ours
+    if ours:
+        peer.connection._resume(pause)
+        _drip(peer, 5)
+        assert not peer.wire.closed
+        _drip(peer, 1)
+        assert peer.wire.closed
+
+
+def test_a_frame_s_time_begins_when_it_has_its_place() -> None:
+    peer = Peer(memory=200_000, max_body=200_000, stall_seconds=10.0)
+    peer.announce(200_000, APPEND)
+    other = peer.another()
+    other.announce(150_000, APPEND)
+    other.connection._pause(Pause.UNDER_WAY)
+    other.clock.now += 20
+    peer.connection.close()
+    other.clock.now += 5
+    other.connection._resume(Pause.UNDER_WAY)
+    _drip(other, 10)
+    assert not other.wire.closed
+    _drip(other, 1)
+    assert other.wire.closed
+
+
 @pytest.mark.parametrize(("beyond", "requests"), [(0.0, 0), (0.5, 0), (0.5, 1)])
 def test_a_peer_may_be_silent_for_so_long_and_longer_while_it_waits(beyond: float, requests: int) -> None:
     peer = Peer(idle_seconds=10.0, stall_seconds=1.0)
@@ -329,7 +431,7 @@ def test_so_many_connections_and_no_more(there: int, expected: int, let_in: bool
 
 def test_reads_of_one_connection_grow_to_a_bound() -> None:
     peer = Peer()
-    peer.port.reads.take(1000)
+    peer.port.reads.reserve("others", 1000, lambda: None)
     given = []
     for _ in range(10):
         peer.connection._begin(1, 0)
@@ -345,7 +447,7 @@ def test_reads_of_one_connection_grow_to_a_bound() -> None:
 def test_long_answers_do_not_let_a_connection_read_ahead(length: int, window: int) -> None:
     """As if all were as long: one more is begun only when it fits the room of its peer as well."""
     peer = Peer(connection_output=100, output=100)
-    peer.port.reads.take(10)
+    peer.port.reads.reserve("others", 10, lambda: None)
     monkey = pytest.MonkeyPatch()
     monkey.setattr(port, "_SMALLEST_OUTPUT", 1)
     peer.connection._begin(1, 0)
@@ -535,6 +637,9 @@ def test_the_documented_bounds_are_those_of_the_code() -> None:
         "answers that wait, all connections": _amount(limits.output),
         "reads under way, all connections": f"{limits.reads}",
         "a peer that takes nothing, or stops in the middle of a frame": f"{limits.stall_seconds:.0f} s",
+        f"a frame over {limits.big_frame >> 10} KiB, or a Hello, that comes slower": (
+            f"{limits.stall_seconds:.0f} s, and a second for every {connection._LEAST_RATE >> 10} KiB"
+        ),
         "silence": f"{limits.idle_seconds:,.0f} s",
         "connections of a port": f"{limits.max_connections:,}",
     }
@@ -542,6 +647,7 @@ def test_the_documented_bounds_are_those_of_the_code() -> None:
     assert {*rows} - {*expected} == {"what"}
     assert f"a frame over {limits.big_frame >> 10} KiB waits" in table
     assert f"after {service.stall_seconds:.0f} s without progress" in table
+    assert f"{_amount(limits.memory // port._SMALL_REQUESTS)} are kept for smaller ones" in table
     assert f"a keep-alive goes out every {limits.keep_alive_seconds:.0f} s" in table
     assert (limits.unread_seconds, service.max_list_bytes) == (limits.stall_seconds, limits.max_list_bytes)
     assert (limits.connection_output, limits.handshake_seconds, limits.unacknowledged_seconds) == (1 << 20, 30.0, 120.0)

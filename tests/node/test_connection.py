@@ -226,6 +226,7 @@ def test_a_frame_that_takes_all_the_memory_there_is_is_read_to_its_end() -> None
     [big] = appends(0, 1, size=2000)
     peer, partition = a_peer(big_frame=1000, memory=len(big), max_body=len(big))
     other = peer.another()
+    other.connection._begin(1, peer.port.budget.kept - OVERHEAD)
     peer.send(big[:500])
     other.send(KEEP_ALIVE)
     assert (peer.wire.reading, other.wire.reading) == (True, False)
