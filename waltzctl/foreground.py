@@ -250,6 +250,8 @@ class Service(Generic[Options, S]):
                 await self._reload_once(serving)
             except (WaltzError, OSError) as error:
                 self.log.logger.error("the configuration stays as it was: %s", error)
+            except Exception as error:  # a mistake of this program's: the next signal is heard all the same
+                self.log.logger.exception("the configuration stays as it was: %s", str(error) or type(error).__name__)
             self.notifier.ready(self.kind.status(serving))
 
     async def _reload_once(self, serving: S) -> None:

@@ -51,7 +51,9 @@ def read_entries(path: Path) -> tuple[FileEntry, ...]:
         place = f"{path}:{mark.line + 1}" if mark is not None else str(path)
         what = getattr(error, "problem", None) or getattr(error, "reason", None) or "no YAML"
         raise InvalidRequestError(f"{place}: {what}") from None
-    except ValueError as error:  # a scalar that looks like a date, a number, and is none
+    except RecursionError:
+        raise InvalidRequestError(f"{path}: values are nested too deep") from None
+    except (ValueError, OverflowError) as error:  # an escape in quotation marks that is no character
         raise InvalidRequestError(f"{path}: {error}") from None
 
 
@@ -77,4 +79,14 @@ def _flatten(loader: Any, node: Any, prefix: str, path: Path, depth: int) -> Ite
         if isinstance(value_node, yaml.MappingNode):
             yield from _flatten(loader, value_node, f"{key}.", path, depth + 1)
         else:
-            yield FileEntry(key, loader.construct_object(value_node, deep=True), line)
+            yield FileEntry(key, _value(loader, value_node, f"{path}:{line}: {key}"), line)
+
+
+def _value(loader: Any, node: Any, place: str) -> object:
+    """What YAML understands; `place` begins the message about what looks like a number or is called one, and is none."""
+    try:
+        return loader.construct_object(node, deep=True)
+    except ValueError as error:
+        raise InvalidRequestError(f"{place}: {error}") from None
+    except (LookupError, AttributeError):  # where it is a tag that says what it should be
+        raise InvalidRequestError(f"{place}: this is no {node.tag.rpartition(':')[2]}") from None

@@ -188,26 +188,32 @@ def _pem_certificates(path: Path, data: bytes) -> tuple[bytes, ...]:
 
 
 def _pkcs12_material(path: Path, data: bytes, password: str) -> KeyMaterial:
-    from cryptography.hazmat.primitives.serialization import pkcs12
-
-    try:
-        key, certificate, others = pkcs12.load_key_and_certificates(data, password.encode())
-    except ValueError as error:
-        raise _pkcs12_error(path, error) from None
+    key, certificate, others = _open_pkcs12(path, data, password.encode())
     if key is None or certificate is None:
         raise InvalidRequestError(f"{path}: the key store holds no private key with its certificate")
     return _checked(path, KeyMaterial(key, _ordered_chain(certificate, others)))
 
 
 def _pkcs12_certificates(path: Path, data: bytes, password: str | None) -> tuple[bytes, ...]:
-    from cryptography.hazmat.primitives.serialization import Encoding, pkcs12
+    from cryptography.hazmat.primitives.serialization import Encoding
 
-    try:
-        _, certificate, others = pkcs12.load_key_and_certificates(data, None if password is None else password.encode())
-    except ValueError as error:
-        raise _pkcs12_error(path, error) from None
+    _, certificate, others = _open_pkcs12(path, data, None if password is None else password.encode())
     found = [*([certificate] if certificate is not None else []), *others]
     return tuple(one.public_bytes(Encoding.DER) for one in found)
+
+
+def _open_pkcs12(
+    path: Path, data: bytes, password: bytes | None
+) -> tuple[PrivateKeyTypes | None, Certificate | None, list[Certificate]]:
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.serialization import pkcs12
+
+    try:
+        return pkcs12.load_key_and_certificates(data, password)
+    except UnsupportedAlgorithm as error:
+        raise InvalidRequestError(f"{path}: a key or cipher of an unknown kind: {error}") from None
+    except ValueError as error:
+        raise _pkcs12_error(path, error) from None
 
 
 def _pkcs12_error(path: Path, error: ValueError) -> InvalidRequestError:
@@ -279,11 +285,16 @@ def _ordered_chain(own: Certificate, others: Sequence[Certificate]) -> tuple[Cer
 
 def _checked(path: Path, material: KeyMaterial) -> KeyMaterial:
     """The material, after a look at whether its parts belong together."""
+    from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
     if not material.chain:
         raise InvalidRequestError(f"{path}: the private key has no certificate")
     form = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-    if material.chain[0].public_key().public_bytes(*form) != material.key.public_key().public_bytes(*form):
+    try:
+        certified = material.chain[0].public_key()
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise InvalidRequestError(f"{path}: the key of the first certificate cannot be read: {error}") from None
+    if certified.public_bytes(*form) != material.key.public_key().public_bytes(*form):
         raise InvalidRequestError(f"{path}: the private key does not belong to the first certificate")
     return material

@@ -24,7 +24,7 @@ class PortLimits:
 
     max_body: int = setting("longest body of a frame at the data port", _BODY, default=128 << 20)
     max_admin_body: int = setting("longest body of a frame at the admin port", _BODY, default=1 << 20)
-    big_frame: int = setting("a longer frame is read only when it has its place in memory", SIZE, default=64 << 10)
+    big_frame: int = setting("a longer frame is read only when it has its place in memory", _BODY, default=64 << 10)
     memory: int = setting("what was read and is not answered yet, over all connections", SIZE, default=128 << 20)
     connection_bytes: int = setting("what was read of one connection and is not answered yet", SIZE, default=16 << 20)
     connection_requests: int = setting("requests of one connection that are not answered yet", COUNT, default=8192)

@@ -133,13 +133,16 @@ class Port(ABC):
 
     @property
     def limits(self) -> PortLimits:
-        """What peers may use.  May be changed: connections that are there keep the bounds on what may be under way."""
+        """What peers may use.  May be changed: connections that are there keep the bounds on what may be under way.
+
+        Setting them raises MemoryError, and changes nothing then.
+        """
         return self._limits
 
     @limits.setter
     def limits(self, limits: PortLimits) -> None:
-        self._limits = limits
         self.scratch = memoryview(bytearray(_CHUNK + limits.big_frame + 64))
+        self._limits = limits
         self.output_budget.capacity, self.output_budget.longest = limits.output, limits.max_list_bytes
         self._follow_limits()
 

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from waltzctl.engine.errors import DiskWriteError
 from waltzctl.engine.net.metrics_json import registry
+from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.net.settings import Reloaded, reload_fields, reloadable_fields
 from waltzctl.engine.net.single_flight import OverdueError, SingleFlight
 from waltzctl.engine.node.admin_port import AdminPort
@@ -261,15 +262,24 @@ class Node:
         """
         options.check()
         context = await _in_thread(lambda: _server_context(options), name="node-reload")
+        self._use_limits(options.limits)
         if context is not None and not self.options.plaintext:
             for port in (self.data, self.admin):
                 port.use_context(context)
-        for port in (self.data, self.admin):
-            port.limits = options.limits
         self.options, reloaded = reload_fields(self.options, options, RELOADABLE)
         self.health.use(options.health)
         self.hosted.set_min_free_bytes(options.health.min_free_bytes)
         return reloaded
+
+    def _use_limits(self, limits: PortLimits) -> None:
+        """Both ports take them, or none: they need memory."""
+        before = self.data.limits
+        self.data.limits = limits
+        try:
+            self.admin.limits = limits
+        except BaseException:
+            self.data.limits = before
+            raise
 
     async def stop(self, drain_seconds: float | None = None) -> None:
         """Stop: execute and answer what was read, within so many seconds (None: the options'), and close everything.

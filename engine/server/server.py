@@ -284,9 +284,9 @@ class Server:
         """
         options.check()
         context, _ = await asyncio.to_thread(_contexts, options)
+        self.log_server.port.limits = options.limits
         if context is not None and not self.options.plaintext:
             self.log_server.port.use_context(context)
-        self.log_server.port.limits = options.limits
         self.options, reloaded = reload_fields(self.options, options, RELOADABLE)
         return reloaded
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
+import logging
 import os
 import re
 import signal
@@ -14,6 +16,8 @@ import sys
 import urllib.error
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
@@ -26,6 +30,7 @@ from tests.cli.running import ROOT, command_line, environment, invoke, on_termin
 from tests.net.certificates import PASSWORD, Authority
 from tests.reserved_ports import reserved_ports
 from waltzctl.engine.durable.directory_lock import DirectoryLock
+from waltzctl.foreground import Service
 from waltzctl.formats.control import Layout
 
 
@@ -384,7 +389,14 @@ def test_sighup_takes_over_what_can_change_and_names_what_cannot(storage: Path, 
 
 
 @pytest.mark.parametrize(
-    "broken", ["storage.port: many", "waltzctl.certificate: /nowhere", "waltzctl.limits.memory: 1"]
+    "broken",
+    [
+        "storage.port: many",
+        "waltzctl.certificate: /nowhere",
+        "waltzctl.limits.memory: 1",
+        "waltzctl.limits.bigFrame: 4TiB",
+        "x: !!bool foo",
+    ],
 )
 def test_a_new_configuration_that_is_wrong_changes_nothing(storage: Path, tmp_path: Path, broken: str) -> None:
     config = write_config(tmp_path / "node.yaml", storage, ANY)
@@ -399,6 +411,40 @@ def test_a_new_configuration_that_is_wrong_changes_nothing(storage: Path, tmp_pa
         node.wait_log("waltzctl.drain is 1.0 now")
         assert not [line for line in node.log if "log.level" in line]
         assert node.stop() == 0
+
+
+def test_a_reload_that_meets_a_mistake_of_ours_is_not_the_last_one(caplog: pytest.LogCaptureFixture) -> None:
+    """The service manager is told each time that it is over."""
+    told: list[str] = []
+    ready = asyncio.Event()
+
+    def say_ready(status: str) -> None:
+        told.append(status)
+        ready.set()
+
+    def mistaken() -> Any:
+        raise AttributeError("of ours")
+
+    notifier: Any = SimpleNamespace(reloading=lambda: told.append("reloading"), ready=say_ready)
+    kind: Any = SimpleNamespace(status=lambda _: "serving")
+    log: Any = SimpleNamespace(logger=logging.getLogger(__name__))
+    nothing: Any = None
+
+    async def work() -> None:
+        service: Service[Any, Any] = Service(kind, nothing, mistaken, log, notifier, nothing)
+        taking = asyncio.ensure_future(service._take_reloads(nothing))
+        for _ in range(2):
+            ready.clear()
+            service._reload.set()
+            over = asyncio.ensure_future(ready.wait())
+            await asyncio.wait({taking, over}, return_when=asyncio.FIRST_COMPLETED)
+            assert not taking.done()
+        taking.cancel()
+
+    asyncio.run(work())
+    assert told == ["reloading", "serving"] * 2
+    assert caplog.messages == ["the configuration stays as it was: of ours"] * 2
+    assert all(one.exc_info for one in caplog.records), "somebody has to mend it"
 
 
 @pytest.mark.parametrize("loop", [(), ("--no-uvloop",)], ids=["uvloop", "asyncio"])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -14,11 +16,13 @@ from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
     PrivateFormat,
+    pkcs12,
 )
 from cryptography.hazmat.primitives.serialization.pkcs12 import serialize_key_and_certificates
 
 from tests.net.certificates import PASSWORD, Authority
 from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.net import keystore
 from waltzctl.engine.net.keystore import read_certificate_and_key, read_key_store, read_trust_store
 from waltzctl.formats.jks import JksKey, encode_store, protect_key
 
@@ -89,6 +93,34 @@ def test_a_key_that_the_library_does_not_take_is_told(
 
     monkeypatch.setattr(serialization, "load_pem_private_key", fails)
     assert why(tmp_path, CHAIN + KEY) == "the private key cannot be read: damaged, or of an unknown kind"
+
+
+@pytest.mark.parametrize("trust", [False, True], ids=["key store", "trust store"])
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (UnsupportedAlgorithm("curve 1.2.3"), "a key or cipher of an unknown kind: curve 1.2.3"),
+        (ValueError("Could not deserialize PKCS12 data"), "a damaged or unknown PKCS12 store"),
+    ],
+)
+def test_a_pkcs12_store_that_the_library_does_not_take_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, message: str, trust: bool
+) -> None:
+    def fails(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(pkcs12, "load_key_and_certificates", fails)
+    assert why(tmp_path, b"\x30", kind="PKCS12", trust=trust) == message
+
+
+@pytest.mark.parametrize("error", [ValueError("curve 1.2.3"), UnsupportedAlgorithm("curve 1.2.3")])
+def test_a_certificate_whose_key_the_library_does_not_take_is_told(tmp_path: Path, error: Exception) -> None:
+    def fails() -> None:
+        raise error
+
+    certificate: Any = SimpleNamespace(public_key=fails)
+    with pytest.raises(InvalidRequestError, match=r"key of the first certificate cannot be read: curve 1\.2\.3"):
+        keystore._checked(tmp_path, keystore.KeyMaterial(NODE.key, (certificate,)))
 
 
 def test_a_key_without_a_certificate_is_told(tmp_path: Path) -> None:

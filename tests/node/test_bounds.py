@@ -495,6 +495,8 @@ def _is_meant(options: Any) -> bool:
         (PortLimits(max_body=2**31, memory=2**31), False),
         (PortLimits(max_admin_body=2**31 - 1), True),
         (PortLimits(max_admin_body=2**31), False),
+        (PortLimits(big_frame=2**31 - 1), True),
+        (PortLimits(big_frame=2**31), False),
         (PortLimits(max_body=100, memory=100), True),
         (PortLimits(max_body=100, memory=99), False),
         (ServiceOptions(stall_seconds=0.001), True),

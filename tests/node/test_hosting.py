@@ -37,6 +37,7 @@ from waltzctl.engine.errors import (
     RefusedError,
     WaltzError,
 )
+from waltzctl.engine.net import port as port_module
 from waltzctl.engine.net.monitoring_options import GraphiteOptions, HttpLimits
 from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.net.single_flight import OverdueError
@@ -617,6 +618,39 @@ def test_a_reload_is_passed_on_to_everything_it_concerns(tmp_path: Path) -> None
             assert (one.data.reads.capacity, one.data.budget.capacity) == (9, 200 << 20)
             assert one.health.probe.min_free_bytes == one.hosted._room.probe.min_free_bytes == 5
             assert one.health._options is health
+
+    run(work())
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_limits_for_which_there_is_no_memory_change_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Neither at the port whose buffer it is nor at the other one, nor the certificates that were read with them."""
+    created(tmp_path)
+    made = 0
+
+    def buffer(size: int) -> bytearray:
+        nonlocal made
+        made += 1
+        if made == number:
+            raise MemoryError
+        return bytearray(size)
+
+    async def work() -> None:
+        async with running(tmp_path, http_port=None) as one:
+            before, used = one.options, SimpleNamespace(use_context=lambda _: pytest.fail("it was changed"))
+            for port in (one.data, one.admin):
+                monkeypatch.setattr(port, "use_context", used.use_context)
+            one.options = replace(before, plaintext=False)
+            monkeypatch.setattr(port_module, "bytearray", buffer, raising=False)
+            with pytest.raises(MemoryError):
+                await one.reload(replace(one.options, limits=replace(before.limits, big_frame=1 << 20, reads=9)))
+            assert (one.data.limits, one.admin.limits, one.data.reads.capacity) == (
+                before.limits,
+                before.limits,
+                before.limits.reads,
+            )
 
     run(work())
 
