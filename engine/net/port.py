@@ -41,6 +41,8 @@ _ALL_CHUNKS = 32 << 20
 """Bytes that all connections may read before the first of them is told to stop."""
 _SMALLEST_CHUNK = 4 << 10
 _SMALLEST_OUTPUT = 32 << 10
+_LONGEST_USER_TIMEOUT = 2**31 - 1
+"""Milliseconds, 24.8 days: what the system takes."""
 _SMALL_REQUESTS = 8
 """The part of the memory that frames which are still being received leave to small requests: an eighth."""
 _SOFT_DESCRIPTOR_ERRORS = (errno.EMFILE, errno.ENFILE)
@@ -304,7 +306,7 @@ class Port(ABC):
                     ssl_handshake_timeout=self.limits.handshake_seconds,
                     ssl_shutdown_timeout=_SHUTDOWN_SECONDS,
                 )
-        except (OSError, EOFError) as error:  # TimeoutError and ssl.SSLError are OSErrors
+        except Exception as error:  # whatever it is: nobody else closes it, or would tell
             accepted.close()
             what = f"{peer}: no connection came about: {str(error) or type(error).__name__}"
             if isinstance(
@@ -323,8 +325,8 @@ class Port(ABC):
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             if hasattr(socket, "TCP_USER_TIMEOUT"):
-                milliseconds = int(self.limits.unacknowledged_seconds * 1000)
-                accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+                milliseconds = int(min(self.limits.unacknowledged_seconds * 1000, _LONGEST_USER_TIMEOUT))
+                accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(1, milliseconds))  # 0: never
 
     # --- connections -------------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ import pytest
 from tests.node.serving import LOG
 from tests.node.unplugged import Peer
 from waltzctl.engine.net import port as port_module
+from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.net.port import _Complaints, _text
 
 BACK_OFF = 0.5
@@ -161,6 +162,7 @@ def test_a_spare_descriptor_that_is_not_there_is_done_without(port: Any, monkeyp
         (OSError("no certificate"), "no connection came about: no certificate"),
         (ConnectionResetError("gone"), None),
         (EOFError(), None),
+        (OverflowError("of ours"), "no connection came about: of ours"),
     ],
 )
 def test_a_peer_of_which_no_connection_comes_is_let_go_and_counts_no_longer(
@@ -184,6 +186,26 @@ def test_a_peer_of_which_no_connection_comes_is_let_go_and_counts_no_longer(
     asyncio.run(port._welcome(accepted, "peer"))
     assert (accepted.closed, port._expected) == (1, 0)
     assert lines(caplog) == ([] if told is None else [f"data port: peer: {told}"])
+
+
+@pytest.mark.parametrize(
+    ("seconds", "milliseconds"),
+    [
+        (0.0001, 1),
+        (0.001, 1),
+        (0.002, 2),
+        (2**31 / 1000 - 0.001, 2**31 - 1),
+        (2**31 / 1000, 2**31 - 1),
+        (30 * 86400.0, 2**31 - 1),
+    ],
+)
+def test_any_time_can_be_set_in_which_nothing_is_acknowledged(port: Any, seconds: float, milliseconds: int) -> None:
+    """The system takes a C int of milliseconds; 0 would be for ever."""
+    PortLimits(unacknowledged_seconds=seconds).check()
+    port._limits = PortLimits(unacknowledged_seconds=seconds)
+    with socket.socket() as accepted:
+        port._set_options(accepted)
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == milliseconds
 
 
 def test_whoever_has_arrived_is_no_longer_waited_for(port: Any) -> None:
