@@ -112,7 +112,7 @@ class Port(ABC):
         self.log = log
         self.budget = Budget(memory, kept=_SMALL_REQUESTS)
         self.output_budget = OutputBudget(limits.output, limits.max_list_bytes)
-        self.scratch: memoryview
+        self.scratch = memoryview(bytearray())
         self.draining = False
         self.outbox: Outbox
         self.loop: asyncio.AbstractEventLoop
@@ -143,7 +143,9 @@ class Port(ABC):
 
     @limits.setter
     def limits(self, limits: PortLimits) -> None:
-        self.scratch = memoryview(bytearray(_CHUNK + limits.big_frame + 64))
+        needed = _CHUNK + limits.big_frame + 64
+        if len(self.scratch) < needed:  # no shorter one: what connections have kept may be longer than a new bound
+            self.scratch = memoryview(bytearray(needed))
         self._limits = limits
         self.output_budget.capacity, self.output_budget.longest = limits.output, limits.max_list_bytes
         self._follow_limits()

@@ -217,7 +217,7 @@ class DataConnection(Connection):
             case SplitStatus.VERSION:
                 return f"a frame of version {version} instead of the agreed {self.version}"
             case SplitStatus.LENGTH:
-                return f"a frame of {length} bytes, and {self._max_body} are the most here"
+                return f"a frame of {length} bytes, and {self._port.limits.max_body} are the most here"
             case _:
                 return f"a frame of {length} bytes, which is too short for any message"
 

@@ -3582,8 +3582,8 @@ _NODE = (
         Equivalent(
             "engine/net/port.py",
             "Port.limits",
-            "self.scratch = memoryview(bytearray(_CHUNK + limits.big_frame + 64))",
-            f"self.scratch = memoryview(bytearray(_CHUNK + limits.big_frame + {more}))",
+            "needed = _CHUNK + limits.big_frame + 64",
+            f"needed = _CHUNK + limits.big_frame + {more}",
             _ROOMIER,
         )
         for more in (63, 65)

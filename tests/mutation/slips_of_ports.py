@@ -245,6 +245,13 @@ PORTS: tuple[Slip, ...] = (
         "a connection is told to be older than it is",
     ),
     Slip(
+        _PORT,
+        "        if len(self.scratch) < needed:",
+        "        if len(self.scratch) != needed:",
+        _OF_CONNECTION,
+        "a reload that lowers a bound ends whoever was in the middle of a frame",
+    ),
+    Slip(
         _CONNECTION,
         "taken > stall + arrived / _LEAST_RATE",
         "silent > stall + arrived / _LEAST_RATE",

@@ -6,6 +6,7 @@ import logging
 import socket
 import struct
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -261,6 +262,25 @@ def test_who_is_refused_while_memory_is_short_does_not_stand_in_line() -> None:
     other.send(b"nonsense")
     assert other.wire.closed
     assert peer.port.budget.waiting == 0
+
+
+def test_what_a_connection_keeps_outlives_limits_that_would_not_have_let_it() -> None:
+    peer, partition = a_peer(big_frame=1 << 20, max_body=1 << 20)
+    [frame] = appends(0, 1, size=900_000)
+    peer.send(frame[:800_000])
+    peer.port.limits = replace(peer.port.limits, big_frame=1000)
+    assert len(peer.connection.get_buffer(-1)) == peer.port.chunk
+    peer.send(frame[800_000:])
+    assert [bytes(item.buffer[:]) for item in partition.taken] == [frame]
+    assert peer.wire.reading
+
+
+def test_the_bound_that_is_told_is_the_one_that_holds(caplog: pytest.LogCaptureFixture) -> None:
+    peer, _ = a_peer(max_body=5000)
+    peer.port.limits = replace(peer.port.limits, max_body=4000)
+    peer.announce(4001)
+    [line] = lines(caplog)
+    assert "a frame of 4001 bytes, and 4000 are the most here" in line
 
 
 def test_a_long_message_that_is_no_append_is_refused_with_its_beginning(caplog: pytest.LogCaptureFixture) -> None:
