@@ -276,13 +276,18 @@ def rename(source: PurePath, target: PurePath) -> None:
 
 def move_directory(source: PurePath, target: PurePath) -> None:
     """Rename a directory, durably; the two directories above `target` are made where they are missing.  Raises DiskWriteError."""
+    make_directories_above(target)
+    rename(source, target)
+    sync_directory(target.parent)  # the new name first: it has both for a moment, and never none
+    sync_directory(source.parent)
+
+
+def make_directories_above(target: PurePath) -> None:
+    """Make the two directories above `target` where they are missing, durably.  Raises DiskWriteError."""
     for directory in (target.parent.parent, target.parent):
         if not Path(directory).is_dir():
             make_directory(directory)
             sync_directory(directory.parent)
-    rename(source, target)
-    sync_directory(target.parent)  # the new name first: it has both for a moment, and never none
-    sync_directory(source.parent)
 
 
 def unlink(path: PurePath) -> None:

@@ -5,6 +5,7 @@ Lists of partitions are checked as a whole before anything is changed; the relea
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -13,6 +14,8 @@ from collections.abc import Iterable, Sequence
 
 from waltzctl.engine.durable.file_system import FileSystem
 from waltzctl.engine.durable.flusher import MOST_THREADS, Flusher
+from waltzctl.engine.durable.relocation import DELETING
+from waltzctl.engine.errors import DiskError
 from waltzctl.engine.net.executor import Executor, JobExecutor
 from waltzctl.engine.node.commit_passes import CommitPasses
 from waltzctl.engine.node.disk_probe import DiskProbe
@@ -37,6 +40,7 @@ from waltzctl.engine.storage.assignment import put_aside_path
 from waltzctl.engine.storage.availability_marks import Availability
 from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.engine.storage.fences import SessionFences
+from waltzctl.engine.storage.retired import prepare_relocation
 from waltzctl.engine.storage.wire_records import WireRecords
 from waltzctl.formats.wire.storage import SessionInfo
 
@@ -90,6 +94,8 @@ class HostedStorage:
         self._services: dict[int, PartitionService] = {}
         self._closing = self._closed = False
         self._lock = threading.RLock()
+        with contextlib.suppress(DiskError):  # where it is full already a deletion says so
+            prepare_relocation(storage.path, DELETING)
         try:
             for number in sorted(storage.partitions):
                 self._serve(number)

@@ -40,6 +40,10 @@ class Availability:
         return self.readable and self.writable
 
 
+OFF = Availability(False, False)
+"""What a cleared flag of the released layout says without an entry."""
+
+
 def availability_path(storage: PurePath) -> PurePath:
     """Where the marks of a storage directory are, or would be."""
     return storage / disk.STATE_DIRECTORY / AVAILABILITY_FILE_NAME
@@ -110,7 +114,7 @@ def combine(control: ControlFile, marks: Mapping[int, Availability], partition: 
     current = control.partitions[partition].current_struct
     if current is None or current.available:
         return Availability()
-    return Availability(False, False) if mark.available else mark
+    return OFF if mark.available else mark
 
 
 def read_availability(storage: PurePath, control: ControlFile) -> dict[int, Availability]:

@@ -27,6 +27,7 @@ from types import MappingProxyType, TracebackType
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.durable.regular import special_kind
+from waltzctl.engine.durable.relocation import DELETING, UNASSIGNED
 from waltzctl.engine.errors import (
     DamageError,
     DiskError,
@@ -42,7 +43,7 @@ from waltzctl.engine.findings.directory_contents import not_assigned
 from waltzctl.engine.log.view import view_partition, view_storage
 from waltzctl.engine.losses import DirectoryGone
 from waltzctl.engine.storage.assignment import is_hosted, put_aside_path
-from waltzctl.engine.storage.availability_marks import Availability, combine, load_marks, save_marks
+from waltzctl.engine.storage.availability_marks import OFF, Availability, combine, load_marks, save_marks
 from waltzctl.engine.storage.commit_journal import AREA_SIZE, CommitJournal
 from waltzctl.engine.storage.control_file import OpenControlFile
 from waltzctl.engine.storage.creation import ClusterResult, CreatedDirectory, create_cluster
@@ -60,6 +61,7 @@ from waltzctl.engine.storage.retired import (
     check_deletion,
     check_put_aside,
     finish_deletions,
+    prepare_relocation,
     put_aside,
     take_from_aside,
 )
@@ -298,7 +300,8 @@ class StorageDirectory:
 
         Without deletion session, marks and files stay, so that a later `assign` goes on where it was.  With deletion the
         files and then the marks go; that is also possible for a partition which is not assigned any more.  Raises
-        NotAssignedError, RefusedError when unknown files lie in the directory that is to be deleted, DiskError.
+        NotAssignedError, RefusedError when unknown files lie in the directory that is to be deleted, DiskError; where the disk
+        is full it is assigned and open as before.
         """
         with self._lock:
             info = self._control.info(number)
@@ -316,6 +319,8 @@ class StorageDirectory:
                 check_deletion(self.path, number)
             elif not self.layout.has_flags:
                 check_put_aside(self.path, number)
+            if delete_files or not self.layout.has_flags:
+                prepare_relocation(self.path, DELETING if delete_files else UNASSIGNED)
             self._close_for_good(number, delete_files=delete_files)
             if assigned and not unknown and self.layout.has_flags:
                 self._control.set_flag(number, FLAG_ASSIGNED, False)
@@ -410,8 +415,9 @@ class StorageDirectory:
     def set_availability(self, number: int, *, readable: bool | None = None, writable: bool | None = None) -> None:
         """Allow or forbid reading and writing, durably; None leaves as it is.  Unassigned partitions may be marked, too.
 
-        In the released layout the flag follows "readable and writable"; its change is the one durable step.  Raises
-        InvalidRequestError, PartitionQuarantinedError when the partition's info is damaged, DamageError, DiskError.
+        In the released layout the flag follows "readable and writable"; its change is the one durable step, and where neither is
+        allowed it needs no more.  Raises InvalidRequestError, PartitionQuarantinedError when the partition's info is damaged,
+        DamageError, DiskError.
         """
         with self._lock:
             self.check_markable(number)
@@ -423,8 +429,9 @@ class StorageDirectory:
             released = self.layout.has_flags
             if released and after.available:
                 self._control.set_flag(number, FLAG_AVAILABLE, True)
-            if marks.get(number, Availability()) != after:
-                save_marks(self.path, {**marks, number: after})
+            mark = Availability() if released and after == OFF else after  # the flag says it alone, on a full disk too
+            if marks.get(number, Availability()) != mark:
+                save_marks(self.path, {**marks, number: mark})
             if released and not after.available and before.available:
                 self._control.set_flag(number, FLAG_AVAILABLE, False)
 

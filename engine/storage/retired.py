@@ -12,7 +12,7 @@ from pathlib import Path
 
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.relocation import DELETING, relocate
-from waltzctl.engine.errors import DiskReadError, RefusedError
+from waltzctl.engine.errors import DiskFullError, DiskReadError, RefusedError
 from waltzctl.engine.log.view import view_partition
 from waltzctl.engine.storage.assignment import put_aside_path, retired_place
 from waltzctl.engine.storage.availability_marks import forget_availability
@@ -35,6 +35,14 @@ def check_put_aside(storage: Path, number: int) -> None:
             f"{target}: files of partition {number} were put aside here before",
             advice="move one of the two away by hand",
         )
+
+
+def prepare_relocation(storage: Path, kind: str) -> None:
+    """Make durably what has to be there before a partition can be put aside (UNASSIGNED) or deleted (DELETING).
+
+    A full disk does not give it; what follows needs no more space.  Raises DiskError.
+    """
+    disk.make_directories_above(retired_place(storage, kind, 0))
 
 
 def put_aside(storage: Path, number: int) -> None:
@@ -81,7 +89,8 @@ def begin_deletion(storage: Path, number: int) -> None:
 def finish_deletions(storage: Path, control: OpenControlFile, only: Collection[int] | None = None) -> None:
     """Delete what waits for it, and forget session, marks, fence, accepted losses and switches of those partitions.
 
-    All of that before the files go: with them goes the sign that something is left to do.  `only`: of these, unless None.
+    All of that before the files go, and last their directory, which is the sign that something is left to do.  Where the disk is
+    too full for what has to be written the files make room first.  `only`: of these, unless None.
 
     Raises DamageError, DiskError.
     """
@@ -98,19 +107,31 @@ def finish_deletions(storage: Path, control: OpenControlFile, only: Collection[i
         number = int(name)
         if only is not None and number not in only:
             continue
-        info = control.info(number)
-        current = info.current_struct
-        forgotten = current is not None and current.marks == (-1, -1, -1) and current.flags in (None, FLAG_AVAILABLE)
-        if not forgotten and info.stored_partition == number and not (storage / name).is_dir():
-            control.reset(number)
-        forget_fence(storage, control.num_partitions, number)
-        forget_partition(storage, number)
-        forget_availability(storage, number)
+        try:
+            _forget(storage, control, number)
+        except DiskFullError:
+            _empty(directory / name)
+            _forget(storage, control, number)
         _delete(directory / name)
 
 
-def _delete(directory: Path) -> None:
+def _forget(storage: Path, control: OpenControlFile, number: int) -> None:
+    info = control.info(number)
+    current = info.current_struct
+    forgotten = current is not None and current.marks == (-1, -1, -1) and current.flags in (None, FLAG_AVAILABLE)
+    if not forgotten and info.stored_partition == number and not (storage / str(number)).is_dir():
+        control.reset(number)
+    forget_fence(storage, control.num_partitions, number)
+    forget_partition(storage, number)
+    forget_availability(storage, number)
+
+
+def _empty(directory: Path) -> None:
     for name in sorted(os.listdir(directory)):
         disk.unlink(directory / name)
+
+
+def _delete(directory: Path) -> None:
+    _empty(directory)
     disk.remove_directory(directory)
     disk.sync_directory(directory.parent)

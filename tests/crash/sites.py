@@ -26,10 +26,18 @@ COMPOSED: dict[str, tuple[str, ...]] = {
     "move_directory": ("/made", "/target", "/source"),
 }
 """Functions of `engine.durable.disk` that sync, and how many times."""
-CALLS = {"sync", "sync_file", "sync_directory", "sync_index", *COMPOSED}
+CALLS = {"sync", "sync_file", "sync_directory", "sync_index", "make_directories_above", *COMPOSED}
 INSIDE = {
     ("engine/durable/disk.py", name)
-    for name in (*COMPOSED, "sync_file", "sync_directory", "WritableFile.sync", "_changed", "WritableFile.write_at")
+    for name in (
+        *COMPOSED,
+        "make_directories_above",
+        "sync_file",
+        "sync_directory",
+        "WritableFile.sync",
+        "_changed",
+        "WritableFile.write_at",
+    )
 } | {
     ("engine/storage/segment_files.py", "ActiveSegment.sync_index"),
     ("engine/storage/partition_recovery.py", "sync_file"),

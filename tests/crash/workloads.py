@@ -292,6 +292,9 @@ def _repairs() -> Mapping[str, Callable[[Path], Recorded]]:
         "a repair gives a partition back": Captured(
             test_process_deaths.test_a_repair_that_moves_a_partition_dies, assigned=True
         ),
+        "a repair takes a partition away": Captured(
+            test_process_deaths.test_a_repair_that_moves_a_partition_dies, assigned=False
+        ),
         "recovery of a damaged directory": Captured(test_damaged.test_recovery_of_a_damaged_directory, first=100_000),
         "undo of it": Captured(test_damaged.test_undo_of_it, first=100_000),
         "prune": Captured(test_prune.test_prune, layout=RELEASED),

@@ -178,7 +178,7 @@ _STORAGE = (
     ),
     Equivalent(
         "engine/storage/retired.py",
-        "_delete",
+        "_empty",
         "for name in sorted(os.listdir(directory)):",
         "for name in list(os.listdir(directory)):",
         "any order will do; this one is the same every time",

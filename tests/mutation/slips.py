@@ -163,15 +163,15 @@ FIRST: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/storage/retired.py",
-        """        forget_fence(storage, control.num_partitions, number)
-        forget_partition(storage, number)
-        forget_availability(storage, number)
+        """        try:
+            _forget(storage, control, number)
+        except DiskFullError:
+            _empty(directory / name)
+            _forget(storage, control, number)
         _delete(directory / name)
 """,
-        """        forget_partition(storage, number)
-        forget_availability(storage, number)
-        _delete(directory / name)
-        forget_fence(storage, control.num_partitions, number)
+        """        _delete(directory / name)
+        _forget(storage, control, number)
 """,
         ("tests/storage/test_one_step.py",),
         "a partition that is assigned again after a crash refuses its sessions for good",

@@ -305,7 +305,7 @@ FIFTH: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/storage/availability_marks.py",
-        "    return Availability(False, False) if mark.available else mark\n",
+        "    return OFF if mark.available else mark\n",
         "    return mark\n",
         ("tests/storage/test_availability.py::test_the_released_flag_and_the_file",),
         "a partition that an operator of a released node switched off is written to",

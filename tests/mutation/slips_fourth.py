@@ -81,7 +81,7 @@ FOURTH: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/storage/retired.py",
-        "if not forgotten and info.stored_partition == number and not (storage / name).is_dir():",
+        "if not forgotten and info.stored_partition == number and not (storage / str(number)).is_dir():",
         "if not forgotten and info.stored_partition == number:",
         ("tests/storage/test_retired.py::test_marks_stay_where_the_partition_is_here_again_or_its_info_is_another_s",),
         "what is left of a deletion resets session and marks of the partition that was begun anew since",

@@ -324,4 +324,32 @@ DIRECTORIES: tuple[Slip, ...] = (
         ("tests/storage/test_belonging.py",),
         "a partition is quarantined for what a program writes into its request ids",
     ),
+    Slip(
+        "engine/storage/directory.py",
+        "                prepare_relocation(self.path, DELETING if delete_files else UNASSIGNED)\n",
+        "                pass\n",
+        ("tests/storage/test_assignment.py",),
+        "a deletion that a full disk refuses leaves the partition closed, with all its bytes",
+    ),
+    Slip(
+        "engine/node/hosted_storage.py",
+        "            prepare_relocation(storage.path, DELETING)\n",
+        "            pass\n",
+        ("tests/node/test_hosting.py::test_a_full_disk_can_be_made_room_on_by_deleting_a_partition",),
+        "on a full disk no partition can be deleted to make room",
+    ),
+    Slip(
+        "engine/storage/directory.py",
+        "mark = Availability() if released and after == OFF else after",
+        "mark = Availability() if after == OFF else after",
+        ("tests/storage/test_directory.py",),
+        "a partition of the documented layout is not switched off when somebody says so",
+    ),
+    Slip(
+        "engine/storage/retired.py",
+        "            _empty(directory / name)\n            _forget(storage, control, number)\n",
+        "            pass\n",
+        ("tests/storage/test_retired.py",),
+        "on a full disk a fence or an accepted loss outlives the files that it is about",
+    ),
 )

@@ -24,11 +24,13 @@ from tests.node.running import Peer, append, node_options, run, running
 from tests.node.service_support import LOG, appended, created, record, request_of, run_of, serving
 from tests.node.service_support import Peer as Witness
 from tests.node.test_partition_service import Pool
+from tests.storage.support import full_disk
 from waltzctl.engine.durable import file_system
 from waltzctl.engine.durable.file_system import FileSystem
 from waltzctl.engine.durable.flusher import FEWEST_AT_ONCE
 from waltzctl.engine.errors import (
     DamageError,
+    DiskFullError,
     DiskWriteError,
     InvalidRequestError,
     MismatchError,
@@ -206,6 +208,23 @@ def test_files_that_a_partition_left_behind_are_deleted_and_nothing_else_is_give
         aside.mkdir(parents=True)
         served.hosted.unassign([1], delete_files=True)
         assert not aside.exists()
+
+
+def test_a_full_disk_can_be_made_room_on_by_deleting_a_partition(tmp_path: Path) -> None:
+    """What a deletion needs is there since the start; where the disk was full by then, the partition goes on being served."""
+    created(tmp_path, 2)
+    with serving(tmp_path) as served:
+        served.succeed(appended(0))
+    (tmp_path / ".waltzctl" / "deleting").rmdir()
+    with full_disk(), serving(tmp_path) as served:
+        with pytest.raises(DiskFullError):
+            served.hosted.unassign([0], delete_files=True)
+        served.succeed(appended(1))
+    with serving(tmp_path) as served, full_disk():
+        served.hosted.unassign([0], delete_files=True)
+        served.hosted.set_availability([1], readable=False, writable=False)
+        assert not (tmp_path / "0").exists()
+        assert served.hosted.assigned_status() == [(1, False)]
 
 
 @pytest.mark.parametrize("gone", [False, True])

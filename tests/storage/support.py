@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -86,6 +89,25 @@ def kept_bytes(path: Path) -> bytes:
     """Everything that lies in the quarantine, so that a test can look for bytes in it."""
     places = sorted((path / ".waltzctl" / "quarantine").rglob("*"))
     return b"".join(place.read_bytes() for place in places if place.is_file())
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """Nothing that needs space can be made: neither a directory nor a file."""
+
+    def no_directory(path: object, *_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    def no_file(path: Any, flags: int, *rest: Any, **more: Any) -> int:
+        if flags & os.O_CREAT and not os.path.exists(path):
+            no_directory(path)
+        return opens(path, flags, *rest, **more)
+
+    opens = os.open
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, "mkdir", no_directory)
+        patched.setattr(os, "open", no_file)
+        yield
 
 
 @contextmanager

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.builders import KEY, build_directory
-from tests.storage.support import codes, opened
-from waltzctl.engine.errors import RefusedError
+from tests.builders import KEY, build_directory, digest, make_records
+from tests.storage.support import codes, full_disk, opened
+from waltzctl.engine.durable.relocation import DELETING, UNASSIGNED
+from waltzctl.engine.errors import DiskFullError, RefusedError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.status import storage_status
 from waltzctl.engine.inspect.verify import VerifySummary, verify
@@ -132,6 +134,30 @@ def test_a_partition_that_was_taken_away_is_no_damage(tmp_path: Path, layout: La
     assert plan_recover(path).plan.undecided == ()
     with opened(path) as storage:
         assert list(storage.partitions) == []
+
+
+@LAYOUTS
+@pytest.mark.parametrize("delete", [False, True])
+def test_on_a_full_disk_a_partition_stays_assigned_and_open_or_goes_whole(
+    tmp_path: Path, layout: Layout, delete: bool
+) -> None:
+    """What needs space is asked for before anything is closed; where it is there already the deletion makes room."""
+    path = build_directory(tmp_path / "s", {0: 5, 1: 5}, layout=layout)
+    with opened(path) as storage:
+        needs = delete or layout is Layout.DOCUMENTED
+        before = digest(path)
+        with full_disk(), pytest.raises(DiskFullError) if needs else contextlib.nullcontext():
+            storage.unassign(0, delete_files=delete)
+        assert (0 in storage.partitions) == needs
+        if needs:
+            assert digest(path) == before
+            assert storage.partition(0).read_range(0, 10) == make_records(5)
+            storage.partition(0).append(make_records(1, first=5))
+            (path / ".waltzctl" / (DELETING if delete else UNASSIGNED)).mkdir()
+            with full_disk():
+                storage.unassign(0, delete_files=delete)
+        assert list(storage.partitions) == [1]
+        assert (path / "0").exists() == (not needs)
 
 
 @LAYOUTS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -14,10 +15,11 @@ import pytest
 
 from tests.builders import KEY, build_directory, digest, make_records
 from tests.golden import GOLDEN, golden_directories, needs_golden
-from tests.storage.support import LAYOUTS, built, codes, damage, data_path, index_path, opened
+from tests.storage.support import LAYOUTS, built, codes, damage, data_path, full_disk, index_path, opened
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import (
     DamageError,
+    DiskFullError,
     DiskReadError,
     DiskWriteError,
     InvalidRequestError,
@@ -29,7 +31,7 @@ from waltzctl.engine.errors import (
 )
 from waltzctl.engine.log.view import read_control
 from waltzctl.engine.storage import directory
-from waltzctl.engine.storage.availability_marks import Availability, read_availability
+from waltzctl.engine.storage.availability_marks import Availability, load_marks, read_availability
 from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions, create_cluster
 from waltzctl.engine.storage.partition import Partition
 from waltzctl.engine.storage.retired import begin_deletion
@@ -291,6 +293,25 @@ def test_availability_of_a_partition_without_a_struct_in_force(tmp_path: Path) -
         with pytest.raises(PartitionQuarantinedError):
             storage.unassign(0, delete_files=False)
         assert storage.partition(0).read_range(0, 10) == make_records(5)
+
+
+@pytest.mark.parametrize("before", [{}, {"readable": False}, {"writable": False}], ids=str)
+def test_a_partition_is_switched_off_by_its_flag_alone(tmp_path: Path, before: dict[str, bool]) -> None:
+    """Also on a full disk, unless an entry says that one of the two is allowed: that has to go."""
+    build_directory(tmp_path, {0: 3, 1: 3})
+    with opened(tmp_path) as storage:
+        storage.set_availability(1, writable=False)
+        if before:
+            storage.set_availability(0, **before)
+        with full_disk(), pytest.raises(DiskFullError) if before else contextlib.nullcontext():
+            storage.set_availability(0, readable=False, writable=False)
+        if before:
+            storage.set_availability(0, readable=False, writable=False)
+        assert storage.availability(0) == Availability(False, False)
+        assert load_marks(tmp_path) == {1: Availability(True, False)}
+        storage.set_availability(0, readable=True)
+        assert storage.availability(0) == Availability(True, False)
+        assert load_marks(tmp_path) == {0: Availability(True, False), 1: Availability(True, False)}
 
 
 @LAYOUTS

@@ -5,14 +5,15 @@ from __future__ import annotations
 import errno
 import os
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import pytest
 
 from tests.builders import build_directory, digest
 from tests.repair.trees import recording
 from tests.storage.support import LAYOUTS, opened
-from waltzctl.engine.errors import DiskReadError, RefusedError
+from waltzctl.engine.durable import disk
+from waltzctl.engine.errors import DiskFullError, DiskReadError, RefusedError
 from waltzctl.engine.storage.availability_marks import Availability, load_marks, save_marks
 from waltzctl.engine.storage.control_file import OpenControlFile
 from waltzctl.engine.storage.fences import SessionFences
@@ -71,6 +72,25 @@ def test_everything_goes_with_the_files(storage: Path) -> None:
     finish(storage)
     assert known(storage) == ([],) * 4
     assert not ledger_path(storage).exists(), "an empty ledger is none"  # type: ignore[attr-defined]
+
+
+def test_on_a_full_disk_the_files_make_room_for_what_is_written_of_the_others(
+    storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = storage / ".waltzctl" / "deleting" / "1"
+    write_whole = disk.write_whole
+
+    def full(path: PurePath, parts: bytes) -> None:
+        if any(waits.iterdir()):
+            raise DiskFullError(path, 0, OSError(errno.ENOSPC, "full"), doing="write")
+        assert waits.is_dir(), "the sign that something is left to do"
+        write_whole(path, parts)
+
+    begin_deletion(storage, 1)
+    monkeypatch.setattr(disk, "write_whole", full)
+    finish(storage)
+    assert known(storage) == ([0, 2],) * 4
+    assert not waits.exists()
 
 
 def test_only_those_that_are_asked_for(storage: Path) -> None:
