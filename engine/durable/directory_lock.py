@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import struct
@@ -82,18 +83,20 @@ class DirectoryLock:
         if not Path(state).exists():
             make_directory(state)
         descriptors: list[int] = []
-        path = state / "lock"
+        path, asking = state / "lock", False
         try:
             for path in filter(None, (state / "lock", control_file)):
                 flags = os.O_RDWR | (os.O_CREAT if path != control_file else 0)
                 descriptors.append(open_regular(path, flags))
+                asking = True
                 fcntl.fcntl(descriptors[-1], fcntl.F_OFD_SETLK, _flock(fcntl.F_WRLCK))
+                asking = False
             os.ftruncate(descriptors[0], 0)
             os.pwrite(descriptors[0], f"{os.getpid()}\n".encode(), 0)
         except OSError as error:
             for descriptor in descriptors:
                 os.close(descriptor)
-            if isinstance(error, (BlockingIOError, PermissionError)) and len(descriptors) > 0:
+            if asking and error.errno in (errno.EAGAIN, errno.EACCES):
                 pid = lock_holder(storage_directory, control_file) or _recorded_pid(storage_directory)
                 raise DirectoryLockedError(storage_directory, pid or None) from error
             raise write_error(path, None, error, doing="lock") from error

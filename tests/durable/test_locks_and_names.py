@@ -499,6 +499,45 @@ def test_a_change_that_fails_is_no_change(
         change(tmp_path / "none")
 
 
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EACCES, errno.EAGAIN])
+def test_a_control_file_that_may_not_be_opened_is_not_held_by_anybody(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Only what the system says of the lock itself means that somebody has it."""
+    real = directory_lock.open_regular
+
+    def refused(path: Path, flags: int) -> int:
+        if path.name == "control":
+            raise OSError(number, "made up")
+        return real(path, flags)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(directory_lock, "open_regular", refused)
+        with pytest.raises(DiskWriteError, match=r"/control: cannot lock.*made up"):
+            DirectoryLock.acquire(storage, storage / "control")
+    with DirectoryLock.acquire(storage, storage / "control"):
+        pass
+
+
+@pytest.mark.parametrize(("number", "held"), [(errno.EAGAIN, True), (errno.EACCES, True), (errno.ENOLCK, False)])
+@pytest.mark.parametrize("at", [1, 2])
+def test_a_lock_that_the_system_refuses_is_held_where_it_says_so(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, number: int, held: bool, at: int
+) -> None:
+    asked = 0
+
+    def refused(descriptor: int, command: int, argument: bytes) -> bytes:
+        nonlocal asked
+        asked += command == fcntl.F_OFD_SETLK
+        if command == fcntl.F_OFD_SETLK and asked == at:
+            raise OSError(number, "made up")
+        return argument
+
+    monkeypatch.setattr(directory_lock.fcntl, "fcntl", refused)
+    with pytest.raises(DirectoryLockedError if held else DiskWriteError):
+        DirectoryLock.acquire(storage, storage / "control")
+
+
 def test_a_control_file_that_is_not_there_is_not_made_by_locking_it(storage: Path) -> None:
     """An empty one would be taken for damage, or for a new directory."""
     with pytest.raises(DiskWriteError):

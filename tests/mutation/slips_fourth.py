@@ -10,8 +10,8 @@ from tests.mutation.trial import Slip
 FOURTH: tuple[Slip, ...] = (
     Slip(
         "engine/durable/directory_lock.py",
-        "            for descriptor in descriptors:\n                os.close(descriptor)\n            if isinstance",
-        "            if isinstance",
+        "            for descriptor in descriptors:\n                os.close(descriptor)\n            if asking",
+        "            if asking",
         ("tests/storage/test_locks.py::test_a_second_process_is_refused_and_told_who_holds_it",),
         "whoever met a released node in a directory holds its lock from then on, and shuts out everybody once the node is gone",
     ),

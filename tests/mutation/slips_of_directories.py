@@ -352,4 +352,11 @@ DIRECTORIES: tuple[Slip, ...] = (
         ("tests/storage/test_retired.py",),
         "on a full disk a fence or an accepted loss outlives the files that it is about",
     ),
+    Slip(
+        "engine/durable/directory_lock.py",
+        "if asking and error.errno in",
+        "if error.errno in",
+        ("tests/durable/test_locks_and_names.py",),
+        "a control file that may not be written sends people to look for a process that is not there",
+    ),
 )
