@@ -14,11 +14,17 @@ from waltzctl.engine.net.metrics import BUCKETS, BucketCounts
 
 
 def exposition(collector: Collector, accept: str) -> tuple[bytes, str]:
-    """The text and its content type: OpenMetrics if the peer's Accept header asks for it, else Prometheus 0.0.4."""
+    """The text and its content type: OpenMetrics if the peer's Accept header asks for it, else Prometheus 0.0.4.
+
+    So it is for a header that cannot be understood.
+    """
     registry = CollectorRegistry()
     registry.register(collector)
     ProcessCollector(registry=registry)
-    encoder, content_type = choose_encoder(accept)
+    try:
+        encoder, content_type = choose_encoder(accept)
+    except (TypeError, ValueError):  # a version that the library does not understand
+        encoder, content_type = choose_encoder("")
     return encoder(registry), content_type
 
 

@@ -105,6 +105,12 @@ def test_text_for_prometheus_json_for_everybody_else(tmp_path: Path) -> None:
                 assert samples["waltz_storage_max_transaction_id", "0"] == 3
                 assert samples["waltz_storage_append_latency_seconds_count", "0"] == 1
                 assert samples["waltz_storage_disk_free_bytes", ""] > 0
+            for accept in ("text/plain; version=a", "application/openmetrics-text; version=1.x", "text/plain;version"):
+                answer = await get(node, "/metrics", Accept=accept)
+                assert (answer.status, answer.headers["Content-Type"][:25]) == (200, "text/plain; version=0.0.4"), (
+                    accept
+                )
+                assert b"waltz_storage_healthy" in answer.body
             answer = await get(node, "/metrics", Accept="*/*")
             assert (answer.json["version"], answer.headers["Vary"]) == ("4.0.0", "Accept")
             await peer.close()
