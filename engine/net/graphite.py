@@ -95,9 +95,11 @@ async def report_for_ever(
         await asyncio.sleep(options.interval)
         try:
             await reporting.result(TIMEOUT * 2)
-        except (OSError, OverdueError) as error:
+        except Exception as error:  # whatever it is: the next report may be as good as ever
             if not failing:
-                log.warning("Graphite at %s:%d: metrics could not be sent: %s", options.host, options.port, error)
+                trace = None if isinstance(error, (OSError, OverdueError)) else error
+                place, why = f"Graphite at {options.host}:{options.port}", str(error) or type(error).__name__
+                log.warning("%s: metrics could not be sent: %s", place, why, exc_info=trace)
             failing = True
         else:
             if failing:

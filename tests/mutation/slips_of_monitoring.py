@@ -116,7 +116,7 @@ MONITORING: tuple[Slip, ...] = (
     ),
     Slip(
         _GRAPHITE,
-        "except (OSError, OverdueError) as error:",
+        "except Exception as error:",
         "except OSError as error:",
         _OF_GRAPHITE,
         "one report that hangs ends them all",

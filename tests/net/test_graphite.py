@@ -14,6 +14,7 @@ import pytest
 from tests.reserved_ports import reserved_ports
 from waltzctl.engine.net import graphite
 from waltzctl.engine.net.graphite import report_for_ever, report_lines, send
+from waltzctl.engine.net.metrics import NamedMetric
 from waltzctl.engine.net.monitoring_options import GraphiteOptions
 from waltzctl.engine.net.single_flight import OverdueError
 from waltzctl.engine.node.node_metrics import NodePartitionMetrics, PartitionGauges
@@ -207,6 +208,31 @@ def test_a_report_that_hangs_is_a_failure_and_not_the_end(
     assert caplog.messages == [
         "Graphite at h:1: metrics could not be sent: the report to Graphite has not come back for 20.0 s"
     ]
+
+
+@pytest.mark.parametrize("error", [OSError("nobody there"), KeyError("of ours"), UnicodeError("of ours")])
+def test_a_reading_that_fails_is_not_the_last_one(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    """What is no matter of the network is told with its trace."""
+    readings: list[BaseException | None] = [error, None, asyncio.CancelledError()]
+    sent: list[list[str]] = []
+
+    def read() -> list[NamedMetric]:
+        outcome = readings.pop(0)
+        if outcome is not None:
+            raise outcome
+        return []
+
+    monkeypatch.setattr(graphite, "send", lambda _, lines: sent.append(lines))
+    with caplog.at_level(logging.INFO, LOG.name), pytest.raises(asyncio.CancelledError):
+        asyncio.run(report_for_ever(GraphiteOptions("h", 1, interval=0), read, LOG))
+    assert sent == [[]]
+    assert caplog.messages == [
+        f"Graphite at h:1: metrics could not be sent: {error}",
+        "Graphite at h:1: metrics are sent again",
+    ]
+    assert bool(caplog.records[0].exc_info) != isinstance(error, OSError)
 
 
 @pytest.mark.parametrize(
