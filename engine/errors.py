@@ -230,14 +230,14 @@ class ListenError(WaltzError):
 
     status = "io-error"
 
-    def __init__(self, host: str, port: int, cause: OSError) -> None:
+    def __init__(self, host: str, port: int, cause: OSError | ValueError) -> None:
         place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         super().__init__(
-            f"{place}: cannot listen there: {cause.strerror or cause}",
+            f"{place}: cannot listen there: {getattr(cause, 'strerror', None) or cause}",
             advice="choose a free port and an address of this machine",
         )
         self.host, self.port = host, port
-        self.errno = cause.errno
+        self.errno: int | None = getattr(cause, "errno", None)
 
 
 class RemoteError(WaltzError):

@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 
 from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.net.loopback import check_host
 
 SCHEME = "waltz://"
 """What a URL of a node begins with; the port behind it is that of administration."""
@@ -66,11 +67,19 @@ def parse_address(text: str) -> Address:
             raise InvalidRequestError(f"{text!r}: what stands in brackets is no IPv6 address") from None
     elif ":" in host:
         raise InvalidRequestError(f"{text!r}: an IPv6 address stands in brackets, for instance [::1]:55281")
-    if not _HOST.fullmatch(host):
+    if not _HOST.fullmatch(host) or not _can_be_host(host):
         raise InvalidRequestError(f"{text!r}: {host!r} is no name of a host")
     if not _PORT.fullmatch(port) or not 0 < int(port) < 65536:
         raise InvalidRequestError(f"{text!r}: {port!r} is no port; ports are 1 to 65535")
     return Address(host, int(port))
+
+
+def _can_be_host(host: str) -> bool:
+    try:
+        check_host(host)
+    except ValueError:
+        return False
+    return True
 
 
 def is_node_url(text: str) -> bool:

@@ -160,7 +160,7 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
                 )
                 connection = made[-1]
                 await connection._greeted
-        except (PeerError, OSError) as failed:
+        except (PeerError, OSError, UnicodeError) as failed:  # the last one for what can be no name
             error = not_connected(address, failed, timeout, tls=ssl_context is not None)
         else:
             given = connection

@@ -72,7 +72,7 @@ async def is_refused(address: Address) -> bool:
                     async with asyncio.timeout(_LONGEST_RETRY):
                         await loop.sock_connect(probe, where)
                     return False
-    except OSError:  # a deadline as well
+    except (OSError, UnicodeError):  # a deadline as well, and what can be no name
         return False
     return bool(found)
 

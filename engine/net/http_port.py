@@ -99,7 +99,7 @@ class HttpPort(Generic[Report, Read]):
                 found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
                 addresses = [str(found[0][4][0])]
             self._server = await loop.create_server(http, addresses, port, backlog=_BACKLOG)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # the latter for what can be no name
             raise ListenError(host, port, error) from None
         self._http = http
         name = self._server.sockets[0].getsockname()

@@ -1,8 +1,19 @@
-"""Whether a host to listen at can be reached from this machine only."""
+"""Hosts: what can be one at all, and whether one to listen at can be reached from this machine only."""
 
 from __future__ import annotations
 
 from waltzctl.engine.errors import RefusedError
+
+
+def check_host(text: str) -> None:
+    """Raise ValueError for what is neither an address nor a name that could be looked up: an empty part, one of 64 letters."""
+    try:
+        text.encode("idna")
+        if "\0" not in text:
+            return
+    except UnicodeError:
+        pass
+    raise ValueError("must be an address or a host name")
 
 
 def is_loopback(host: str) -> bool:
@@ -20,7 +31,7 @@ def is_loopback(host: str) -> bool:
         pass
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError:
+    except (OSError, ValueError):  # the latter for what can be no name
         return False
     addresses = {str(entry[4][0]) for entry in found}
     return bool(addresses) and all(map(_is_loopback_address, addresses))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from waltzctl.engine.net.setting_kinds import COUNT, FILLED_TEXT, PORT, SECONDS, SIZE, SWITCH, TEXT, one_of
+from waltzctl.engine.net.setting_kinds import COUNT, FILLED_HOST, PORT, SECONDS, SIZE, SWITCH, TEXT, one_of
 from waltzctl.engine.net.settings import Option, check_bounds, setting
 
 
@@ -29,7 +29,7 @@ class HttpLimits:
 class GraphiteOptions:
     """Where metrics are sent, in Graphite's plain text form."""
 
-    host: str = setting("host of Graphite, to which metrics are sent", FILLED_TEXT, key="hostname")
+    host: str = setting("host of Graphite, to which metrics are sent", FILLED_HOST, key="hostname")
     port: int = setting("port of Graphite", PORT.within(least=1, most=65535), default=2003)
     prefix: str = setting("what the name of every metric in Graphite begins with", TEXT, default="waltz")
     interval: float = setting(

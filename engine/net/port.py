@@ -170,7 +170,7 @@ class Port(ABC):
             for family, kind, protocol, _, address in dict.fromkeys(found):
                 chosen = (address[0], port or self._port_number(), *address[2:])
                 self._listeners.append(_listen(family, kind, protocol, chosen))
-        except OSError as error:
+        except (OSError, ValueError) as error:  # the latter for what can be no name
             self._stop_listening()
             raise ListenError(host, port, error) from None
         self._spare = _spare_descriptor()

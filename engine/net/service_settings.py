@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from waltzctl.engine.errors import InvalidOptionsError
 from waltzctl.engine.net.loopback import refuse_beyond_loopback
-from waltzctl.engine.net.setting_kinds import PORT_OR_OFF, SECONDS, SWITCH, TEXT
+from waltzctl.engine.net.setting_kinds import HOST, PORT_OR_OFF, SECONDS, SWITCH
 from waltzctl.engine.net.settings import Option, check_bounds, check_groups, setting
 
 NEXT_PORT = -1
@@ -33,7 +33,7 @@ class ListeningOptions(Protocol):
 
 def host_setting() -> Any:
     """Where all ports are bound."""
-    return setting("address to listen at", TEXT, default="127.0.0.1", key="waltzctl.host", option=Option("ADDRESS"))
+    return setting("address to listen at", HOST, default="127.0.0.1", key="waltzctl.host", option=Option("ADDRESS"))
 
 
 def http_port_setting(key: str, first: str) -> Any:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from waltzctl.engine.amounts import parse_duration, parse_ranges, parse_size, write_duration, write_size
+from waltzctl.engine.net.loopback import check_host
 
 Value = str | int | float | bool | Path | None
 OFF = "off"
@@ -141,6 +142,11 @@ def _not_empty(value: str) -> None:
         raise ValueError("must not be empty")
 
 
+def _filled_host(value: str) -> None:
+    _not_empty(value)
+    check_host(value)
+
+
 def one_of(names: type[enum.StrEnum]) -> SettingKind:
     """One of the members of an enumeration, in any case of letters."""
     expected = f"one of {', '.join(names)}"
@@ -156,6 +162,8 @@ def one_of(names: type[enum.StrEnum]) -> SettingKind:
 
 TEXT = SettingKind("a text", "TEXT", str)
 FILLED_TEXT = replace(TEXT, rule=_not_empty)
+HOST = SettingKind("an address or a host name", "TEXT", str, rule=check_host)
+FILLED_HOST = replace(HOST, rule=_filled_host)
 PATH = SettingKind("a path", "FILE", _path, shown=fspath)
 COUNT = SettingKind("a whole number", "N", _integer, (int,), least=1)
 PORT = SettingKind("a port", "PORT", _integer, (int,), least=0, most=65535)

@@ -27,6 +27,7 @@ from waltzctl.engine.net.service_settings import (
 )
 from waltzctl.engine.net.setting_kinds import (
     COUNT,
+    FILLED_HOST,
     FILLED_TEXT,
     MILLISECONDS,
     PARTITIONS,
@@ -154,7 +155,7 @@ class ServerOptions:
     http_port: int | None = http_port_setting("server.jetty.port", "client")
     advertised_host: str | None = setting(
         "host under which clients find this server",
-        FILLED_TEXT,
+        FILLED_HOST,
         default=None,
         unless="the address that is bound, or this machine's name where that is all of them",
         key="waltzctl.advertisedHost",

@@ -12,7 +12,7 @@ from tests.formats.settings import properties
 from waltzctl.engine.client.addresses import Address, is_node_url, parse_address, parse_url
 from waltzctl.engine.errors import InvalidRequestError
 
-names = st.from_regex(r"[a-z0-9]([a-z0-9.-]{0,30}[a-z0-9])?", fullmatch=True)
+names = st.from_regex(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?){0,2}", fullmatch=True)
 hosts = names | st.ip_addresses().map(str)
 ports = st.integers(1, 65535)
 
@@ -51,6 +51,9 @@ def test_any_text_is_an_address_or_is_refused(text: str) -> None:
         ("[::1:55281", "brackets"),
         ("[localhost]:55281", "no IPv6"),
         ("a b:1", "no name"),
+        ("10.0.0..7:1", "no name"),
+        (".example.com:1", "no name"),
+        ("x" * 64 + ":1", "no name"),
         ("a/b:1", "no name"),
         ("user@host:1", "no name"),
     ],

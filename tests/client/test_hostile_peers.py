@@ -136,6 +136,8 @@ def test_a_port_without_listener_is_unreachable() -> None:
             await connect(address)
         with pytest.raises(PeerUnreachableError, match="name cannot be looked up"):
             await connect(Address("no-such-host.invalid", 1))
+        with pytest.raises(PeerUnreachableError, match=r"cannot connect: .*label empty"):
+            await connect(Address("10.0.0..7", 1))
 
     run(work())
 

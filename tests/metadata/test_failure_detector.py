@@ -169,5 +169,6 @@ def test_nobody_listens_is_what_the_system_says() -> None:
         assert await is_refused(Address("127.0.0.1", port))
         assert await is_refused(Address("localhost", port))
         assert not await is_refused(Address("nobody.invalid", port)), "a name that is not known says nothing"
+        assert not await is_refused(Address("10.0.0..7", port)), "nor does what can be no name"
 
     asyncio.run(work())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import socket
 from typing import Any
 
@@ -13,6 +14,7 @@ from tests.reserved_ports import reserved_ports
 from waltzctl.engine.errors import ListenError
 from waltzctl.engine.net import port as port_module
 from waltzctl.engine.net.connection import Connection
+from waltzctl.engine.net.http_port import HttpPort
 from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.net.port import Port
 
@@ -54,6 +56,24 @@ def test_of_a_host_it_is_that_one() -> None:
     first, found = addresses("127.0.0.1")
     assert found == [first]
     assert first[0] == "127.0.0.1"
+
+
+@pytest.mark.parametrize("host", ["10.0.0..7", ".example.com"])
+@pytest.mark.parametrize("port", [0, 1])
+def test_what_can_be_no_host_is_an_error_and_nothing_listens(host: str, port: int) -> None:
+    with pytest.raises(ListenError, match=f"{re.escape(host)}:{port}: cannot listen there: .*label empty") as caught:
+        addresses(host, port)
+    assert caught.value.errno is None
+
+    async def look() -> Any:
+        raise AssertionError
+
+    http = HttpPort(
+        look, read=list, collect=lambda *_: pytest.fail("nobody asks"), version="", log=logging.getLogger("test")
+    )
+    with pytest.raises(ListenError, match="label empty"):
+        asyncio.run(http.start(host, port))
+    assert not http.listening
 
 
 def test_a_port_that_is_taken_is_an_error_and_nothing_listens() -> None:

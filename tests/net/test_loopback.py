@@ -10,7 +10,7 @@ import pytest
 
 from waltzctl.engine.errors import RefusedError
 from waltzctl.engine.net.keystore import _pkcs12_error
-from waltzctl.engine.net.loopback import is_loopback, refuse_beyond_loopback
+from waltzctl.engine.net.loopback import check_host, is_loopback, refuse_beyond_loopback
 
 
 @pytest.mark.parametrize(
@@ -62,6 +62,21 @@ def test_a_name_is_of_this_machine_where_all_its_addresses_are(
 
     monkeypatch.setattr(socket, "getaddrinfo", found)
     assert is_loopback("some.name") == here
+
+
+@pytest.mark.parametrize("host", [".", "10.0.0..7", ".example.com", "x" * 64, "\u00e9" * 63, "a\0b"])
+def test_what_can_be_no_host_is_none(host: str) -> None:
+    """Looking it up is no OSError."""
+    assert not is_loopback(host)
+    with pytest.raises(ValueError, match="must be an address or a host name"):
+        check_host(host)
+
+
+@pytest.mark.parametrize(
+    "host", ["", "127.0.0.1", "::1", "fe80::1%eth0", "localhost.", "x" * 63, "b\u00fccher.example"]
+)
+def test_what_can_be_a_host(host: str) -> None:
+    check_host(host)
 
 
 @pytest.mark.parametrize(
