@@ -57,13 +57,14 @@ class LogServer:
     async def assign(self, generations: Mapping[int, int]) -> None:
         """Serve these partitions, each under its generation, and no others.
 
-        A partition that stays keeps its clients; one that goes is closed, and what it had not decided is not answered.  When
-        none is left the connections end: nobody would tell their clients if they all came back unchanged.
+        A partition that stays keeps its clients, unless its generation rose (`Partition.raise_generation`); one that goes is
+        closed, and what it had not decided is not answered.  When none is left the connections end: nobody would tell their
+        clients if they all came back unchanged.
         """
         gone = [self.partitions.pop(number) for number in [*self.partitions] if number not in generations]
         for number, generation in generations.items():
             if number in self.partitions:
-                self.partitions[number].store.raise_generation(generation)
+                self.partitions[number].raise_generation(generation)
                 continue
             store = StorePartition(
                 number, generation, self._metadata, self._nodes, log=self._log, options=self.options.session

@@ -39,6 +39,13 @@ from waltzctl.formats.wire.feed_frames import FEED_FRAME, feed_frames
 from waltzctl.formats.wire.records import PackedRecords
 
 
+class Mounted(Protocol):
+    """A connection through which clients mount."""
+
+    def close(self) -> None:
+        """End it; its clients mount through another one."""
+
+
 class Appender(Protocol):
     """Who appends."""
 
@@ -150,7 +157,7 @@ class Partition:
         self._work = asyncio.Event()
         self._advanced = asyncio.Event()
         self._tasks: dict[asyncio.Task[None], None] = {}  # in their order
-        self._connections: dict[int, tuple[int, int, object]] = {}
+        self._connections: dict[int, tuple[int, int, Mounted]] = {}
 
     @property
     def number(self) -> int:
@@ -178,6 +185,22 @@ class Partition:
     def start(self) -> None:
         """Begin to work."""
         self._spawn(self._appends())
+
+    def raise_generation(self, generation: int) -> None:
+        """A later assignment, if it is one: the next session tells what is in the log; whoever asks waits for it.
+
+        Another server may have had the partition meanwhile and told clients, by their mounts there, that what is undecided here
+        failed; by now they have appended it there.  So nothing of it is sent any more, nor is what still arrives from those who
+        mounted before: their connections end.
+        """
+        if not self.store.raise_generation(generation):
+            return
+        for _, item in self._pending:
+            item.lost = _SESSIONS
+        for item in (one for one in self._queue if isinstance(one, Append)):
+            item.over()
+        self._queue = deque(one for one in self._queue if not isinstance(one, Append))
+        self._end_mounts()
 
     async def close(self) -> None:
         """Stop: nothing more is answered."""
@@ -207,21 +230,28 @@ class Partition:
 
     # ---- connections ---------------------------------------------------------------------------------------------------
 
-    def register(self, client: int, generation: int, sequence: int, connection: object) -> None:
+    def register(self, client: int, generation: int, sequence: int, connection: Mounted) -> None:
         """A client mounts through a connection; that of a later generation, or a later one in the same, counts from then on."""
         known = self._connections.get(client)
         if known is None or (generation, sequence) >= known[:2]:
             self._connections[client] = generation, sequence, connection
 
-    def is_registered(self, client: int, connection: object) -> bool:
+    def is_registered(self, client: int, connection: Mounted) -> bool:
         """Whether the client mounted through this connection, and through no later one."""
         known = self._connections.get(client)
         return known is not None and known[2] is connection
 
-    def forget(self, connection: object) -> None:
+    def forget(self, connection: Mounted) -> None:
         """A connection is gone."""
         for client in [one for one, known in self._connections.items() if known[2] is connection]:
             del self._connections[client]
+
+    def _end_mounts(self) -> None:
+        """Have every client mount anew."""
+        connections = dict.fromkeys(connection for _, _, connection in self._connections.values())
+        self._connections.clear()
+        for connection in connections:
+            connection.close()
 
     # ---- appending -----------------------------------------------------------------------------------------------------
 

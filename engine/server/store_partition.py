@@ -105,9 +105,17 @@ class StorePartition:
         if self._session is not None and self._session.assigned != frozenset(nodes):
             await self._session.close("the partition's storage nodes changed")
 
-    def raise_generation(self, generation: int) -> None:
-        """A later assignment; a session of an earlier one is replaced when the next is wanted."""
-        self.generation = max(self.generation, generation)
+    def raise_generation(self, generation: int) -> bool:
+        """A session of an earlier assignment, also one that is being opened, ends at once; whether this is a later one.
+
+        Another server may have had the partition meanwhile, so that what such a session knows of the log need not be all.
+        """
+        if generation <= self.generation:
+            return False
+        self.generation = generation
+        if self._session is not None:
+            self._session.end("the partition was assigned anew")
+        return True
 
     async def close(self) -> None:
         """End the session and whoever waits for one."""
@@ -157,10 +165,14 @@ class StorePartition:
             raise PartitionClosedError(
                 f"partition {self.partition} is assigned to no storage node", advice="waltzctl cluster assign"
             )
-        metadata = await self._metadata.begin_session(self.partition, self.generation)
-        if self._told not in (None, frozenset(assigned)):  # there was no session yet that could have been ended
+        generation = self.generation
+        metadata = await self._metadata.begin_session(self.partition, generation)
+        changed = "its storage nodes changed" if self._told not in (None, frozenset(assigned)) else ""
+        if self.generation != generation:
+            changed = "it was assigned anew"
+        if changed:  # there was no session yet that could have been ended
             raise StoreSessionClosedError(
-                f"partition {self.partition}: its storage nodes changed while session {metadata.session_id} began"
+                f"partition {self.partition}: {changed} while session {metadata.session_id} began"
             )
 
         async def write(replicas: tuple[ReplicaState, ...]) -> None:

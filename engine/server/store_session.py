@@ -108,11 +108,12 @@ class StoreSession:
 
     async def close(self, reason: str = "it was closed") -> None:
         """End it: nothing is sent any more, and undecided batches end with StoreSessionClosedError."""
-        self._end(reason)
+        self.end(reason)
         tasks = [one for one in self._tasks if one is not asyncio.current_task()]
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _end(self, reason: str) -> None:
+    def end(self, reason: str) -> None:
+        """As `close`, at once: what it has under way is given up, but not waited for."""
         if self._closed.done():
             return
         self._closed.set_result(reason)
@@ -137,7 +138,7 @@ class StoreSession:
         self._tasks.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._log.error("partition %d: session %d", self.partition, self.session_id, exc_info=error)
-            self._end(f"{type(error).__name__}: {error}")
+            self.end(f"{type(error).__name__}: {error}")
 
     # ---- recovery ------------------------------------------------------------------------------------------------------
 
@@ -159,7 +160,7 @@ class StoreSession:
                     assert held is not None
                     self._replicas[node].take_part(held)
                 case recovery_actions.GiveUp(reason):
-                    self._end(reason)
+                    self.end(reason)
                 case recovery_actions.WriteMetadata(replicas):
                     self.spawn(self._write(replicas))
                 case _:
@@ -245,7 +246,7 @@ class StoreSession:
                 batch.committed.set_result(batch.last)
         live = {node for node, replica in self._replicas.items() if replica.takes_part}
         if self._undecided and len(live | self._undecided[0].voters) < self._quorum and self.is_open:
-            self._end(f"{len(live)} of {len(self._replicas)} replicas take part, {self._quorum} are a quorum")
+            self.end(f"{len(live)} of {len(self._replicas)} replicas take part, {self._quorum} are a quorum")
 
     def kept_batch(self, transaction_id: int) -> SentBatch | None:
         """The batch that a transaction is in, if it is kept."""
@@ -257,7 +258,7 @@ class StoreSession:
     def lost(self, node: str, error: BaseException, *, with_its_node: bool = False) -> None:
         """A replica cannot be used, or no more; `with_its_node`: as no other there, which `StorageNodes` has told."""
         if isinstance(error, RemoteError) and error.code == FailureCode.SESSION_CHANGED:
-            self._end(f"{node} let a later session in: {error}")
+            self.end(f"{node} let a later session in: {error}")
             return
         known, reason = self._state.replicas[node], str(error).removeprefix(f"{node}: ")
         if known.phase is not Phase.ABSENT or known.reason != reason:  # who waits for it is told what is wrong by now

@@ -315,8 +315,8 @@ FOURTH: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/server/store_partition.py",
-        "self.generation = max(self.generation, generation)",
-        "self.generation = generation",
+        "if generation <= self.generation:",
+        "if generation == self.generation:",
         (
             "tests/server/test_store_partition.py::test_an_assignment_that_is_heard_of_late_does_not_take_the_generation_back",
         ),

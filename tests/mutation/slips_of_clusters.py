@@ -353,6 +353,27 @@ CLUSTERS: tuple[Slip, ...] = (
         "a replica that stands still is said to catch up, as a note",
     ),
     Slip(
+        "engine/server/store_partition.py",
+        '            self._session.end("the partition was assigned anew")',
+        "            pass",
+        _PORT,
+        "a partition that went to another server and came back is served without what was acknowledged there",
+    ),
+    Slip(
+        "engine/server/store_partition.py",
+        "        if self.generation != generation:\n",
+        "        if self.generation < generation:\n",
+        ("tests/server/test_store_partition.py",),
+        "the same, where a session was just being begun",
+    ),
+    Slip(
+        _PARTITION,
+        "            item.lost = _SESSIONS\n",
+        "            item.lost = 0\n",
+        _SERVED,
+        "what a client was told to have failed, and appended through another server, is in the log twice",
+    ),
+    Slip(
         "engine/server/store_session.py",
         "if known.phase is not Phase.ABSENT or known.reason != reason:",
         "if known.phase is not Phase.ABSENT:",

@@ -264,6 +264,38 @@ def test_another_server_takes_over_and_nothing_is_lost_or_doubled(tmp_path: Path
     run(work())
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_a_partition_that_went_and_came_back_unnoticed_is_served_as_it_is_by_now(tmp_path: Path, again: bool) -> None:
+    """Whoever asks then waits for the next session.  An append that is undecided here was perhaps appended there."""
+
+    async def work() -> None:
+        async with serving(tmp_path) as cluster:
+            first = await cluster.server()
+            old = await cluster.client()
+            await old.mount()
+            made = [old.append(b"by the first server")]
+            assert (await old.flush())[0] == 0
+            second = await cluster.server(generation=2)
+            other = await cluster.client(client=8, server=1)
+            await other.mount()
+            made += [other.append(b"by the second") for _ in range(2)]
+            assert (await other.flush())[0] == 2
+            if again:
+                old.append(b"which is refused: another session is there")
+                await until(lambda: first.partitions[PARTITION].store.state.waits_for)
+            await second.assign({})
+            await first.assign({PARTITION: 3})
+            reader, returns = await cluster.client(client=9), await cluster.client(client=8)
+            assert await returns.mount(position=2) == (MountState.READY, [])
+            assert [one.request_id for one in (await reader.mount())[1]] == made
+            assert await reader.data(2) == wire.TransactionData(b"by the second", crc32(b"by the second"))
+            last = returns.append(b"goes on")
+            assert await feed(returns, 2, 1) == [(3, last)]
+            assert await old.hear() is None, "it is to mount anew"
+
+    run(work())
+
+
 @pytest.mark.parametrize(
     "body",
     [

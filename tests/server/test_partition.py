@@ -33,6 +33,15 @@ class Told:
         self.told.append((count, size))
 
 
+class Ending:
+    """A connection; whether it was ended."""
+
+    ended = False
+
+    def close(self) -> None:
+        self.ended = True
+
+
 def test_replicas_whose_nodes_were_started_again_are_back_before_anybody_appends(tmp_path: Path) -> None:
     async def work() -> None:
         async with serving(tmp_path, 3) as cluster:
@@ -70,7 +79,7 @@ def test_what_a_session_left_unwritten_is_sent_in_the_next_ones_until_it_may_be_
         if len(ended) == ends:
             return real(session, records)
         ended.append(session.session_id)
-        session._end("the test wants it")
+        session.end("the test wants it")
         lost: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         fail(lost, session._error())
         return lost
@@ -90,6 +99,41 @@ def test_what_a_session_left_unwritten_is_sent_in_the_next_ones_until_it_may_be_
             client.ask_for_feed(-1)
             assert [(await client.hear_one(wire.FeedData))[0].request_id for _ in there] == there
             assert len({*ended}) == ends
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize(("heard", "anew"), [(1, False), (2, True)])
+def test_what_is_undecided_when_the_partition_is_assigned_anew_is_not_sent_any_more(
+    tmp_path: Path, heard: int, anew: bool
+) -> None:
+    """Its client may have mounted elsewhere meanwhile, and have appended it there.  The same assignment changes nothing."""
+
+    async def work() -> None:
+        async with serving(tmp_path, 1) as cluster:
+            server = await cluster.server()
+            client = await cluster.client()
+            await client.mount()
+            (node,) = cluster.cluster.names
+            partition, appender, connection = server.partitions[PARTITION], Told(), Ending()
+            partition.register(9, 1, 0, connection)
+            before = await partition.store.session()
+            await cluster.cluster.stop(node)
+            for number in range(3):  # the first one is under way when its session ends, the last waits in the queue
+                partition.append(Append(PackedRecords.of([made(number)]), appender))
+                if number == 1:
+                    await until(lambda: not before.is_open)
+            flush = asyncio.ensure_future(partition.flush())
+            await asyncio.sleep(0)
+            await server.assign({PARTITION: heard})
+            assert connection.ended is anew
+            assert partition.is_registered(9, connection) is not anew
+            await cluster.cluster.start(node)
+            assert await flush == (-1 if anew else 2)
+            assert sum(count for count, _ in appender.told) == 3
+            assert (await partition.store.session()).session_id > before.session_id
+            partition.append(Append(PackedRecords.of([made(9)]), appender))
+            assert await partition.flush() == (0 if anew else 3)
 
     asyncio.run(work())
 
@@ -205,7 +249,7 @@ def test_the_connection_that_a_client_mounted_through_last_counts(
     async def work() -> None:
         async with serving(tmp_path, 1) as cluster:
             partition = (await cluster.server()).partitions[PARTITION]
-            one, other = object(), object()
+            one, other = Ending(), Ending()
             partition.register(7, *first, one)
             partition.register(7, *second, other)
             assert (partition.is_registered(7, one), partition.is_registered(7, other)) == (not counts, counts)

@@ -8,6 +8,7 @@ import pytest
 
 from tests.server.storing import LOG, until
 from waltzctl.engine.errors import ConcurrentUpdateError, PeerUnreachableError
+from waltzctl.engine.server.server_settings import SessionOptions
 from waltzctl.engine.server.storage_nodes import Storage, StorageNodes
 from waltzctl.engine.server.store_partition import PartitionClosedError, StorePartition
 from waltzctl.formats.znodes import PartitionMetadata, ReplicaState
@@ -39,7 +40,7 @@ def test_an_assignment_that_is_heard_of_late_does_not_take_the_generation_back(h
     async def work() -> None:
         metadata = Metadata()
         store = StorePartition(0, 5, metadata, StorageNodes(nowhere, log=LOG), log=LOG)
-        store.raise_generation(heard)
+        assert store.raise_generation(heard) is (heard > 5)
         assert store.state.generation == counts
         waiting = asyncio.ensure_future(store.session())
         await until(lambda: metadata.begun)
@@ -86,5 +87,38 @@ def test_an_assignment_that_changes_while_a_session_begins_is_the_next_one_s(
             await waiting
 
     metadata, reached = Changing(), set[str]()
+    store: StorePartition
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize(("heard", "generations"), [(5, [5]), (6, [5, 6])])
+@pytest.mark.parametrize("when", ["it begins", "it is being opened"])
+def test_a_session_of_an_earlier_assignment_is_not_opened(when: str, heard: int, generations: list[int]) -> None:
+    class Assigned(Metadata):
+        async def begin_session(self, partition: int, generation: int) -> PartitionMetadata:
+            self.begun.append(generation)
+            if when == "it begins" and len(self.begun) == 1:
+                store.raise_generation(heard)
+            return PartitionMetadata(generation, len(self.begun), ())
+
+    async def unreachable(node: str) -> Storage:
+        reached.append(store.state.session_id)
+        raise PeerUnreachableError(node, "made up")
+
+    async def work() -> None:
+        nonlocal store
+        options = SessionOptions(first_retry=0.001, longest_retry=0.01)
+        store = StorePartition(0, 5, metadata, StorageNodes(unreachable, log=LOG), log=LOG, options=options)
+        waiting = asyncio.ensure_future(store.session())
+        await until(lambda: reached)
+        if when == "it is being opened":
+            store.raise_generation(heard)
+        await until(lambda: reached[-1] == len(generations))
+        assert metadata.begun == generations
+        await store.close()
+        with pytest.raises(PartitionClosedError):
+            await waiting
+
+    metadata, reached = Assigned(), list[int]()
     store: StorePartition
     asyncio.run(work())

@@ -337,7 +337,7 @@ class World:
                 self.serve()
             elif what < 0.965:
                 self.generation += 1
-                server.partition.store.raise_generation(self.generation)
+                server.partition.raise_generation(self.generation)
             elif what < 0.975:
                 if len(self.servers) > 1:
                     killed = self.servers.pop(0)
@@ -361,7 +361,7 @@ class World:
         else:
             last = self.servers[-1]
             self.generation += 1
-            last.partition.store.raise_generation(self.generation)
+            last.partition.raise_generation(self.generation)
         async with asyncio.timeout(120):
             for _ in range(2):
                 # a server that does not know of a later session yet may refuse by its table
