@@ -4,6 +4,9 @@ Feeds are granted and never pushed: a client says how far it is and is sent what
 and asks again.  An append, and a request for a feed, of a connection that has not mounted the partition, or that a later
 connection of the same client has replaced, is passed over; the client learns of it by its next mount.
 
+Feeds and data wait for a peer that does not take what it asked for: half of what may wait for it (`Port.output_each`) is for
+them, so that its appends are read meanwhile.  How much data is read from storage at a time follows from how long the last was.
+
 Source: release 0.13.2.
 """
 
@@ -11,12 +14,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from waltzctl.engine.errors import WaltzError
-from waltzctl.engine.net.connection import HEADER, Connection, Received
+from waltzctl.engine.net.connection import HEADER, Connection, Pause, Received
 from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.net.port import Port
 from waltzctl.engine.scan.client_appends import AppendTaker
@@ -28,6 +32,9 @@ from waltzctl.formats.wire.feed_frames import feed_frames_as
 from waltzctl.formats.wire.frame import FRAME_HEADER, FrameError, Magic, body_length
 from waltzctl.formats.wire.hello import WALTZ_SERVER, Hello
 from waltzctl.formats.wire.primitives import Limits, MessageError
+
+_MOST_READS = 64
+"""Transactions whose data is read from storage for one connection at a time, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +50,7 @@ class Answers:
 
 
 class ClientPort(Port):
-    """The port for clients."""
+    """The port for clients.  `reads`: from storage, of data; those that wait are served in their order."""
 
     name = "client port"
 
@@ -57,6 +64,7 @@ class ClientPort(Port):
 
     def _follow_limits(self) -> None:
         self.budget.capacity = self.limits.memory
+        self.reads = asyncio.Semaphore(self.limits.reads)  # what is under way by now counts in the one before
 
     def _connection(self, peer: str) -> Connection:
         return ClientConnection(self, peer)
@@ -82,6 +90,9 @@ class ClientConnection(Connection):
         self._tasks: dict[asyncio.Task[None], None] = {}  # in their order
         self._taken = asyncio.Event()
         self._taken.set()
+        self._asked: deque[wire.TransactionDataRequest] = deque()
+        self._unsent = 0  # bytes of the answers that are to be sent with the next `send`
+        self._reads, self._read_window = 0, 1
         self._handlers: dict[type, Callable[[Any], None]] = {
             wire.MountRequest: self._mount,
             wire.AppendRequest: self._append,
@@ -138,7 +149,9 @@ class ClientConnection(Connection):
 
     def _say(self, message: wire.ServerResponse) -> None:
         assert self.version is not None
-        self.answer(wire.encode(message, self.version))
+        frame = wire.encode(message, self.version)
+        self._unsent += len(frame)
+        self.answer(frame)
 
     def _partition(self, request_id: RequestId) -> Partition | None:
         return self._client_port.partitions.get(request_id.partition)
@@ -163,6 +176,7 @@ class ClientConnection(Connection):
         elif error is not None:
             self._port.log.error("%s", self.peer, exc_info=error)
             self.close()
+        self._read_on()
         if not self._lost:
             self.send()
         self._done(1, 0)
@@ -173,13 +187,39 @@ class ClientConnection(Connection):
         for partition in self._client_port.partitions.values():
             partition.forget(self)
         self._taken.set()
+        asked, self._asked = len(self._asked), deque()
+        self._done(asked, 0)
+
+    # ---- what the peer takes -------------------------------------------------------------------------------------------
+
+    def set_water_mark(self, high: int) -> None:
+        """How many bytes of answers may wait before reading stops; feeds and data wait from half of it on."""
+        super().set_water_mark(high // 2)
+
+    def pause_writing(self) -> None:
+        """Half of what may wait does."""
+        self._taken.clear()
+
+    def resume_writing(self) -> None:
+        """The peer took most of it."""
+        self._taken.set()
+        super().resume_writing()
+
+    def _wrote(self) -> None:
+        super()._wrote()
+        if not self._taken.is_set() and self.share.queued > self._port.output_each:
+            self._pause(Pause.UNREAD_ANSWERS)
+
+    def send(self) -> None:
+        """Write the answers that are there."""
+        self._unsent = 0
+        super().send()
 
     # ---- feeds ---------------------------------------------------------------------------------------------------------
 
     async def writable(self) -> None:
         """Wait until the peer takes more."""
-        while self.open and self.share.queued > self._port.output_each // 2:
-            self._taken.clear()
+        while self.open and not self._taken.is_set():
             await self._taken.wait()
 
     def feed(self, frames: bytes) -> None:
@@ -187,9 +227,6 @@ class ClientConnection(Connection):
         assert self.version is not None
         self.answer(feed_frames_as(frames, self.version))
         self.send()
-
-    def _go_on(self) -> None:
-        self._taken.set()
 
     def _mount(self, request: wire.MountRequest) -> None:
         partition = self._partition(request.request_id)
@@ -265,31 +302,71 @@ class ClientConnection(Connection):
         self._say(wire.FlushResponse(request.request_id, await partition.flush()))
 
     def _data(self, request: wire.TransactionDataRequest) -> None:
+        if not self._asked and self._takes_data():
+            if self._cached(request):
+                return
+            if self._reads < self._read_window:
+                self._begin_read(request)
+                return
+        self._begin(1, 0)
+        self._asked.append(request)
+
+    def _takes_data(self) -> bool:
+        """Whether the peer takes more; what is to be sent is sent when it may be too much."""
+        if self._unsent > self._port.output_each // 2:
+            self.send()
+        return self._taken.is_set()
+
+    def _go_on(self) -> None:
+        self._read_on()
+
+    def _read_on(self) -> None:
+        """Answer the requests for data that wait, as many as may be read and sent now."""
+        while self._asked and self.open and self._reads < self._read_window and self._takes_data():
+            request = self._asked.popleft()
+            if not self._cached(request):
+                self._begin_read(request)
+            self._done(1, 0)
+
+    def _begin_read(self, request: wire.TransactionDataRequest) -> None:
+        self._reads += 1
+        self._begin_task(self._found(request))
+
+    def _cached(self, request: wire.TransactionDataRequest) -> bool:
+        """Answer from the cache; whether it could be."""
         partition = self._partition(request.request_id)
         found = partition.cached_data(request.transaction_id) if partition is not None else None
         if found is not None:
             answer = wire.TransactionData(*found)
             self._say(wire.TransactionDataResponse(request.request_id, request.transaction_id, answer))
-        else:
-            self._begin_task(self._found(partition, request))
+        return found is not None
 
-    async def _found(self, partition: Partition | None, request: wire.TransactionDataRequest) -> None:
-        number, transaction_id = request.request_id.partition, request.transaction_id
+    async def _found(self, request: wire.TransactionDataRequest) -> None:
         outcome: wire.TransactionData | wire.TransactionRefused
         try:
-            if partition is None:
-                raise PartitionClosedError(f"{number} is not served here")
-            found = await partition.data(transaction_id)
+            async with self._client_port.reads:
+                outcome = await self._read(request)
         except PartitionClosedError as error:  # by these words clients know that another server may have it
             outcome = wire.TransactionRefused(f"partition not ready: {error}")
         except WaltzError as error:
             outcome = wire.TransactionRefused(str(error))
-        else:
-            if found is None:
-                outcome = wire.TransactionRefused(f"partition {number} has no transaction {transaction_id}")
-            else:
-                outcome = wire.TransactionData(*found)
-        self._say(wire.TransactionDataResponse(request.request_id, transaction_id, outcome))
+        finally:
+            self._reads -= 1
+        self._say(wire.TransactionDataResponse(request.request_id, request.transaction_id, outcome))
+        length = len(outcome.data) if isinstance(outcome, wire.TransactionData) else 0
+        ahead = self._port.output_each // max(1, length)  # as if all were as long as this one
+        self._read_window = min(_MOST_READS, self._read_window * 2, 1 + ahead)
+
+    async def _read(self, request: wire.TransactionDataRequest) -> wire.TransactionData | wire.TransactionRefused:
+        """From storage.  Raises PartitionClosedError."""
+        number, transaction_id = request.request_id.partition, request.transaction_id
+        partition = self._partition(request.request_id)
+        if partition is None:
+            raise PartitionClosedError(f"{number} is not served here")
+        found = await partition.data(transaction_id)
+        if found is None:
+            return wire.TransactionRefused(f"partition {number} has no transaction {transaction_id}")
+        return wire.TransactionData(*found)
 
     def _high_water_mark(self, request: wire.HighWaterMarkRequest) -> None:
         partition = self._partition(request.request_id)

@@ -14,6 +14,7 @@ _MEMBERSHIP = "engine/metadata/membership.py"
 _PARTITION = "engine/server/served_partition.py"
 _CACHE = "engine/server/transaction_cache.py"
 _CLIENT_PORT, _PORT = "engine/server/client_port.py", ("tests/server/test_client_port.py",)
+_SLOW = ("tests/server/test_slow_peers.py",)
 _LOCKS, _LOCKED = "engine/scan/lock_loops.py", ("tests/server/test_locks.py",)
 _LOOPS, _TAKEN = "engine/scan/client_loops.py", ("tests/scan/test_client_appends.py",)
 
@@ -351,6 +352,20 @@ CLUSTERS: tuple[Slip, ...] = (
         "        if last >= first:\n",
         _OF_VERIFICATION,
         "a replica that stands still is said to catch up, as a note",
+    ),
+    Slip(
+        _CLIENT_PORT,
+        "        if self._unsent > self._port.output_each // 2:\n            self.send()\n",
+        "",
+        _SLOW,
+        "a few thousand requests for data, in one piece, take gigabytes of memory",
+    ),
+    Slip(
+        _CLIENT_PORT,
+        "self.open and self._reads < self._read_window and",
+        "self.open and",
+        _SLOW,
+        "the same, where the data is read from storage",
     ),
     Slip(
         "engine/server/store_partition.py",
