@@ -48,6 +48,11 @@ class SentBatch:
         """The id of the last record."""
         return self.first + len(self.records) - 1
 
+    @property
+    def size(self) -> int:
+        """Bytes of the records."""
+        return len(self.records.data)
+
 
 class StoreSessionView(Protocol):
     """What a replica session needs of its store session (`engine.server.store_session`)."""
@@ -56,6 +61,11 @@ class StoreSessionView(Protocol):
     session_id: int
     options: SessionOptions
     nodes: StorageNodes
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes batches."""
+        ...
 
     @property
     def next_transaction_id(self) -> int:
@@ -234,6 +244,7 @@ class ReplicaSession:
         session = self.session
         while (
             self.takes_part
+            and session.is_open
             and not self._copying
             and self._in_flight < session.options.in_flight
             and self._sent + 1 < session.next_transaction_id

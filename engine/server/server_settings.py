@@ -57,6 +57,12 @@ class SessionOptions:
         default=256,
         key="waltzctl.storage.kept",
     )
+    kept_bytes: int = setting(
+        "bytes of all batches kept for replicas of a partition",
+        SIZE,
+        default=32 << 20,
+        key="waltzctl.storage.keptBytes",
+    )
     first_retry: float = setting(
         "pause before a storage node is tried again, in milliseconds; it doubles each time",
         MILLISECONDS,

@@ -64,6 +64,7 @@ class StoreSession:
         self._next = 0
         self._undecided: deque[SentBatch] = deque()
         self._kept: deque[SentBatch] = deque()
+        self._kept_bytes = 0
         self._replicas = {node: ReplicaSession(self, node) for node in assigned}
         self._quorum = quorum_of(len(assigned))
         self._tasks: dict[asyncio.Task[None], None] = {}  # in their order
@@ -220,15 +221,30 @@ class StoreSession:
         self._next = batch.last + 1
         self._undecided.append(batch)
         self._kept.append(batch)
-        self._forget()
+        self._kept_bytes += batch.size
         for replica in self._replicas.values():
             replica.pump()
         self._decide()
         return batch.committed
 
     def _forget(self) -> None:
-        while len(self._kept) > self.options.kept and self._kept[0].committed.done():
-            self._kept.popleft()
+        """Keep what is not committed, and within bounds what a replica that takes part does not have.
+
+        One that is further behind copies what it lacks from another one.
+        """
+        options = self.options
+        acknowledged = [replica.acknowledged for replica in self._replicas.values() if replica.takes_part]
+        had_by_all = min(acknowledged, default=self.high_water_mark)
+        while (
+            self._kept
+            and self._kept[0].committed.done()
+            and (
+                self._kept[0].last <= had_by_all
+                or len(self._kept) > options.kept
+                or self._kept_bytes > options.kept_bytes
+            )
+        ):
+            self._kept_bytes -= self._kept.popleft().size
 
     def written(self, node: str, last: int) -> None:
         """A replica has everything up to a transaction."""
@@ -244,6 +260,7 @@ class StoreSession:
             self.high_water_mark = batch.last
             if not batch.committed.done():
                 batch.committed.set_result(batch.last)
+        self._forget()
         live = {node for node, replica in self._replicas.items() if replica.takes_part}
         if self._undecided and len(live | self._undecided[0].voters) < self._quorum and self.is_open:
             self.end(f"{len(live)} of {len(self._replicas)} replicas take part, {self._quorum} are a quorum")

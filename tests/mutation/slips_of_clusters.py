@@ -14,6 +14,7 @@ _MEMBERSHIP = "engine/metadata/membership.py"
 _PARTITION = "engine/server/served_partition.py"
 _CACHE = "engine/server/transaction_cache.py"
 _CLIENT_PORT, _PORT = "engine/server/client_port.py", ("tests/server/test_client_port.py",)
+_KEPT = ("tests/server/test_kept_batches.py",)
 _SLOW = ("tests/server/test_slow_peers.py",)
 _LOCKS, _LOCKED = "engine/scan/lock_loops.py", ("tests/server/test_locks.py",)
 _LOOPS, _TAKEN = "engine/scan/client_loops.py", ("tests/scan/test_client_appends.py",)
@@ -366,6 +367,27 @@ CLUSTERS: tuple[Slip, ...] = (
         "self.open and",
         _SLOW,
         "the same, where the data is read from storage",
+    ),
+    Slip(
+        "engine/server/store_session.py",
+        "self._kept[0].last <= had_by_all\n",
+        "self._kept[0].last < 0\n",
+        _KEPT,
+        "what every replica has is kept in memory, some hundred MiB of each partition",
+    ),
+    Slip(
+        "engine/server/replica_session.py",
+        "            and session.is_open\n",
+        "",
+        _KEPT,
+        "a session that ended goes on sending to its replicas",
+    ),
+    Slip(
+        "engine/server/store_session.py",
+        "or self._kept_bytes > options.kept_bytes",
+        "or False",
+        _KEPT,
+        "for a replica that is slow batches are kept whatever they have",
     ),
     Slip(
         "engine/server/store_partition.py",

@@ -87,6 +87,7 @@ class Server:
             in_flight=world.chance.choice((1, 3)),
             copied=world.chance.choice((1, 7)),
             kept=world.chance.choice((1, 4, 100)),
+            kept_bytes=100 if world.seed % 4 == 3 else 1 << 20,
             first_retry=0.01,
             longest_retry=0.5,
         )

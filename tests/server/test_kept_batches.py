@@ -1,0 +1,84 @@
+"""What a store session keeps for replicas that are behind, over real storage nodes, and that it sends nothing behind its end."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.node.running import run
+from tests.server.storing import held, packed, records, running_cluster, until
+from waltzctl.engine.client.storage_client import StorageClient
+from waltzctl.engine.server import replica_session
+from waltzctl.engine.server.server_settings import SessionOptions
+
+
+@pytest.mark.parametrize(("batches", "more_bytes", "kept"), [(100, 0, 3), (100, -1, 2), (2, 0, 2), (3, 0, 3)])
+def test_batches_are_kept_for_a_replica_that_is_behind_and_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batches: int, more_bytes: int, kept: int
+) -> None:
+    """It takes part, and acknowledges nothing for a while; what is beyond the bounds then it copies from another one."""
+    size = len(packed(10, 5).data)  # as of all that end behind transaction 9
+    options = SessionOptions(
+        first_retry=0.01, longest_retry=0.05, in_flight=1, copied=7, kept=batches, kept_bytes=3 * size + more_bytes
+    )
+    go_on = asyncio.Event()
+    real = StorageClient.start_append_encoded
+
+    def start(self: StorageClient, *sent: Any) -> asyncio.Future[Any]:
+        if self is not slow:
+            return real(self, *sent)
+
+        async def later() -> None:
+            await go_on.wait()
+            await real(self, *sent)
+
+        return asyncio.ensure_future(later())
+
+    async def work() -> None:
+        nonlocal slow
+        async with running_cluster(tmp_path) as cluster, cluster.session(options) as session:
+            await session.open()
+            replicas = session._replicas
+            await until(lambda: all(one.takes_part for one in replicas.values()))
+            behind = replicas[cluster.names[1]]
+            slow = behind._storage
+            for first in range(0, 40, 5):
+                await session.append(packed(first, 5))
+            await until(lambda: sum(one.acknowledged == 39 for one in replicas.values()) == 2)
+            assert (behind.takes_part, behind.acknowledged, len(session._kept)) == (True, -1, kept)
+            go_on.set()
+            await until(lambda: behind.acknowledged == 39)
+            assert not session._kept
+            assert session._kept_bytes == 0
+            assert await session.append(packed(40, 5)) == 44
+            await until(lambda: all(one.acknowledged == 44 for one in replicas.values()))
+            assert not session._kept
+            assert await held(cluster, session.session_id) == dict.fromkeys(cluster.names, records(0, 45))
+
+    slow: object = None
+    monkeypatch.setattr(StorageClient, "start_append_encoded", start)
+    run(work())
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_behind_its_end_a_session_sends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: bool) -> None:
+    """Also where the end is what an acknowledgement leads to."""
+
+    async def work() -> None:
+        async with running_cluster(tmp_path, 1) as cluster, cluster.session() as session:
+            await session.open()
+            assert await session.append(packed(0, 2)) == 1
+            (replica,) = session._replicas.values()
+            with monkeypatch.context() as patch:
+                patch.setattr(replica_session.ReplicaSession, "pump", lambda _: None)
+                session.append(packed(2, 1))
+            if ended:
+                session.end("made up")
+            before = len(session._tasks)
+            replica.pump()
+            assert len(session._tasks) - before == (not ended)
+
+    run(work())
