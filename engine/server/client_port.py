@@ -13,6 +13,7 @@ Source: release 0.13.2.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
@@ -256,8 +257,9 @@ class ClientConnection(Connection):
         if position > partition.high_water_mark:
             self.close()  # it is ahead of the log
             return
-        await partition.feed(self, position, partition.grant(position))
-        self._say(wire.FeedSuspended(request.request_id))
+        with contextlib.suppress(PartitionClosedError):  # the client hears of the partition's new server
+            await partition.feed(self, position, partition.grant(position))
+            self._say(wire.FeedSuspended(request.request_id))
 
     # ---- appends and data ----------------------------------------------------------------------------------------------
 

@@ -156,6 +156,7 @@ class Partition:
         self._locks: LockTable | None = None
         self._work = asyncio.Event()
         self._advanced = asyncio.Event()
+        self._closed = False
         self._tasks: dict[asyncio.Task[None], None] = {}  # in their order
         self._connections: dict[int, tuple[int, int, Mounted]] = {}
 
@@ -203,7 +204,9 @@ class Partition:
         self._end_mounts()
 
     async def close(self) -> None:
-        """Stop: nothing more is answered."""
+        """Stop: nothing more is answered; feeds and flushes end with PartitionClosedError."""
+        self._closed = True
+        self._wake()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -212,10 +215,13 @@ class Partition:
             if isinstance(item, Append):
                 item.over()
             elif not item.done.done():
-                item.done.set_exception(PartitionClosedError(f"partition {self.number} is closed on this server"))
+                item.done.set_exception(self._closed_error())
                 item.done.exception()
         self._pending.clear()
         self._queue.clear()
+
+    def _closed_error(self) -> PartitionClosedError:
+        return PartitionClosedError(f"partition {self.number} is closed on this server")
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
@@ -262,6 +268,8 @@ class Partition:
 
     async def flush(self) -> int:
         """The high-water mark when everything queued before this is decided.  Raises PartitionClosedError."""
+        if self._closed:
+            raise self._closed_error()
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._queue.append(_Flush(done))
         self._work.set()
@@ -451,6 +459,8 @@ class Partition:
     async def _give(self, reader: Reader, position: int, count: int) -> None:
         while count > 0 and not reader.closed:
             await reader.writable()
+            if self._closed:
+                raise self._closed_error()
             advanced = self._advanced
             if position >= self.high_water_mark:
                 await advanced.wait()

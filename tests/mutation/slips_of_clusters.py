@@ -376,6 +376,13 @@ CLUSTERS: tuple[Slip, ...] = (
         "what every replica has is kept in memory, some hundred MiB of each partition",
     ),
     Slip(
+        _PARTITION,
+        "        self._closed = True\n        self._wake()\n",
+        "        self._closed = True\n",
+        _SERVED,
+        "each move of a partition leaves a feed under way, until nothing is read from its connection any more",
+    ),
+    Slip(
         "engine/server/replica_session.py",
         "            and session.is_open\n",
         "",

@@ -14,6 +14,7 @@ from tests.server.serving import serving
 from tests.server.storing import PARTITION, until
 from waltzctl.engine.net.futures import fail
 from waltzctl.engine.server.served_partition import Append, CommittedInSecond, Partition
+from waltzctl.engine.server.store_partition import PartitionClosedError
 from waltzctl.engine.server.store_session import StoreSession
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.wire import client as wire
@@ -99,6 +100,37 @@ def test_what_a_session_left_unwritten_is_sent_in_the_next_ones_until_it_may_be_
             client.ask_for_feed(-1)
             assert [(await client.hear_one(wire.FeedData))[0].request_id for _ in there] == there
             assert len({*ended}) == ends
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("when", ["a feed waits", "a mount waits", "afterwards"])
+def test_whoever_waits_for_a_partition_that_is_closed_is_told(tmp_path: Path, when: str) -> None:
+    """And nothing is under way any more on a connection that stays."""
+
+    async def work() -> None:
+        async with serving(tmp_path, 1) as cluster:
+            server = await cluster.server()
+            await server.assign({PARTITION: 1, PARTITION - 1: 1})
+            client = await cluster.client()
+            assert await client.mount() == (wire.MountState.READY, [])
+            partition = server.partitions[PARTITION]
+            (node,) = cluster.cluster.names
+            if when == "a feed waits":
+                client.ask_for_feed(-1)
+                await until(lambda: partition.metrics.feeds_added == 2)
+            if when == "a mount waits":
+                await cluster.cluster.stop(node)
+                client.append(b"x")
+                client.say(wire.MountRequest(client.next_id(), -1, 0))
+                await until(lambda: server.port.connections[0].requests == 2)
+            await server.assign({PARTITION - 1: 1})
+            if when == "a mount waits":
+                assert (await client.hear_one(wire.MountResponse))[0].state is wire.MountState.NOT_READY
+            with pytest.raises(PartitionClosedError, match="is closed on this server"):
+                await asyncio.wait_for(partition.flush(), 10)
+            await until(lambda: not server.port.connections[0].requests)
+            assert partition.metrics.feeds_removed == partition.metrics.feeds_added
 
     asyncio.run(work())
 
