@@ -143,6 +143,8 @@ class ClientConnection(Connection):
             handler = self._handlers.get(type(message))
             if handler is None:
                 raise MessageError(f"{type(message).__name__} is nothing that a client sends")
+            if isinstance(message, wire.MountRequest | wire.FeedRequest):
+                _check_position(message.client_high_water_mark)
         except MessageError as error:
             self._refuse(f"a corrupted message: {error}", body)
             return
@@ -401,3 +403,9 @@ class ClientConnection(Connection):
     def _health(self, request: wire.ServerPartitionsHealthRequest) -> None:
         healthy = ((n, not one.store.state.waits_for) for n, one in sorted(self._client_port.partitions.items()))
         self._say(wire.ServerPartitionsHealthResponse(request.request_id, tuple(healthy)))
+
+
+def _check_position(position: int) -> None:
+    """Raise MessageError for a client that has come to where nobody can be: every replica refuses what is in front of 0."""
+    if position < -1:
+        raise MessageError(f"the client has come to transaction {position}; who has seen none is at -1")

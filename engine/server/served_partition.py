@@ -452,7 +452,7 @@ class Partition:
         """Give a reader `count` transactions behind `position`, as they come to be committed.  Raises PartitionClosedError."""
         self.metrics.feeds_added += 1
         try:
-            await self._give(reader, position, count)
+            await self._give(reader, max(position, -1), count)
         finally:
             self.metrics.feeds_removed += 1
 

@@ -383,6 +383,13 @@ CLUSTERS: tuple[Slip, ...] = (
         "each move of a partition leaves a feed under way, until nothing is read from its connection any more",
     ),
     Slip(
+        _CLIENT_PORT,
+        "    if position < -1:\n",
+        "    if position < -2:\n",
+        _PORT,
+        "one mount with a wrong position ends the sessions of a partition again and again, for everybody",
+    ),
+    Slip(
         "engine/server/replica_session.py",
         "            and session.is_open\n",
         "",

@@ -157,6 +157,30 @@ def test_a_feed_that_would_begin_ahead_of_the_log_ends_the_connection(
     run(work())
 
 
+@pytest.mark.parametrize("position", [-2, -(2**63)])
+@pytest.mark.parametrize("kind", [wire.MountRequest, wire.FeedRequest])
+def test_a_position_in_front_of_the_log_ends_its_connection_and_no_session(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: type, position: int
+) -> None:
+    async def work() -> None:
+        async with serving(tmp_path, 1) as cluster:
+            server = await cluster.server()
+            client, bad = await cluster.client(), await cluster.client(client=8)
+            await client.mount()
+            client.append(b"one")
+            assert (await client.flush())[0] == 0
+            assert (await bad.mount(position=-1))[0] is MountState.READY
+            session = await server.partitions[PARTITION].store.session()
+            bad.say(kind(bad.mounted, position, 0) if kind is wire.MountRequest else kind(bad.mounted, position))
+            assert await bad.hear() is None
+            assert f"a corrupted message: the client has come to transaction {position}" in caplog.text
+            assert session.is_open
+            client.append(b"two")
+            assert (await client.flush())[0] == 1
+
+    run(work())
+
+
 @pytest.mark.parametrize("transaction_id", [-1, -(2**63)])
 def test_there_is_no_transaction_in_front_of_the_first(tmp_path: Path, transaction_id: int) -> None:
     async def work() -> None:
