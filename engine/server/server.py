@@ -102,6 +102,7 @@ class Server:
         self._endpoint = ""
         self._store: MetadataStore
         self._membership: Membership
+        self._trusting: ssl.SSLContext | None = None
         self._draining = False
         self._stopping: asyncio.Task[None] | None = None
         self._closed = asyncio.Event()
@@ -135,16 +136,12 @@ class Server:
                 f"partition {beyond[0]} is to be preferred, and the cluster has 0 to {self._cluster.num_partitions - 1}"
             )
         self._log.debug("appends are handled by: %s", await asyncio.to_thread(wire_code.prepare))
-        context, trusting = await asyncio.to_thread(_contexts, options)
-        detector = FailureDetector(
-            lambda address: self._connect_server(address, trusting),
-            lambda path: self._membership.delete(path),
-            log=self._log,
-        )
+        context, self._trusting = await asyncio.to_thread(_contexts, options)
+        detector = FailureDetector(self._connect_server, lambda path: self._membership.delete(path), log=self._log)
         self._membership = Membership(self._store, log=self._log, seen=detector.watch)
         self.log_server = LogServer(
             PartitionSessions(self._store),
-            lambda node: self._connect(node, parameters, trusting),
+            lambda node: self._connect(node, parameters),
             Answers(self._connectivity, self._prefer),
             log=self._log,
             options=options,
@@ -178,7 +175,7 @@ class Server:
             )
         return cluster, parameters
 
-    async def _connect(self, node: str, parameters: StoreParameters, trusting: ssl.SSLContext | None) -> StorageClient:
+    async def _connect(self, node: str, parameters: StoreParameters) -> StorageClient:
         try:
             address = parse_address(node)
         except InvalidRequestError as error:
@@ -186,17 +183,17 @@ class Server:
         return await StorageClient.connect(
             address.host,
             address.port,
-            ssl_context=None if self.options.storage_plaintext else trusting,
+            ssl_context=None if self.options.storage_plaintext else self._trusting,
             cluster_key=parameters.cluster_key,
             num_partitions=parameters.num_partitions,
             timeout=self.options.session.deadline,
         )
 
-    async def _connect_server(self, address: Address, trusting: ssl.SSLContext | None) -> LogConnection:
+    async def _connect_server(self, address: Address) -> LogConnection:
         return await LogConnection.connect(
             PORT,
             address,
-            ssl_context=None if self.options.plaintext else trusting,
+            ssl_context=None if self.options.plaintext else self._trusting,
             timeout=self.options.session.deadline,
         )
 
@@ -278,15 +275,17 @@ class Server:
     # ---- change and end ------------------------------------------------------------------------------------------------
 
     async def reload(self, options: ServerOptions) -> Reloaded:
-        """Put into force what can change while it runs: certificates of the client port, its limits, how long a stop waits.
+        """Put into force what can change while it runs: certificates, the client port's limits, how long a stop waits.
 
-        Raises as `ServerOptions.check` and `server_context`; nothing is changed then.
+        Certificates, its own and those that it trusts, are for new connections: of clients, to storage nodes and to other
+        servers.  Raises as `ServerOptions.check`, `server_context` and `client_context`; nothing is changed then.
         """
         options.check()
-        context, _ = await asyncio.to_thread(_contexts, options)
+        context, trusting = await asyncio.to_thread(_contexts, options)
         self.log_server.port.limits = options.limits
         if context is not None and not self.options.plaintext:
             self.log_server.port.use_context(context)
+        self._trusting = trusting or self._trusting  # whether there is TLS cannot change
         self.options, reloaded = reload_fields(self.options, options, RELOADABLE)
         return reloaded
 

@@ -1,0 +1,95 @@
+"""A whole server over an embedded store: what it shows to storage nodes and other servers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import ssl
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+
+from tests.net.certificates import Authority
+from tests.node.running import run
+from tests.server.storing import until
+from waltzctl.engine.client.addresses import Address
+from waltzctl.engine.errors import PeerError, WaltzError
+from waltzctl.engine.metadata.cluster_changes import add_node, assign, create_cluster
+from waltzctl.engine.metadata.embedded_store import EmbeddedStore
+from waltzctl.engine.net.settings import Reloaded
+from waltzctl.engine.net.tls_options import TlsOptions
+from waltzctl.engine.server.server import Server
+from waltzctl.engine.server.server_settings import ServerOptions, SessionOptions
+
+LOG = logging.getLogger("waltzctl.test")
+
+
+@contextlib.asynccontextmanager
+async def metadata(path: Path, *nodes: str) -> AsyncIterator[Path]:
+    """Of a cluster with one partition, assigned to these storage nodes."""
+    place = path / "metadata"
+    store = await EmbeddedStore.open(place, create=True)
+    try:
+        await create_cluster(store, name="demo", num_partitions=1, cluster_key=uuid.uuid4())
+        for group, node in enumerate(nodes):
+            await add_node(store, node, admin_port=1, group=group)
+            await assign(store, node, [0])
+        yield place
+    finally:
+        await store.close()
+
+
+def test_new_certificates_are_shown_to_storage_nodes_and_other_servers(tmp_path: Path) -> None:
+    """To whom it connects behind the reload; a store that cannot be read leaves those that are in force."""
+    authority, own = Authority(), tmp_path / "own.pem"
+    trusted = authority.write(tmp_path, "PEM")
+    seen: list[str] = []
+
+    def issue(name: str) -> None:
+        issued = authority.issue(name, "127.0.0.1")
+        own.write_bytes(issued.key_pem() + issued.certificate_pem())
+
+    async def looks_and_hangs_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        seen.append(x509.load_der_x509_certificate(shown).subject.rfc4514_string())
+        writer.close()
+
+    async def work() -> None:
+        issue("a node")
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(own)
+        context.load_verify_locations(trusted)
+        context.verify_mode = ssl.CERT_REQUIRED
+        listener = await asyncio.start_server(looks_and_hangs_up, "127.0.0.1", 0, ssl=context)
+        port = listener.sockets[0].getsockname()[1]
+        async with listener, metadata(tmp_path, f"127.0.0.1:{port}") as place:
+            issue("before")
+            options = ServerOptions(
+                metadata=str(place),
+                port=0,
+                tls=TlsOptions(key_store=own, key_store_type="PEM", trust_store=trusted, trust_store_type="PEM"),
+                session=SessionOptions(first_retry=0.01, longest_retry=0.02),
+            )
+            server = await Server.start(options, log=LOG)
+            await until(lambda: seen)
+            issue("behind")
+            assert await server.reload(options) == Reloaded((), ())
+            await until(lambda: "CN=behind" in seen)
+            assert {*seen[: seen.index("CN=behind")]} == {"CN=before"}
+            seen.clear()
+            with contextlib.suppress(PeerError):
+                await server._connect_server(Address("127.0.0.1", port))
+            assert {*seen} == {"CN=behind"}
+            own.write_text("no certificate")
+            with pytest.raises(WaltzError):
+                await server.reload(options)
+            seen.clear()
+            await until(lambda: seen)
+            assert {*seen} == {"CN=behind"}
+            await server.stop(0)
+
+    run(work())
