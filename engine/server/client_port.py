@@ -25,7 +25,8 @@ from waltzctl.engine.net.connection import HEADER, Connection, Pause, Received
 from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.net.port import Port
 from waltzctl.engine.scan.client_appends import AppendTaker
-from waltzctl.engine.server.served_partition import Append, Partition
+from waltzctl.engine.server.append_requests import Append
+from waltzctl.engine.server.served_partition import Partition
 from waltzctl.engine.server.store_partition import PartitionClosedError
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.wire import client as wire
@@ -288,13 +289,13 @@ class ClientConnection(Connection):
         self.close()
 
     def refused(self, request_id: RequestId, transaction_id: int) -> None:
-        """See `engine.server.served_partition.Appender`."""
+        """See `engine.server.append_requests.Appender`."""
         if not self._lost:
             self._say(wire.LockFailure(request_id, transaction_id))
             self.send()
 
     def over(self, count: int, size: int) -> None:
-        """See `engine.server.served_partition.Appender`."""
+        """See `engine.server.append_requests.Appender`."""
         self._done(count, size)
 
     def _flush(self, request: wire.FlushRequest) -> None:

@@ -19,14 +19,15 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, Protocol
 
 from waltzctl.engine.errors import StoreSessionClosedError
-from waltzctl.engine.scan.client_appends import HeldLocks, NumberedRecords, numbered
+from waltzctl.engine.scan.client_appends import NumberedRecords, numbered
 from waltzctl.engine.scan.wire_layout import ADMITTED
+from waltzctl.engine.server.append_requests import Append
 from waltzctl.engine.server.locks import LockTable
 from waltzctl.engine.server.server_metrics import ServerPartitionMetrics, ServerPartitionReading
 from waltzctl.engine.server.server_settings import CacheOptions, PartitionOptions
@@ -36,7 +37,6 @@ from waltzctl.engine.server.transaction_cache import CHUNK, TransactionCache
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.wire.client import UNKNOWN_HIGH_WATER_MARK
 from waltzctl.formats.wire.feed_frames import FEED_FRAME, feed_frames
-from waltzctl.formats.wire.records import PackedRecords
 
 
 class Mounted(Protocol):
@@ -44,44 +44,6 @@ class Mounted(Protocol):
 
     def close(self) -> None:
         """End it; its clients mount through another one."""
-
-
-class Appender(Protocol):
-    """Who appends."""
-
-    def refused(self, request_id: RequestId, transaction_id: int) -> None:
-        """A lock is in an append's way: this transaction, or an earlier one, wrote under it."""
-
-    def over(self, count: int, size: int) -> None:
-        """So many appends, of together `size` bytes (`Append.size`), are committed, refused, or will not be decided here."""
-
-
-@dataclass(slots=True)
-class Append:
-    """Appends that came together, their data's checksums verified, as records without ids; `locks`: unless they have none.
-
-    `arrived`: when they came, in the loop's time.  `lost`: in how many sessions they were sent and are not in the log.
-    """
-
-    records: PackedRecords
-    client: Appender
-    locks: HeldLocks | None = None
-    arrived: float = 0.0
-    lost: int = 0
-
-    @property
-    def size(self) -> int:
-        """Bytes of the records, and of what is known of their locks."""
-        return len(self.records.data) + (self.locks.size if self.locks is not None else 0)
-
-    def part(self, first: int, stop: int) -> Append:
-        """Some of them, counted from 0."""
-        locks = self.locks.part(first, stop) if self.locks is not None else None
-        return replace(self, records=self.records.part(first, stop), locks=locks)
-
-    def over(self) -> None:
-        """Nothing more will become of them here."""
-        self.client.over(len(self.records), self.size)
 
 
 _GRANTS_A_SECOND = 4
@@ -278,8 +240,8 @@ class Partition:
     async def _appends(self) -> None:
         while True:
             session = await self.store.session()
-            await self._resolve(session)
             try:
+                await self._resolve(session)
                 await self._feed_session(session)
             except StoreSessionClosedError as error:
                 self._log.warning("%s", error)
@@ -404,17 +366,25 @@ class Partition:
         self._advanced = asyncio.Event()
 
     async def _resolve(self, session: StoreSession) -> None:
-        """Look, in a new session, which of the last one's batches are in the log."""
+        """Look, in a new session, which of the last one's batches are in the log.
+
+        Raises StoreSessionClosedError where another session took its place meanwhile, whose log ends earlier.
+        """
         mark, self._batches = session.high_water_mark, 0
+        self._cache.cut(self.number, mark)
         if self._locks is None:
             self._locks = LockTable(mark, self.options.lock_slots)
-        elif self._pending or mark > self.high_water_mark:
+        elif self._pending or mark != self.high_water_mark:
             written: dict[int, RequestId] = {}
             position = self.high_water_mark + 1
             while position <= mark:
-                for header in await self.store.headers(position, mark - position + 1):
-                    written[header.transaction_id] = header.request_id
-                    position = header.transaction_id + 1
+                headers = await self.store.headers(position, mark - position + 1)
+                if not headers:
+                    raise StoreSessionClosedError(
+                        f"partition {self.number}: no transaction {position} in a later session"
+                    )
+                written |= {header.transaction_id: header.request_id for header in headers}
+                position = headers[-1].transaction_id + 1
             others, again = False, list[Append]()
             while self._pending:
                 first, item = self._pending.popleft()
@@ -432,10 +402,26 @@ class Partition:
                     else:
                         one.over()
             self._queue.extendleft(reversed(again))
+            if self.high_water_mark > mark:
+                self._shorten(mark)
             if self.high_water_mark < mark:  # another server wrote meanwhile, under locks that nobody here knows
                 self._locks.reset(mark)
         self.high_water_mark = max(self.high_water_mark, mark)
         self._wake()
+
+    def _shorten(self, mark: int) -> None:
+        """The log ends where it did not: storage has lost what was committed, and clients that have seen it are to hear so."""
+        assert self._locks is not None
+        self._log.error(
+            "partition %d: the log ends at transaction %d, and this server has committed up to %d: what is behind is gone;"
+            " waltzctl compare tells which replicas hold it",
+            self.number,
+            mark,
+            self.high_water_mark,
+        )
+        self._locks.reset(mark)
+        self.high_water_mark = mark
+        self._end_mounts()
 
     # ---- feeds and data ------------------------------------------------------------------------------------------------
 
@@ -466,6 +452,9 @@ class Partition:
                 await advanced.wait()
                 continue
             frames = await self._fed_from(position + 1, min(count, self.high_water_mark - position))
+            if not frames:  # the log of a later session ends earlier, which is about to be found
+                await advanced.wait()
+                continue
             reader.feed(frames)
             position += len(frames) // FEED_FRAME
             count -= len(frames) // FEED_FRAME

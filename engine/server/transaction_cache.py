@@ -4,7 +4,8 @@ Both are kept in chunks of `CHUNK` transactions whose ids begin at a multiple of
 clients, costs little more than to copy memory: a feed's frames as they are sent (`formats.wire.feed_frames`), and data as the
 records of a batch that belong in the chunk.
 
-What is committed never changes, so that nothing here is ever wrong; what was not used for longest goes first.
+What is committed never changes, so that nothing here is wrong as long as storage loses none of it (`TransactionCache.cut`); what
+was not used for longest goes first.
 """
 
 from __future__ import annotations
@@ -61,6 +62,11 @@ class _Bounded(Generic[C]):
             self.used -= self._chunks.popitem(last=False)[1].size
         self._chunks[key] = chunk
         self.used += more
+
+    def drop(self, partition: int, number: int) -> None:
+        """Keep no chunk of a partition from a number on."""
+        for key in [one for one in self._chunks if one[0] == partition and one[1] >= number]:
+            self.used -= self._chunks.pop(key).size
 
     def get(self, key: tuple[int, int]) -> C | None:
         found = self._chunks.get(key)
@@ -145,6 +151,7 @@ class TransactionCache:
     def __init__(self, options: CacheOptions) -> None:
         self._feed: _Bounded[_FedChunk] = _Bounded(options.headers)
         self._data: _Bounded[_DataChunk] = _Bounded(options.data)
+        self._last: dict[int, int] = {}  # that was ever kept of each partition
         self.feed_misses, self.data_misses = Meter(), Meter()
 
     @property
@@ -154,6 +161,7 @@ class TransactionCache:
 
     def put(self, partition: int, batch: NumberedRecords) -> None:
         """Keep what was committed: what a feed tells of it, and its data."""
+        self._note(partition, batch.last)
         feed, records = batch.feed, batch.records
         data, places = records.data, array("Q", records.places)
         for number, place, begin, end in _by_chunk(batch.first, len(records)):
@@ -163,14 +171,28 @@ class TransactionCache:
 
     def put_fed(self, partition: int, first: int, frames: bytes) -> None:
         """Keep what a feed tells of committed transactions, whose ids go on from the first one's: whole frames back to back."""
-        for number, place, begin, end in _by_chunk(first, len(frames) // FEED_FRAME):
+        count = len(frames) // FEED_FRAME
+        self._note(partition, first + count - 1)
+        for number, place, begin, end in _by_chunk(first, count):
             self._put_frames((partition, number), place, frames[begin * FEED_FRAME : end * FEED_FRAME])
 
     def put_data(self, partition: int, record: WireRecord) -> None:
         """Keep a committed transaction's data, unless that is a large part of all room."""
+        self._note(partition, record.transaction_id)
         number, place = divmod(record.transaction_id, CHUNK)
         packed = pack_record(record)
         self._put_run((partition, number), place, packed, array("Q", (0, len(packed))))
+
+    def cut(self, partition: int, last: int) -> None:
+        """Keep nothing behind a transaction, the last one that a partition has."""
+        if self._last.get(partition, -1) > last:
+            self._last[partition] = last
+            for chunks in (self._feed, self._data):
+                chunks.drop(partition, (last + 1) // CHUNK)
+
+    def _note(self, partition: int, last: int) -> None:
+        if last > self._last.get(partition, -1):
+            self._last[partition] = last
 
     def _put_frames(self, key: tuple[int, int], place: int, frames: bytes) -> None:
         chunk = self._feed.get(key)

@@ -23,8 +23,9 @@ from waltzctl.engine.client.log_transaction import Draft, Transaction
 from waltzctl.engine.client.partition_mount import SPENT_AT, ClientAheadError, ClientOptions
 from waltzctl.engine.errors import CorruptRecordError, DeadlineError, InvalidRequestError, PeerError, RefusedError
 from waltzctl.engine.metadata.server_directory import PartitionServer
+from waltzctl.engine.server.append_requests import Append
 from waltzctl.engine.server.client_port import ClientConnection
-from waltzctl.engine.server.served_partition import Append, Partition
+from waltzctl.engine.server.served_partition import Partition
 from waltzctl.formats.request_id import LAST_SEQUENCE, RequestId
 from waltzctl.formats.wire import client as wire
 

@@ -377,6 +377,20 @@ CLUSTERS: tuple[Slip, ...] = (
     ),
     Slip(
         _PARTITION,
+        "        self._cache.cut(self.number, mark)\n",
+        "",
+        _SERVED,
+        "where storage lost transactions, clients are given these, and not what is appended in their place",
+    ),
+    Slip(
+        _PARTITION,
+        "        self._locks.reset(mark)\n        self.high_water_mark = mark\n        self._end_mounts()\n",
+        "        self._locks.reset(mark)\n        self.high_water_mark = mark\n",
+        _SERVED,
+        "a client that has seen what storage lost goes on with another log",
+    ),
+    Slip(
+        _PARTITION,
         "        self._closed = True\n        self._wake()\n",
         "        self._closed = True\n",
         _SERVED,

@@ -9,14 +9,21 @@ from pathlib import Path
 
 import pytest
 
+from tests.fed import fed
 from tests.held_locks import held_locks
 from tests.server.serving import serving
 from tests.server.storing import PARTITION, until
+from waltzctl.engine.errors import StoreSessionClosedError
 from waltzctl.engine.net.futures import fail
-from waltzctl.engine.server.served_partition import Append, CommittedInSecond, Partition
+from waltzctl.engine.repair.apply import apply
+from waltzctl.engine.repair.truncate import plan_truncate
+from waltzctl.engine.server.append_requests import Append
+from waltzctl.engine.server.served_partition import CommittedInSecond, Partition
 from waltzctl.engine.server.store_partition import PartitionClosedError
 from waltzctl.engine.server.store_session import StoreSession
+from waltzctl.formats.checksums import crc32
 from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.segment import RecordHeader
 from waltzctl.formats.wire import client as wire
 from waltzctl.formats.wire.records import PackedRecords, WireRecord
 
@@ -100,6 +107,90 @@ def test_what_a_session_left_unwritten_is_sent_in_the_next_ones_until_it_may_be_
             client.ask_for_feed(-1)
             assert [(await client.hear_one(wire.FeedData))[0].request_id for _ in there] == there
             assert len({*ended}) == ends
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_a_log_that_ends_earlier_than_it_did_is_served_as_it_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, cached: bool
+) -> None:
+    """Its nodes were cut by their operator while the server ran.  A client that has seen more mounts anew, and hears so."""
+
+    async def work() -> None:
+        async with serving(tmp_path) as cluster:
+            server = await cluster.server()
+            client, nodes = await cluster.client(), cluster.cluster
+            await client.mount()
+            for number in range(200):
+                client.append(b"%d" % number, write_locks=(5,), position=number - 1)
+                await client.flush()
+            client.ask_for_feed(199)
+            partition = server.partitions[PARTITION]
+            await until(lambda: partition.metrics.feeds_added == 2)
+            for name in nodes.names:
+                await nodes.stop(name)
+                apply(
+                    plan_truncate(nodes.paths[name], partition=PARTITION, after=100, allow_data_loss=True), arguments=[]
+                )
+            if not cached:
+                server.cache.cut(PARTITION, -1)
+            for name in nodes.names:
+                await nodes.start(name)
+            await (await partition.store.session()).close("a checkpoint")
+            assert await client.hear() is None, "it has seen more"
+            reader, ahead = await cluster.client(client=8), await cluster.client(client=9)
+            state, before = await reader.mount()
+            assert (state, len(before)) == (wire.MountState.READY, 101)
+            assert (await ahead.mount(position=101))[0] is wire.MountState.CLIENT_AHEAD
+            assert "the log ends at transaction 100, and this server has committed up to 199" in caplog.text
+            reader.append(b"another", write_locks=(5,), position=100)
+            assert (await reader.flush())[0] == 101
+            assert await reader.data(101) == wire.TransactionData(b"another", crc32(b"another"))
+
+    asyncio.run(work())
+
+
+def test_a_feed_waits_for_a_session_whose_log_ends_earlier_to_be_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Storage gives out nothing meanwhile, and everything else goes on."""
+
+    async def work() -> None:
+        async with unwritten(tmp_path) as partition:
+            appender, told, asked = Told(), list[bytes](), list[int]()
+            partition.append(Append(PackedRecords.of([made(0), made(1)]), appender))
+            assert await partition.flush() == 1
+            partition._cache.cut(PARTITION, -1)
+
+            async def nothing(first: int, count: int) -> tuple[RecordHeader, ...]:
+                asked.append(first)
+                assert len(asked) == 1, "it is asked again and again"
+                return ()
+
+            class Following:
+                closed = False
+
+                async def writable(self) -> None:
+                    """It takes everything."""
+
+                def feed(self, frames: bytes) -> None:
+                    told.append(frames)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(partition.store, "headers", nothing)
+                feeding = asyncio.ensure_future(partition.feed(Following(), -1, 2))
+                await until(lambda: asked)
+                await asyncio.sleep(0)
+                assert (asked, told) == ([0], [])
+                asked.clear()
+                (await partition.store.session()).high_water_mark = 2
+                with pytest.raises(StoreSessionClosedError, match="no transaction 2"):
+                    await partition._resolve(await partition.store.session())
+                assert asked == [2]
+            partition._wake()
+            await feeding
+            assert [one.transaction_id for one in fed(b"".join(told))] == [0, 1]
 
     asyncio.run(work())
 

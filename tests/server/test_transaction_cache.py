@@ -48,6 +48,26 @@ def run(cache: TransactionCache, partition: int, first: int, count: int) -> list
     return [one.transaction_id for one in found]
 
 
+@pytest.mark.parametrize(("last", "left"), [(2 * CHUNK + 5, 2 * CHUNK + 6), (2 * CHUNK + 4, 2 * CHUNK), (-1, 0)])
+def test_of_a_log_that_ends_earlier_nothing_is_kept_behind_its_end(last: int, left: int) -> None:
+    """Nor the rest of the chunk that it ends in; of another partition everything."""
+    cache = TransactionCache(CacheOptions())
+    for partition in (0, 1):
+        for number in range(2 * CHUNK + 6):
+            put(cache, partition, number)
+            number_id = RequestId(1, 1, partition, number)
+            cache.put_data(partition, WireRecord.make(number, number_id, 0, b"%d" % number))
+    used = cache.used
+    cache.cut(0, last)
+    kept = [number for number in range(2 * CHUNK + 6) if cache.data(0, number) is not None]
+    assert run(cache, 0, 0, 1000) == kept == [*range(left)]
+    assert run(cache, 1, 0, 1000) == [*range(2 * CHUNK + 6)]
+    assert cache.data(1, 2 * CHUNK + 5) is not None
+    for partition in (0, 1):
+        cache.cut(partition, -1)
+    assert cache.used == (0, 0) != used
+
+
 def test_a_run_goes_on_over_chunks_and_ends_at_a_gap_or_at_the_count() -> None:
     cache = TransactionCache(CacheOptions())
     for number in (*range(CHUNK - 3, 2 * CHUNK + 2), 2 * CHUNK + 3):

@@ -27,7 +27,8 @@ from tests.simulation.nodes import Network
 from waltzctl.engine.errors import ConcurrentUpdateError, PeerUnreachableError, RefusedError
 from waltzctl.engine.metadata.cluster_changes import refuse_without_quorum
 from waltzctl.engine.quorum.vote import quorum_of
-from waltzctl.engine.server.served_partition import Append, Partition
+from waltzctl.engine.server.append_requests import Append
+from waltzctl.engine.server.served_partition import Partition
 from waltzctl.engine.server.server_settings import PartitionOptions, SessionOptions
 from waltzctl.engine.server.storage_nodes import StorageNodes
 from waltzctl.engine.server.store_partition import PartitionClosedError, StorePartition
