@@ -339,9 +339,9 @@ class Port(ABC):
 
     @property
     def connections(self) -> tuple[ConnectionInfo, ...]:
-        """What every connection is doing now, the oldest first."""
+        """What every connection is doing now, the oldest first.  Thread-safe: they are copied in one step."""
         now = self.loop.time() if hasattr(self, "loop") else 0.0
-        return tuple(sorted((c.info(now) for c in self._connections), key=lambda info: -info.connected))
+        return tuple(sorted((c.info(now) for c in tuple(self._connections)), key=lambda info: -info.connected))
 
     @property
     def chunk(self) -> int:

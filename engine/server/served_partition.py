@@ -129,8 +129,8 @@ class Partition:
 
     @property
     def reading(self) -> ServerPartitionReading:
-        """How it stands, for health and metrics."""
-        state = self.store.state
+        """How it stands, for health and metrics.  Thread-safe: what the loop changes meanwhile is copied in one step."""
+        state, queue, pending = self.store.state, tuple(self._queue), tuple(self._pending)
         seconds = None if state.since is None else self._time() - state.since
         return ServerPartitionReading(
             self.number,
@@ -138,8 +138,8 @@ class Partition:
             state.generation,
             state.session_id,
             self.high_water_mark,
-            sum(len(item.records) if isinstance(item, Append) else 1 for item in self._queue),
-            sum(len(item.records) for _, item in self._pending),
+            sum(len(item.records) if isinstance(item, Append) else 1 for item in queue),
+            sum(len(item.records) for _, item in pending),
             state.waits_for,
             seconds,
             state.nodes,

@@ -57,6 +57,20 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     return found
 
 
+def test_connections_that_come_while_somebody_looks_at_them_disturb_nobody(port: Any) -> None:
+    """Metrics are read in a thread."""
+    known = len(port.connections)
+
+    class Coming:
+        def info(self, _now: float) -> Any:
+            port._connections[Coming()] = None
+            return SimpleNamespace(connected=0.0)
+
+    port._connections[Coming()] = None
+    for more in (1, 2, 4):
+        assert len(port.connections) == known + more
+
+
 ONE, TWO, SIX = ("127.0.0.1", 7), ("127.0.0.1", 8), ("::1", 9, 0, 0)
 
 

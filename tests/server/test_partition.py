@@ -324,6 +324,31 @@ def test_of_appends_that_come_together_each_is_judged_by_its_own_locks(tmp_path:
     asyncio.run(work())
 
 
+def test_appends_that_come_and_go_while_somebody_counts_them_disturb_nobody(tmp_path: Path) -> None:
+    """Metrics are read in a thread."""
+
+    class Coming(PackedRecords):
+        def __len__(self) -> int:
+            partition._queue.append(more)
+            partition._pending.append((0, more))
+            return 1
+
+    async def work() -> None:
+        nonlocal partition
+        async with unwritten(tmp_path) as partition:
+            coming = Append(Coming(b"", ()), Told())
+            partition._queue.append(coming)
+            partition._pending.append((0, coming))
+            reading = partition.reading
+            assert (reading.queued, reading.undecided) == (1, 1)
+            partition._queue.clear()
+            partition._pending.clear()
+
+    more = Append(PackedRecords.of([made(0)]), Told())
+    partition: Partition
+    asyncio.run(work())
+
+
 def test_what_a_second_has_is_what_was_committed_in_it_or_in_the_one_before() -> None:
     second = CommittedInSecond(10.0)
     told = []
