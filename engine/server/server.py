@@ -103,6 +103,8 @@ class Server:
         self._store: MetadataStore
         self._membership: Membership
         self._trusting: ssl.SSLContext | None = None
+        self._number: int | None = None
+        self._endpoint = ""
         self._draining = False
         self._stopping: asyncio.Task[None] | None = None
         self._closed = asyncio.Event()
@@ -148,10 +150,10 @@ class Server:
         )
         self._open.push_async_callback(self._stop_serving)
         host, port = await self.log_server.start(options.host, options.port, context)
-        http_port = await self._start_http()
         advertised = options.advertised_host or _reachable(options.host, host)
         self._endpoint = str(Address(advertised, port))
-        number = await self._membership.register(advertised, port, options.preferred or ())
+        http_port = await self._start_http()
+        number = self._number = await self._membership.register(advertised, port, options.preferred or ())
         self._open.push_async_callback(self._membership.unregister)
         self._open.push_async_callback(detector.close)
         self.ready_info = ServerReadyInfo(
@@ -257,7 +259,7 @@ class Server:
         return ServerReading(
             self.version,
             self._cluster.name,
-            self.ready_info.server_id,
+            -1 if self._number is None else self._number,
             self._endpoint,
             tuple(one.reading for _, one in sorted(dict(self.log_server.partitions).items())),
             cache.feed_misses,
@@ -269,7 +271,11 @@ class Server:
     async def look(self) -> ServerHealthReport:
         """Whether it is well."""
         return ServerHealthReport(
-            self._membership.present, self.log_server.port.listening, self.read().partitions, self._draining
+            self._membership.present,
+            self.log_server.port.listening,
+            self.read().partitions,
+            self._draining,
+            registered=self._number is not None,
         )
 
     # ---- change and end ------------------------------------------------------------------------------------------------

@@ -20,18 +20,21 @@ CHECK_NAME = "server-health-check"
 
 @dataclass(frozen=True, slots=True)
 class ServerHealthReport:
-    """What was found.  `metadata`: whether it answers and knows this server."""
+    """What was found.  `metadata`: whether it answers and knows this server; `registered`: whether it ever did."""
 
     metadata: bool
     listening: bool
     partitions: tuple[ServerPartitionReading, ...]
     draining: bool
+    registered: bool = True
 
     @property
     def problems(self) -> tuple[str, ...]:
         """What is wrong, in sentences; empty when the server is well."""
         found = []
-        if not self.metadata:
+        if not self.registered:
+            found.append("the server is starting: it waits for the metadata, to be among the servers of its cluster")
+        elif not self.metadata:
             found.append(
                 "the metadata does not answer, or has ended this server's session; nothing is served until it does"
             )

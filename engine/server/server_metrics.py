@@ -60,7 +60,7 @@ class ServerPartitionReading:
 
 @dataclass(frozen=True, slots=True)
 class ServerReading:
-    """A server at one moment."""
+    """A server at one moment.  `server_id`: -1 before it is among the servers."""
 
     version: str
     cluster: str

@@ -1,4 +1,4 @@
-"""A whole server over an embedded store: what it shows to storage nodes and other servers."""
+"""A whole server over an embedded store: what it shows to nodes and servers, and what it tells while it starts."""
 
 from __future__ import annotations
 
@@ -9,22 +9,26 @@ import ssl
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
 
 from tests.net.certificates import Authority
-from tests.node.running import run
+from tests.node.running import Answer, http, run
 from tests.server.storing import until
 from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.errors import PeerError, WaltzError
 from waltzctl.engine.metadata.cluster_changes import add_node, assign, create_cluster
 from waltzctl.engine.metadata.embedded_store import EmbeddedStore
+from waltzctl.engine.metadata.membership import Membership
+from waltzctl.engine.net.http_port import HttpPort
 from waltzctl.engine.net.settings import Reloaded
 from waltzctl.engine.net.tls_options import TlsOptions
 from waltzctl.engine.server.server import Server
 from waltzctl.engine.server.server_settings import ServerOptions, SessionOptions
 
+GET = "GET {} HTTP/1.1\r\nHost: server\r\n{}\r\n"
 LOG = logging.getLogger("waltzctl.test")
 
 
@@ -90,6 +94,49 @@ def test_new_certificates_are_shown_to_storage_nodes_and_other_servers(tmp_path:
             seen.clear()
             await until(lambda: seen)
             assert {*seen} == {"CN=behind"}
+            await server.stop(0)
+
+    run(work())
+
+
+def test_a_server_that_waits_for_the_metadata_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it starts as well as later, without a line in the log for each who asks."""
+    register, start, go_on = Membership.register, HttpPort.start, asyncio.Event()
+    where: list[tuple[str, int]] = []
+
+    async def registered(self: Membership, *arguments: Any) -> int:
+        await go_on.wait()
+        return await register(self, *arguments)
+
+    async def started(self: HttpPort[Any, Any], *arguments: Any) -> tuple[str, int]:
+        where.append(await start(self, *arguments))
+        return where[0]
+
+    monkeypatch.setattr(Membership, "register", registered)
+    monkeypatch.setattr(HttpPort, "start", started)
+
+    async def look(path: str, header: str = "") -> Answer:
+        return await http(*where[0], GET.format(path, header).encode())
+
+    async def work() -> None:
+        async with metadata(tmp_path) as place:
+            options = ServerOptions(metadata=str(place), port=0, plaintext=True, http_port=0)
+            starting = asyncio.ensure_future(Server.start(options, log=LOG))
+            await until(lambda: where)
+            health = await look("/health")
+            assert health.status == 500
+            assert health.json["server-health-check"]["problems"] == [
+                "the server is starting: it waits for the metadata, to be among the servers of its cluster"
+            ]
+            metrics = await look("/metrics")
+            assert (metrics.status, metrics.json["gauges"]["waltz-server.server-id"]) == (200, {"value": -1})
+            text = await look("/metrics", "Accept: text/plain\r\n")
+            assert b"waltz_server_healthy 0.0" in text.body
+            go_on.set()
+            server = await starting
+            health, metrics = await look("/health"), await look("/metrics")
+            assert health.json["server-health-check"]["zookeeper"] is True
+            assert metrics.json["gauges"]["waltz-server.server-id"] == {"value": server.ready_info.server_id}
             await server.stop(0)
 
     run(work())
