@@ -11,7 +11,7 @@ import logging
 import ssl
 from collections.abc import Collection, Mapping
 
-from waltzctl.engine.errors import PeerError, RemoteError
+from waltzctl.engine.errors import PeerError, RemoteError, WaltzError
 from waltzctl.engine.server.client_port import Answers, ClientPort
 from waltzctl.engine.server.served_partition import Partition
 from waltzctl.engine.server.server_settings import ServerOptions
@@ -82,8 +82,15 @@ class LogServer:
         await asyncio.gather(*(one.store.reassign(names) for one, names in served))
 
     async def check_connectivity(self) -> tuple[tuple[str, bool], ...]:
-        """Whether each storage node of the partitions that are served here answers."""
-        names = {name for number in [*self.partitions] for name in await self._metadata.assigned(number)}
+        """Whether each storage node of the partitions that are served here answers.
+
+        While the metadata does not, it is those that have the partitions' sessions.
+        """
+        try:
+            names = {name for number in [*self.partitions] for name in await self._metadata.assigned(number)}
+        except WaltzError as error:
+            self._log.warning("the storage nodes' assignment is not known: %s", error)
+            names = {name for one in self.partitions.values() for name in one.store.state.nodes}
 
         async def answers(name: str) -> bool:
             try:

@@ -12,6 +12,7 @@ import pytest
 from tests.node.running import LOOPS, run
 from tests.server.serving import QUICK, Client, serving
 from tests.server.storing import PARTITION, until
+from waltzctl.engine.errors import PeerUnreachableError
 from waltzctl.engine.net.connection import OVERHEAD
 from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.server.server_settings import PartitionOptions
@@ -238,6 +239,26 @@ def test_about_the_server(tmp_path: Path) -> None:
             assert (await client.hear_one(wire.ServerPartitionsHealthResponse))[0].partitions == ((PARTITION, True),)
             client.say(wire.AddPreferredPartitionRequest(about, (PARTITION,)))
             assert (await client.hear_one(wire.AddPreferredPartitionResponse))[0].done is False
+
+    run(work())
+
+
+def test_connectivity_is_told_of_the_nodes_that_are_known_while_the_metadata_does_not_answer(tmp_path: Path) -> None:
+    async def gone(_partition: int) -> tuple[str, ...]:
+        raise PeerUnreachableError("the metadata", "nobody answers")
+
+    async def work() -> None:
+        async with serving(tmp_path) as cluster:
+            await cluster.server()
+            client, names = await cluster.client(), cluster.cluster.names
+            await client.mount()
+            await cluster.cluster.stop(names[2])
+            cluster.metadata.assigned = gone  # type: ignore[method-assign]
+            client.say(wire.CheckStorageConnectivityRequest(client.next_id()))
+            answer, _ = await client.hear_one(wire.CheckStorageConnectivityResponse)
+            assert answer.nodes == tuple((name, name != names[2]) for name in sorted(names))
+            client.append(b"goes on")
+            assert (await client.flush())[0] == 0
 
     run(work())
 
