@@ -8,6 +8,7 @@ what it costs there.
 from __future__ import annotations
 
 import random
+import secrets
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -36,12 +37,15 @@ from waltzctl.formats.vault import (
 
 @dataclass(frozen=True, slots=True)
 class VaultVerifyOptions:
-    """`backup`: only this one.  `quick`: are pages there, without reading them.  `sample`: the share of pages that is read."""
+    """`backup`: only this one.  `quick`: are pages there, without reading them.  `sample`: the share of pages that is read.
+
+    `seed` chooses which pages those are; None: others each time.
+    """
 
     backup: str | None = None
     quick: bool = False
     sample: float | None = None
-    seed: int = 0
+    seed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +202,7 @@ def check_pieces(
     if options.quick:
         chosen = {}
     elif options.sample is not None:
-        draw = random.Random(options.seed)
+        draw = random.Random(secrets.randbits(63) if options.seed is None else options.seed)
         chosen = {key: needing for key, needing in unique.items() if draw.random() < options.sample}
     found: Checked = {
         key: _check(reader, needing, lambda one: reader.missing(one.page)) for key, needing in unique.items()

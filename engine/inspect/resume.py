@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -59,16 +60,19 @@ def _stamp(states: tuple[FileState | None, FileState | None]) -> list[list[int] 
 
 
 class ResumeState:
-    """What earlier runs finished.  The file is written whole, by rename, every few seconds and at the end."""
+    """What earlier runs finished.  The file is written whole, by rename, every few seconds and at the end.
+
+    `options` are those of this run; a sample whose seed nobody chose is the one that the file continues.
+    """
 
     def __init__(self, path: PurePath, options: VerifyOptions) -> None:
         """Read the file where there is one.  Raises InvalidRequestError when it is something else, DiskReadError."""
         self.path = Path(os.path.realpath(path))  # a link stays one
-        self._mode = {"sample": options.sample, "sample_seed": options.sample_seed, "quick": options.quick}
+        self.options = options.seeded()
         self._segments: dict[str, dict[str, Any]] = {}
         self._written = time.monotonic()
         try:
-            self._read(_read_whole(self.path))
+            self._read(_read_whole(self.path), options)
         except FileNotFoundError:
             return
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -76,12 +80,16 @@ class ResumeState:
                 f"{path}: not the state of an earlier verification", advice="name another file, or remove this one"
             ) from error
 
-    def _read(self, data: bytes) -> None:
+    def _read(self, data: bytes, asked: VerifyOptions) -> None:
         value = json.loads(data)
         if value["schema"] != _SCHEMA:
             raise ValueError(value["schema"])
-        if value["mode"] == self._mode and not value["complete"]:
-            self._segments = dict(value["segments"])
+        mode = value["mode"]
+        continued = self.options
+        if asked.sample is not None and asked.sample_seed is None:
+            continued = replace(asked, sample_seed=mode.get("sample_seed"))
+        if mode == _mode(continued) and not value["complete"]:
+            self.options, self._segments = continued, dict(value["segments"])
 
     def recall(self, job: SegmentJob) -> SegmentReport | None:
         """The report about a segment that an earlier run finished, if its files are still the same; None as well for nonsense."""
@@ -134,10 +142,15 @@ class ResumeState:
 
     def save(self, *, complete: bool) -> None:
         """Write the file; after a `complete` run the next one begins anew.  Raises DiskWriteError."""
-        value = {"schema": _SCHEMA, "mode": self._mode, "complete": complete}
+        value = {"schema": _SCHEMA, "mode": _mode(self.options), "complete": complete}
         value["segments"] = {} if complete else self._segments
         disk.write_whole(self.path, json.dumps(value).encode())
         self._written = time.monotonic()
+
+
+def _mode(options: VerifyOptions) -> dict[str, Any]:
+    """What decides which bytes of a segment are read: a file of another mode is begun anew."""
+    return {"sample": options.sample, "sample_seed": options.sample_seed or 0, "quick": options.quick}
 
 
 def _read_whole(path: PurePath) -> bytes:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 from waltzctl.engine.errors import InvalidRequestError
@@ -27,7 +28,8 @@ class VerifyOptions:
     """How much is checked, and how.
 
     `partitions`: only these.  `quick`: structure, index and both ends of each segment, without reading the data.  `sample`:
-    the fraction of the data that is read, above 0 and up to 1; `sample_seed` chooses which.  `max_duration`: seconds.
+    the fraction of the data that is read, above 0 and up to 1; `sample_seed` chooses which, and None is another each time (with
+    `resume` the one of the run that is continued).  `max_duration`: seconds.
     `limit_rate`: bytes per second.  `resume`: a file that remembers the finished segments; it must not lie inside what is
     inspected.  `threads`: None is one for each processor.
     """
@@ -39,7 +41,7 @@ class VerifyOptions:
     limit_rate: int | None = None
     resume: PurePath | None = None
     threads: int | None = None
-    sample_seed: int = 0
+    sample_seed: int | None = None
     ends_only: bool = False
     """With `quick`: leave the bodies of the indexes unread too."""
     for_released: bool = False
@@ -63,6 +65,12 @@ class VerifyOptions:
             raise InvalidRequestError(f"at least one thread is needed, not {self.threads}")
         if self.manifest is not None:
             self._check_manifest()
+
+    def seeded(self) -> VerifyOptions:
+        """These options, with a seed drawn where a sample is wanted and nobody chose it."""
+        if self.sample is None or self.sample_seed is not None:
+            return self
+        return replace(self, sample_seed=secrets.randbits(63))
 
     def _check_manifest(self) -> None:
         """A manifest speaks of every byte; whatever leaves some unread makes it a half-truth."""

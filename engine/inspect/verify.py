@@ -71,6 +71,7 @@ def verify(
         inspected = [scope.storage for scope in scopes if scope.storage is not None]
         refuse_inside(options.resume, inspected + [part.path for scope in scopes for part in scope.partitions.values()])
         state = ResumeState(options.resume, options)
+    options = options.seeded() if state is None else state.options
     vouching = None
     if options.manifest is not None:
         from waltzctl.engine.inspect.vouching import Vouching

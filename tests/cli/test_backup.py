@@ -11,7 +11,7 @@ import pytest
 from tests import warm_start
 from tests.builders import build_directory, digest
 from tests.cli.running import command_line, environment, invoke
-from waltzctl.engine.backup import backup_creation
+from waltzctl.engine.backup import backup_creation, backup_verification
 
 
 @pytest.fixture
@@ -61,6 +61,29 @@ def test_the_whole_way(tmp_path: Path, place: Path, source: Path) -> None:
     ]  # fmt: skip
     assert digest(tmp_path / "back") == digest(source)
     assert invoke("backup", "diff", place, first["id"], "latest").status == 0
+
+
+def test_a_sample_reads_other_pages_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of eighty pieces each is read in the end."""
+    source = build_directory(tmp_path / "source", {0: 4000}, size=50)
+    place = tmp_path / "vault"
+    backup_creation.create_vault(place)
+    head = backup_creation.create_backup(place, source, piece_limit=5000)
+    seen: list[int] = []
+    monkeypatch.setattr(backup_verification, "_check_piece", lambda reader, one: seen.append(one.page))
+    seeds = iter(range(100))
+    monkeypatch.setattr(backup_verification.secrets, "randbits", lambda bits: next(seeds))
+    assert invoke("backup", "verify", place).status == 0
+    whole = set(seen)
+    assert len(whole) > 80
+    assert head.first_page <= min(whole)
+    drawn = []
+    for _ in range(80):
+        seen.clear()
+        assert invoke("backup", "verify", place, "--sample", "10%", "-q").status == 0
+        drawn.append(set(seen))
+    assert set().union(*drawn) == whole
+    assert max(map(len, drawn)) < len(whole) / 3
 
 
 def test_progress_is_told_beside_the_answer(tmp_path: Path, place: Path, source: Path) -> None:

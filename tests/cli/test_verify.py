@@ -14,6 +14,7 @@ from tests import warm_start
 from tests.builders import build_directory, digest
 from tests.cli.damage import damage_record, index_of, segment_of, tear_tail
 from tests.cli.running import command_line, environment, invoke, on_terminal, run
+from waltzctl.engine.inspect import sampling
 
 
 @pytest.fixture
@@ -95,6 +96,19 @@ def test_quiet_says_nothing_when_all_is_well(storage: Path) -> None:
     assert (answer.status, answer.out, answer.err) == (0, "", "")
     damage_record(segment_of(storage), 10)
     assert "record-checksum" in invoke("verify", storage, "-q").out
+
+
+def test_a_sample_reads_other_parts_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One record in each of forty blocks is damaged: what is found is not always the same."""
+    monkeypatch.setattr(sampling, "BLOCK", 400)
+    storage = build_directory(tmp_path / "damaged", {0: 200}, per_segment=200)
+    for place in range(2, 200, 5):
+        damage_record(segment_of(storage), place)
+    told = set()
+    for _ in range(8):
+        answer = invoke("verify", storage, "--sample", "30%", "--format", "ndjson")
+        told.add(tuple(one["transaction_id"] for one in answer.only("finding")))
+    assert len(told) > 1
 
 
 def test_partitions_are_restricted(storage: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -15,9 +16,10 @@ from tests.builders import build_directory
 from tests.inspect.helpers import age, codes, cut, flip, idx, patch, run, seg
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.findings import Finding
-from waltzctl.engine.inspect import partial, read_limits, sampling, split_segments
+from waltzctl.engine.inspect import partial, read_limits, sampling, segment_checks, split_segments, verification
 from waltzctl.engine.inspect import verify as verify_module
 from waltzctl.engine.inspect.read_limits import CutShort, ReadLimits
+from waltzctl.engine.inspect.segment_job import SegmentJob, SegmentReport
 from waltzctl.engine.inspect.verify import VerifyOptions, VerifySummary, verify
 from waltzctl.engine.log.index import IndexReader
 from waltzctl.engine.scan.byte_source import BytesSource
@@ -38,6 +40,12 @@ def in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verify_module, "_WORTH_THREADS", 0)
     monkeypatch.setattr(split_segments, "PART", 10_000)
     monkeypatch.setattr(verify_module, "PART", 10_000)
+
+
+def draw(monkeypatch: pytest.MonkeyPatch, *seeds: int) -> None:
+    """The next seeds that are drawn."""
+    left = iter(seeds)
+    monkeypatch.setattr(verification.secrets, "randbits", lambda bits: next(left))
 
 
 @pytest.mark.usefixtures("in_parts")
@@ -142,6 +150,94 @@ def test_a_sample_reads_about_its_fraction_and_is_the_same_each_time(
     findings, summary = run(storage, sample=1.0)
     assert codes(findings) == ["record-checksum"]
     assert summary.complete
+
+
+def test_a_sample_whose_seed_nobody_chose_is_another_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of forty damaged records, one in each block, each is found in the end."""
+    monkeypatch.setattr(sampling, "BLOCK", 5 * RECORD)
+    storage = build_directory(tmp_path / "s", {0: 200}, per_segment=200, size=SIZE)
+    for place in range(40):
+        flip(seg(storage, 0, 0), HEADER_SIZE + RECORD * (5 * place + 2) + 500)
+    age(storage)
+    draw(monkeypatch, *range(100))
+    told = []
+    for _ in range(100):
+        *findings, _ = verify([storage], VerifyOptions(sample=0.1))
+        told.append({one.transaction_id for one in findings if isinstance(one, Finding)})
+    assert set().union(*told) == {5 * place + 2 for place in range(40)}
+    assert max(map(len, told)) < 15
+
+
+class StopError(Exception):
+    pass
+
+
+def begin_sample(storage: Path, state: Path, segments: int, **options: object) -> None:
+    """Be stopped when so many segments are finished."""
+    with pytest.MonkeyPatch.context() as patched:
+        done = itertools.count()
+
+        def check(*arguments: object) -> object:
+            if next(done) == segments:
+                raise StopError
+            return segment_checks.check_segment(*arguments)  # type: ignore[arg-type]
+
+        patched.setattr(verify_module, "check_segment", check)
+        with pytest.raises(StopError):
+            list(verify([storage], VerifyOptions(sample=0.1, resume=state, threads=1, **options)))  # type: ignore[arg-type]
+
+
+def seeds_asked(storage: Path, state: Path, **options: object) -> list[int | None]:
+    """The seed under which each segment is looked at by the next run."""
+    seen: list[int | None] = []
+    with pytest.MonkeyPatch.context() as patched:
+
+        def check(job: SegmentJob, given: VerifyOptions, limits: ReadLimits) -> SegmentReport:
+            seen.append(given.sample_seed)
+            return segment_checks.check_segment(job, given, limits)
+
+        patched.setattr(verify_module, "check_segment", check)
+        list(verify([storage], VerifyOptions(resume=state, threads=1, **options)))  # type: ignore[arg-type]
+    return seen
+
+
+def test_a_sample_that_is_continued_keeps_its_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was finished is passed over; the next one, when all is done, is another."""
+    storage, state = build(tmp_path / "s"), tmp_path / "state"
+    draw(monkeypatch, 11, 12, 13, 14, 15)
+    begin_sample(storage, state, 5)
+    assert json.loads(state.read_text())["mode"] == {"sample": 0.1, "sample_seed": 11, "quick": False}
+    assert seeds_asked(storage, state, sample=0.1) == [11] * 7
+    assert json.loads(state.read_text())["complete"] is True
+    (seed,) = set(seeds_asked(storage, state, sample=0.1))
+    assert seed != 11
+
+
+@pytest.mark.parametrize(
+    ("options", "seed"),
+    [
+        ({"sample": 0.2}, 12),
+        ({"sample": 0.1, "sample_seed": 7}, 7),
+        ({"sample": 0.1, "sample_seed": 0}, 0),
+        ({"quick": True}, None),
+        ({}, None),
+    ],
+)
+def test_a_sample_of_another_kind_is_not_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, object], seed: int | None
+) -> None:
+    """Another share, or a seed that somebody chose: every segment is looked at, under the seed of this run."""
+    storage, state = build(tmp_path / "s"), tmp_path / "state"
+    draw(monkeypatch, 11, 12)
+    begin_sample(storage, state, 5)
+    assert seeds_asked(storage, state, **options) == [seed] * 12
+
+
+@pytest.mark.parametrize("seed", [0, 11])
+def test_a_seed_that_somebody_chose_continues_its_own_sample(tmp_path: Path, seed: int) -> None:
+    storage, state = build(tmp_path / "s"), tmp_path / "state"
+    begin_sample(storage, state, 5, sample_seed=seed)
+    assert seeds_asked(storage, state, sample=0.1, sample_seed=seed) == [seed] * 7
 
 
 def test_a_sample_without_an_index_reads_from_the_beginning(tmp_path: Path) -> None:

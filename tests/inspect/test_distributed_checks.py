@@ -131,6 +131,20 @@ def test_what_leaves_data_unread_is_not_cut(storage: Path, more: dict[str, objec
     assert workers.asked[0][2] == [weight]
 
 
+def test_all_workers_read_one_sample(storage: Path) -> None:
+    """The seed that was drawn goes with each task, and is another the next time."""
+    drawn = set()
+    for _ in range(2):
+        workers = Workers()
+        list(verify([storage], VerifyOptions(sample=0.5), executor=workers))
+        ((_, tasks, _),) = workers.asked
+        (seed,) = {task.terms.options.sample_seed for task in tasks}
+        assert len(tasks) == 2
+        assert seed is not None
+        drawn.add(seed)
+    assert len(drawn) == 2
+
+
 def test_what_is_hashed_is_not_cut(storage: Path) -> None:
     workers = Workers()
     (report,) = check_all([job(storage, hash_to=at(20))], WHOLE, ReadLimits(), workers, deadline=None)

@@ -173,7 +173,7 @@ def test_verify_answers_to_every_directory(tmp_path: Path, request: pytest.Fixtu
         ("control", lambda: dump_control(storage)),
         ("status", lambda: storage_status(storage)),
         ("quick", lambda: list(verify([storage], VerifyOptions(quick=True)))),
-        ("sample", lambda: list(verify([storage], VerifyOptions(sample=0.5)))),
+        ("sample", lambda: list(verify([storage], VerifyOptions(sample=0.5, sample_seed=0)))),
     ]
     start = start_measuring()
     for number in range(count):

@@ -139,8 +139,8 @@ FOURTH: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/inspect/resume.py",
-        '"sample_seed": options.sample_seed, "quick": options.quick}',
-        '"sample_seed": options.sample_seed}',
+        '"sample_seed": options.sample_seed or 0, "quick": options.quick}',
+        '"sample_seed": options.sample_seed or 0}',
         ("tests/inspect/test_edges.py::test_a_state_of_another_kind_of_verification_is_begun_anew",),
         "a full verification passes over the segments that a quick one had looked at, and their damage",
     ),

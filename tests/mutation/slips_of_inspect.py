@@ -18,6 +18,20 @@ _VOUCHED = ("tests/inspect/test_manifest_values.py", "tests/inspect/test_one_ste
 
 INSPECT: tuple[Slip, ...] = (
     Slip(
+        "engine/inspect/verification.py",
+        "return replace(self, sample_seed=secrets.randbits(63))",
+        "return replace(self, sample_seed=0)",
+        ("tests/inspect/test_bounds.py", "tests/inspect/test_distributed_checks.py", "tests/cli/test_verify.py"),
+        "a sample of every night reads the same tenth, and the other nine are never read",
+    ),
+    Slip(
+        "engine/inspect/resume.py",
+        'replace(asked, sample_seed=mode.get("sample_seed"))',
+        "replace(asked, sample_seed=0)",
+        ("tests/inspect/test_bounds.py",),
+        "a sample that is cut short each night is never continued",
+    ),
+    Slip(
         _LOG,
         "elif expected is not None and one.begins < expected:",
         "elif expected is not None and one.begins < expected - 1:",

@@ -105,7 +105,8 @@ MANUAL = Manual(
                 (
                     "When --max-duration is over or Ctrl-C is pressed, the summary of what was checked so far is shown with"
                     " complete = false, and INCOMPLETE stands where OK would. With --resume FILE the segments that were"
-                    " finished and have not changed since are passed over the next time. FILE must not lie inside PATH."
+                    " finished and have not changed since are passed over the next time, and a sample that was cut short is"
+                    " continued as the same one. FILE must not lie inside PATH."
                 ),
             ),
         ),

@@ -39,7 +39,9 @@ def run(
     vault: VaultArgument,
     backup: Annotated[str | None, typer.Argument(metavar="[ID]", help="Only this backup.", show_default=False)] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Whether pages are there, without reading them.")] = False,
-    sample: Annotated[str | None, typer.Option("--sample", metavar="P%", help="Read so many of the pages.")] = None,
+    sample: Annotated[
+        str | None, typer.Option("--sample", metavar="P%", help="Read so many of the pages, others each time.")
+    ] = None,
     password_file: PasswordOption = None,
     output_format: FormatOption = None,
     quiet: QuietOption = False,
