@@ -60,13 +60,13 @@ class StrictObject:
             self._fail(key, "is not a valid number")
         return value
 
-    def optional_number(self, key: str) -> int | None:
-        """A signed number of 64 bits, or null."""
+    def optional_number(self, key: str, bound: int = 2**63) -> int | None:
+        """A signed number from `-bound` to below `bound`, of 64 bits unless another is given; or null."""
         if self._value.get(key, 0) is None:
             del self._value[key]
             return None
         value = self._take(key)
-        if type(value) is not int or not -(2**63) <= value < 2**63:  # times before 1970 are allowed
+        if type(value) is not int or not -bound <= value < bound:  # times before 1970 are allowed
             self._fail(key, "is not a valid number")
         return value
 

@@ -36,6 +36,8 @@ SCHEMA = "waltzctl.quarantine-entry/1"
 TYPE = "quarantine-entry"
 MANIFEST = "manifest.json"
 _LIMIT = 256 << 20
+_TIME_BOUND = 2**63 * 10**9
+"""Nanoseconds in the seconds that 64 bits hold: anybody can give a file any time that the system knows."""
 _ID = re.compile(r"\d{8}T\d{6}Z-[a-z][a-z-]{0,40}(-\d{1,6})?")
 _KEPT = re.compile(r"(range|old|new)-\d{1,9}")
 _PARTITION = re.compile(r"0|[1-9]\d{0,9}")
@@ -225,8 +227,19 @@ def entry_name_valid(name: str) -> bool:
 
 
 def write_entry(entry: QuarantineEntry) -> None:
-    """Write an entry's manifest whole and durably.  Raises DiskWriteError."""
-    disk.write_whole(entry.path / MANIFEST, encode_entry(entry))
+    """Write an entry's manifest whole and durably.
+
+    Raises RefusedError, before anything is written, for one that would not be read again: nobody gets past such a manifest, and
+    what the entry keeps would have no way back.  Raises DiskWriteError.
+    """
+    data = encode_entry(entry)
+    own = {*(file.path for file in entry.files), *entry.directories}
+    try:
+        decode_entry(data[:_LIMIT], entry.path, own)  # which files of our state it may name was asked with the edits
+    except ValueError as error:
+        message = f"{entry.path / MANIFEST}: not written, as it could not be read again: {error}"
+        raise RefusedError(message, advice="everything is as it was; --partition leaves a partition out") from error
+    disk.write_whole(entry.path / MANIFEST, data)
 
 
 def encode_entry(entry: QuarantineEntry) -> bytes:
@@ -276,9 +289,8 @@ def _stamp(source: StrictObject | None) -> Stamp | None:
     if source is None:
         return None
     size, sha256 = source.number("size"), source.text("sha256", _HEX.fullmatch)
-    stamp = Stamp(
-        size, sha256, source.optional_number("modified_ns"), source.number("start") if "start" in source else 0
-    )
+    modified_ns = source.optional_number("modified_ns", _TIME_BOUND)
+    stamp = Stamp(size, sha256, modified_ns, source.number("start") if "start" in source else 0)
     source.finish()
     if stamp.start > size:
         raise InvalidJsonError("a checksum begins behind the end of its file")

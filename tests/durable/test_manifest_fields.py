@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from waltzctl.engine.durable import disk
+from waltzctl.engine.durable import disk, manifest
 from waltzctl.engine.durable.manifest import (
     MANIFEST,
     KeptFile,
@@ -28,6 +28,7 @@ from waltzctl.engine.durable.manifest import (
     locate,
     partitions_of,
     read_entry,
+    write_entry,
 )
 from waltzctl.engine.errors import DamageError, DiskReadError, RefusedError
 from waltzctl.engine.findings import Code
@@ -332,6 +333,79 @@ def test_names_of_entries() -> None:
 def test_why_a_repair_cannot_be_taken_back() -> None:
     assert RepairState.PRUNED.why_final == "what this repair kept was pruned, so it cannot be taken back any more"
     assert RepairState.UNDONE.why_final == "this repair was taken back already (undone)"
+
+
+# --- times, which are whatever somebody gave a file -------------------------------------------------------------------
+
+END_OF_TIME = 2**63 * 10**9
+"""Nanoseconds; the seconds that 64 bits hold."""
+
+
+@pytest.mark.parametrize("which", ["before", "after"])
+@pytest.mark.parametrize(
+    ("modified_ns", "accepted"),
+    [
+        (2**63 - 1, True),
+        (2**63, True),  # on 2262-04-11
+        (-(2**63) - 1, True),
+        (END_OF_TIME - 1, True),
+        (END_OF_TIME, False),
+        (-END_OF_TIME, True),
+        (-END_OF_TIME - 1, False),
+    ],
+)
+def test_every_time_that_the_system_knows_is_one(which: str, modified_ns: int, accepted: bool) -> None:
+    before, after = REPLACED.before, REPLACED.after
+    assert before is not None
+    assert after is not None
+    changed = {"before": before, "after": after}
+    changed[which] = replace(changed[which], modified_ns=modified_ns)
+    entry = with_file(replace(REPLACED, **changed))
+    if accepted:
+        assert decoded(entry) == entry
+    else:
+        with pytest.raises(ValueError, match="modified_ns is not a valid number"):
+            decoded(entry)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"number": 2**63}, "number is not a valid number"),
+        ({"files": (replace(REPLACED, before=Stamp(3, ONE, END_OF_TIME)),)}, "modified_ns is not a valid number"),
+        ({"files": (REPLACED, REPLACED)}, "named twice"),
+    ],
+)
+def test_a_manifest_that_would_not_be_read_is_not_written(tmp_path: Path, changes: dict[str, Any], why: str) -> None:
+    """And the one that is there stays."""
+    entry = replace(ENTRY, path=tmp_path / NAME, files=(MADE,))
+    entry.path.mkdir()
+    write_entry(entry)
+    with pytest.raises(RefusedError, match=f"not written, as it could not be read again: .*{why}"):
+        write_entry(replace(entry, **changes))
+    assert read_entry(entry.path, STATE_FILES) == entry
+    assert [one.name for one in entry.path.iterdir()] == [MANIFEST]
+
+
+def test_a_manifest_that_is_too_long_to_be_read_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = replace(ENTRY, path=tmp_path / NAME)
+    entry.path.mkdir()
+    size = len(encode_entry(entry))
+    monkeypatch.setattr(manifest, "_LIMIT", size - 2)  # a line's end closes it, which may be missing
+    with pytest.raises(RefusedError, match="could not be read again"):
+        write_entry(entry)
+    assert not (entry.path / MANIFEST).exists()
+    monkeypatch.setattr(manifest, "_LIMIT", size - 1)
+    write_entry(entry)
+    assert read_entry(entry.path, STATE_FILES) == entry
+
+
+@pytest.mark.parametrize("name", sorted(STATE_FILES))
+def test_a_manifest_may_name_what_a_store_lets_a_repair_change_of_our_state(tmp_path: Path, name: str) -> None:
+    entry = replace(ENTRY, path=tmp_path / NAME, files=(replace(MADE, path=name),))
+    entry.path.mkdir()
+    write_entry(entry)
+    assert read_entry(entry.path, STATE_FILES) == entry
 
 
 # --- a directory without a usable manifest ------------------------------------------------------------------------

@@ -19,6 +19,20 @@ _OF_A_DIRECTORY_THAT_WAS_MOVED = (
 
 QUARANTINE: tuple[Slip, ...] = (
     Slip(
+        "engine/durable/manifest.py",
+        'source.optional_number("modified_ns", _TIME_BOUND)',
+        'source.optional_number("modified_ns")',
+        ("tests/durable/test_manifest_fields.py", "tests/repair/test_undo.py"),
+        "a file of a far time makes a repair that shuts every writer out and that nobody can take back",
+    ),
+    Slip(
+        "engine/durable/manifest.py",
+        "decode_entry(data[:_LIMIT], entry.path, own)",
+        "decode_entry(data, entry.path, own)",
+        ("tests/durable/test_manifest_fields.py",),
+        "a repair of very many places writes a manifest that nobody can read",
+    ),
+    Slip(
         _QUARANTINE,
         "        if control is not None and not control.is_file():\n            raise",
         "        if False:\n            raise",

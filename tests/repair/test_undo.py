@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -83,6 +84,20 @@ def test_segments_that_came_since_a_truncation_are_named_and_stay(scene: Scene) 
     assert "would overlap" in said
     assert "--allow-data-loss" in said
     assert status(scene.root) == "clean"
+
+
+@pytest.mark.parametrize("seconds", [-(2**31), 2**63 // 10**9, 2**63 // 10**9 + 1, 10_413_792_000])
+def test_a_file_of_any_time_is_repaired_and_comes_back_with_it(scene: Scene, seconds: int) -> None:
+    """From 2262-04-11 on, the nanoseconds since 1970 take more than 64 bits with a sign."""
+    path = scene.seg(100)
+    os.utime(path, (seconds, seconds))
+    assert path.stat().st_mtime == seconds, "no time for the file system of the tests"
+    before = segments(scene.root)
+    truncate(scene, 115)
+    assert status(scene.root) == "clean"
+    undo(scene.root)
+    assert segments(scene.root) == before
+    assert path.stat().st_mtime == seconds
 
 
 @pytest.mark.parametrize("by_truncation", [True, False])
