@@ -25,7 +25,7 @@ from waltzctl.exit_status import ExitStatus
 from waltzctl.interrupt import finishing
 from waltzctl.manual import ManualSection
 from waltzctl.options import Format, path_of
-from waltzctl.outcome import say_taken_back
+from waltzctl.outcome import say, say_taken_back
 from waltzctl.values import counted, format_ranges
 
 if TYPE_CHECKING:
@@ -309,6 +309,13 @@ def _apply(console: Console, repair: AnyRepair, otherwise: str) -> ExitStatus:
     if interrupt.wanted:
         console.note("the interrupt came too late: the repair is complete")
     say_taken_back(result.taken_back)
+    if result.others_files:
+        first, more = result.others_files[0], len(result.others_files) - 1
+        also = f" and {counted(more, 'other file')}" if more else ""
+        say(
+            f"waltzctl: {first}{also}: belongs to another user or group than before, as only the superuser may give files away;"
+            " see with ls -l whether the node may open it, and chown it"
+        )
     done = f"{counted(len(repair.plan.steps), 'step')} done and verified again: {result.status}."
     if result.undo_id is not None:
         while_it_lasts = ", before anything opens the store for writing" if is_page_store(repair.storage) else ""

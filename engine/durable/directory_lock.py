@@ -10,6 +10,7 @@ from pathlib import Path, PurePath
 from types import TracebackType
 
 from waltzctl.engine.durable.disk import STATE_DIRECTORY, make_directory, open_for_reading, read_range
+from waltzctl.engine.durable.ownership import make_lock_file
 from waltzctl.engine.durable.regular import open_regular
 from waltzctl.engine.errors import DirectoryLockedError, DiskReadError, write_error
 
@@ -85,6 +86,7 @@ class DirectoryLock:
         descriptors: list[int] = []
         path, asking = state / "lock", False
         try:
+            make_lock_file(path, control_file)
             for path in filter(None, (state / "lock", control_file)):
                 flags = os.O_RDWR | (os.O_CREAT if path != control_file else 0)
                 descriptors.append(open_regular(path, flags))

@@ -20,6 +20,7 @@ from functools import cached_property
 from pathlib import Path, PurePath
 from types import TracebackType
 
+from waltzctl.engine.durable import ownership
 from waltzctl.engine.durable.regular import NotRegularError, open_regular, special_kind
 from waltzctl.engine.errors import (
     DiskError,
@@ -29,7 +30,7 @@ from waltzctl.engine.errors import (
     write_error,
 )
 
-STATE_DIRECTORY = ".waltzctl"
+STATE_DIRECTORY = ownership.STATE_DIRECTORY
 """Our own files inside a storage directory: lock, availability marks, quarantine, audit journal."""
 QUARANTINE = "quarantine"
 """Directory in `STATE_DIRECTORY` with what repairs removed or replaced."""
@@ -123,10 +124,14 @@ class WritableFile:
             raise write_error(path, None, error, doing="open for writing") from error
 
     @classmethod
-    def create(cls, path: PurePath, mode: int = 0o644) -> WritableFile:
-        """Create a new, empty file.  Raises DiskWriteError when it exists or cannot be made."""
+    def create(cls, path: PurePath, *, like: PurePath | None = None) -> WritableFile:
+        """Create a new, empty file.  Raises DiskWriteError when it exists or cannot be made.
+
+        `like`: the name that it is to take in the end, or that its bytes are from; who may use it follows from there
+        (`engine.durable.ownership`).
+        """
         try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL, mode)
+            descriptor = ownership.make_file(path, like or path)
         except OSError as error:
             raise write_error(path, None, error, doing="create") from error
         _changed(Change("create", path))
@@ -302,7 +307,7 @@ def unlink(path: PurePath) -> None:
 def make_directory(path: PurePath) -> None:
     """Make one directory.  Raises DiskWriteError, also when it exists."""
     try:
-        os.mkdir(path)
+        ownership.make_directory(path)
     except OSError as error:
         raise write_error(path, None, error, doing="make directory") from error
     _changed(Change("mkdir", path))
@@ -352,7 +357,7 @@ def replacing(path: PurePath) -> Iterator[WritableFile]:
     with contextlib.suppress(FileNotFoundError):
         os.lstat(beside)
         unlink(beside)
-    file = WritableFile.create(beside)
+    file = WritableFile.create(beside, like=path)
     try:
         with file:
             yield file

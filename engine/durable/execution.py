@@ -124,7 +124,7 @@ def prepare(entry: QuarantineEntry, groups: Iterable[FileEdits], moves: Iterable
             files.append(KeptFile(group.name, before, None, (), kept, None))
             continue
         assert isinstance(first, Replace)
-        after = _build(entry.path / f"new-{number}", first.parts())
+        after = _build(entry.path / f"new-{number}", first.parts(), group.path)
         files.append(KeptFile(group.name, before, after, (), kept, f"new-{number}"))
         parent = group.path.parent
         relative = parent.relative_to(storage).as_posix()
@@ -137,11 +137,11 @@ def prepare(entry: QuarantineEntry, groups: Iterable[FileEdits], moves: Iterable
     return entry
 
 
-def _build(path: Path, parts: Iterable[bytes]) -> Stamp:
-    """Write and sync a new file, read it again and compare."""
+def _build(path: Path, parts: Iterable[bytes], like: Path) -> Stamp:
+    """Write and sync a new file, read it again and compare.  `like`: the storage's file whose bytes these are, or are to be."""
     digest = hashlib.sha256()
     size = 0
-    with disk.WritableFile.create(path) as file:
+    with disk.WritableFile.create(path, like=like) as file:
         for part in parts:
             file.write_at(size, part)
             digest.update(part)
@@ -167,8 +167,9 @@ def _keep_ranges(directory: Path, group: FileEdits, numbers: Iterator[int]) -> K
         number = next(numbers)
         kept = f"range-{number}" if length else None
         built = f"new-{number}" if data else None
-        old = _build(directory / kept, read_chunks(group.path, offset, offset + length)) if kept else None
-        new = _build(directory / built, [data]) if built else None
+        taken = read_chunks(group.path, offset, offset + length)
+        old = _build(directory / kept, taken, group.path) if kept else None
+        new = _build(directory / built, [data], group.path) if built else None
         if old is not None and old.size != length:
             raise StalePlanError(f"{group.path}: the file became shorter", advice="make the plan again")
         if length or data:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.durable.manifest import QuarantineEntry, RepairState
+from waltzctl.engine.durable.ownership import Ownership
 from waltzctl.engine.errors import DiskReadError, RefusedError, told_with
 from waltzctl.engine.findings import Finding, Ran, Severity, left_by
 from waltzctl.engine.repair.plan import Repair
@@ -30,6 +31,7 @@ class RepairResult:
     `undo_id` and `quarantine` are None when nothing had to be kept.  `status`: clean, repairable or damaged, as verify says
     afterwards of the partitions that were looked at; `exit_status_name` is that, or *damage-remains* when something was applied
     and it is not clean; `findings` are what is left, without notes.  `taken_back` names the interrupted repairs that were.
+    `others_files`: what the repair put there and could not give to whom it ought to belong.
     """
 
     plan_hash: str
@@ -40,6 +42,7 @@ class RepairResult:
     exit_status_name: str
     findings: tuple[Finding, ...]
     taken_back: tuple[str, ...] = ()
+    others_files: tuple[Path, ...] = ()
 
 
 def apply(repair: Repair | StoreRepair, *, arguments: Sequence[str]) -> RepairResult:
@@ -55,6 +58,7 @@ def apply(repair: Repair | StoreRepair, *, arguments: Sequence[str]) -> RepairRe
     undo_id = quarantine = None
     applied = False
     taken_back: tuple[str, ...] = ()
+    others_files: tuple[Path, ...] = ()
     if repair.edits or repair.roll_back:
         if not control.is_file():
             raise RefusedError(f"{control}: there is no control file, so that the directory cannot be locked")
@@ -75,12 +79,13 @@ def apply(repair: Repair | StoreRepair, *, arguments: Sequence[str]) -> RepairRe
                     storage, repair.edits, command=plan.command, arguments=arguments, plan_hash=plan.hash
                 )
                 undo_id, quarantine, applied = entry.id, entry.path, True
+                others_files = _not_given(entry)
             with told_with(taken_back):
                 status, findings = _verified(repair, exclusive=True)
     else:
         status, findings = _verified(repair, exclusive=False)
     name = status if status == "clean" or not applied else "damage-remains"
-    return RepairResult(plan.hash, applied, undo_id, quarantine, status, name, findings, taken_back)
+    return RepairResult(plan.hash, applied, undo_id, quarantine, status, name, findings, taken_back, others_files)
 
 
 def _apply_to_store(repair: StoreRepair, arguments: Sequence[str]) -> RepairResult:
@@ -98,8 +103,19 @@ def _apply_to_store(repair: StoreRepair, arguments: Sequence[str]) -> RepairResu
     name = "damage-remains" if applied and verified.status == "damaged" else verified.status
     return RepairResult(
         repair.plan.hash, applied, None if entry is None else entry.id, None if entry is None else entry.path,
-        verified.status, name, verified.grave, tuple(one.id for one in taken),
+        verified.status, name, verified.grave, tuple(one.id for one in taken), () if entry is None else _not_given(entry),
     )  # fmt: skip
+
+
+def _not_given(entry: QuarantineEntry) -> tuple[Path, ...]:
+    """What an applied repair put there that belongs to somebody else than what it replaced, or than the control file does."""
+    found = []
+    for file in (one for one in entry.files if one.built is not None):
+        path, control = entry.storage / file.path, entry.storage / CONTROL_FILE_NAME
+        old, new = Ownership.of(control if file.kept is None else entry.path / file.kept), Ownership.of(path)
+        if old is not None and new is not None and (new.user, new.group) != (old.user, old.group):
+            found.append(path)
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)

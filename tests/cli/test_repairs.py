@@ -58,6 +58,30 @@ def test_rebuild_index_writes_the_same_bytes(storage: Path) -> None:
     assert (Path(result["quarantine"]) / "manifest.json").is_file()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser makes files of somebody else")
+@pytest.mark.parametrize("permitted", [True, False])
+def test_files_that_could_not_be_given_to_whom_they_belong_are_named(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, permitted: bool
+) -> None:
+    """As one who may write repairs what is not his own."""
+    for one in (storage, *storage.rglob("*")):
+        os.chown(one, 65534, 65534)
+    index_of(storage).write_bytes(b"nonsense")
+    index_of(storage, 2).unlink()
+
+    def chown(*_: object) -> None:
+        raise PermissionError
+
+    if not permitted:
+        monkeypatch.setattr(os, "chown", chown)
+    answer = invoke("rebuild-index", storage, "--yes", "--format", "json")
+    assert answer.status == 0
+    told = f"waltzctl: {index_of(storage)} and 1 other file: belongs to another user or group than before"
+    assert (told in answer.err) is not permitted
+    assert permitted or "chown" in answer.err
+    assert index_of(storage).stat().st_uid == (65534 if permitted else 0)
+
+
 def test_only_what_differs_is_replaced_unless_all_is_asked_for(storage: Path) -> None:
     answer = invoke("rebuild-index", storage, "--yes", "--format", "json")
     assert (answer.status, only(answer, "result")["applied"]) == (0, False)

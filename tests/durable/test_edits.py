@@ -316,7 +316,7 @@ def test_edits_that_change_nothing_keep_nothing(storage: Path) -> None:
 def test_what_does_not_read_back_is_not_built(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(execution, "stamp", lambda path, start=0: Stamp(2, "ff", None))
     with pytest.raises(DiskWriteError, match="build the file") as raised:
-        execution._build(storage / "new", [b"ab"])
+        execution._build(storage / "new", [b"ab"], storage / "a")
     assert raised.value.__cause__ is None or raised.value.errno == errno.EIO  # type: ignore[attr-defined]
 
 

@@ -6,6 +6,7 @@ import errno
 import os
 import random
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -545,6 +546,50 @@ def test_what_was_interrupted_is_settled_first_and_taken_back_latest_first(
     monkeypatch.setattr(quarantine, "_take_back", lambda entry, state, _: done.append((entry, state)) or entry)
     assert roll_back_interrupted(tree) == left
     assert done == [("settle", *left), (left[1], RepairState.UNDONE), (left[0], RepairState.ROLLED_BACK)]
+
+
+def give(root: Path, user: int, group: int) -> None:
+    for one in (root, *root.rglob("*")):
+        os.chown(one, user, group)
+
+
+@pytest.mark.parametrize("owner", [None, (65534, 65533)])
+def test_what_a_repair_makes_is_as_what_it_replaces_and_its_copies_are_as_what_they_are_of(
+    tree: Path, owner: tuple[int, int] | None
+) -> None:
+    """Whose it is and who may read it; the superuser's repair of somebody else's directory is that one's."""
+    if owner is not None and os.geteuid() != 0:
+        pytest.skip("only the superuser gives files away")
+    modes = {"waltz-storage.ctl": 0o640, "0/a.seg": 0o600, "0/b.seg": 0o604, "0/c.idx": 0o660, "": 0o751}
+    (tree / "0" / "c.idx").write_bytes(b"c" * 30)
+    for name, mode in modes.items():
+        (tree / name).chmod(mode)
+    if owner is not None:
+        give(tree, *owner)
+    edits: list[Edit] = [
+        Cut(tree / "0" / "a.seg", 90),
+        Overwrite(tree / "0" / "b.seg", 10, b"new"),
+        Replace(tree / "0" / "c.idx", lambda: [b"new"]),
+        Replace(tree / "0" / "c.seg", lambda: [b"new"]),  # the other half of c.idx
+        Replace(tree / "0" / "b.idx", lambda: [b"new"]),
+        Replace(tree / "7" / "d.seg", lambda: [b"new"]),  # none of its kind is there
+    ]
+    with DirectoryLock.acquire(tree, tree / "waltz-storage.ctl"):
+        entry = run(tree, edits)
+    found = {one.relative_to(entry.path).as_posix(): one for one in entry.path.iterdir()}
+    found |= {one.relative_to(tree).as_posix(): one for one in tree.rglob("*") if not one.is_relative_to(entry.path)}
+    if owner is not None:
+        assert {(one.stat().st_uid, one.stat().st_gid) for one in (*found.values(), entry.path)} == {owner}
+    told = {name: stat.S_IMODE(one.stat().st_mode) for name, one in found.items() if one.is_file()}
+    assert told == {
+        "waltz-storage.ctl": 0o640, "0/a.seg": 0o600, "0/b.seg": 0o604, "0/b.idx": 0o604, "0/c.idx": 0o660, "0/c.seg": 0o660,
+        "7/d.seg": 0o640, "range-0": 0o600, "range-1": 0o604, "new-1": 0o604, "old-2": 0o660, "manifest.json": 0o640,
+        ".waltzctl/journal.jsonl": 0o640, ".waltzctl/lock": 0o640,
+    }  # fmt: skip
+    assert {stat.S_IMODE(one.stat().st_mode) for one in (entry.path, *entry.path.parents[:2])} == {0o751}
+    assert stat.S_IMODE((tree / "7").stat().st_mode) == 0o751
+    undo(tree)
+    assert {name: stat.S_IMODE((tree / name).stat().st_mode) for name in modes} == modes
 
 
 def test_a_directory_without_its_control_file_cannot_be_locked(tree: Path) -> None:

@@ -17,7 +17,38 @@ _OF_A_DIRECTORY_THAT_WAS_MOVED = (
     "tests/durable/test_quarantine.py::test_a_directory_that_was_moved_is_where_it_was_moved_to",
 )
 
+_OWNERSHIP = "engine/durable/ownership.py"
+_OF_OWNERS = ("tests/durable/test_ownership.py", "tests/durable/test_quarantine.py")
+
 QUARANTINE: tuple[Slip, ...] = (
+    Slip(
+        _OWNERSHIP,
+        "    if wanted is not None:\n        wanted.give(descriptor)\n    return descriptor",
+        "    return descriptor",
+        _OF_OWNERS,
+        "a repair by the superuser shuts the node out of its own directory",
+    ),
+    Slip(
+        _OWNERSHIP,
+        "            mode &= ~0o070 | (mode & 0o007) << 3",
+        "            pass",
+        _OF_OWNERS,
+        "records that one group may read can be read by another",
+    ),
+    Slip(
+        "engine/durable/execution.py",
+        "old = _build(directory / kept, taken, group.path) if kept else None",
+        "old = _build(directory / kept, taken, directory / kept) if kept else None",
+        _OF_OWNERS,
+        "a kept copy of what only the node may read can be read by others",
+    ),
+    Slip(
+        "engine/durable/disk.py",
+        "WritableFile.create(beside, like=path)",
+        "WritableFile.create(beside)",
+        _OF_OWNERS,
+        "a control file that a command has written anew can be read by everybody",
+    ),
     Slip(
         "engine/durable/manifest.py",
         'source.optional_number("modified_ns", _TIME_BOUND)',

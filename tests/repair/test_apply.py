@@ -299,7 +299,7 @@ def test_what_cannot_be_read_afterwards_is_damaged(tmp_path: Path, monkeypatch: 
     assert verify_again(storage, (0,)) == ("damaged", ())
 
 
-ENTRY = SimpleNamespace(id="1", path=Path("kept"))
+ENTRY = SimpleNamespace(id="1", path=Path("kept"), files=())
 
 
 @pytest.mark.parametrize(
