@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePath
 
 import numpy as np
@@ -19,7 +19,7 @@ from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.manifest import KeptFile, KeptMove, KeptRange, QuarantineEntry, RepairState, Stamp, locate
 from waltzctl.engine.durable.regular import file_numbers
 from waltzctl.engine.durable.relocation import relocate, settle_relocations
-from waltzctl.engine.errors import DamageError
+from waltzctl.engine.errors import DamageError, DiskWriteError
 from waltzctl.engine.findings import Code, make_finding
 
 CHUNK = 1 << 20
@@ -201,6 +201,7 @@ def settle_interrupted(entries: Sequence[QuarantineEntry]) -> None:
 def put_back(entry: QuarantineEntry, file: KeptFile, way: Way) -> None:
     """Bring one file back, durably.  Raises DiskWriteError; it may be repeated after that.
 
+    Its time comes back where its owner, or the superuser, does this (`other_times`).
     A file whose bytes are right is synced all the same: a process that died may have put them back without getting that far.
     (Names: see `settle_interrupted`.)
     """
@@ -241,8 +242,23 @@ def put_back(entry: QuarantineEntry, file: KeptFile, way: Way) -> None:
 def _put_time_back(path: Path, before: Stamp) -> None:
     state = file_numbers(path)
     assert state is not None  # it was open a moment ago
-    if before.modified_ns is not None and state.modified_ns != before.modified_ns:
+    if before.modified_ns is None or state.modified_ns == before.modified_ns:
+        return
+    try:
         disk.set_times(path, before.modified_ns)
+    except DiskWriteError as error:
+        if not isinstance(error.__cause__, PermissionError):
+            raise
+        # Whoever may write but is not the owner may set no time.  The bytes are back, and durable: nothing waits for the time.
+
+
+def other_times(entries: Iterable[QuarantineEntry]) -> tuple[Path, ...]:
+    """Files whose bytes entries gave back, in this order, and whose time could not be given back."""
+    before = {entry.storage / file.path: file.before for entry in entries for file in entry.files if file.in_place}
+    found = [(path, file_numbers(path), known) for path, known in before.items()]
+    return tuple(
+        path for path, now, known in found if now and known and known.modified_ns not in (None, now.modified_ns)
+    )
 
 
 def remove_made_directories(entry: QuarantineEntry) -> None:

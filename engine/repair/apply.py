@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.durable.manifest import QuarantineEntry, RepairState
 from waltzctl.engine.durable.ownership import Ownership
+from waltzctl.engine.durable.restore import other_times
 from waltzctl.engine.errors import DiskReadError, RefusedError, told_with
 from waltzctl.engine.findings import Finding, Ran, Severity, left_by
 from waltzctl.engine.repair.plan import Repair
@@ -123,13 +124,15 @@ class UndoneRepair:
     """What came of an undo: what was taken back, and what verify says afterwards of the partitions concerned.
 
     `status`: clean, repairable or damaged, which is also the exit status: with the files comes back the damage that the repair
-    was for.  `findings` without notes.  `falls`: sessions and marks that are lower than before.
+    was for.  `findings` without notes.  `falls`: sessions and marks that are lower than before.  `other_times`: files whose bytes
+    are back and whose time is not, as only their owner may set it.
     """
 
     done: UndoResult
     status: str
     findings: tuple[Finding, ...]
     falls: tuple[MarkFall, ...]
+    other_times: tuple[Path, ...] = ()
 
 
 def undo_repair(storage: Path, entry_id: str, *, allow_data_loss: bool = False) -> UndoneRepair:
@@ -141,7 +144,8 @@ def undo_repair(storage: Path, entry_id: str, *, allow_data_loss: bool = False) 
         from waltzctl.engine.pages.page_recovery import undo_repair as undo_in_store
 
         entry, verified, taken = undo_in_store(storage, entry_id)
-        return UndoneRepair(UndoResult((entry,), paths_of([entry]), taken), verified.status, verified.grave, ())
+        done = UndoResult((entry,), paths_of([entry]), taken)
+        return UndoneRepair(done, verified.status, verified.grave, (), _other_times(done))
     from waltzctl.engine.repair.since import falling_marks
     from waltzctl.engine.storage.store import concerned
 
@@ -157,7 +161,12 @@ def undo_repair(storage: Path, entry_id: str, *, allow_data_loss: bool = False) 
         back = (*done.taken_back, *(one for one in done.entries if one.state is RepairState.ROLLED_BACK))
         with told_with(one.id for one in back):
             status, findings = verify_again(storage, partitions, exclusive=True)
-    return UndoneRepair(done, status, findings, falls)
+        times = _other_times(done)
+    return UndoneRepair(done, status, findings, falls, times)
+
+
+def _other_times(done: UndoResult) -> tuple[Path, ...]:
+    return other_times([*reversed(done.taken_back), *reversed(done.entries)])  # of several the latest was first
 
 
 def _verified(repair: Repair, *, exclusive: bool) -> tuple[str, tuple[Finding, ...]]:

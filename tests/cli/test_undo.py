@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from pathlib import Path
 
@@ -51,6 +52,23 @@ def test_every_repair_can_be_taken_back_and_the_status_is_what_verify_says_then(
     assert [finding["code"] for finding in result["findings"]] == (["record-checksum"] if status else [])
     assert (result["undo_id"], result["plan_hash"], result["applied"]) == (done["undo_id"], done["plan_hash"], True)
     assert contents(storage) == before
+
+
+@pytest.mark.parametrize("owner", [True, False])
+def test_a_time_that_does_not_come_back_is_said(storage: Path, monkeypatch: pytest.MonkeyPatch, owner: bool) -> None:
+    """For whoever may write to a file that is not his own."""
+    before = contents(storage)
+    assert invoke("truncate", storage, "--partition", "2", "--after", "12", "--yes").status == 0
+
+    def utime(*_: object, **__: object) -> None:
+        raise PermissionError
+
+    if not owner:
+        monkeypatch.setattr(os, "utime", utime)
+    answer = invoke("undo", storage, "--yes")
+    assert (answer.status, contents(storage)) == (0, before)
+    for path in (segment_of(storage, 2), index_of(storage, 2)):
+        assert (f"waltzctl: {path}: its bytes are back, and its time is not" in answer.err) is not owner
 
 
 def test_the_list_names_every_repair_and_where_it_stands(storage: Path) -> None:

@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,6 +34,7 @@ from waltzctl.engine.durable import disk, execution, journal, quarantine
 from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.durable.edits import Cut, Edit, Overwrite, Remove, Replace
 from waltzctl.engine.durable.manifest import KeptMove, QuarantineEntry, RepairState, write_entry
+from waltzctl.engine.durable.restore import other_times
 from waltzctl.engine.durable.undoable import check_as_left
 from waltzctl.engine.errors import (
     DamageError,
@@ -546,6 +548,55 @@ def test_what_was_interrupted_is_settled_first_and_taken_back_latest_first(
     monkeypatch.setattr(quarantine, "_take_back", lambda entry, state, _: done.append((entry, state)) or entry)
     assert roll_back_interrupted(tree) == left
     assert done == [("settle", *left), (left[1], RepairState.UNDONE), (left[0], RepairState.ROLLED_BACK)]
+
+
+def not_the_owner(number: int) -> Callable[..., None]:
+    """What the system answers whoever may write to a file that is not his own, or can for other reasons not do it."""
+
+    def utime(path: Path, **_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return utime
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EACCES])
+def test_whoever_may_write_but_is_not_the_owner_takes_a_repair_back_but_for_the_time(
+    tree: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """And rolls an interrupted one back."""
+    before = plain(tree)
+    cut, overwritten, removed = tree / "0/a.seg", tree / "waltz-storage.ctl", tree / "0/b.seg"
+    edits: list[Edit] = [Cut(cut, 90), Overwrite(overwritten, 1, b"x"), Remove(removed)]
+    for one in (cut, overwritten, removed):
+        os.utime(one, (1000, 1000))
+    first = run(tree, edits)
+    monkeypatch.setattr(os, "utime", not_the_owner(number))
+    with recording() as changes:
+        undo(tree)
+    assert plain(tree) == before
+    (entry,) = list_entries(tree)
+    assert entry.state == "undone"
+    assert other_times([entry]) == (cut, overwritten)
+    assert removed.stat().st_mtime == 1000, "a file that was moved has kept its time"
+    assert [one.path for one in changes if one.kind == "sync" and one.path in (cut, overwritten)] == [overwritten, cut]
+    again = run(tree, edits[:1])
+    write_entry(replace(again, state=RepairState.PREPARED))
+    assert [one.id for one in roll_back_interrupted(tree)] == [again.id]
+    assert plain(tree) == before
+    assert first.id != again.id
+
+
+def test_a_time_that_cannot_be_set_for_another_reason_leaves_the_undo_to_be_finished(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(tree, [Cut(tree / "0/a.seg", 90)])
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "utime", not_the_owner(errno.EIO))
+        with pytest.raises(DiskWriteError, match="cannot set the time of"):
+            undo(tree)
+    assert [one.state for one in list_entries(tree)] == ["undoing"]
+    (entry,) = undo(tree).entries
+    assert (entry.state, other_times([entry])) == ("undone", ())
 
 
 def give(root: Path, user: int, group: int) -> None:

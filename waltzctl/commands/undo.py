@@ -279,6 +279,8 @@ def _undo(console: Console, storage: Path, entry: QuarantineEntry, *, allow_data
         say(f"waltzctl: what was written since is kept as {done.set_aside.id}")
     for fall in undone.falls:
         say(f"waltzctl: {fall}")
+    for path in undone.other_times:
+        say(f"waltzctl: {path}: its bytes are back, and its time is not, which only its owner may set")
     if status is not ExitStatus.CLEAN or not (console.quiet and console.for_people):
         console.emit(
             result_object(
