@@ -1,5 +1,8 @@
 """Truncating a partition: everything behind one transaction is cut, offline, and kept in the quarantine.
 
+Behind it may also stand what is no transaction of the partition: damage, records of another order, an index whose data is lost.
+That goes as well, behind the last transaction too.
+
 What remains is byte for byte what was there when that transaction was the last one: later segments go away whole (the last
 one first, data file before index), then the data file is cut, then its index.  A segment that begins with the transaction
 behind the last one kept stays and is empty, as in the release.
@@ -49,7 +52,7 @@ COMMAND = "truncate"
 
 
 def plan_truncate(path: PurePath, *, partition: int, after: int, allow_data_loss: bool = False) -> Repair:
-    """Plan to keep transaction `after` and below; -1 leaves one empty segment.  No steps when nothing stands behind it.
+    """Plan to keep transaction `after` and below; -1 leaves one empty segment.  No steps when nothing at all stands behind it.
 
     Read-only.  Raises InvalidRequestError for an id or a partition that cannot be, RefusedError for an id above the last
     one, where a damaged place leaves open what would be cut, for a data file that is not the partition's own, or when a
@@ -85,19 +88,18 @@ def plan_truncate(path: PurePath, *, partition: int, after: int, allow_data_loss
     _refuse_foreign(segments, strangers, after)
     if after > last:
         raise RefusedError(f"{target.storage}: partition {partition} ends at transaction {last}, before {after}")
-    if after == last:
-        return draft.finish()
-    _check_marks(draft, view.control, partition, after, last, allow_data_loss=allow_data_loss)
     kept = _kept(data, after, target.storage / str(partition))
     for segment in reversed(segments):
         if segment.first_transaction_id > (0 if kept is None else kept.first_transaction_id):
             _remove(draft, segment, after)
-    if kept is None:
+    if kept is None and segments:
         _begin_anew(draft, view.control, partition)
-    else:
+    elif kept is not None:
         behind = (one.first_transaction_id for one in data if one.first_transaction_id > kept.first_transaction_id)
         _cut(draft, kept, after, last, min(behind, default=None))
-    lower_mark(draft, view.control_path, view.control.partitions[partition], after)
+    if draft.steps:
+        _check_marks(draft, view.control, partition, after, last, allow_data_loss=allow_data_loss)
+        lower_mark(draft, view.control_path, view.control.partitions[partition], after)
     return draft.finish()
 
 
@@ -144,8 +146,9 @@ def _check_marks(
         )
     mark = current.local_low_water_mark
     if after < mark:
+        until = min(mark, last) if last > after else mark
         raise BelowLowWaterMarkError(
-            f"{draft.storage}: partition {partition}: transactions {after + 1} to {min(mark, last)} are at or below the local"
+            f"{draft.storage}: partition {partition}: transactions {after + 1} to {until} are at or below the local"
             f" low-water mark {mark}: they are acknowledged",
             advice="add --allow-data-loss to remove them all the same",
         )
@@ -163,11 +166,12 @@ def _kept(data: list[SegmentView], after: int, directory: PurePath) -> SegmentVi
 
 def _remove(draft: PlanDraft, segment: SegmentView, after: int) -> None:
     first = segment.first_transaction_id
+    gone = segment.data is None or segment.data.size <= HEADER_SIZE
     for state in (segment.data, segment.index):
         if state is not None:
             action = "remove-segment" if state is segment.data else "remove-index"
             reason = f"begins behind transaction {after}"
-            loses = state is segment.data and state.size > HEADER_SIZE
+            loses = state.size > HEADER_SIZE and (state is segment.data or gone)  # the index alone proves them then
             draft.step(
                 action, state.path, segment.partition, reason, ids=(first, first), offset=0, length=state.size, loses_data=loses
             )  # fmt: skip
@@ -199,7 +203,7 @@ def _cut(draft: PlanDraft, segment: SegmentView, after: int, last: int, ceiling:
     offset = _offset_behind(content, begins, after, segment, ceiling)
     if offset < size:
         reason = f"transaction {after} becomes the last one"
-        ids = (after + 1, last)
+        ids = (after + 1, last) if last > after else None  # of what cannot be read nobody knows the ids
         draft.step(
             "cut-segment", segment.data.path, segment.partition, reason, ids=ids, offset=offset, length=size - offset,
             loses_data=True,
@@ -208,7 +212,10 @@ def _cut(draft: PlanDraft, segment: SegmentView, after: int, last: int, ceiling:
     end = entry_position(after + 1, begins)
     if segment.index is not None and segment.index.size > end:
         length = segment.index.size - end
-        draft.step("cut-index", segment.index.path, segment.partition, "follows the data", offset=end, length=length)
+        reason = "follows the data" if offset < size else "names records that are not there"
+        draft.step(
+            "cut-index", segment.index.path, segment.partition, reason, offset=end, length=length, loses_data=offset == size
+        )  # fmt: skip
         draft.edits.append(Cut(segment.index.path, end))
 
 

@@ -57,10 +57,31 @@ REPAIR: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/repair/truncate.py",
-        "    if after == last:\n",
-        "    if after >= last - 1:\n",
+        "    kept = _kept(data, after,",
+        "    if after == last - 1:\n        return draft.finish()\n    kept = _kept(data, after,",
         ("tests/repair/test_truncate.py",),
         "a truncation of one transaction is answered and not done",
+    ),
+    Slip(
+        "engine/repair/truncate.py",
+        "    kept = _kept(data, after,",
+        "    if after == last:\n        return draft.finish()\n    kept = _kept(data, after,",
+        ("tests/repair/test_truncate.py", "tests/repair/test_plans_of_truncations.py"),
+        "damage behind the last transaction goes only with a sound transaction in front of it",
+    ),
+    Slip(
+        "engine/repair/truncate.py",
+        "    if draft.steps:\n        _check_marks",
+        "    if after < last:\n        _check_marks",
+        ("tests/repair/test_truncate.py", "tests/repair/test_plans_of_truncations.py"),
+        "the proof that acknowledged transactions are lost is taken away without permission",
+    ),
+    Slip(
+        "engine/repair/truncate.py",
+        "loses_data=offset == size",
+        "loses_data=False",
+        ("tests/repair/test_truncate.py", "tests/repair/test_plans_of_truncations.py"),
+        "a plan that was kept takes the proof of lost transactions away, and nobody is asked",
     ),
     Slip(
         "engine/repair/truncate.py",

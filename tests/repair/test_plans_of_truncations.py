@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.builders import segment_header
 from tests.repair.twelve import RECORDS, SIZE, Damage, Twelve, at, told, ways
 from waltzctl.engine.errors import RefusedError, WaltzError
 from waltzctl.engine.repair.truncate import plan_truncate
@@ -93,8 +94,66 @@ CASES: dict[str, tuple[Damage, str]] = {
         7!: cut-segment 8.seg 8..10 [128+235] loses; cut-index 8.idx [128+32]; lower-local-low-water-mark control
           [132+36] loses; = cut 8.seg to 128; = cut 8.idx to 128; = write control [132+36]
         9: cut-segment 8.seg 10..10 [248+115] loses; cut-index 8.idx [144+16]; = cut 8.seg to 248; = cut 8.idx to 144
-        10:
+        10: cut-segment 8.seg [308+55] loses; cut-index 8.idx [152+8]; = cut 8.seg to 308; = cut 8.idx to 152
         11: RefusedError partition 0 ends at transaction 10, before 11
+        """,
+    ),
+    "bytes at the end": (
+        lambda d: d.seg(8).write_bytes(d.seg(8).read_bytes() + bytes(20)),
+        """
+        10: cut-segment 8.seg 11..11 [308+80] loses; cut-index 8.idx [152+8]; = cut 8.seg to 308; = cut 8.idx to 152
+        11: cut-segment 8.seg [368+20] loses; = cut 8.seg to 368
+        12: RefusedError partition 0 ends at transaction 11, before 12
+        """,
+    ),
+    "transactions of the partition once more at the end": (
+        lambda d: d.put(8, [8, 9, 10, 11, 3, 4], of=[8, 9, 10, 11, 3, 4]),
+        """
+        10: cut-segment 8.seg 11..11 [308+180] loses; cut-index 8.idx [152+24]; = cut 8.seg to 308; = cut 8.idx to 152
+        11: cut-segment 8.seg [368+120] loses; cut-index 8.idx [160+16]; = cut 8.seg to 368; = cut 8.idx to 160
+        12: RefusedError partition 0 ends at transaction 11, before 12
+        """,
+    ),
+    "an entry too many at the end": (
+        lambda d: d.list(8, 5),
+        """
+        10: cut-segment 8.seg 11..11 [308+60] loses; cut-index 8.idx [152+16]; = cut 8.seg to 308; = cut 8.idx to 152
+        11: cut-index 8.idx [160+8] loses; = cut 8.idx to 160
+        """,
+    ),
+    "half an entry at the end": (
+        lambda d: os.truncate(d.idx(8), 128 + 8 * 4 + 1),
+        """
+        11: cut-index 8.idx [160+1] loses; = cut 8.idx to 160
+        """,
+    ),
+    "an entry too few at the end": (
+        lambda d: d.list(8, 3),
+        """
+        11:
+        """,
+    ),
+    "the last segment without a record": (
+        lambda d: d.spoil(8, 9, 10, 11),
+        """
+        6!: remove-segment 8.seg 8..8 [0+368] loses; remove-index 8.idx 8..8 [0+160]; cut-segment 4.seg 7..7 [308+60]
+          loses; cut-index 4.idx [152+8]; lower-local-low-water-mark control [132+36] loses; = remove 8.seg; = remove
+          8.idx; = cut 4.seg to 308; = cut 4.idx to 152; = write control [132+36]
+        7: BelowLowWaterMarkError partition 0: transactions 8 to 9 are at or below the local low-water mark 9: they are
+          acknowledged, add --allow-data-loss to remove them all the same
+        7!: cut-segment 8.seg [128+240] loses; cut-index 8.idx [128+32]; lower-local-low-water-mark control [132+36]
+          loses; = cut 8.seg to 128; = cut 8.idx to 128; = write control [132+36]
+        """,
+    ),
+    "garbage in a segment further on": (
+        lambda d: (
+            d.idx(8).unlink(),
+            d.seg(8).rename(d.seg(20)),
+            d.seg(20).write_bytes(segment_header(0, 20).encode() + bytes(100)),
+        ),
+        """
+        7!: remove-segment 20.seg 20..20 [0+228] loses; lower-local-low-water-mark control [132+36] loses; = remove
+          20.seg; = write control [132+36]
         """,
     ),
     "an empty segment at the end": (
@@ -114,19 +173,22 @@ CASES: dict[str, tuple[Damage, str]] = {
     "part of a header at the end": (
         lambda d: d.cut(8, 127),
         """
-        6!: remove-segment 8.seg 8..8 [0+127]; remove-index 8.idx 8..8 [0+160]; cut-segment 4.seg 7..7 [308+60] loses;
-          cut-index 4.idx [152+8]; lower-local-low-water-mark control [132+36] loses; = remove 8.seg; = remove 8.idx;
-          = cut 4.seg to 308; = cut 4.idx to 152; = write control [132+36]
-        7!:
+        6!: remove-segment 8.seg 8..8 [0+127]; remove-index 8.idx 8..8 [0+160] loses; cut-segment 4.seg 7..7 [308+60]
+          loses; cut-index 4.idx [152+8]; lower-local-low-water-mark control [132+36] loses; = remove 8.seg; = remove
+          8.idx; = cut 4.seg to 308; = cut 4.idx to 152; = write control [132+36]
+        7!: RefusedError shorter than its header, recover it first
         """,
     ),
     "an index alone at the end": (
         lambda d: d.drop(8, index=False),
         """
-        6!: remove-index 8.idx 8..8 [0+160]; cut-segment 4.seg 7..7 [308+60] loses; cut-index 4.idx [152+8];
+        6!: remove-index 8.idx 8..8 [0+160] loses; cut-segment 4.seg 7..7 [308+60] loses; cut-index 4.idx [152+8];
           lower-local-low-water-mark control [132+36] loses; = remove 8.idx; = cut 4.seg to 308; = cut 4.idx to 152; =
           write control [132+36]
-        7!:
+        7: BelowLowWaterMarkError partition 0: transactions 8 to 9 are at or below the local low-water mark 9: they are
+          acknowledged, add --allow-data-loss to remove them all the same
+        7!: remove-index 8.idx 8..8 [0+160] loses; lower-local-low-water-mark control [132+36] loses; = remove 8.idx; =
+          write control [132+36]
         """,
     ),
     "no index": (
@@ -171,7 +233,10 @@ CASES: dict[str, tuple[Damage, str]] = {
     "nothing but headers": (
         lambda d: [d.cut(first, 128) for first in (0, 4, 8)],
         """
-        -1!:
+        -1!: remove-segment 8.seg 8..8 [0+128]; remove-index 8.idx 8..8 [0+160] loses; remove-segment 4.seg 4..4
+          [0+128]; remove-index 4.idx 4..4 [0+160] loses; cut-index 0.idx [128+32] loses; lower-local-low-water-mark
+          control [132+36] loses; = remove 8.seg; = remove 8.idx; = remove 4.seg; = remove 4.idx; = cut 0.idx to 128; =
+          write control [132+36]
         3!: RefusedError partition 0 ends at transaction -1, before 3
         """,
     ),
@@ -354,7 +419,8 @@ def test_a_foreign_segment_does_not_tell_the_last_transaction(tmp_path: Path, af
     d.cut(4, 128)
     d.drop(8)
     if error is None:
-        assert plan_truncate(d.root, partition=0, after=after, allow_data_loss=True).plan.steps == ()
+        steps = plan_truncate(d.root, partition=0, after=after, allow_data_loss=True).plan.steps
+        assert [one.path for one in steps] == [d.idx(4), d.control], "the records that the index names are not there"
         return
     with pytest.raises(RefusedError, match=error):
         plan_truncate(d.root, partition=0, after=after, allow_data_loss=True)

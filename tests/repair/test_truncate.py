@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.builders import segment_header
+from tests.inspect.helpers import age
 from tests.repair.scenes import (
     COUNT,
     MARK,
@@ -76,6 +78,74 @@ def test_truncating_at_every_id_gives_the_prefix_of_the_bytes(module_scene: Scen
         assert repair.plan.loses_data
         undo(scene.root, result.undo_id)
     assert snapshot(scene.root) == before
+
+
+def repeat(scene: Scene) -> None:
+    """Transactions 3 and 4 once more, behind the last one."""
+    path = scene.seg(100)
+    path.write_bytes(path.read_bytes() + body(scene.records[3:5]))
+
+
+def tear(scene: Scene) -> None:
+    path = scene.seg(100)
+    path.write_bytes(path.read_bytes() + scene.records[0].encode()[:20])
+
+
+def orphan(scene: Scene) -> None:
+    offsets = [128 + 100 * number for number in range(5)]
+    scene.idx(COUNT).write_bytes(segment_header(0, COUNT).encode() + encode_entries(offsets))
+
+
+def list_more(scene: Scene) -> None:
+    path = scene.idx(100)
+    path.write_bytes(path.read_bytes() + encode_entries([scene.seg(100).stat().st_size]))
+
+
+def spoil_the_next(scene: Scene) -> None:
+    scene.seg(COUNT + 7).write_bytes(segment_header(0, COUNT + 7).encode() + bytes(range(200)))
+
+
+@pytest.mark.parametrize("behind", [repeat, tear, orphan, list_more, spoil_the_next])
+def test_what_stands_behind_the_last_transaction_goes_and_no_transaction_with_it(
+    scene: Scene, behind: Callable[[Scene], None]
+) -> None:
+    """Damage, transactions of another place, what proves lost ones; it can all be taken back."""
+    behind(scene)
+    before = snapshot(age(scene.root))
+    assert codes(scene.root)
+    with pytest.raises(RefusedError, match=f"ends at transaction {COUNT - 1}, before {COUNT}"):
+        plan_truncate(scene.root, partition=0, after=COUNT)
+    repair = plan_truncate(scene.root, partition=0, after=COUNT - 1)
+    assert repair.plan.loses_data
+    result = apply(repair, arguments=["truncate"])
+    assert (result.applied, result.status, codes(scene.root)) == (True, "clean", set())
+    assert {path.name: path.read_bytes() for path in (scene.root / "0").iterdir()} == wanted(scene, COUNT - 1)
+    assert plan_truncate(scene.root, partition=0, after=COUNT - 1).plan.steps == ()
+    undo(scene.root, result.undo_id)
+    assert snapshot(scene.root) == before
+    apply(plan_truncate(scene.root, partition=0, after=COUNT - 2), arguments=["truncate"])
+    assert {path.name: path.read_bytes() for path in (scene.root / "0").iterdir()} == wanted(scene, COUNT - 2)
+
+
+def test_of_what_was_acknowledged_and_is_lost_a_truncation_behind_the_last_asks_too(scene: Scene) -> None:
+    """Where nothing stands behind it on disk nothing is to be cut, whatever the mark says."""
+    rewrite_mark(scene.root, 0, COUNT + 3)
+    assert plan_truncate(scene.root, partition=0, after=COUNT - 1).plan.steps == ()
+    orphan(scene)
+    with pytest.raises(BelowLowWaterMarkError, match=f"transactions {COUNT} to {COUNT + 3} are at or below"):
+        plan_truncate(scene.root, partition=0, after=COUNT - 1)
+    apply(plan_truncate(scene.root, partition=0, after=COUNT - 1, allow_data_loss=True), arguments=["truncate"])
+    assert codes(age(scene.root)) == set()
+
+
+def test_a_directory_with_nothing_but_an_index_begins_anew(scene: Scene) -> None:
+    rewrite_mark(scene.root, 0, -1)
+    for path in (scene.root / "0").iterdir():
+        if path != scene.idx(0):
+            path.unlink()
+    apply(plan_truncate(scene.root, partition=0, after=-1), arguments=["truncate"])
+    assert {path.name: path.read_bytes() for path in (scene.root / "0").iterdir()} == wanted(scene, -1)
+    assert codes(age(scene.root)) == set()
 
 
 def test_data_goes_before_index_and_the_last_segment_first(scene: Scene) -> None:

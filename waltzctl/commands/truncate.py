@@ -28,10 +28,11 @@ MANUAL = Manual(
     summary="Cut the end of a partition after a transaction",
     description=(
         (
-            "Keeps the transaction given with --after and everything before it. Cutting at or below the local low-water mark,"
-            " where transactions are known to be acknowledged, needs --allow-data-loss as well; the mark then falls with"
-            " them, and the partition is a replica that is behind. What is cut is kept in the quarantine; undo brings it"
-            " back."
+            "Keeps the transaction given with --after and everything before it. What stands behind it goes, also behind the last"
+            " transaction: damage, transactions that are repeated, an index whose data is lost. Cutting at or below the local"
+            " low-water mark, where transactions are known to be acknowledged, needs --allow-data-loss as well; the mark then"
+            " falls with them, and the partition is a replica that is behind. What is cut is kept in the quarantine; undo"
+            " brings it back."
         ),
     ),
     examples=(
