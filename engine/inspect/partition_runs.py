@@ -38,6 +38,8 @@ from waltzctl.engine.storage.orphans import stand_elsewhere
 
 Span = tuple[int | None, int | None]
 """Ids that are wanted, both inclusive; None is no bound."""
+_ASKED_ELSEWHERE = 64
+"""Headers of files on another machine that are asked one by one: a few seconds' worth."""
 ATTEMPTS = 3
 """How often what others write at the same time is looked at."""
 
@@ -131,8 +133,20 @@ class PartitionRun:
         begins = {job.first: begins_with(job) if job.first in doubtful else job.first for job in self.jobs}
         return tuple(sorted(self.jobs, key=lambda job: (begins[job.first], job.first)))
 
-    def holding(self, span: Span) -> Iterator[SegmentJob]:
-        """The jobs of segments that may hold records of a span, in order; nothing is read for it.
+    def holding(self, span: Span) -> tuple[SegmentJob, ...]:
+        """The jobs of segments that may hold records of a span, in the order of their names.
+
+        Where one of them begins with another id than its name says, what belongs there may lie in a file of any other name: then
+        they are all of them.  For that their headers are asked, of another machine's files no more than a few.
+        """
+        named = tuple(self._named_for(span))
+        asked = len(named) if places.on_this_machine(self._partition.path) else _ASKED_ELSEWHERE
+        if len(named) == len(self.jobs) or all(begins_with(job) == job.first for job in named[:asked]):
+            return named
+        return self.jobs
+
+    def _named_for(self, span: Span) -> Iterator[SegmentJob]:
+        """Those that may, as names and indexes tell; nothing is read for it.
 
         A name bounds a segment's ids only where both sides agree on it: the index in front of it has as many entries as there
         are ids up to that name.  A segment that was renamed, or an index that is short, missing or too long, is read.

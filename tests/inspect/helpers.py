@@ -53,6 +53,13 @@ def cut(path: Path, size: int) -> None:
     os.truncate(path, size)
 
 
+def swap(one: Path, other: Path) -> None:
+    """Let each of two files have the other's name."""
+    beside = one.with_name("beside")
+    for source, target in ((one, beside), (other, one), (beside, other)):
+        source.rename(target)
+
+
 def seg(directory: Path, partition: int, first: int) -> Path:
     return directory / str(partition) / f"{first:019d}.seg"
 

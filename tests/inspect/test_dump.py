@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.builders import build_directory, make_records
-from tests.inspect.helpers import age, codes, cut, flip, idx, patch, run, seg
+from tests.inspect.helpers import age, codes, cut, flip, idx, patch, run, seg, swap
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.findings import Finding
-from waltzctl.engine.inspect import dump_chunks
+from waltzctl.engine.inspect import dump_chunks, partition_runs
 from waltzctl.engine.inspect.dump import (
     DumpedRecord,
     IndexEntry,
@@ -24,6 +24,7 @@ from waltzctl.engine.inspect.dump import (
     dump_records,
     dump_segments,
 )
+from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.scan import scanner
 from waltzctl.formats.control import Layout
 from waltzctl.formats.request_id import RequestId
@@ -48,6 +49,59 @@ def ids(items: list[DumpedRecord | Finding]) -> list[int]:
 def shape(items: list[DumpedRecord | Finding]) -> list[int | str]:
     """Ids of records and codes of findings, in order."""
     return [one.transaction_id if isinstance(one, DumpedRecord) else one.code.value for one in items]
+
+
+@pytest.mark.parametrize("pair", [(0, 10), (0, 30), (10, 30), (20, 30)])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_range_has_its_records_where_data_files_were_swapped(
+    tmp_path: Path, pair: tuple[int, int], reverse: bool
+) -> None:
+    """Names and indexes agree, and the records lie elsewhere: as the whole dump shows them."""
+    storage = build_directory(tmp_path / "s", {0: 40}, per_segment=10, size=SIZE)
+    swap(*(seg(storage, 0, first) for first in pair))
+    whole = ids(list(dump_records(age(storage), reverse=reverse)))
+    assert sorted(whole) == [*range(40)]
+    for first, last in [*((one, one) for one in range(40)), (9, 10), (5, 25), (None, 12), (17, None), (29, 30)]:
+        wanted = [one for one in whole if (first or 0) <= one <= (39 if last is None else last)]
+        assert ids(list(dump_records(storage, first=first, last=last, reverse=reverse))) == wanted, (first, last)
+
+
+@pytest.mark.parametrize(
+    ("here", "most", "first", "found"),
+    [
+        (True, 1, 10, True),
+        (False, 2, 20, True),  # the second of two is asked
+        (False, 1, 20, False),
+        (False, 1, 30, True),
+    ],
+)
+def test_of_another_machines_files_a_few_headers_are_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: bool, most: int, first: int, found: bool
+) -> None:
+    """Of a range that goes on to the end."""
+    monkeypatch.setattr(partition_runs, "_ASKED_ELSEWHERE", most)
+    monkeypatch.setattr(partition_runs.places, "on_this_machine", lambda path: here)
+    storage = build_directory(tmp_path / "s", {0: 40}, per_segment=10, size=SIZE)
+    swap(seg(storage, 0, 0), seg(storage, 0, 30))
+    shown = ids(list(dump_records(age(storage), first=first)))
+    assert sorted(shown) == [*range(first, 40 if found else 30)]
+
+
+def test_where_names_are_right_a_range_opens_no_other_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = build_directory(tmp_path / "s", {0: 40}, per_segment=10, size=SIZE)
+    asked: list[int] = []
+    real = partition_runs.begins_with
+
+    def begins_with(job: SegmentJob) -> int:
+        asked.append(job.first)
+        return real(job)
+
+    monkeypatch.setattr(partition_runs, "begins_with", begins_with)
+    assert ids(list(dump_records(age(storage), first=12, last=15))) == [12, 13, 14, 15]
+    assert asked == [10]
+    asked.clear()
+    assert len(ids(list(dump_records(storage)))) == 40
+    assert asked == [], "where everything is read anyway"
 
 
 def test_records_carry_everything_that_was_written(tmp_path: Path) -> None:

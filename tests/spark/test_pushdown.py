@@ -24,7 +24,7 @@ from pyspark.sql.datasource import (
 )
 
 from tests.builders import build_directory, make_records
-from tests.inspect.helpers import age, flip, idx, seg
+from tests.inspect.helpers import age, flip, idx, seg, swap
 from tests.spark.opened import Opened
 from tests.spark.reading import dumped, examples, in_order, packets, read
 from waltzctl.engine.errors import InvalidRequestError
@@ -131,6 +131,19 @@ def test_records_beyond_the_name_of_the_next_segment_are_found(tmp_path: Path) -
     idx(storage, 0, 60).rename(idx(storage, 0, 50))
     rows = read(storage, filters=[EqualTo(ID, 55)])
     assert [row["transaction_id"] for row in rows if row["finding"] is None] == [55]
+
+
+@pytest.mark.parametrize("pair", [(0, 10), (10, 30)])
+@pytest.mark.parametrize("size", ["128MiB", "300"])
+def test_records_of_segments_whose_data_files_were_swapped_are_found(
+    tmp_path: Path, pair: tuple[int, int], size: str
+) -> None:
+    """Names and indexes agree, and the records lie elsewhere."""
+    storage = build_directory(tmp_path / "s", {0: 40}, per_segment=10, size=20)
+    swap(*(seg(storage, 0, first) for first in pair))
+    for wanted in (0, 9, 10, 15, 19, 20, 29, 30, 39):
+        rows = read(age(storage), filters=[EqualTo(ID, wanted)], splitSize=size)
+        assert [row["transaction_id"] for row in rows if row["finding"] is None] == [wanted]
 
 
 @pytest.mark.parametrize(
