@@ -1,9 +1,9 @@
 """What append and log append read: one record a line, as bare data or as JSON.
 
 Bare: the line without its end is the data, whatever its bytes.  JSON: an object with `data` (a string is taken as UTF-8 text,
-any other value as compact JSON) or `data_b64`, and optionally `header` and `request_id`.  The keys that ``dump --format
-ndjson`` adds are understood, so that its output can be appended elsewhere; checksums, where given, must agree.  For a cluster,
-`write_locks`, `read_locks` and `append_locks` are lists of a name and a number each.
+any other value as compact JSON, its numbers digit for digit) or `data_b64`, and optionally `header` and `request_id`.  The keys
+that ``dump --format ndjson`` adds are understood, so that its output can be appended elsewhere; checksums, where given, must
+agree.  For a cluster, `write_locks`, `read_locks` and `append_locks` are lists of a name and a number each.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ import base64
 import binascii
 import contextlib
 import json
+import math
+import os
+import re
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
@@ -28,6 +31,9 @@ _IGNORED = {"schema", "partition", "segment", "transaction_id", "offset", "size"
 _KNOWN = _IGNORED | {"type", "data", "data_b64", "data_hex", "data_checksum", "header", "request_id"}
 _LOCK_KEYS = ("write_locks", "read_locks", "append_locks")
 _REQUEST_KEYS = ("client", "generation", "partition", "sequence")
+_MARK = os.urandom(16).hex()
+"""Before the text of a number while it is written as a string: nothing that is read begins with it."""
+_MARKED = re.compile(rf'"{_MARK}([^"]*)"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +83,27 @@ def json_entries(stream: BinaryIO, *, locks: bool = False) -> Iterator[Entry]:
                 raise BadLineError(number, str(error) or type(error).__name__) from None
 
 
+class _Number:
+    """A number with a fraction or an exponent, as it was written: it may have more digits than a float holds."""
+
+    def __init__(self, text: str) -> None:
+        if not math.isfinite(float(text)):
+            raise ValueError(f"{text} is larger than the numbers that programs read")
+        self.text = text
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def _compact(value: Any) -> str:
+    """JSON without spaces."""
+    text = json.dumps(value, separators=(",", ":"), default=lambda number: _MARK + number.text)
+    return _MARKED.sub(r"\1", text)
+
+
 def _parse(line: bytes) -> dict[str, Any]:
     try:
-        value = json.loads(line.decode("utf-8"), parse_constant=_no_constant)
+        value = json.loads(line.decode("utf-8"), parse_float=_Number, parse_constant=_no_constant)
     except UnicodeDecodeError as error:
         raise ValueError(f"not UTF-8: byte {error.start} of the line") from None
     except json.JSONDecodeError as error:
@@ -137,7 +161,7 @@ def _data(value: dict[str, Any]) -> bytes:
     content = value[given[0]]
     if given[0] == "data":
         try:
-            return (content if isinstance(content, str) else json.dumps(content, separators=(",", ":"))).encode()
+            return (content if isinstance(content, str) else _compact(content)).encode()
         except UnicodeEncodeError:
             raise ValueError("data holds a lone surrogate, which has no UTF-8 form; use data_b64") from None
     if not isinstance(content, str):

@@ -47,6 +47,51 @@ def test_any_other_value_is_compact_json() -> None:
     assert [entry.data for entry in read_json({"data": {"a": [1, None]}}, {"data": 7})] == [b'{"a":[1,null]}', b"7"]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0.10000000000000000555",
+        "-0.0",
+        "1E5",
+        "1.50",
+        "1.7976931348623157e308",
+        "-1.7976931348623158e+308",
+        "1e-400",
+        '{"a":[1.10,{"b":2.20}],"c":"3.30","\\u00e9":null,"d":true}',
+        "[]",
+        "{}",
+        "[[],{}]",
+        "12345678901234567890",
+    ],
+)
+def test_numbers_arrive_digit_for_digit(text: str) -> None:
+    assert [one.data for one in json_entries(io.BytesIO(b'{"data": ' + text.encode() + b"}"))] == [text.encode()]
+
+
+@pytest.mark.parametrize("text", ["1e400", "-1e400", '[1, {"a": 1e309}]', "1.7976931348623159e308"])
+def test_a_number_that_would_be_read_as_infinite_is_refused(text: str) -> None:
+    with pytest.raises(
+        BadLineError, match=r"input line 1: -?1[0-9.]*e[0-9]+ is larger than the numbers that programs read"
+    ):
+        list(json_entries(io.BytesIO(b'{"data": ' + text.encode() + b"}")))
+
+
+def test_nesting_is_no_matter_of_numbers() -> None:
+    for begin, end in (("[", "]"), ('{"a":', "}")):
+        text = begin * 600 + "1.50" + end * 600
+        assert [one.data for one in json_entries(io.BytesIO(f'{{"data":{text}}}'.encode()))] == [text.encode()]
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    ).filter(lambda value: not isinstance(value, str))
+)
+def test_whatever_json_is_given_arrives_compact(value: object) -> None:
+    assert [one.data for one in read_json({"data": value})] == [json.dumps(value, separators=(",", ":")).encode()]
+
+
 def test_header_and_request_id() -> None:
     request = {"client": -1, "generation": 2, "partition": 3, "sequence": 4}
     (entry,) = read_json({"data": "", "header": -5, "request_id": request})
@@ -83,6 +128,9 @@ def test_blank_lines_are_passed_over_and_counted() -> None:
         (b'{"data":"a","header":2147483648}', "header is not a signed 32-bit"),
         (b'{"data":"a","header":true}', "header is not a signed 32-bit"),
         (b'{"data":"a","header":1.0}', "header is not a signed 32-bit"),
+        (b'{"data":"a","data_checksum":1.5}', "data_checksum"),
+        (b'{"data_b64":1.5}', "not a string"),
+        (b'{"type":1.50,"data":"a"}', "the object is a 1.50, not a record"),
         (b'{"data":"a","request_id":{"client":1}}', "request_id"),
         (b'{"data":"a","request_id":[1,2,3,4]}', "request_id"),
         (b'{"data":"a","haeder":1}', "unknown key 'haeder'"),

@@ -88,10 +88,10 @@ MANUAL = Manual(
                     " 0; request ids count through the session."
                 ),
                 (
-                    "ndjson: an object a line with data (a string is taken as UTF-8 text, any other value as compact JSON),"
-                    " data_b64 or data_hex, and optionally header (signed 32 bits) and request_id (client, generation,"
-                    " partition, sequence). The other keys of a dumped record are understood and not used; a data_checksum must"
-                    " agree with the data. Unknown keys are refused."
+                    "ndjson: an object a line with data (a string is taken as UTF-8 text, any other value as compact JSON"
+                    " with its numbers as they were written), data_b64 or data_hex, and optionally header (signed 32 bits) and"
+                    " request_id (client, generation, partition, sequence). The other keys of a dumped record are understood and"
+                    " not used; a data_checksum must agree with the data. Unknown keys are refused."
                 ),
             ),
         ),
