@@ -323,7 +323,7 @@ def test_what_zookeeper_answers_instead_is_told(
             assert (block, seconds) == (True, 4.0)
             raise error
 
-    monkeypatch.setattr(cluster_metadata, "connected", lambda _: contextlib.nullcontext(Client()))
+    monkeypatch.setattr(cluster_metadata, "connected", lambda _: contextlib.nullcontext((Client(), None)))
     with pytest.raises(WaltzError) as caught:
         cluster_metadata.read_cluster_metadata(ZooKeeperOptions("zk:2181", "/w", connect_timeout=4.0))
     assert caught.value.message == message
@@ -338,7 +338,7 @@ def test_the_root_of_a_cluster_may_end_with_a_slash(monkeypatch: pytest.MonkeyPa
         return SimpleNamespace(get=lambda *_: (store.encode(), None))
 
     client = SimpleNamespace(get_async=get_async)
-    monkeypatch.setattr(cluster_metadata, "connected", lambda _: contextlib.nullcontext(client))
+    monkeypatch.setattr(cluster_metadata, "connected", lambda _: contextlib.nullcontext((client, None)))
     monkeypatch.setattr(ZooKeeperOptions, "check", lambda _: None)
     for root in ("/w", "/w/"):
         found = cluster_metadata.read_cluster_metadata(ZooKeeperOptions("zk:2181", root))
@@ -361,7 +361,7 @@ def test_what_stands_there_instead_of_a_cluster_key_is_told(
     """Another version is no damage: a newer program may have written it."""
     data = change(StoreParameters(uuid.UUID(int=3), 4).encode())
     client = SimpleNamespace(get_async=lambda _: SimpleNamespace(get=lambda *_: (data, None)))
-    monkeypatch.setattr(cluster_metadata, "connected", lambda _: contextlib.nullcontext(client))
+    monkeypatch.setattr(cluster_metadata, "connected", lambda _: contextlib.nullcontext((client, None)))
     with pytest.raises(error, match=f"{WHERE}, node /w/store: ") as caught:
         cluster_metadata.read_cluster_metadata(ZooKeeperOptions("zk:2181", "/w"))
     assert type(caught.value) is error
@@ -374,7 +374,7 @@ def test_nodes_without_data_are_told_and_others_are_read_in_one_connection(monke
     def connected(_: object) -> Any:
         connections.append(1)
         client = SimpleNamespace(get_async=lambda path: SimpleNamespace(get=lambda *_: (data[path], None)))
-        return contextlib.nullcontext(client)
+        return contextlib.nullcontext((client, None))
 
     monkeypatch.setattr(cluster_metadata, "connected", connected)
     options = ZooKeeperOptions("zk:2181", "/w")
@@ -395,7 +395,7 @@ def test_nodes_without_data_are_told_and_others_are_read_in_one_connection(monke
 def test_a_node_serves_so_many_partitions(monkeypatch: pytest.MonkeyPatch, count: int, served: bool) -> None:
     store = StoreParameters(uuid.UUID(int=3), count)
     client = SimpleNamespace(get_async=lambda _: SimpleNamespace(get=lambda *_: (b"x", None)))
-    monkeypatch.setattr(cluster_metadata, "connected", lambda _: contextlib.nullcontext(client))
+    monkeypatch.setattr(cluster_metadata, "connected", lambda _: contextlib.nullcontext((client, None)))
     monkeypatch.setattr(cluster_metadata.StoreParameters, "decode", lambda _: store)
     options = ZooKeeperOptions("zk:2181", "/w")
     if served:
