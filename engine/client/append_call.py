@@ -215,7 +215,7 @@ class AppendCall:
         """Do what can be done now; True: nothing is left to do at this mount."""
         self._tell()
         if self._error is not None:
-            raise self._error
+            raise self._error.with_traceback(None)
         if self.again and mount.ready.is_set():
             mount.send_again(self)
         room = mount.room_for(self) if self._wants_more else 0

@@ -42,6 +42,7 @@ from waltzctl.engine.client.server_endpoint import Endpoint
 from waltzctl.engine.errors import (
     CorruptRecordError,
     DeadlineError,
+    InvalidRequestError,
     PeerError,
     PeerUnreachableError,
     RefusedError,
@@ -199,6 +200,11 @@ class LogClient:
         begins = partitions if isinstance(partitions, Mapping) else dict.fromkeys(numbers, after)
         for number in numbers:
             self._check(number)
+            if begins[number] < -1:
+                raise InvalidRequestError(
+                    f"partition {number}: a feed begins behind transaction {begins[number]}",
+                    advice="-1 is the log's beginning",
+                )
         client_id = await self._servers.client_id()
         queue: asyncio.Queue[Transaction | WaltzError] = asyncio.Queue()
         open_ends = {number: None if until is None else until(number) for number in numbers}
@@ -318,7 +324,7 @@ class LogClient:
 
     def _refuse_when_closed(self) -> None:
         if self._closed is not None:
-            raise self._closed
+            raise self._closed.with_traceback(None)  # or it would keep everything that was ever refused
 
     async def _for_appends(self, partition: int) -> Mount:
         """The mount through which this client appends; it begins at the log's end."""

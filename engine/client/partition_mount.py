@@ -339,7 +339,7 @@ class Mount:
     def enter(self, call: AppendCall) -> None:
         """A call begins.  Raises the mount's error."""
         if self._error is not None:
-            raise self._error
+            raise self._error.with_traceback(None)
         self._calls[call] = None
 
     def leave(self, call: AppendCall) -> None:
@@ -426,7 +426,7 @@ class Mount:
             while True:
                 await self.ready.wait()
                 if self._error is not None:
-                    raise self._error
+                    raise self._error.with_traceback(None)
                 with contextlib.suppress(PeerError):
                     return await self._flush().done
         finally:

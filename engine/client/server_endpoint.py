@@ -14,6 +14,7 @@ from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.log_connection import LogConnection, Pushed
 from waltzctl.engine.client.partition_mount import ClientOptions, Connect, Mount
 from waltzctl.engine.errors import PeerError, PeerUnreachableError, WaltzError
+from waltzctl.engine.net.futures import taken
 from waltzctl.formats.wire.feed_frames import FeedRow, feed_rows
 
 _PARTITION: Callable[[FeedRow], int] = itemgetter(2)
@@ -63,6 +64,7 @@ class Endpoint:
             return self._current
         if self._making is None or self._making.done():
             self._making = asyncio.ensure_future(self._make())
+            self._making.add_done_callback(taken)  # whoever asked may have given up
         making = self._making
         await asyncio.wait([making])  # whoever is cancelled while waiting for it leaves it to the others
         if making.cancelled():

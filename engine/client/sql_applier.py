@@ -36,8 +36,11 @@ from waltzctl.engine.errors import DeadlineError, InvalidRequestError, RefusedEr
 T = TypeVar("T")
 _MARKERS = {"qmark": ("?", "?"), "numeric": (":1", ":2"), "format": ("%s", "%s"), "pyformat": ("%s", "%s")}
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)?", re.ASCII)
-_NOTHING = r"(?:[\s;\ufeff]|--[^\r\n]*|\#[^\r\n]*|/\*!\d*|/\*.*?\*/|\*/)*+"
-"""What may stand in front of a statement.  MySQL executes what is in a comment with a ``!``; PostgreSQL's comments nest."""
+_BLANK = r"[\s;\ufeff]|--[^\r\n]*|\#[^\r\n]*|\*/"
+_NOTHING = rf"(?:{_BLANK}|/\*M?!\d*|/\*.*?\*/)*+"
+"""What may stand in front of a statement.  MySQL and MariaDB execute what is in a comment with a ``!``."""
+_NOTHING_NESTED = re.compile(rf"(?:{_BLANK})*+")
+_COMMENT_EDGE = re.compile(r"/\*|\*/")
 _ENDS = re.compile(
     rf"{_NOTHING}(COMMIT|END|ABORT|BEGIN|START\s+TRANSACTION|ROLLBACK(?!\s+((WORK|TRANSACTION)\s+)?TO\b))\b",
     re.IGNORECASE | re.DOTALL,
@@ -137,9 +140,28 @@ def _forbidden(name: str) -> Exception:
 
 
 def _check_statement(statement: str) -> None:
-    found = _ENDS.match(statement)
+    found = _ENDS.match(statement) or _ENDS.match(_behind_nested_comments(statement))
     if found:
         raise _forbidden(found.group(1).upper())
+
+
+def _behind_nested_comments(statement: str) -> str:
+    """What is left of a statement behind the comments in front of it where these nest, as PostgreSQL's do."""
+    place, depth = _blank(statement, 0), 0
+    while statement.startswith("/*", place):
+        for edge in _COMMENT_EDGE.finditer(statement, place):
+            depth += 1 if edge[0] == "/*" else -1
+            if not depth:
+                place = _blank(statement, edge.end())
+                break
+        else:
+            return ""  # the comment has no end
+    return statement[place:]
+
+
+def _blank(statement: str, place: int) -> int:
+    found = _NOTHING_NESTED.match(statement, place)
+    return place if found is None else found.end()
 
 
 @dataclass(slots=True)

@@ -75,7 +75,7 @@ async def synchronise(
     only_add: bool,
     told: Callable[[Address], None] = lambda _: None,
 ) -> None:
-    """Do what was agreed to, node by node; `told` is called with the admin address of each that was told.
+    """Do what was agreed to, node by node; `told` is called with the admin address of each for which there was something.
 
     Raises StalePlanError, before anything is done, where a node has changed or the metadata does not know it any more; and what
     the calls raise.
@@ -94,8 +94,9 @@ async def synchronise(
             await check_still_holds(plan, partial(plan_sync, client, wanted, only_add=only_add))
             clients.append(client)
         for client, plan in zip(clients, agreed.plans, strict=True):
-            await do_steps(client, plan)
-            told(plan.address)
+            if plan.steps:
+                await do_steps(client, plan)
+                told(plan.address)
 
 
 def _known(state: ClusterState) -> Iterator[tuple[Address, tuple[int, ...]]]:

@@ -21,7 +21,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from waltzctl.engine.errors import ConcurrentUpdateError, PeerError, WaltzError
+from waltzctl.engine.errors import ConcurrentUpdateError, PeerError, RefusedError, WaltzError
 from waltzctl.engine.metadata.assignment_policy import assign
 from waltzctl.engine.metadata.metadata_store import (
     MetadataStore,
@@ -109,7 +109,8 @@ class Membership:
         """Take the next server id and stand among the servers, with what this one prefers; the id."""
         number = await next_id(self._store, SERVER_IDS_PATH)
         own = ServerDescriptor(number, host, port, tuple(preferred))
-        await self._stand(own, lambda one: (one.host, one.port) == (host, port))
+        async with self._writes:
+            await self._stand(own, lambda one: (one.host, one.port) == (host, port))
         return number
 
     async def delete(self, path: str) -> None:
@@ -123,11 +124,10 @@ class Membership:
             if one.server == descriptor.server or ended(one):
                 await self.delete(path)
         lost = self._store.lost  # before the descriptor is there: a session that ends meanwhile is noticed
-        self._descriptor = descriptor
         self._path = await self._store.create(
             f"{SERVERS_PATH}/{_DESCRIPTOR}", descriptor.encode(), ephemeral=True, sequence=True
         )
-        self._lost = lost
+        self._descriptor, self._lost = descriptor, lost
 
     async def follow(self, assigned: Assigned) -> None:
         """Tell the registered server what it is to serve, whenever that changes; assign where that is its duty.  For ever."""
@@ -221,11 +221,12 @@ class Membership:
     async def prefer(self, partitions: Sequence[int], preferred: bool) -> None:
         """Prefer these partitions from now on, or no longer, and assign anew.
 
-        Raises ConcurrentUpdateError when others kept changing the assignment.
+        Raises RefusedError where it has no descriptor, ConcurrentUpdateError when others kept changing the assignment.
         """
         async with self._writes:
             old = self._descriptor
-            assert old is not None, "it registered"
+            if old is None or self._lost is None or not self._path:
+                raise RefusedError(f"{self._store.where}: this server is not among the servers; nothing was changed")
             kept = [one for one in old.preferred if preferred or one not in partitions]
             added = [one for one in dict.fromkeys(partitions) if preferred and one not in kept]
             new = ServerDescriptor(old.server, old.host, old.port, (*kept, *added))
@@ -241,7 +242,8 @@ class Membership:
 
     async def unregister(self) -> None:
         """Leave the servers: the partitions are given to others at once, and not when the session times out."""
-        if self._path:
-            with contextlib.suppress(WaltzError):
-                await self.delete(self._path)
-            self._path = ""
+        async with self._writes:
+            path, self._path = self._path, ""
+            if path:
+                with contextlib.suppress(WaltzError):
+                    await self.delete(path)

@@ -157,6 +157,18 @@ def test_json_is_json_for_cut_and_for_people(tmp_path: Path) -> None:
         assert line.rstrip().endswith(f" {one}")
 
 
+@pytest.mark.parametrize("form", ["plain", "table", "json", "ndjson"])
+def test_json_is_shown_as_such_up_to_a_depth_that_can_be_written(tmp_path: Path, form: str) -> None:
+    depths = (1, 499, 500, 501, 900, 940, 964, 966, 990, 2000)
+    data = ["[" * depth + "]" * depth for depth in depths] + ['{"a":' * 501 + "1" + "}" * 501, '["' + "[" * 3000 + '"]']
+    rows = [Record.make(n, RequestId(1, 2, 0, n), 0, one.encode()) for n, one in enumerate(data)]
+    storage = build_directory(tmp_path / "s", {0: [rows]})
+    answer = invoke("dump", storage, "--data", "json", "--format", form)
+    assert (answer.status, answer.err) == (0, answer.err)
+    if form == "ndjson":
+        assert ["data_b64" not in one for one in answer.objects] == [True] * 3 + [False] * 8 + [True]
+
+
 def test_the_bytes_of_an_index_entry_are_those_of_its_place_whatever_the_file_is_called(storage: Path) -> None:
     for suffix in (".seg", ".idx"):
         (storage / "2" / f"{0:019d}{suffix}").rename(storage / "2" / f"{5000:019d}{suffix}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,8 +18,8 @@ from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.log_client import LogClient
 from waltzctl.engine.client.log_connection import LogConnection
 from waltzctl.engine.client.log_transaction import Draft
-from waltzctl.engine.client.partition_mount import ClientOptions
-from waltzctl.engine.errors import DeadlineError, PeerUnreachableError
+from waltzctl.engine.client.partition_mount import ClientAheadError, ClientOptions, Mount
+from waltzctl.engine.errors import DeadlineError, InvalidRequestError, PeerUnreachableError
 from waltzctl.engine.metadata.server_directory import PartitionServer
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.wire import client as wire
@@ -212,3 +213,70 @@ def test_a_call_s_own_time_holds_where_its_partition_is_not_mounted_as_yet(calle
         assert asyncio.get_running_loop().time() == seconds
 
     run(test, timeout=5.0)
+
+
+def depth(error: BaseException) -> int:
+    """Frames of a traceback, each of which keeps what its call was given."""
+    found, trace = 0, error.__traceback__
+    while trace is not None:
+        found, trace = found + 1, trace.tb_next
+    return found
+
+
+@pytest.mark.parametrize("closed", [True, False], ids=["of the client", "of a partition"])
+def test_an_error_that_is_told_again_and_again_keeps_nothing_of_those_it_was_told_to(closed: bool) -> None:
+    async def test(server: AskedServer, client: LogClient) -> None:
+        mount = Mount(client.endpoint, client.options, 0, 1, -1, None)
+        if closed:
+            await client.close()
+        else:
+            mount.end(ClientAheadError("ahead"))
+        depths = set()
+        for _ in range(3):
+            try:
+                await (client.append(0, Draft(DATA)) if closed else mount.flush())
+            except (PeerUnreachableError, ClientAheadError) as error:
+                depths.add(depth(error))
+        assert len(depths) == 1
+
+    run(test)
+
+
+def test_a_connection_that_fails_when_nobody_waits_for_it_any_more_is_no_mistake() -> None:
+    told: list[dict[str, Any]] = []
+
+    async def connect(address: Address) -> LogConnection:
+        await asyncio.sleep(5.0)
+        raise PeerUnreachableError(str(address), "nobody there")
+
+    async def whole() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+        directory = Directory(servers={0: PartitionServer("here", 1, 1)})
+        async with LogClient(directory, connect, log=LOG, options=ClientOptions(timeout=3.0)) as client:
+            for _ in range(3):
+                with pytest.raises(DeadlineError):
+                    await client.high_water_mark(0)
+                await asyncio.sleep(5.0)
+                gc.collect()
+
+    simulate(whole())
+    gc.collect()
+    assert told == []
+
+
+@pytest.mark.parametrize("begin", [-1, -2, {0: -3}])
+def test_a_feed_begins_no_earlier_than_the_log(begin: Any) -> None:
+    """A server would end the connection, and so again and again."""
+
+    async def test(server: AskedServer, client: LogClient) -> None:
+        feed = client.feed(begin if isinstance(begin, dict) else 0, after=-1 if isinstance(begin, dict) else begin)
+        coming = asyncio.ensure_future(anext(feed))
+        await quiet()
+        if begin == -1:
+            assert not coming.done()
+            coming.cancel()
+        else:
+            with pytest.raises(InvalidRequestError, match=r"a feed begins behind transaction -[23]"):
+                await coming
+
+    run(test)

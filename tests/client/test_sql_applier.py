@@ -277,7 +277,7 @@ def test_what_the_application_raises_propagates_and_leaves_nothing(tmp_path: Pat
                     " ; ;\n",
                     "\ufeff",
                 ),
-                *("/*!", "/*!40101 ", "/* /* */ */ "),
+                *("/*!", "/*!40101 ", "/* /* */ */ ", "/*M! ", "/*M!100101 ", "/* a /* b */ c */ ", "/*/**//**/*/ ; "),
             )
         ),
         lambda sql: sql.execute("/**/" * 100 + "Begin"),
@@ -307,6 +307,7 @@ def test_savepoints_and_queries_are_the_applications(tmp_path: Path) -> None:
         sql.execute("ROLLBACK TO here")
         seen.append([*sql.execute("/* COMMIT; */ -- COMMIT\n SELECT id FROM applied" + " -- COMMIT")])
         sql.execute("/**/" * 100 + "SELECT 1")
+        sql.execute("/* /* */ SELECT 1")
         seen.append(sql.execute("SELECT count(*) FROM applied").fetchone())
 
     assert apply_three(Driver(path), apply) == [True] * 3

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 import pytest
 
 from tests.metadata.stores import Stores
-from waltzctl.engine.errors import ConcurrentUpdateError, DamageError, MismatchError, WaltzError
+from waltzctl.engine.errors import ConcurrentUpdateError, DamageError, MismatchError, RefusedError, WaltzError
 from waltzctl.engine.metadata import membership as rooms
 from waltzctl.engine.metadata.cluster_changes import add_node, create_cluster
 from waltzctl.engine.metadata.cluster_changes import assign as assign_nodes
@@ -121,6 +121,37 @@ def test_preferences_that_come_at_the_same_time_are_all_kept(stores: Stores) -> 
         assert sorted((await read_cluster_state(store)).servers[0].preferred) == [0, 1, 2, 3]
         await asyncio.gather(member.prefer([0, 2], False), member.prefer([1], False))
         assert (await read_cluster_state(store)).servers[0].preferred == (3,)
+
+    over(stores, test)
+
+
+def test_whoever_has_no_descriptor_prefers_nothing_and_writes_nowhere_else(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before a server registers, while its descriptor is being made, and when it has left."""
+
+    async def test(stores: Stores, store: MetadataStore) -> None:
+        member = Membership(await stores.open(), log=LOG)
+        root = await store.get("")
+        with pytest.raises(RefusedError, match="not among the servers"):
+            await member.prefer([1], True)
+        create, meanwhile = type(store).create, list[asyncio.Task[None]]()
+
+        async def slowly(self: MetadataStore, path: str, *given: bytes, **named: bool) -> str:
+            if path.startswith(SERVERS_PATH) and not meanwhile:
+                meanwhile.append(asyncio.ensure_future(member.prefer([1], True)))
+                for _ in range(5):
+                    await asyncio.sleep(0)
+            return await create(self, path, *given, **named)
+
+        monkeypatch.setattr(type(store), "create", slowly)
+        await member.register("h", 1)
+        await meanwhile[0]  # it waited
+        assert (await read_cluster_state(store)).servers[0].preferred == (1,)
+        await member.unregister()
+        with pytest.raises(RefusedError, match="not among the servers"):
+            await member.prefer([0], True)
+        assert await store.get("") == root
 
     over(stores, test)
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from waltzctl.engine.client.inspect import NodeRecord
     from waltzctl.engine.inspect.dump import DumpedRecord
 
+_DEEPEST = 500
+"""Levels of JSON that are shown as such.  A thousand can be read, and fewer written, as deep as this program is itself."""
 PREVIEW = 400
 """Bytes of data that a table on a terminal looks at; no line is that long."""
 
@@ -43,7 +45,22 @@ def data_keys(data: bytes, form: DataForm | None, preview: int | None = None) ->
 
 
 def _parsed(text: str) -> Any:
-    return json.loads(text, parse_float=_finite, parse_constant=_refuse)
+    value = json.loads(text, parse_float=_finite, parse_constant=_refuse)
+    if text.count("[") + text.count("{") > _DEEPEST and _is_deeper(value, _DEEPEST):
+        raise ValueError(f"more than {_DEEPEST} levels")
+    return value
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    level = [value]
+    for _ in range(levels):
+        level = [
+            inner
+            for one in level
+            if isinstance(one, dict | list)
+            for inner in (one.values() if isinstance(one, dict) else one)
+        ]
+    return any(isinstance(one, dict | list) for one in level)
 
 
 def _finite(text: str) -> float:
