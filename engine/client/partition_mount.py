@@ -56,7 +56,7 @@ class ClientOptions:
     are kept for a reader who is slower; beyond, nothing is read from the server.
 
     `max_body`: bytes of an append's frame, about its data, that servers take; ours close the connection at a longer one, with
-    all that is under way there (setting ``waltzctl.limits.maxBody``), those of release 0.13.2 take any.
+    all that is under way there (`PortLimits.max_client_body`), those of release 0.13.2 take any.
     """
 
     timeout: float = 30.0
@@ -66,7 +66,7 @@ class ClientOptions:
     first_retry: float = 0.05
     longest_retry: float = 5.0
     not_ready: float = 0.2
-    max_body: int = 128 << 20
+    max_body: int = (128 << 20) - 64
 
 
 class MountPoint(Protocol):

@@ -15,6 +15,10 @@ _BODY = SIZE.within(least=1, most=2**31 - 1)
 """No frame can be longer."""
 
 
+STORAGE_GROWTH = 64
+"""Bytes by which the frame in which an append goes to a storage node may be longer than the one in which it came."""
+
+
 @dataclass(frozen=True, slots=True)
 class PortLimits:
     """Bounds of the data and the admin port.  Sizes are bytes, times are seconds.
@@ -49,6 +53,11 @@ class PortLimits:
     unacknowledged_seconds: float = setting(
         "time until the system gives up a peer that acknowledges nothing", SECONDS, default=120.0
     )
+
+    @property
+    def max_client_body(self) -> int:
+        """Longest body of a frame that a log server takes: a storage node with the same bound takes what becomes of an append."""
+        return max(self.max_body - STORAGE_GROWTH, 0)
 
     def check(self) -> None:
         """Raise InvalidRequestError for a value that cannot be meant."""

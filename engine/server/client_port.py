@@ -83,7 +83,7 @@ class ClientConnection(Connection):
         super().__init__(
             port,
             peer,
-            max_body=limits.max_body,
+            max_body=limits.max_client_body,
             most_requests=limits.connection_requests,
             most_bytes=limits.connection_bytes,
         )

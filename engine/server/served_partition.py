@@ -48,6 +48,8 @@ class Mounted(Protocol):
 
 _GRANTS_A_SECOND = 4
 """How often a reader of all that a busy partition commits has to ask for more."""
+_BATCH_BYTES = 16 << 20
+"""Bytes of records in a batch, unless one append has more: its frame has to be one that storage nodes take."""
 _SESSIONS = 3
 """Sessions in which an append is sent before it is given up: it may be what they end by."""
 
@@ -271,7 +273,7 @@ class Partition:
     def _send(self, session: StoreSession) -> bool:
         """One step: a batch, or a flush; False when there is nothing to do before something is decided or queued."""
         batch: list[Append] = []
-        room, first = self.options.batch, session.next_transaction_id
+        room, first, left = self.options.batch, session.next_transaction_id, _BATCH_BYTES
         assert self._locks is not None
         while self._queue and room and self._batches < self.options.in_flight:
             item = self._queue[0]
@@ -282,7 +284,10 @@ class Partition:
                 if not item.done.done():
                     item.done.set_result(self.high_water_mark)
                 continue
-            admitted, judged = self._judge(item, room)
+            fitting = item.records.fitting(left)
+            if not fitting and batch:
+                break
+            admitted, judged = self._judge(item, min(room, max(fitting, 1)))
             if not judged:
                 if batch or self._pending:
                     break
@@ -296,6 +301,7 @@ class Partition:
                 self._pending.append((first + self.options.batch - room, part))
                 batch.append(part)
                 room -= len(part.records)
+                left -= len(part.records.data)
         if not batch:
             return False
         self._batches += 1

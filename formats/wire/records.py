@@ -9,6 +9,7 @@ release 0.13.2.
 from __future__ import annotations
 
 import struct
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -138,6 +139,10 @@ class PackedRecords:
         """The records from one on up to another, counted from 0."""
         begin, end = self.places[first], self.places[stop]
         return PackedRecords(self.data[begin:end], [place - begin for place in self.places[first : stop + 1]])
+
+    def fitting(self, size: int) -> int:
+        """How many of them, from the first one on, have together at most `size` bytes."""
+        return max(bisect_right(self.places, self.places[0] + size) - 1, 0)
 
     def transaction_id(self, number: int) -> int:
         """Of one of them."""

@@ -249,7 +249,7 @@ def test_an_append_that_no_server_takes_is_the_callers_error_and_disturbs_nobody
 
 
 def test_the_longest_append_is_that_of_a_server_that_was_not_told_otherwise() -> None:
-    assert ClientOptions().max_body == PortLimits().max_body
+    assert ClientOptions().max_body == PortLimits().max_client_body
 
 
 @pytest.mark.parametrize(

@@ -205,8 +205,8 @@ CLIENTS: tuple[Slip, ...] = (
     ),
     Slip(
         _CALL,
-        "        self._tell()\n        if self._error is not None:\n            raise self._error\n",
-        "        if self._error is not None:\n            raise self._error\n        self._tell()\n",
+        "        self._tell()\n        if self._error is not None:\n            raise self._error.with_traceback(None)\n",
+        "        if self._error is not None:\n            raise self._error.with_traceback(None)\n        self._tell()\n",
         _IN_BULK,
         "what is committed is not told when the call ends with an error",
     ),

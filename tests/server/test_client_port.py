@@ -14,7 +14,7 @@ from tests.server.serving import QUICK, Client, serving
 from tests.server.storing import PARTITION, until
 from waltzctl.engine.errors import PeerUnreachableError
 from waltzctl.engine.net.connection import OVERHEAD
-from waltzctl.engine.net.peer_limits import PortLimits
+from waltzctl.engine.net.peer_limits import STORAGE_GROWTH, PortLimits
 from waltzctl.engine.server.server_settings import PartitionOptions
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.lock_id import lock_id
@@ -366,8 +366,11 @@ def test_nonsense_ends_the_connection_and_no_other(tmp_path: Path, body: bytes) 
 @pytest.mark.parametrize(
     ("header", "why"),
     [
-        (FrameHeader(Magic.CLIENT, 4, 4096), None),
-        (FrameHeader(Magic.CLIENT, 4, 4097), "a body of 4097 bytes; the longest accepted here has 4096"),
+        (FrameHeader(Magic.CLIENT, 4, 4096 - STORAGE_GROWTH), None),
+        (
+            FrameHeader(Magic.CLIENT, 4, 4097 - STORAGE_GROWTH),
+            f"a body of {4097 - STORAGE_GROWTH} bytes; the longest accepted here has {4096 - STORAGE_GROWTH}",
+        ),
         (FrameHeader(Magic.CLIENT, 4, -1), "length -1 of the body is negative"),
         (FrameHeader(Magic.CLIENT, 3, 40), "version 3 instead of the agreed 4"),
         (FrameHeader(Magic.STORAGE, 4, 40), "magic 0x53 instead of 0x4c"),

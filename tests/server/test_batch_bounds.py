@@ -1,0 +1,85 @@
+"""How long a batch may be: what goes to a storage node is one frame, and nodes take none that is too long."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.held_locks import held_locks
+from tests.server.test_partition import Told, unwritten
+from waltzctl.engine.net.peer_limits import STORAGE_GROWTH
+from waltzctl.engine.server import served_partition
+from waltzctl.engine.server.append_requests import Append
+from waltzctl.engine.server.store_session import StoreSession
+from waltzctl.formats.checksums import crc32
+from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.wire import client, storage
+from waltzctl.formats.wire.records import SMALLEST_RECORD, PackedRecords, WireRecord
+
+
+def record(sequence: int, size: int) -> WireRecord:
+    data = bytes(size)
+    return WireRecord(-1, RequestId(1, 1, 1, sequence), 0, data, crc32(data))
+
+
+@pytest.mark.parametrize("version", client.CLIENT_VERSIONS)
+def test_an_append_grows_by_less_than_is_kept_for_it_on_its_way_to_a_node(version: int) -> None:
+    one = record(1, 100)
+    came = client.encode(client.AppendRequest(one.request_id, -1, 0, one.data, one.data_checksum), version)
+    goes = storage.encode(storage.AppendRequest(2**62, 2**62, 1, (one,)))
+    assert 0 < len(goes) - len(came) <= STORAGE_GROWTH
+
+
+@pytest.mark.parametrize(
+    ("runs", "batches"),
+    [
+        ([[100] * 6], [3, 3]),
+        ([[100], [100], [100], [100]], [3, 1]),
+        ([[100, 100], [100, 100]], [3, 1]),
+        ([[264]], [1]),
+        ([[265]], [1]),
+        ([[1000]], [1]),
+        ([[1000], [1]], [1, 1]),
+        ([[1], [1000]], [1, 1]),
+        ([[1, 1000, 1]], [1, 1, 1]),
+        ([[64, 164]], [2]),
+        ([[64, 165]], [1, 1]),
+        ([[0] * 20], [8, 8, 4]),
+    ],
+)
+@pytest.mark.parametrize("locked", [False, True])
+def test_a_batch_ends_where_it_would_be_too_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: list[list[int]], batches: list[int], locked: bool
+) -> None:
+    """300 bytes; a record has 36 beside its data.  One that is longer goes by itself."""
+    monkeypatch.setattr(served_partition, "_BATCH_BYTES", 300)
+    assert SMALLEST_RECORD == 36
+    if any(100 in run for run in runs):
+        monkeypatch.setattr(served_partition, "_BATCH_BYTES", 3 * 136)
+    real, sent = StoreSession.append, list[int]()
+
+    def append(session: StoreSession, records: PackedRecords) -> asyncio.Future[int]:
+        sent.append(len(records))
+        return real(session, records)
+
+    async def work() -> None:
+        async with unwritten(tmp_path) as partition:
+            monkeypatch.setattr(StoreSession, "append", append)
+            appender, sequence = Told(), 0
+            for run in runs:
+                taken = [record(sequence + number, size) for number, size in enumerate(run)]
+                sequence += len(run)
+                locks = (
+                    held_locks((-1, client.AppendLocks(write=(one.request_id.sequence + 100,))) for one in taken)
+                    if locked
+                    else None
+                )
+                partition.append(Append(PackedRecords.of(taken), appender, locks))
+            assert await partition.flush() == sequence - 1
+            headers = await partition.store.headers(0, sequence)
+            assert [one.request_id.sequence for one in headers] == [*range(sequence)]
+
+    asyncio.run(work())
+    assert sent == batches
