@@ -114,9 +114,8 @@ def decoded(headers: pa.Array, datas: pa.Array, decode: Decode, kind: pa.DataTyp
         try:
             made = decode(header, data)
             if made is not None:
-                made = dict(made)
-                pa.scalar(made, kind)
-                value = take(made)
+                value = take(dict(made))
+                pa.scalar(value, kind)
         except Exception as error:
             value, why = None, _reason(error)
         values.append(value)
@@ -134,7 +133,7 @@ def _reason(error: Exception) -> str:
 
 
 def _taking(kind: pa.DataType, place: str = "") -> _Take:
-    """What copies a value that Arrow takes for the type, since the decoder's next call may change it, as far as that can be.
+    """What copies a value before Arrow is asked whether it takes it: the decoder's next call may change it, where that can be.
 
     It raises ValueError where the value has a name that the type does not have: Arrow passes that over.  `place`: of messages.
     """
@@ -146,7 +145,7 @@ def _taking(kind: pa.DataType, place: str = "") -> _Take:
         return _taking_list(_taking(kind.value_type, place))
     if pa.types.is_map(kind):
         return _taking_map(_taking(kind.key_type, place), _taking(kind.item_type, place))
-    return _bytes if pa.types.is_binary(kind) else _as_it_is
+    return _bytes if pa.types.is_binary(kind) or pa.types.is_string(kind) else _as_it_is
 
 
 def _as_it_is(value: Any) -> Any:
@@ -178,9 +177,14 @@ def _taking_struct(kind: pa.DataType, place: str) -> _Take:
 
 
 def _taking_list(take: _Take) -> _Take:
-    if take is _as_it_is:
-        return copy.copy
-    return lambda value: None if value is None else [take(one) for one in value]
+    def taken(value: Any) -> Any:
+        if value is None or isinstance(value, (str, bytes, dict)):
+            return value  # Arrow says whether it is a list
+        if take is not _as_it_is:
+            return [take(one) for one in value]
+        return copy.copy(value) if hasattr(value, "copy") or isinstance(value, tuple) else [*value]
+
+    return taken
 
 
 def _taking_map(take_key: _Take, take: _Take) -> _Take:
@@ -191,7 +195,7 @@ def _taking_map(take_key: _Take, take: _Take) -> _Take:
             return None
         if isinstance(value, dict):
             return {key: take(one) for key, one in value.items()}
-        pairs = [(one["key"], one["value"]) if isinstance(one, dict) else one for one in value]
+        pairs = [(one["key"], one.get("value")) if isinstance(one, dict) else one for one in value]
         return [(take_key(key), take(one)) for key, one in pairs]
 
     return taken

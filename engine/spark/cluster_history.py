@@ -103,8 +103,11 @@ class ClusterHistory:
         return key
 
     def latest(self, partitions: Collection[int] | None, known: Mapping[int, Anchor], up_to: str) -> dict[int, Anchor]:
-        """See `History.latest`: the last committed transaction, whatever `up_to` says."""
-        wanted = [one for one in self._partitions if partitions is None or one in partitions]
+        """See `History.latest`: the last committed transaction, whatever `up_to` says.
+
+        Raises InvalidRequestError for a partition that the cluster does not have.
+        """
+        wanted = chosen_partitions(partitions, len(self._partitions))
 
         async def read(client: LogClient) -> list[Anchor]:
             marks = await asyncio.gather(*map(client.high_water_mark, wanted))

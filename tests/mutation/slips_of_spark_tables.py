@@ -280,8 +280,8 @@ TABLES: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/pipeline/decoding.py",
-        "                value = take(made)",
-        "                value = made",
+        "                value = take(dict(made))",
+        "                value = dict(made)",
         ("tests/pipeline/test_rows.py",),
         "all transactions of a batch get the values of the last one, where the decoder keeps a list",
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -410,7 +411,15 @@ def test_what_a_decoder_changes_afterwards_is_no_value_of_before() -> None:
     place: dict[str, int] = {}
     pairs: list[tuple[str, list[int]]] = []
     text = bytearray()
-    made = {"tags": tags, "place": place, "more": [tags], "by_name": {"t": tags}, "pairs": pairs, "text": text}
+    made = {
+        "tags": tags,
+        "place": place,
+        "more": [tags],
+        "by_name": {"t": tags},
+        "pairs": pairs,
+        "text": text,
+        "said": text,
+    }
 
     def decode(header: int, data: bytes) -> dict[str, Any]:
         tags[:] = range(header)
@@ -423,10 +432,40 @@ def test_what_a_decoder_changes_afterwards_is_no_value_of_before() -> None:
     kind = pa.struct([
         ("tags", numbers), ("place", pa.struct([("x", pa.int32())])), ("more", pa.list_(numbers)),
         ("by_name", pa.map_(pa.string(), numbers)), ("pairs", pa.map_(pa.string(), numbers)), ("text", pa.binary()),
+        ("said", pa.string()),
     ])  # fmt: skip
     found = decoded(pa.array([2, 0, 1]), pa.array([b"a", b"b", b"c"]), decode, kind).to_pylist()
     assert [one["decoded"] for one in found] == [
         {"tags": [*range(n)], "place": {"x": n}, "more": [[*range(n)]], "by_name": [("t", [*range(n)])],
-         "pairs": [(str(n), [*range(n)])], "text": said}
+         "pairs": [(str(n), [*range(n)])], "text": said, "said": said.decode()}
         for n, said in ((2, b"a"), (0, b"b"), (1, b"c"))
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "made", "value"),
+    [
+        (pa.list_(pa.string()), {"x": "1"}.values(), ["1"]),
+        (pa.list_(pa.string()), {"x": "1"}.keys(), ["x"]),
+        (pa.list_(pa.string()), {"x"}, ["x"]),
+        (pa.list_(pa.string()), ("x", "y"), ["x", "y"]),
+        (pa.list_(pa.int8()), memoryview(b"abc"), [97, 98, 99]),
+        (pa.list_(pa.int64()), np.arange(3), [0, 1, 2]),
+        (pa.list_(pa.list_(pa.string())), [{"x": "1"}.values()], [["1"]]),
+        (pa.map_(pa.string(), pa.string()), [{"key": "x"}], [("x", None)]),
+        (pa.map_(pa.string(), pa.string()), {"x": "y"}.items(), [("x", "y")]),
+        (pa.map_(pa.string(), pa.int64()), [None], "TypeError"),
+        (pa.list_(pa.binary()), b"text", "ArrowTypeError"),
+        (pa.list_(pa.string()), 7, "TypeError"),
+        (pa.string(), bytearray(b"\xff\xff"), "ArrowInvalid"),
+    ],
+    ids=str,
+)
+def test_whatever_holds_values_is_a_list_or_a_map_and_the_rest_is_refused(
+    kind: pa.DataType, made: object, value: object
+) -> None:
+    (one,) = decoded(pa.array([0]), pa.array([b""]), lambda _h, _d: {"a": made}, pa.struct([("a", kind)])).to_pylist()
+    if isinstance(value, str):
+        assert one["refused"].partition(":")[0] == value
+    else:
+        assert one == {"decoded": {"a": value}, "refused": None}

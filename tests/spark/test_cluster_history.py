@@ -168,14 +168,18 @@ def test_what_cannot_be_meant_is_refused(options: dict[str, str], said: str) -> 
 
 
 @pytest.mark.parametrize(("named", "beyond"), [("2", None), ("0-2", None), ("3", 3), ("1,3-5", 3), ("7", 7)])
-def test_partitions_that_the_cluster_does_not_have_are_refused(client: Client, named: str, beyond: int | None) -> None:
+def test_partitions_that_the_cluster_does_not_have_are_refused(
+    client: Client, metadata: str, named: str, beyond: int | None
+) -> None:
     """Else whoever slips in a number reads nothing, and takes it for all."""
-    reader = ClusterReader({"metadata": "m", "partitions": named}, SCHEMA)
+    reader, reading = ClusterReader({"metadata": "m", "partitions": named}, SCHEMA), stream(metadata, partitions=named)
     if beyond is None:
         assert {number for number, _, _ in parts(reader)} <= {0, 1}
+        reading.latestOffset()
         return
-    with pytest.raises(InvalidRequestError, match=f"partition {beyond} does not exist: they are 0 to 2"):
-        reader.partitions()
+    for ask in (reader.partitions, reading.latestOffset):
+        with pytest.raises(InvalidRequestError, match=f"partition {beyond} does not exist: they are 0 to 2"):
+            ask()
 
 
 def test_how_a_cluster_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,7 +249,7 @@ def test_what_is_known_of_places(client: Client, metadata: str) -> None:
     assert history.look() == KEY
     ninth, sixth = anchor_of(client.records[0][9]), anchor_of(client.records[1][6])
     assert history.latest(None, {}, "intact") == {0: ninth, 1: sixth, 2: BEGINNING}
-    assert history.latest({1, 5}, {}, "intact") == {1: sixth}
+    assert history.latest({1}, {}, "intact") == {1: sixth}
     kept = Anchor(9, segment=5)
     assert history.latest({0}, {0: kept}, "intact") == {0: kept}
     assert history.latest({0}, {0: Anchor(8, segment=5)}, "intact") == {0: ninth}
