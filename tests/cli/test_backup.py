@@ -70,7 +70,7 @@ def test_a_sample_reads_other_pages_each_time(tmp_path: Path, monkeypatch: pytes
     backup_creation.create_vault(place)
     head = backup_creation.create_backup(place, source, piece_limit=5000)
     seen: list[int] = []
-    monkeypatch.setattr(backup_verification, "_check_piece", lambda reader, one: seen.append(one.page))
+    monkeypatch.setattr(backup_verification, "_read_piece", lambda reader, one: seen.append(one.page))
     seeds = iter(range(100))
     monkeypatch.setattr(backup_verification.secrets, "randbits", lambda bits: next(seeds))
     assert invoke("backup", "verify", place).status == 0
