@@ -459,7 +459,7 @@ def test_what_a_decoder_changes_afterwards_is_no_value_of_before() -> None:
         (pa.list_(pa.string()), 7, "TypeError"),
         (pa.string(), bytearray(b"\xff\xff"), "ArrowInvalid"),
     ],
-    ids=str,
+    ids=lambda one: type(one).__name__ if isinstance(one, memoryview) else str(one),
 )
 def test_whatever_holds_values_is_a_list_or_a_map_and_the_rest_is_refused(
     kind: pa.DataType, made: object, value: object
