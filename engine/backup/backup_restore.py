@@ -22,7 +22,7 @@ from pathlib import Path
 from waltzctl.engine.backup.backup_creation import WORKERS
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.disk import WritableFile
-from waltzctl.engine.errors import DamageError, DiskFullError, InvalidRequestError, RefusedError
+from waltzctl.engine.errors import DiskFullError, InvalidRequestError, RefusedError
 from waltzctl.engine.progress import SILENT, Progress
 from waltzctl.engine.scan.byte_source import BytesSource, FileSource
 from waltzctl.engine.scan.columns import Damage
@@ -87,8 +87,9 @@ def restore_backup(
     """Restore a backup into `target`, an empty directory or none.
 
     Raises what `VaultReader.open` and `VaultReader.find` raise, RefusedError for a target that holds something,
-    InvalidRequestError for one that lies in the vault and for partitions and transactions that the backup does not hold,
-    DamageError for a page that is damaged, DiskWriteError; nothing has the name `target` then.
+    InvalidRequestError for one that lies in the vault, for partitions and transactions that the backup does not hold and for a
+    backup that is forgotten meanwhile, DamageError for a page that is damaged, DiskWriteError; nothing has the name `target`
+    then.
     """
     target = Path(os.path.abspath(target))
     _refuse_occupied(target)
@@ -114,12 +115,8 @@ def restore_backup(
             disk.remove_directory(target)  # it is empty
         disk.rename(place, target)
         disk.sync_directory(target.parent)
-    except BaseException as error:
+    except BaseException:
         shutil.rmtree(place, ignore_errors=True)
-        if isinstance(error, DamageError) and reader.forgotten(files.head.id):
-            raise InvalidRequestError(
-                f"{vault}: backup {files.head.name} was forgotten while it was restored", advice="waltzctl backup list"
-            ) from error
         raise
     return Restored(target, files.head, restoring.ends, len(work), total)
 

@@ -7,6 +7,7 @@ what it costs there.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import secrets
 import time
@@ -22,7 +23,7 @@ from waltzctl.engine.findings import Code, Finding, make_finding
 from waltzctl.engine.inspect.verification import Tally, VerifySummary
 from waltzctl.engine.pages.inspection import verify_store
 from waltzctl.engine.progress import SILENT, Progress
-from waltzctl.engine.vault.vault_reader import UnreadableBackup, VaultReader
+from waltzctl.engine.vault.vault_reader import ForgottenBackupError, UnreadableBackup, VaultReader
 from waltzctl.formats.segment import SEGMENT_SUFFIX
 from waltzctl.formats.vault import (
     BESIDE,
@@ -88,8 +89,10 @@ def contents_of(reader: VaultReader, heads: Iterable[BackupHead | UnreadableBack
     sections: list[tuple[BackupHead, BackedPartition, Section]] = []
     findings: list[Finding] = []
     for head in heads:
-        read, damaged = _contents_of_one(reader, head)
-        if not (damaged and reader.forgotten(head.id)):
+        with contextlib.suppress(ForgottenBackupError):
+            read, damaged = _contents_of_one(reader, head)
+            if damaged:
+                reader.check_remembered(head.id)
             sections += read
             findings += damaged
     return VaultContents(tuple(sections), tuple(findings))
@@ -150,11 +153,14 @@ def verify_vault(
     password: bytes | None = None,
     progress: Progress = SILENT,
 ) -> Iterator[Finding | VerifySummary]:
-    """Findings, and a summary as the last item.  Raises what `VaultReader.open` and `VaultReader.find` raise, DiskReadError."""
+    """Findings, and a summary as the last item.  What is forgotten meanwhile is left out.
+
+    Raises what `VaultReader.open` and `VaultReader.find` raise, ForgottenBackupError for the backup that is named, DiskReadError.
+    """
     began = time.monotonic()
     reader = VaultReader.open(vault, password)
     whole = options.backup is None
-    heads = reader.heads() if options.backup is None else iter([reader.find(options.backup)])
+    named = None if options.backup is None else reader.find(options.backup)
     told: set[tuple[str, str, int | None]] = set()
     tally = Tally()
 
@@ -168,21 +174,27 @@ def verify_vault(
 
     thorough = not options.quick and options.sample is None
     yield from new(verify_store(vault).findings if whole and thorough else reader.findings)
+    heads = [*reader.heads()] if named is None else [named]
     contents = contents_of(reader, heads)
     yield from new(contents.findings)
     pieces = list(needed_pieces(reader, contents))
     checked = check_pieces(reader, pieces, options, progress)
+    if named is not None:
+        reader.check_remembered(named.id)
+    gone = {one.id for one in heads if reader.forgotten(one.id)}
+    pieces = [one for one in pieces if one.head.id not in gone]
+    sections = [one for one in contents.sections if one[0].id not in gone]
     yield from new(tuple(dict.fromkeys(one for one in checked.values() if one is not None)))
     costs: dict[tuple[int, int], list[tuple[NeededPiece, Finding]]] = defaultdict(list)
     for one in pieces:
         finding = checked.get(one.key)
-        if finding is not None and not reader.forgotten(one.head.id):
+        if finding is not None:
             costs[one.head.id, one.section.partition].append((one, finding))
     yield from new(tuple(_costs(reader, lost) for lost in costs.values()))
-    files = [file.name for _, _, section in contents.sections for file in section.files]
+    files = [file.name for _, _, section in sections for file in section.files]
     status = "damaged" if tally.damage else "repairable" if tally.repairable else "clean"
     yield VerifySummary(
-        status, status, len(contents.sections), sum(name.endswith(SEGMENT_SUFFIX) for name in files),
+        status, status, len(sections), sum(name.endswith(SEGMENT_SUFFIX) for name in files),
         sum(one.piece.records for one in pieces), sum(size for _, size in {(one.place, one.piece.size) for one in pieces}),
         tally.damage, tally.repairable, tally.notes, round(time.monotonic() - began, 6), thorough,
     )  # fmt: skip

@@ -5,6 +5,7 @@ What a damaged log or page takes away costs what was in it; every error names th
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -38,6 +39,10 @@ VAULT_OPTIONS = PageOptions(records_twice=True)
 """How the page store of a vault is kept: of a backup the directory has the records, and only the log which they are."""
 CACHED_BYTES = 64 << 20
 """Content of pieces that is kept, in bytes."""
+
+
+class ForgottenBackupError(InvalidRequestError):
+    """A backup that was there when the vault was looked at was forgotten meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,13 +142,14 @@ class VaultReader:
         return found.page, found.entry
 
     def piece(self, head: BackupHead, section: BackedPartition, number: int, piece: Piece) -> bytes:
-        """The content of a piece.  Raises DamageError, DiskReadError."""
+        """The content of a piece.  Raises ForgottenBackupError, DamageError, DiskReadError."""
         page = head.first_page + section.first_piece + number
         with self._lock:
             if (known := self._cache.get(page)) is not None:
                 self._cache.move_to_end(page)
                 return known
-        content = self.read_piece(page, piece)
+        with self._unless_forgotten(head.id):
+            content = self.read_piece(page, piece)
         with self._lock:
             self._cached += 0 if page in self._cache else len(content)
             self._cache[page] = content
@@ -206,7 +212,11 @@ class VaultReader:
         return sorted(found)
 
     def head(self, backup: int) -> BackupHead:
-        """Raises DamageError where neither copy can be read, DiskReadError."""
+        """Raises ForgottenBackupError, DamageError where neither copy can be read, DiskReadError."""
+        with self._unless_forgotten(backup):
+            return self._head(backup)
+
+    def _head(self, backup: int) -> BackupHead:
         failed: DamageError | None = None
         for namespace in (Namespace.BACKUPS, Namespace.BACKUP_COPIES):
             try:
@@ -227,18 +237,37 @@ class VaultReader:
         """Whether a backup that was there is so no longer, as far as a page that is not whole made this reader look anew."""
         return all(self.entry(name, backup) is None for name in (Namespace.BACKUPS, Namespace.BACKUP_COPIES))
 
+    def check_remembered(self, backup: int) -> None:
+        """Raise ForgottenBackupError for one that is `forgotten`."""
+        if self.forgotten(backup):
+            raise ForgottenBackupError(
+                f"{self.path}: backup {backup:016x} was forgotten meanwhile",
+                advice="waltzctl backup list shows those that are there",
+            )
+
+    @contextlib.contextmanager
+    def _unless_forgotten(self, backup: int) -> Iterator[None]:
+        """What cannot be read of a backup that was forgotten meanwhile is no damage: raises ForgottenBackupError instead."""
+        try:
+            yield
+        except DamageError:
+            self.check_remembered(backup)
+            raise
+
     @property
     def damage(self) -> tuple[Finding, ...]:
         """Where records of the log are lost, and backups may be with them."""
         return tuple(one for one in self.findings if one.severity is Severity.DAMAGE)
 
     def heads(self) -> Iterator[BackupHead | UnreadableBackup]:
-        """Every backup, the oldest first; those whose heads cannot be read come last."""
+        """Every backup, the oldest first; those whose heads cannot be read come last.  What was forgotten meanwhile is left out."""
         heads: list[BackupHead] = []
         unreadable: list[UnreadableBackup] = []
         for one in self.ids():
             try:
                 heads.append(self.head(one))
+            except ForgottenBackupError:
+                continue
             except DamageError as error:
                 unreadable.append(UnreadableBackup(one, error.findings[0]))
         yield from sorted(heads, key=lambda head: (head.created_ms, head.id))
@@ -247,7 +276,8 @@ class VaultReader:
     def find(self, text: str) -> BackupHead:
         """The backup that a prefix of its id names, or ``latest``.
 
-        Raises InvalidRequestError where there is none or more than one, DamageError for one that cannot be read or may be lost.
+        Raises InvalidRequestError where there is none, more than one, or one that was forgotten meanwhile, DamageError for one
+        that cannot be read or may be lost.
         """
         if text == LATEST:
             heads = [one for one in self.heads() if isinstance(one, BackupHead)]
@@ -265,10 +295,14 @@ class VaultReader:
         return self.head(found[0])
 
     def section(self, head: BackupHead, one: BackedPartition) -> Section:
-        """The files of a partition.  Raises DamageError where neither copy can be read, DiskReadError."""
+        """The files of a partition.  Raises ForgottenBackupError, DamageError where neither copy can be read, DiskReadError."""
         key = head.id, one.section
-        if (known := self._sections.get(key)) is not None:
-            return known
+        if (known := self._sections.get(key)) is None:
+            with self._unless_forgotten(head.id):
+                known = self._sections[key] = self._section(head, one)
+        return known
+
+    def _section(self, head: BackupHead, one: BackedPartition) -> Section:
         failed: DamageError | None = None
         for copy in range(SECTION_COPIES):
             page = head.first_page + one.section + copy
@@ -283,7 +317,6 @@ class VaultReader:
             except DamageError as error:
                 failed = failed or error
             else:
-                self._sections[key] = section
                 return section
         assert failed is not None
         raise failed

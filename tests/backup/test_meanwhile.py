@@ -11,11 +11,12 @@ from tests.backup.vaults import backup, codes, findings, restored, vault
 from tests.builders import build_directory, digest
 from waltzctl.engine.backup.backup_removal import forget, plan_forgetting, prune_vault
 from waltzctl.engine.backup.backup_restore import restore_backup
-from waltzctl.engine.backup.backup_verification import verify_vault
-from waltzctl.engine.errors import DamageError, InvalidRequestError
+from waltzctl.engine.backup.backup_verification import VaultVerifyOptions, verify_vault
+from waltzctl.engine.errors import DamageError
 from waltzctl.engine.findings import Finding
+from waltzctl.engine.inspect.verification import VerifySummary
 from waltzctl.engine.vault import vault_pages
-from waltzctl.engine.vault.vault_reader import VaultReader
+from waltzctl.engine.vault.vault_reader import ForgottenBackupError, VaultReader
 from waltzctl.formats.pages.write_batch import PageId
 from waltzctl.formats.vault import BackupHead, Namespace
 
@@ -119,9 +120,104 @@ def test_the_backup_that_is_restored_is_forgotten_meanwhile(tmp_path: Path, plac
         gone(place, head)
         moved(place)
 
-    with pytest.raises(InvalidRequestError, match=f"{head.name} was forgotten while it was restored"):
+    with pytest.raises(ForgottenBackupError, match=f"backup {head.name} was forgotten meanwhile"):
         restore_backup(place, head.name, tmp_path / "back", progress=Meanwhile(act))
     assert not (tmp_path / "back").exists()
+
+
+def test_the_backup_is_forgotten_before_its_files_are_listed(
+    tmp_path: Path, place: Path, other: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head, find = backup(place, other), VaultReader.find
+
+    def found(reader: VaultReader, text: str) -> BackupHead:
+        monkeypatch.undo()
+        looked_up = find(reader, text)
+        gone(place, head)
+        moved(place)
+        return looked_up
+
+    monkeypatch.setattr(VaultReader, "find", found)
+    with pytest.raises(ForgottenBackupError, match=head.name):
+        restore_backup(place, head.name, tmp_path / "back")
+    assert not (tmp_path / "back").exists()
+
+
+READS: dict[str, Callable[[VaultReader, BackupHead], object]] = {
+    "find": lambda reader, head: reader.find(head.name),
+    "head": lambda reader, head: reader.head(head.id),
+    "section": lambda reader, head: reader.section(head, head.storage),
+    "piece": lambda reader, head: reader.piece(
+        head, head.partitions[0], 0, VaultReader(reader._pages, None).section(head, head.partitions[0]).pieces[0]
+    ),
+}
+"""What is read of a backup; the list of pieces is looked up in passing."""
+
+
+@pytest.mark.parametrize("what", [*READS])
+def test_what_is_read_of_a_backup_that_was_forgotten_meanwhile(place: Path, other: Path, what: str) -> None:
+    head = backup(place, other)
+    reader = VaultReader.open(place)
+    READS[what](reader, head)
+    reader = VaultReader.open(place)
+    gone(place, head)
+    moved(place)
+    with pytest.raises(ForgottenBackupError, match=f"backup {head.name} was forgotten meanwhile"):
+        READS[what](reader, head)
+
+
+def test_a_backup_that_was_forgotten_meanwhile_is_not_listed(place: Path, other: Path) -> None:
+    head = backup(place, other)
+    reader = VaultReader.open(place)
+    assert head.id in reader.ids()
+    gone(place, head)
+    moved(place)
+    assert [getattr(one, "name", one) for one in reader.heads()] == [VaultReader.open(place).find("latest").name]
+
+
+def test_the_backup_that_is_verified_is_forgotten_meanwhile(place: Path, other: Path) -> None:
+    head = backup(place, other)
+
+    def act() -> None:
+        gone(place, head)
+        moved(place)
+
+    with pytest.raises(ForgottenBackupError, match=head.name):
+        list(verify_vault(place, VaultVerifyOptions(backup=head.name), progress=Meanwhile(act)))
+
+
+def test_what_is_forgotten_meanwhile_is_not_counted(place: Path, other: Path) -> None:
+    head = backup(place, other)
+
+    def act() -> None:
+        gone(place, head)
+        moved(place)
+
+    def counts(meanwhile: Meanwhile) -> tuple[int, ...]:
+        (one,) = verify_vault(place, progress=meanwhile)
+        assert isinstance(one, VerifySummary)
+        return one.partitions, one.segments, one.records, one.bytes
+
+    there = counts(Meanwhile(lambda: None))
+    found = counts(Meanwhile(act))
+    assert found == counts(Meanwhile(lambda: None))
+    assert all(one < before for one, before in zip(found, there, strict=True))
+
+
+@pytest.mark.parametrize("lost", ["data", "log"])
+def test_damage_is_told_also_while_a_backup_is_forgotten(place: Path, other: Path, lost: str) -> None:
+    """Of the one that stays; and of any where the log does not say what was forgotten."""
+    first = VaultReader.open(place).find("latest")
+    head = backup(place, other)
+    reader = VaultReader.open(place)
+    gone(place, first if lost == "data" else head)
+    prune_vault(place)
+    for one in (place / ("blob" if lost == "data" else "wal")).iterdir():
+        one.write_bytes(bytes(byte ^ 255 for byte in one.read_bytes()))
+    with pytest.raises(DamageError):
+        reader.head(head.id)
+    with pytest.raises(DamageError):
+        reader.section(head, head.storage)
 
 
 def test_damage_is_told_also_while_pages_move(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

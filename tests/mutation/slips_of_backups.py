@@ -108,6 +108,27 @@ BACKUPS: tuple[Slip, ...] = (
         "a backup is told to be damaged as another one was forgotten that refers to the same",
     ),
     Slip(
+        "engine/backup/backup_verification.py",
+        "        reader.check_remembered(named.id)\n",
+        "        pass\n",
+        _MEANWHILE,
+        "a backup that is gone is told to be whole",
+    ),
+    Slip(
+        "engine/vault/vault_reader.py",
+        "        if self.forgotten(backup):\n",
+        "        if False:\n",
+        _MEANWHILE,
+        "a backup that was forgotten while it was read is told to be damaged",
+    ),
+    Slip(
+        "engine/vault/vault_reader.py",
+        "return all(self.entry(name, backup) is None for name in (Namespace.BACKUPS, Namespace.BACKUP_COPIES))",
+        "return True",
+        (*_MEANWHILE, *_DAMAGE),
+        "a backup that is damaged is told to have been forgotten, and nobody mends it",
+    ),
+    Slip(
         _WRITER,
         "if piece.digest not in known and self._is_there(first + number):",
         "if piece.digest not in known:",

@@ -16,6 +16,7 @@ from waltzctl.engine.log import places
 from waltzctl.engine.log.access import PlaceKind
 from waltzctl.engine.vault.vault_access import PASSWORD_VARIABLE, VAULTS
 from waltzctl.engine.vault.vault_path import VaultPath, is_vault_path
+from waltzctl.engine.vault.vault_reader import ForgottenBackupError
 from waltzctl.formats.segment import index_name, segment_name
 from waltzctl.formats.vault import Namespace
 
@@ -82,6 +83,19 @@ def test_files_are_read_while_pages_move(tmp_path: Path, source: Path) -> None:
     for path in sorted(one for one in source.rglob("*") if one.is_file()):
         name, data = opened / str(path.relative_to(source)), path.read_bytes()
         assert places.read_range(name, 0, len(data)) == data
+
+
+def test_a_backup_that_is_forgotten_while_it_is_open(tmp_path: Path, source: Path) -> None:
+    """It is not damaged: nobody is told to mend it."""
+    (tmp_path / "second").mkdir()
+    kept = vault(tmp_path / "second")
+    head = backup(kept, source)
+    opened = places.place(f"vault:{kept}::{head.name}")
+    assert places.access(opened).kind(opened) is PlaceKind.DIRECTORY
+    forget(plan_forgetting(kept, [head.name], None))
+    prune_vault(kept)
+    with pytest.raises(ForgottenBackupError, match=f"backup {head.name} was forgotten meanwhile"):
+        places.names(opened / "0")
 
 
 def test_what_is_not_there(place: VaultPath) -> None:
