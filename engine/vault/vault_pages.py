@@ -16,6 +16,7 @@ from waltzctl.engine.findings import Finding, Severity
 from waltzctl.engine.pages.inspection import StoreState, StoreView, store_state, view_store
 from waltzctl.engine.pages.page_directory import PageDirectory
 from waltzctl.engine.pages.page_storage import PageStorage
+from waltzctl.formats.pages.names import WAL_DIRECTORY
 from waltzctl.formats.pages.write_batch import PageId
 
 _Read = TypeVar("_Read")
@@ -68,13 +69,23 @@ class VaultPages:
         with self._looking:
             if self.directory is not before:  # somebody else looked meanwhile
                 return self.directory
-            if self._state is None or (state := store_state(self.path)) == self._state:
+            if self._state is None or not _may_have_moved(self._state, state := store_state(self.path)):
                 return None
             view = view_store(self.path)
-            if _is_damaged(view):  # nobody opens such a log for writing, so that nothing was moved
+            self._state = state
+            # nobody opens such a log for writing, so that nothing was moved; and what lost its end tells of less than is known
+            if _is_damaged(view) or view.directory.sequence < before.sequence:
                 return None
-            self.directory, self._state = view.directory, state
+            self.directory = view.directory
             return None if view.directory.locate(page) == before.locate(page) else view.directory
+
+
+def _may_have_moved(before: StoreState, after: StoreState) -> bool:
+    """Whether pages may lie elsewhere: what moves them writes the log, and only then gives room back."""
+    log = [
+        {name: one for name, one in state.items() if name.startswith(f"{WAL_DIRECTORY}/")} for state in (before, after)
+    ]
+    return log[0] != log[1] or bool(before.keys() - after.keys())
 
 
 def _is_damaged(view: StoreView) -> bool:

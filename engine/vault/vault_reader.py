@@ -134,7 +134,7 @@ class VaultReader:
         return self._pages.settled(where, read)
 
     def _entry(self, directory: PageDirectory, where: PageId) -> tuple[PageId, PageEntry]:
-        """Raises DamageError for a page that is not there."""
+        """Raises DamageError for a page that is left out."""
         found = directory.locate(where)
         if found is None or found.entry is None:
             said = f"page {where}: the log does not know it"
@@ -260,7 +260,7 @@ class VaultReader:
         return tuple(one for one in self.findings if one.severity is Severity.DAMAGE)
 
     def heads(self) -> Iterator[BackupHead | UnreadableBackup]:
-        """Every backup, the oldest first; those whose heads cannot be read come last.  What was forgotten meanwhile is left out."""
+        """Every backup, the oldest first; those whose heads cannot be read come last.  What was forgotten meanwhile is none."""
         heads: list[BackupHead] = []
         unreadable: list[UnreadableBackup] = []
         for one in self.ids():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -204,20 +206,77 @@ def test_what_is_forgotten_meanwhile_is_not_counted(place: Path, other: Path) ->
     assert all(one < before for one, before in zip(found, there, strict=True))
 
 
-@pytest.mark.parametrize("lost", ["data", "log"])
+@pytest.mark.parametrize("lost", ["data", "log", "end of the log"])
 def test_damage_is_told_also_while_a_backup_is_forgotten(place: Path, other: Path, lost: str) -> None:
     """Of the one that stays; and of any where the log does not say what was forgotten."""
     first = VaultReader.open(place).find("latest")
     head = backup(place, other)
     reader = VaultReader.open(place)
-    gone(place, first if lost == "data" else head)
-    prune_vault(place)
-    for one in (place / ("blob" if lost == "data" else "wal")).iterdir():
+    logs = sorted((place / "wal").iterdir())
+    if lost == "end of the log":  # what nobody forgot; the log reads as if it ended before the backup
+        for blob in (place / "blob").iterdir():
+            blob.write_bytes(bytes(blob.stat().st_size))
+    else:
+        gone(place, first if lost == "data" else head)
+        prune_vault(place)
+    damaged = {"data": (place / "blob").iterdir(), "log": (place / "wal").iterdir(), "end of the log": logs[-1:]}[lost]
+    for one in damaged:
         one.write_bytes(bytes(byte ^ 255 for byte in one.read_bytes()))
     with pytest.raises(DamageError):
         reader.head(head.id)
     with pytest.raises(DamageError):
         reader.section(head, head.storage)
+
+
+def looked(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The vaults of which the log is read from here on, one for each time."""
+    looks, view = [], vault_pages.view_store
+
+    def looking(path: Path) -> object:
+        looks.append(path)
+        return view(path)
+
+    monkeypatch.setattr(vault_pages, "view_store", looking)
+    return looks
+
+
+@pytest.mark.parametrize("written", ["blob", "log", "damaged log"])
+def test_damaged_pages_while_others_write(
+    place: Path, other: Path, monkeypatch: pytest.MonkeyPatch, written: str
+) -> None:
+    """The log is read anew where it changed, once for each change, and not for what is just written to a file of pages."""
+    head = backup(place, other)
+    reader = VaultReader.open(place)
+    pages = range(head.first_page, head.first_page + head.num_pages)
+    assert len(pages) > 20
+    blobs, log = sorted((place / "blob").iterdir()), max((place / "wal").iterdir())
+    for one in blobs:
+        one.write_bytes(bytes(one.stat().st_size))
+    if written == "damaged log":
+        log.write_bytes(bytes(byte ^ 255 for byte in log.read_bytes()))
+    looks = looked(monkeypatch)
+    times = itertools.count(1)
+    for place_in_order, page in enumerate(pages):
+        if written == "blob":
+            os.utime(blobs[-1], (0, next(times)))
+        if written == "log" and place_in_order in (0, 10):
+            os.utime(log, (0, next(times)))
+        with pytest.raises(DamageError, match="the checksum of its data is wrong"):
+            reader.page(Namespace.DATA, page)
+    assert len(looks) == {"blob": 0, "log": 2, "damaged log": 1}[written]
+
+
+def test_a_file_of_pages_that_is_gone_makes_the_log_be_read_once_more(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = VaultReader.open(place)
+    head = reader.find("latest")
+    looks = looked(monkeypatch)
+    for one in (place / "blob").iterdir():
+        one.unlink()
+    for page in range(head.first_page, head.first_page + head.num_pages):
+        assert reader.missing(page) is not None
+    assert len(looks) == 1
 
 
 def test_damage_is_told_also_while_pages_move(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,13 +290,7 @@ def test_damage_is_told_also_while_pages_move(place: Path, monkeypatch: pytest.M
         with (place / "blob" / f"blobfile_{entry.file_id}").open("r+b") as file:
             file.seek(entry.offset)
             file.write(bytes(entry.size))
-    looks, view = [], vault_pages.view_store
-
-    def looking(path: Path) -> object:
-        looks.append(path)
-        return view(path)
-
-    monkeypatch.setattr(vault_pages, "view_store", looking)
+    looks = looked(monkeypatch)
     prune_vault(place)
     for page in pages:
         with pytest.raises(

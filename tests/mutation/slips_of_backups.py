@@ -101,6 +101,20 @@ BACKUPS: tuple[Slip, ...] = (
         "a vault is told to be damaged as its pages were moved while it was read",
     ),
     Slip(
+        "engine/vault/vault_pages.py",
+        "if _is_damaged(view) or view.directory.sequence < before.sequence:",
+        "if _is_damaged(view):",
+        _MEANWHILE,
+        "a backup that was lost with the end of the log is told to have been forgotten",
+    ),
+    Slip(
+        "engine/vault/vault_pages.py",
+        "return log[0] != log[1] or bool(before.keys() - after.keys())",
+        "return bool(before.keys() - after.keys())",
+        _MEANWHILE,
+        "what was moved within the files that there are is told to be damaged",
+    ),
+    Slip(
         "engine/backup/backup_verification.py",
         "        if finding is None or not reader.forgotten(one.head.id):\n",
         "        if True:\n",
