@@ -19,6 +19,7 @@ from waltzctl.engine.backup.piece_cutting import LIMIT
 from waltzctl.engine.backup.section_plan import PlannedPiece, PreviousSection, SectionPlan, SourceChangedError
 from waltzctl.engine.backup.source_files import (
     SourceDirectory,
+    check_not_replaced,
     check_unchanged,
     check_written_back,
     look_at,
@@ -182,7 +183,9 @@ class _Creation:
             before = self._writer.state()
             try:
                 taken = self._read_all(plan, workers)
-                if self._source.live and number is not None:
+                if self._source.live and number is None:
+                    check_not_replaced(self._source, plan)
+                elif self._source.live and number is not None:
                     self._read_twice(number, plan, taken)
                 return self._writer.write_section(BESIDE if number is None else number, plan, taken)
             except (FileNotFoundError, SourceChangedError) as error:

@@ -266,7 +266,7 @@ class SectionPlanner:
     def add_file(self, path: PurePath, name: str, numbers: FileNumbers, content: bytes | None = None) -> None:
         """A file as it is.  `content`: what was read of it already, and is taken as it was then.
 
-        Raises DiskReadError, FileNotFoundError.
+        Raises DiskReadError, FileNotFoundError, SourceChangedError for one that is another one once it was read.
         """
         draft = _Draft(name, numbers)
         self._drafts.append(draft)
@@ -281,6 +281,8 @@ class SectionPlanner:
                 return
         if content is None and numbers.size <= SMALL:
             content = places.read_range(path, 0, numbers.size)
+            if self._live and places.file_numbers(path) != numbers:
+                raise SourceChangedError(f"{path}: it changed while it was read")
         draft.numbers = numbers if content is None else numbers._replace(size=len(content))
         if content is not None and len(content) <= SMALL:
             draft.parts = [Literal(content)]

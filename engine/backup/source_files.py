@@ -4,6 +4,7 @@ A directory that a process holds is backed up all the same: of each partition wh
 read first, so that no mark in the backup is above what the backup holds; half a record at the end of a log is left out.  A
 truncation may come in between, and other records in the place of those that it took.  So when a partition was read its last
 data file is read once more, and the others are looked at: if nothing differs, all of it was there between the two readings.
+What lies beside the partitions a node replaces file by file: each of them is one of those that had its name, and whole.
 
 A node with a commit journal has all that it acknowledged in its segments as well, as whoever reads them sees.  So the journal
 is not in a backup, and neither is the control file's mark.  Once the node is gone the segments may lack something: such a
@@ -25,6 +26,7 @@ from waltzctl.engine.log.view import check_partitions, partition_directories, vi
 from waltzctl.engine.storage.journal_state import look_at_journal, refuse_marked, state_path
 from waltzctl.formats.control import CONTROL_FILE_NAME, CONTROL_HEADER, ControlFile, ControlHeader
 from waltzctl.formats.segment import HEADER_SIZE, INDEX_SUFFIX, SEGMENT_SUFFIX, parse_name
+from waltzctl.formats.vault import Literal
 
 LOCK = f"{STATE_DIRECTORY}/lock"
 """What is never backed up: it tells which process holds the directory."""
@@ -182,6 +184,20 @@ def check_unchanged(source: SourceDirectory, number: int, plan: SectionPlan) -> 
         if there.get(name) != FileNumbers(one.size, one.modified_ns, one.inode):
             raise SourceChangedError(f"{directory / name}: it is another one now")
     return directory / data[-1] if data else None
+
+
+def check_not_replaced(source: SourceDirectory, plan: SectionPlan) -> None:
+    """Of what lies beside the partitions and was read in pieces while somebody writes: no piece is another file's.
+
+    A file that was only appended to is as it was planned.  The control file was read at once.  Raises SourceChangedError.
+    """
+    for one in plan.files:
+        if one.name == CONTROL_FILE_NAME or all(isinstance(extent, Literal) for extent in one.extents):
+            continue
+        planned, now = FileNumbers(one.size, one.modified_ns, one.inode), places.file_numbers(source.path / one.name)
+        appended = now is not None and now.inode == planned.inode and now.size > planned.size
+        if now != planned and not appended:
+            raise SourceChangedError(f"{source.path / one.name}: it is another one now")
 
 
 def plan_storage(source: SourceDirectory, previous: PreviousSection | None, *, limit: int = LIMIT) -> SectionPlan:

@@ -226,6 +226,63 @@ def test_what_lies_beside_the_partitions_is_read_again_when_it_changes(
     assert findings(place) == []
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "reading", "in_place"),
+    [
+        (b"a" * 60, b"b" * 90, 1, False),
+        (b"a" * 90, b"b" * 60, 1, False),
+        (b"a" * 60, b"b" * 60, 1, False),
+        (b"a" * 2000, b"b" * 2400, 1, False),
+        (b"a" * 2 * PIECE, b"b" * 2 * PIECE, 2, False),
+        (b"a" * 2 * PIECE, b"b" * 3 * PIECE, 2, False),
+        (b"a" * 2 * PIECE, b"b" * 2 * PIECE, 2, True),
+    ],
+    ids=["longer", "shorter", "the same length", "a piece", "two pieces", "two pieces, longer", "rewritten"],
+)
+def test_a_file_that_is_replaced_while_it_is_read_is_whole(
+    tmp_path: Path, held: Path, monkeypatch: pytest.MonkeyPatch, old: bytes, new: bytes, reading: int, *, in_place: bool
+) -> None:
+    """In front of the first, or of a later reading of it."""
+    place, file = vault(tmp_path), held / "state"
+    file.write_bytes(old)
+    os.utime(file, (0, 0))
+    original, readings = source_files.places.read_range, []
+
+    def replaced_before(path: Path, offset: int, length: int) -> bytes:
+        if path == file:
+            readings.append(offset)
+            if len(readings) == reading:
+                written = file if in_place else tmp_path / "state"
+                written.write_bytes(new)
+                os.replace(written, file)
+        return original(path, offset, length)
+
+    monkeypatch.setattr(source_files.places, "read_range", replaced_before)
+    monkeypatch.setattr(backup_creation, "WORKERS", 1)
+    head = backup(place, held)
+    restore_backup(place, head.name, tmp_path / "back")
+    assert (tmp_path / "back" / "state").read_bytes() == new
+
+
+def test_a_file_that_is_only_appended_to_is_as_it_was_planned(
+    tmp_path: Path, held: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that never stands still, as a node's log, is no reason to give up."""
+    place, file = vault(tmp_path), held / "log"
+    file.write_bytes(b"a" * 2 * PIECE)
+    original = source_files.places.read_range
+
+    def appended_before(path: Path, offset: int, length: int) -> bytes:
+        if path == file:
+            with file.open("ab") as more:
+                more.write(b"b")
+        return original(path, offset, length)
+
+    monkeypatch.setattr(source_files.places, "read_range", appended_before)
+    restore_backup(place, backup(place, held).name, tmp_path / "back")
+    assert (tmp_path / "back" / "log").read_bytes() == b"a" * 2 * PIECE
+
+
 @pytest.mark.parametrize("live", [True, False])
 def test_a_file_that_is_gone_when_its_turn_comes_is_told(
     tmp_path: Path, held: Path, monkeypatch: pytest.MonkeyPatch, *, live: bool

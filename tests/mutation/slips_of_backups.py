@@ -94,6 +94,20 @@ BACKUPS: tuple[Slip, ...] = (
         "from 12 partitions on marks are above what a backup of a running node holds",
     ),
     Slip(
+        _PLAN,
+        "if self._live and places.file_numbers(path) != numbers:",
+        "if False:",
+        _LIVE,
+        "a small file that a node replaced is cut at the size of the one before",
+    ),
+    Slip(
+        "engine/backup/source_files.py",
+        "appended = now is not None and now.inode == planned.inode and now.size > planned.size",
+        "appended = now is not None and now.size > planned.size",
+        _LIVE,
+        "a file that a node replaced is half the old one and half the new one",
+    ),
+    Slip(
         "engine/vault/vault_pages.py",
         "return None if view.directory.locate(page) == before.locate(page) else view.directory",
         "return None",
