@@ -8,6 +8,7 @@ crash in between loses nothing.
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from pathlib import Path, PurePath
 import numpy as np
 
 from waltzctl.engine.backup.backup_verification import NeededPiece, PieceKey, check_pieces, contents_of, needed_pieces
-from waltzctl.engine.backup.section_plan import PlannedPiece
+from waltzctl.engine.backup.section_plan import PlannedPiece, SourceChangedError
 from waltzctl.engine.backup.source_files import SourceDirectory, look_at, plan_partition, plan_storage
 from waltzctl.engine.errors import DamageError
 from waltzctl.engine.log import places
@@ -28,7 +29,11 @@ from waltzctl.engine.vault.vault_reader import VAULT_OPTIONS, UnreadableBackup, 
 from waltzctl.formats.checksums import crc32c
 from waltzctl.formats.pages.write_batch import Edit, EditType, PageEntry, PageId
 from waltzctl.formats.segment import HEADER_SIZE, SEGMENT_SUFFIX, parse_name
-from waltzctl.formats.vault import CONFIGURATION_PAGES, SECTION_COPIES, BackupHead, Namespace
+from waltzctl.formats.vault import CONFIGURATION_PAGES, SECTION_COPIES, BackupHead, Namespace, Piece
+
+_TRIES = 10
+_PAUSE = 0.02
+"""How often a partition of the directory is read that changes while it is read, and seconds between two readings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,22 +121,47 @@ def _replace(store: PageStorage, pages: list[PageId], sealed: bytes) -> None:
 
 
 def _contents(source: SourceDirectory, reader: VaultReader, wanted: list[NeededPiece]) -> dict[bytes, bytes]:
-    """What is wanted, by digest, as far as the directory holds it.  Raises DiskReadError."""
+    """What is wanted, by digest, as far as the directory holds it.  Raises DiskReadError.
+
+    Somebody may write there: a partition, or what lies beside them, that changes whenever it is read adds what was read of it.
+    """
     found: dict[bytes, bytes] = {}
     digests = {one.piece.digest for one in wanted if not one.piece.records}
-    if digests:
-        for number in (None, *source.partitions):
-            plan = plan_storage(source, None) if number is None else plan_partition(source, number, None)
-            for piece in plan.pieces:
-                if not piece.records:
-                    _note(found, reader, digests, _read(piece))
+    records: dict[int, list[Piece]] = defaultdict(list)
     for one in wanted:
-        if one.piece.records and one.section.partition in source.partitions:
-            directory = source.path / str(one.section.partition)
-            content = read_records(directory, one.piece.first_transaction_id, one.piece.records)
-            if content is not None:
-                _note(found, reader, {one.piece.digest}, content)
+        if one.piece.records:
+            records[one.section.partition].append(one.piece)
+    for number in (None, *source.partitions):
+        for left in reversed(range(_TRIES)):
+            try:
+                if digests - found.keys():
+                    _note_other(found, reader, source, number, digests)
+                if number is not None:
+                    _note_records(found, reader, source.path / str(number), records.get(number, ()))
+                break
+            except (FileNotFoundError, SourceChangedError):
+                if left:
+                    time.sleep(_PAUSE)
     return found
+
+
+def _note_other(
+    found: dict[bytes, bytes], reader: VaultReader, source: SourceDirectory, number: int | None, wanted: set[bytes]
+) -> None:
+    """What a partition, or what lies beside them, holds that is no records.  Raises as `plan_partition`."""
+    plan = plan_storage(source, None) if number is None else plan_partition(source, number, None)
+    for piece in plan.pieces:
+        if not piece.records:
+            _note(found, reader, wanted, _read(piece))
+
+
+def _note_records(found: dict[bytes, bytes], reader: VaultReader, directory: PurePath, wanted: Iterable[Piece]) -> None:
+    """Raises as `read_records`."""
+    for piece in wanted:
+        if piece.digest not in found:
+            content = read_records(directory, piece.first_transaction_id, piece.records)
+            if content is not None:
+                _note(found, reader, {piece.digest}, content)
 
 
 def _note(found: dict[bytes, bytes], reader: VaultReader, wanted: set[bytes], content: bytes) -> None:
@@ -149,7 +179,7 @@ def _read(piece: PlannedPiece) -> bytes:
 def read_records(directory: PurePath, first: int, count: int) -> bytes | None:
     """The bytes of `count` records from transaction `first` on; None where the partition does not hold them all intact.
 
-    Raises DiskReadError.
+    Raises DiskReadError, FileNotFoundError where somebody removes files meanwhile.
     """
     segments = sorted(
         (parsed[0], name)

@@ -10,10 +10,12 @@ import pytest
 
 from tests.backup.vaults import backup, codes, findings, restored, settle, vault
 from tests.builders import build_directory, digest, make_records, write_segment
+from waltzctl.engine.backup import backup_repair, source_files
 from waltzctl.engine.backup.backup_removal import prune_vault
 from waltzctl.engine.backup.backup_repair import read_records, repair_vault
 from waltzctl.engine.backup.backup_restore import RestoreOptions
 from waltzctl.engine.backup.backup_verification import VaultVerifyOptions, verify_vault
+from waltzctl.engine.durable.regular import FileNumbers
 from waltzctl.engine.errors import DamageError, InvalidRequestError, NotWaltzError, WaltzError
 from waltzctl.engine.inspect.verification import VerifySummary
 from waltzctl.engine.pages.inspection import view_store
@@ -278,6 +280,60 @@ def test_errors_are_ours(tmp_path: Path, source: Path) -> None:
     backup(place, source)
     with pytest.raises(WaltzError):
         repair_vault(place, tmp_path)
+
+
+@pytest.mark.parametrize("always", [False, True], ids=["once", "always"])
+def test_files_that_go_while_a_vault_is_mended(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch, *, always: bool
+) -> None:
+    """A file of a running node goes between its listing and its reading: what lies elsewhere mends all the same."""
+    note = source / "note"
+    (source / "kept").write_bytes(b"k" * 3000)
+    place = vault(tmp_path)
+    head = backup(place, source)
+    records = next(one for one in head.partitions if one.partition == 1)
+    flip(place, PageId(Namespace.DATA, head.first_page + head.storage.first_piece))
+    flip(place, PageId(Namespace.DATA, head.first_page + records.first_piece))
+    note.write_bytes(b"n" * 100)
+    listing = source_files.places.listing
+    listings = []
+
+    def gone_behind(path: Path) -> object:
+        found = listing(path)
+        if path == source:
+            listings.append(path)
+            note.unlink(missing_ok=True)
+            if always:
+                found[note.name] = FileNumbers(100, 0, 1)
+        return found
+
+    monkeypatch.setattr(source_files.places, "lock_holder", lambda *_: 77)
+    monkeypatch.setattr(source_files.places, "listing", gone_behind)
+    monkeypatch.setattr(backup_repair, "_PAUSE", 0)
+    done = repair_vault(place, source)
+    assert (done.damaged, done.mended) == (2, 1 if always else 2)
+    assert len(listings) == (backup_repair._TRIES if always else 2)
+    assert len({one.partition for one in findings(place) if str(one.code) == "backup-incomplete"}) == always
+
+
+def test_a_partition_that_goes_while_a_vault_is_mended(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = vault(tmp_path)
+    head = backup(place, source)
+    for one in head.partitions:
+        flip(place, PageId(Namespace.DATA, head.first_page + one.first_piece))
+    look_at = backup_repair.look_at
+
+    def gone_behind(path: Path) -> object:
+        looked = look_at(path)
+        shutil.rmtree(source / "0")
+        return looked
+
+    monkeypatch.setattr(backup_repair, "look_at", gone_behind)
+    monkeypatch.setattr(backup_repair, "_PAUSE", 0)
+    done = repair_vault(place, source)
+    assert (done.damaged, done.mended) == (2, 1)
 
 
 def test_a_vault_whose_log_is_damaged_is_recovered_in_place_and_mended(tmp_path: Path) -> None:
