@@ -15,6 +15,7 @@ _BODY = SIZE.within(least=1, most=2**31 - 1)
 """No frame can be longer."""
 
 
+_BATCH = 16 << 20
 STORAGE_GROWTH = 64
 """Bytes by which the frame in which an append goes to a storage node may be longer than the one in which it came."""
 
@@ -58,6 +59,11 @@ class PortLimits:
     def max_client_body(self) -> int:
         """Longest body of a frame that a log server takes: a storage node with the same bound takes what becomes of an append."""
         return max(self.max_body - STORAGE_GROWTH, 0)
+
+    @property
+    def max_batch(self) -> int:
+        """Bytes of records in a batch of appends, unless one append has more; nodes with the same bounds take its frame."""
+        return min(_BATCH, self.max_client_body)
 
     def check(self) -> None:
         """Raise InvalidRequestError for a value that cannot be meant."""

@@ -20,7 +20,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from waltzctl.engine.errors import WaltzError
+from waltzctl.engine.errors import StoreSessionClosedError, WaltzError
 from waltzctl.engine.net.connection import HEADER, Connection, Pause, Received
 from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.net.port import Port
@@ -35,6 +35,8 @@ from waltzctl.formats.wire.frame import FRAME_HEADER, FrameError, Magic, body_le
 from waltzctl.formats.wire.hello import WALTZ_SERVER, Hello
 from waltzctl.formats.wire.primitives import Limits, MessageError
 
+_PAUSE = 0.1
+"""Seconds between a session that ended while data was read in it and the next attempt."""
 _MOST_READS = 64
 """Transactions whose data is read from storage for one connection at a time, at most."""
 
@@ -307,6 +309,11 @@ class ClientConnection(Connection):
         self._say(wire.FlushResponse(request.request_id, await partition.flush()))
 
     def _data(self, request: wire.TransactionDataRequest) -> None:
+        partition = self._partition(request.request_id)
+        if partition is not None and not partition.store.is_open:
+            if not (self._takes_data() and self._cached(request)):
+                self._begin_task(self._awaited(partition, request))
+            return
         if not self._asked and self._takes_data():
             if self._cached(request):
                 return
@@ -346,13 +353,30 @@ class ClientConnection(Connection):
             self._say(wire.TransactionDataResponse(request.request_id, request.transaction_id, answer))
         return found is not None
 
+    async def _awaited(self, partition: Partition, request: wire.TransactionDataRequest, pause: float = 0.0) -> None:
+        """Ask again once the partition has a session: what waits for one keeps nobody's data of other partitions waiting."""
+        try:
+            await asyncio.sleep(pause)
+            await partition.store.session()
+        except PartitionClosedError as error:
+            outcome = _not_ready(error)
+            self._say(wire.TransactionDataResponse(request.request_id, request.transaction_id, outcome))
+        else:
+            self._data(request)
+
     async def _found(self, request: wire.TransactionDataRequest) -> None:
         outcome: wire.TransactionData | wire.TransactionRefused
         try:
             async with self._client_port.reads:
                 outcome = await self._read(request)
-        except PartitionClosedError as error:  # by these words clients know that another server may have it
-            outcome = wire.TransactionRefused(f"partition not ready: {error}")
+        except StoreSessionClosedError:
+            partition = self._partition(request.request_id)
+            if partition is not None:
+                self._begin_task(self._awaited(partition, request, _PAUSE))
+                return
+            outcome = _not_ready(PartitionClosedError(f"{request.request_id.partition} is not served here"))
+        except PartitionClosedError as error:
+            outcome = _not_ready(error)
         except WaltzError as error:
             outcome = wire.TransactionRefused(str(error))
         finally:
@@ -363,7 +387,7 @@ class ClientConnection(Connection):
         self._read_window = min(_MOST_READS, self._read_window * 2, 1 + ahead)
 
     async def _read(self, request: wire.TransactionDataRequest) -> wire.TransactionData | wire.TransactionRefused:
-        """From storage.  Raises PartitionClosedError."""
+        """From storage.  Raises PartitionClosedError, StoreSessionClosedError."""
         number, transaction_id = request.request_id.partition, request.transaction_id
         partition = self._partition(request.request_id)
         if partition is None:
@@ -404,6 +428,11 @@ class ClientConnection(Connection):
     def _health(self, request: wire.ServerPartitionsHealthRequest) -> None:
         healthy = ((n, not one.store.state.waits_for) for n, one in sorted(self._client_port.partitions.items()))
         self._say(wire.ServerPartitionsHealthResponse(request.request_id, tuple(healthy)))
+
+
+def _not_ready(error: PartitionClosedError) -> wire.TransactionRefused:
+    """By these words clients know that another server may have the partition."""
+    return wire.TransactionRefused(f"partition not ready: {error}")
 
 
 def _check_position(position: int) -> None:

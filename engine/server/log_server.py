@@ -69,7 +69,13 @@ class LogServer:
             store = StorePartition(
                 number, generation, self._metadata, self._nodes, log=self._log, options=self.options.session
             )
-            self.partitions[number] = Partition(store, log=self._log, options=self.options.partition, cache=self.cache)
+            self.partitions[number] = Partition(
+                store,
+                log=self._log,
+                options=self.options.partition,
+                cache=self.cache,
+                most_bytes=lambda: self._port.limits.max_batch,
+            )
             self.partitions[number].start()
         # before anything is waited for: partitions may be back by then, and would be strangers to their clients
         if not self.partitions:

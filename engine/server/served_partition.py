@@ -18,13 +18,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, Protocol
 
 from waltzctl.engine.errors import StoreSessionClosedError
+from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.scan.client_appends import NumberedRecords, numbered
 from waltzctl.engine.scan.wire_layout import ADMITTED
 from waltzctl.engine.server.append_requests import Append
@@ -48,8 +49,6 @@ class Mounted(Protocol):
 
 _GRANTS_A_SECOND = 4
 """How often a reader of all that a busy partition commits has to ask for more."""
-_BATCH_BYTES = 16 << 20
-"""Bytes of records in a batch, unless one append has more: its frame has to be one that storage nodes take."""
 _SESSIONS = 3
 """Sessions in which an append is sent before it is given up: it may be what they end by."""
 
@@ -105,9 +104,10 @@ class Partition:
         log: logging.Logger,
         options: PartitionOptions | None = None,
         cache: TransactionCache | None = None,
+        most_bytes: Callable[[], int] = lambda: PortLimits().max_batch,
     ) -> None:
-        """`cache`: the server's, which its partitions share."""
-        self.store, self._log = store, log
+        """`cache`: the server's, which its partitions share.  `most_bytes`: `PortLimits.max_batch` at the moment."""
+        self.store, self._log, self._most_bytes = store, log, most_bytes
         self.options = options or PartitionOptions()
         self.metrics = ServerPartitionMetrics()
         self._cache = cache or TransactionCache(CacheOptions())
@@ -273,7 +273,7 @@ class Partition:
     def _send(self, session: StoreSession) -> bool:
         """One step: a batch, or a flush; False when there is nothing to do before something is decided or queued."""
         batch: list[Append] = []
-        room, first, left = self.options.batch, session.next_transaction_id, _BATCH_BYTES
+        room, first, left = self.options.batch, session.next_transaction_id, self._most_bytes()
         assert self._locks is not None
         while self._queue and room and self._batches < self.options.in_flight:
             item = self._queue[0]
@@ -477,10 +477,13 @@ class Partition:
         return self._cache.data(self.number, transaction_id)
 
     async def data(self, transaction_id: int) -> tuple[bytes, int] | None:
-        """A transaction's data and its checksum, from storage; None where there is no such one.  Raises PartitionClosedError."""
+        """A transaction's data and its checksum, from storage; None where there is no such one.
+
+        Raises StoreSessionClosedError where there is no session, or it ends: who asks waits for one (`StorePartition.session`).
+        """
         found = None
         if transaction_id >= 0:
-            for record in await self.store.records(transaction_id, 1):
+            for record in await self.store.records_now(transaction_id, 1):
                 self._cache.put_data(self.number, record)
                 found = record.data, record.data_checksum
         return found

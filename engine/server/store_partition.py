@@ -126,6 +126,11 @@ class StorePartition:
         if self._session is not None:
             await self._session.close("the partition was closed")
 
+    @property
+    def is_open(self) -> bool:
+        """Whether there is an open session."""
+        return self._session is not None and self._session.is_open
+
     async def session(self) -> StoreSession:
         """An open session.  Waits as long as it takes; raises PartitionClosedError."""
         while True:
@@ -199,14 +204,24 @@ class StorePartition:
         """
         pause = self._options.first_retry
         while True:
-            session = await self.session()
+            await self.session()
             try:
-                return await session.read(first, count)
-            except StoreSessionClosedError as error:
-                self._log.warning("%s", error)
-                await session.close(str(error))
+                return await self.records_now(first, count)
+            except StoreSessionClosedError:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, self._options.longest_retry)
+
+    async def records_now(self, first: int, count: int) -> tuple[WireRecord, ...]:
+        """As `records`, by the session that is open.  Raises StoreSessionClosedError where there is none, or it ends."""
+        session = self._session
+        if session is None or not session.is_open:
+            raise StoreSessionClosedError(f"partition {self.partition} has no session")
+        try:
+            return await session.read(first, count)
+        except StoreSessionClosedError as error:
+            self._log.warning("%s", error)
+            await session.close(str(error))
+            raise
 
     async def headers(self, first: int, count: int) -> tuple[RecordHeader, ...]:
         """As `records`, without the data."""

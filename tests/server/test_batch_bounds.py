@@ -9,8 +9,7 @@ import pytest
 
 from tests.held_locks import held_locks
 from tests.server.test_partition import Told, unwritten
-from waltzctl.engine.net.peer_limits import STORAGE_GROWTH
-from waltzctl.engine.server import served_partition
+from waltzctl.engine.net.peer_limits import STORAGE_GROWTH, PortLimits
 from waltzctl.engine.server.append_requests import Append
 from waltzctl.engine.server.store_session import StoreSession
 from waltzctl.formats.checksums import crc32
@@ -54,10 +53,8 @@ def test_a_batch_ends_where_it_would_be_too_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: list[list[int]], batches: list[int], locked: bool
 ) -> None:
     """300 bytes; a record has 36 beside its data.  One that is longer goes by itself."""
-    monkeypatch.setattr(served_partition, "_BATCH_BYTES", 300)
     assert SMALLEST_RECORD == 36
-    if any(100 in run for run in runs):
-        monkeypatch.setattr(served_partition, "_BATCH_BYTES", 3 * 136)
+    most = 3 * 136 if any(100 in run for run in runs) else 300
     real, sent = StoreSession.append, list[int]()
 
     def append(session: StoreSession, records: PackedRecords) -> asyncio.Future[int]:
@@ -67,6 +64,7 @@ def test_a_batch_ends_where_it_would_be_too_long(
     async def work() -> None:
         async with unwritten(tmp_path) as partition:
             monkeypatch.setattr(StoreSession, "append", append)
+            monkeypatch.setattr(partition, "_most_bytes", lambda: most)
             appender, sequence = Told(), 0
             for run in runs:
                 taken = [record(sequence + number, size) for number, size in enumerate(run)]
@@ -83,3 +81,8 @@ def test_a_batch_ends_where_it_would_be_too_long(
 
     asyncio.run(work())
     assert sent == batches
+
+
+@pytest.mark.parametrize(("longest", "most"), [(1 << 20, (1 << 20) - STORAGE_GROWTH), (128 << 20, 16 << 20), (1, 0)])
+def test_a_batch_is_no_longer_than_nodes_with_the_same_bound_take(longest: int, most: int) -> None:
+    assert PortLimits(max_body=longest).max_batch == most
