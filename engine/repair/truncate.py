@@ -155,13 +155,23 @@ def _check_marks(
 
 
 def _kept(data: list[SegmentView], after: int, directory: PurePath) -> SegmentView | None:
-    """The segment that becomes the last one; None when none remains (after -1, and no segment begins at 0)."""
+    """The segment that becomes the last one; None when none remains (after -1, and no segment begins at 0).
+
+    What begins behind `after` without a whole header or an entry, as a crash leaves it, is nothing to keep behind another one.
+    """
     kept = [segment for segment in data if segment.first_transaction_id <= after + 1]
+    if len(kept) > 1 and kept[-1].first_transaction_id == after + 1 and _is_nothing(kept[-1]):
+        kept.pop()
     if kept:
         return kept[-1]
     if after == -1:
         return None
     raise RefusedError(f"{directory}: begins with transaction {data[0].first_transaction_id}, so {after} is not here")
+
+
+def _is_nothing(segment: SegmentView) -> bool:
+    assert segment.data is not None
+    return segment.data.size < HEADER_SIZE and (segment.index is None or segment.index.size <= HEADER_SIZE)
 
 
 def _remove(draft: PlanDraft, segment: SegmentView, after: int) -> None:

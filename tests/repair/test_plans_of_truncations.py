@@ -179,6 +179,26 @@ CASES: dict[str, tuple[Damage, str]] = {
         7!: RefusedError shorter than its header, recover it first
         """,
     ),
+    "nothing of a header at the end": (
+        lambda d: (d.cut(8, 0), d.list(8, 0)),
+        """
+        7!: remove-segment 8.seg 8..8 [0+0]; remove-index 8.idx 8..8 [0+128]; lower-local-low-water-mark control
+          [132+36] loses; = remove 8.seg; = remove 8.idx; = write control [132+36]
+        """,
+    ),
+    "a header less a byte at the end": (
+        lambda d: (d.cut(8, 127), d.list(8, 0)),
+        """
+        7!: remove-segment 8.seg 8..8 [0+127]; remove-index 8.idx 8..8 [0+128]; lower-local-low-water-mark control
+          [132+36] loses; = remove 8.seg; = remove 8.idx; = write control [132+36]
+        """,
+    ),
+    "nothing of a header, and an entry, at the end": (
+        lambda d: (d.cut(8, 0), d.list(8, 1)),
+        """
+        7!: RefusedError shorter than its header, recover it first
+        """,
+    ),
     "an index alone at the end": (
         lambda d: d.drop(8, index=False),
         """
