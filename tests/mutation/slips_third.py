@@ -151,8 +151,8 @@ THIRD: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/repair/truncate.py",
-        "segment.first_transaction_id <= after + 1]\n    if kept:",
-        "segment.first_transaction_id <= after]\n    if kept:",
+        "segment.first_transaction_id <= after + 1]\n    if len(kept)",
+        "segment.first_transaction_id <= after]\n    if len(kept)",
         ("tests/repair/test_one_step.py::test_a_segment_that_begins_behind_the_last_transaction_kept_stays",),
         "a truncation to a segment's beginning takes a whole segment more",
     ),
