@@ -5,8 +5,9 @@ big frame is reserved before it is read, so that many peers which announce big f
 wait are served in the order in which they came.  Small requests do not overtake them, but for a share of their own that no
 reservation takes: as long as they need no more than that, they wait for nobody's frame.
 
-Nobody who waits holds anything that others need: what is counted is either under way to the disk, or a reserved frame, whose
-connection ends when it does not arrive at a least rate.  So the line always moves on.
+Nobody who waits holds anything that others need: what keeps them waiting is either under way to the disk, or a reserved frame,
+whose connection ends when it does not arrive at a least rate.  So the line always moves on.  What stands still until something
+happens that may never happen, such as a feed at the end of its log, is parked: it is used, and keeps nobody waiting.
 
 Not thread-safe: it belongs to the event loop.
 """
@@ -25,7 +26,7 @@ class _Waiting:
 
 
 class Budget:
-    """`capacity` bytes for everything that was received and is not answered yet.
+    """`capacity` bytes for everything that was received and is not answered yet, but for what is parked.
 
     `kept`: the part of the capacity that reservations leave to what has arrived, such as 8 for an eighth; 0: they leave nothing.
     A frame that is too long for the rest is reserved all the same when it is the only one; with it the capacity is exceeded by
@@ -37,13 +38,16 @@ class Budget:
         self._part = kept
         self._taken = 0
         self._reserved = 0
+        self._parked = 0
         self._line: OrderedDict[object, _Waiting] = OrderedDict()
         self._turns: dict[object, None] = {}  # of the line, in their order: who only waits for its turn
 
     @property
     def used(self) -> int:
-        """Bytes under way or reserved; above the capacity by what arrived at connections before they stopped to read."""
-        return self._taken + self._reserved
+        """Bytes under way, reserved or parked; above the capacity by what is parked, and by what arrived at connections before
+        they stopped to read.
+        """
+        return self._taken + self._reserved + self._parked
 
     @property
     def kept(self) -> int:
@@ -58,7 +62,7 @@ class Budget:
     @property
     def crowded(self) -> bool:
         """Whether a connection should stop reading."""
-        return self._taken >= self.kept and (bool(self._line) or self.used >= self.capacity)
+        return self._taken >= self.kept and (bool(self._line) or self._full)
 
     def take(self, amount: int) -> None:
         """Count what has arrived already."""
@@ -69,6 +73,21 @@ class Budget:
         self._taken -= amount
         assert self._taken >= 0, "more was given back than taken"
         self._serve()
+
+    def park(self, amount: int) -> None:
+        """Something that was taken waits from now on for what may never happen; whoever is at the head of the line and fits now
+        goes on.
+
+        Whoever parks has a bound of its own.
+        """
+        self._parked += amount
+        self.give(amount)
+
+    def unpark(self, amount: int) -> None:
+        """Something that was parked waits no longer: it is as when it was taken."""
+        self._parked -= amount
+        assert self._parked >= 0, "more was unparked than parked"
+        self.take(amount)
 
     def release(self, amount: int) -> None:
         """Something is no longer reserved: it has arrived, and was taken, or it never will; whoever fits now goes on."""
@@ -102,9 +121,13 @@ class Budget:
         """Whether there is something left of what is kept from reservations."""
         return self._taken < self.kept
 
+    @property
+    def _full(self) -> bool:
+        return self._taken + self._reserved >= self.capacity
+
     def _fits(self, amount: int) -> bool:
         if not amount:
-            return self._has_kept or self.used < self.capacity
+            return self._has_kept or not self._full
         if self._reserved + max(self._taken, self.kept) + amount <= self.capacity:
             return True
         return not self._reserved and self._taken <= self.kept

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from waltzctl.engine.errors import StoreSessionClosedError, WaltzError
-from waltzctl.engine.net.connection import HEADER, Connection, Pause, Received
+from waltzctl.engine.net.connection import HEADER, OVERHEAD, Connection, Pause, Received
 from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.net.port import Port
 from waltzctl.engine.scan.client_appends import AppendTaker
@@ -91,7 +91,7 @@ class ClientConnection(Connection):
         )
         self._client_port = port
         self._limits = Limits(max_data=limits.max_body)
-        self._tasks: dict[asyncio.Task[None], None] = {}  # in their order
+        self._tasks: dict[asyncio.Task[None], int] = {}  # in their order; bytes of the budget that are parked for each
         self._taken = asyncio.Event()
         self._taken.set()
         self._asked: deque[wire.TransactionDataRequest] = deque()
@@ -167,15 +167,19 @@ class ClientConnection(Connection):
         found = self._partition(request_id)
         return found if found is not None and found.is_registered(request_id.client, self) else None
 
-    def _begin_task(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do something that takes time; it counts as a request under way."""
+    def _begin_task(self, work: Coroutine[Any, Any, None], *, parked: int = 0) -> None:
+        """Do something that takes time; it counts as a request under way.
+
+        `parked`: OVERHEAD for what may wait for ever, so that nobody's long frame does meanwhile; `most_requests` bounds it.
+        """
         self._begin(1, 0)
+        self._port.budget.park(parked)
         task = asyncio.ensure_future(work)
-        self._tasks[task] = None
+        self._tasks[task] = parked
         task.add_done_callback(self._task_done)
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.pop(task, None)
+        self._port.budget.unpark(self._tasks.pop(task))
         error = None if task.cancelled() else task.exception()
         if isinstance(error, PartitionClosedError):
             self._port.log.info("%s: %s", self.peer, error)
@@ -241,7 +245,7 @@ class ClientConnection(Connection):
             return
         asked = request.request_id
         partition.register(asked.client, asked.generation, request.connection_sequence, self)
-        self._begin_task(self._mounted(partition, request))
+        self._begin_task(self._mounted(partition, request), parked=OVERHEAD)
 
     async def _mounted(self, partition: Partition, request: wire.MountRequest) -> None:
         try:
@@ -255,7 +259,7 @@ class ClientConnection(Connection):
     def _feed(self, request: wire.FeedRequest) -> None:
         partition = self._mine(request.request_id)
         if partition is not None:
-            self._begin_task(self._granted(partition, request))
+            self._begin_task(self._granted(partition, request), parked=OVERHEAD)
 
     async def _granted(self, partition: Partition, request: wire.FeedRequest) -> None:
         position = request.client_high_water_mark

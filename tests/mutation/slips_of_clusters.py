@@ -363,6 +363,13 @@ CLUSTERS: tuple[Slip, ...] = (
     ),
     Slip(
         _CLIENT_PORT,
+        "        self._begin(1, 0)\n        self._port.budget.park(parked)\n",
+        "        self._begin(1, 0)\n        parked = 0\n",
+        _SLOW,
+        "feeds at the end of the log keep a long frame waiting for ever, and whoever comes behind it",
+    ),
+    Slip(
+        _CLIENT_PORT,
         "self.open and self._reads < self._read_window and",
         "self.open and",
         _SLOW,

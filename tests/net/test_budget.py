@@ -34,6 +34,7 @@ class Line(RuleBasedStateMachine):
         self.budget = Budget(CAPACITY, kept=self.PART)
         self.taken: list[int] = []
         self.reserved: list[int] = []
+        self.parked: list[int] = []
         self.line: deque[tuple[int, int]] = deque()
         self.served: list[int] = []
         self.number = 0
@@ -59,6 +60,20 @@ class Line(RuleBasedStateMachine):
     def give(self, data: st.DataObject) -> None:
         amount = self.taken.pop(data.draw(st.integers(0, len(self.taken) - 1)))
         self.expect(lambda: self.budget.give(amount))
+
+    @precondition(lambda self: self.taken)
+    @rule(data=st.data())
+    def park(self, data: st.DataObject) -> None:
+        amount = self.taken.pop(data.draw(st.integers(0, len(self.taken) - 1)))
+        self.parked.append(amount)
+        self.expect(lambda: self.budget.park(amount))
+
+    @precondition(lambda self: self.parked)
+    @rule()
+    def unpark(self) -> None:
+        amount = self.parked.pop()
+        self.taken.append(amount)
+        self.expect(lambda: self.budget.unpark(amount))
 
     @precondition(lambda self: self.reserved)
     @rule(data=st.data())
@@ -106,7 +121,7 @@ class Line(RuleBasedStateMachine):
 
     @invariant()
     def agrees(self) -> None:
-        assert self.budget.used == self.used
+        assert self.budget.used == self.used + sum(self.parked)
         assert self.budget.waiting == len(self.line)
         assert self.budget.crowded == (not self.left and (bool(self.line) or self.used >= CAPACITY))
         assert not self.line or self.used, "somebody waits for nothing"
@@ -132,6 +147,21 @@ def test_whoever_stood_behind_one_that_left_is_served() -> None:
     assert not budget.reserve("small", 10, lambda: served.append("small"))
     budget.leave("large")
     assert (served, budget.used, budget.waiting) == (["small"], 70, 0)
+
+
+@pytest.mark.parametrize("over", [0, 1])
+def test_what_is_parked_keeps_nobody_waiting(over: int) -> None:
+    """And what was parked counts again as soon as it waits for nothing any more."""
+    budget, served = Budget(CAPACITY, kept=4), []
+    budget.take(1000)
+    assert not budget.reserve("long", CAPACITY, lambda: served.append("long"))
+    budget.park(1000 - budget.kept - over)
+    assert bool(served) is (not over)
+    assert (budget.used, budget.crowded) == (1000 + CAPACITY * (not over), True)
+    budget.park(budget.kept + over)
+    assert (served, budget.used, budget.crowded) == (["long"], 1000 + CAPACITY, False)
+    budget.unpark(1000)
+    assert budget.crowded
 
 
 def test_the_outbox_keeps_the_order_of_each_thread_and_loses_nothing() -> None:

@@ -8,12 +8,14 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 
 from tests.node.running import run
 from tests.server.serving import QUICK, serving
 from tests.server.storing import PARTITION, until
+from waltzctl.engine.net.connection import OVERHEAD
 from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.server.client_port import ClientConnection
 from waltzctl.engine.server.log_server import LogServer
@@ -237,5 +239,40 @@ def test_so_much_data_is_read_at_a_time_over_all_connections(tmp_path: Path, mon
             assert reads.most == 3
             for peer in peers:
                 peer.close()
+
+    run(work())
+
+
+@pytest.mark.parametrize("mounts", [False, True], ids=["feeds", "mounts"])
+def test_what_stands_at_the_end_of_the_log_keeps_no_long_frame_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mounts: bool
+) -> None:
+    """As many feeds, or mounts that are still to be answered, as would fill the memory."""
+    memory = 1 << 20
+    options = replace(QUICK, limits=PortLimits(max_body=memory, memory=memory))
+
+    async def work() -> None:
+        async with written(tmp_path, options, b"some data", 1) as server:
+            budget, peer, other = server.port.budget, Peer(server), Peer(server)
+            for client, one in ((1, peer), (2, other)):
+                one.heard(wire.encode(wire.MountRequest(RequestId(client, 1, PARTITION, 0), 0, 0), 4))
+                await until(lambda one=one: wire.MountResponse in map(type, one.messages))
+            if mounts:
+                monkeypatch.setattr(Partition, "flush", lambda _: asyncio.Event().wait())
+            count = memory // OVERHEAD
+            for number in range(1, count + 1):
+                asked = RequestId(1, 1, PARTITION, number)
+                peer.heard(wire.encode(wire.MountRequest(asked, 0, 0) if mounts else wire.FeedRequest(asked, 0), 4))
+            await until(lambda: budget.used == count * OVERHEAD)
+            assert not budget.crowded
+            data = b"x" * (memory - 500)
+            frame = wire.encode(wire.AppendRequest(RequestId(2, 1, PARTITION, 1), 0, 0, data, crc32(data)), 4)
+            other.heard(frame[:100])
+            assert other.reading
+            other.heard(frame[100:])
+            await until(lambda: server.partitions[PARTITION].high_water_mark == 1)
+            peer.close()
+            await until(lambda: budget.used == 0)
+            other.close()
 
     run(work())
