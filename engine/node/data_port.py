@@ -131,6 +131,7 @@ class DataConnection(Connection):
             most_bytes=limits.connection_bytes,
         )
         self._data_port = port
+        self._splitter = port.splitter
         self._waiting: dict[int, deque[Item]] = {}
         self._asked: set[int] = set()
         self._reads = 0
@@ -196,8 +197,10 @@ class DataConnection(Connection):
 
     def _messages(self, received: Received, start: int, end: int) -> tuple[int, int]:
         assert self.version is not None
+        if not self._reserved:  # a frame that was let in is judged by the bound that let it in
+            self._splitter = self._data_port.splitter
         while True:
-            split = self._data_port.splitter.split(received, start, end, self.version)
+            split = self._splitter.split(received, start, end, self.version)
             if len(split.table):
                 self._dispatch(received, split.table)
                 if self._closing:

@@ -152,6 +152,13 @@ SERVICES: tuple[Slip, ...] = (
     ),
     Slip(
         _DATA_PORT,
+        "        if not self._reserved:  # a frame that was let in is judged by the bound that let it in\n    ",
+        "",
+        ("tests/node/test_connection.py",),
+        "a lower bound ends a connection in the middle of a frame that was let in",
+    ),
+    Slip(
+        _DATA_PORT,
         "self.budget.capacity, self.reads.capacity = self.limits.memory, self.limits.reads",
         "self.budget.capacity = self.limits.memory",
         _OF_HOSTING,

@@ -275,6 +275,26 @@ def test_what_a_connection_keeps_outlives_limits_that_would_not_have_let_it() ->
     assert peer.wire.reading
 
 
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_frame_that_was_let_in_is_taken_whatever_bound_there_is_when_it_is_whole(waits: bool) -> None:
+    """Also where it waited for its place meanwhile; the bound holds for the next one."""
+    peer, partition = a_peer(big_frame=1000, max_body=5000, memory=5000)
+    other = peer.another()
+    first, second = appends(0, 2, size=2000)
+    if waits:
+        other.connection._begin(1, 5000)
+    peer.send(first[:100])
+    assert peer.wire.reading is not waits
+    peer.port.limits = replace(peer.port.limits, max_body=len(first) - HEADER - 1)
+    if waits:
+        other.connection._done(1, 5000)
+    peer.send(first[100:])
+    assert [bytes(item.buffer[:]) for item in partition.taken] == [first]
+    assert not peer.wire.closed
+    peer.send(second[:100])
+    assert peer.wire.closed
+
+
 def test_the_bound_that_is_told_is_the_one_that_holds(caplog: pytest.LogCaptureFixture) -> None:
     peer, _ = a_peer(max_body=5000)
     peer.port.limits = replace(peer.port.limits, max_body=4000)
