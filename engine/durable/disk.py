@@ -34,7 +34,7 @@ STATE_DIRECTORY = ownership.STATE_DIRECTORY
 """Our own files inside a storage directory: lock, availability marks, quarantine, audit journal."""
 QUARANTINE = "quarantine"
 """Directory in `STATE_DIRECTORY` with what repairs removed or replaced."""
-TEMPORARY_SUFFIX = ".waltzctl-tmp"
+TEMPORARY_SUFFIX = ownership.TEMPORARY_SUFFIX
 """A file of this suffix was being built when its process ended; it holds nothing that anybody was promised."""
 _MOST_PIECES = 1024
 """Buffers that one call of the system takes."""

@@ -20,12 +20,15 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import secrets
 import stat
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 STATE_DIRECTORY = ".waltzctl"
 """Our own files inside a storage directory: lock, availability marks, quarantine, audit journal."""
+TEMPORARY_SUFFIX = ".waltzctl-tmp"
+"""A file of this suffix was being built when its process ended; it holds nothing that anybody was promised."""
 LOCK = "lock"
 """The file in `STATE_DIRECTORY` by which a store is locked."""
 _LOOKED_AT = 64
@@ -127,11 +130,23 @@ def make_file(path: PurePath, like: PurePath) -> int:
 def make_lock_file(path: PurePath, control_file: PurePath | None) -> None:
     """Make the file by which a store is locked where there is none: for whoever may use the control file.
 
-    Nothing depends on its bytes, and the observer is not told of it.  Raises OSError.
+    It has its name when it is whose it is to be, since everything that is made in the store is like it.  Nothing depends on its
+    bytes, and the observer is not told of it.  Raises OSError.
     """
-    with contextlib.suppress(FileExistsError):
-        if not os.path.lexists(path):
-            os.close(make_file(path, control_file or path))
+    if os.path.lexists(path):
+        return
+    like = control_file or path
+    made = path.with_name(f"{path.name}.{secrets.token_hex(8)}{TEMPORARY_SUFFIX}")
+    os.close(make_file(made, like))
+    try:
+        os.link(made, path)
+    except FileExistsError:  # another process was faster
+        pass
+    except OSError:  # a file system without links
+        with contextlib.suppress(FileExistsError):
+            os.close(make_file(path, like))
+    finally:
+        os.unlink(made)
 
 
 def make_directory(path: PurePath) -> None:

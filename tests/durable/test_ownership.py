@@ -159,6 +159,40 @@ def test_the_lock_file_is_made_unseen(storage: Path, monkeypatch: pytest.MonkeyP
     assert seen == ["mkdir"]
 
 
+def test_a_lock_file_has_its_name_when_it_is_whose_it_is_to_be(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that dies before leaves none, which the next one would make everything like."""
+
+    def dies(_self: Ownership, _descriptor: int) -> None:
+        raise KeyboardInterrupt
+
+    (storage / ".waltzctl").mkdir()
+    with monkeypatch.context() as patched:
+        patched.setattr(Ownership, "give", dies)
+        with pytest.raises(KeyboardInterrupt):
+            locked(storage)
+    assert not (storage / ".waltzctl" / "lock").exists()
+    locked(storage)
+    assert mode_of(storage / ".waltzctl" / "lock") == 0o660
+
+
+@pytest.mark.parametrize("error", [PermissionError, FileExistsError])
+def test_a_lock_file_that_cannot_be_linked_is_made_under_its_name(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, error: type[OSError]
+) -> None:
+    """Where links are unknown; and where another process was faster, its file stays."""
+
+    def link(_made: Path, path: Path) -> None:
+        if error is FileExistsError:
+            path.write_bytes(b"")
+            path.chmod(0o604)
+        raise error
+
+    monkeypatch.setattr(os, "link", link)
+    locked(storage)
+    assert os.listdir(storage / ".waltzctl") == ["lock"]
+    assert mode_of(storage / ".waltzctl" / "lock") == (0o604 if error is FileExistsError else 0o660)
+
+
 @superuser
 def test_what_the_superuser_makes_is_whose_the_store_is(storage: Path) -> None:
     """The node's user can go on with all of it."""
