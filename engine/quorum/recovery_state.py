@@ -21,6 +21,9 @@ class Phase(enum.Enum):
     RECOVERED = "holds everything up to the mark"
 
 
+_UNTOLD = "not connected yet"
+
+
 @dataclass(frozen=True, slots=True)
 class Replica:
     """One assigned replica.
@@ -52,13 +55,18 @@ class Replica:
     acting: Action | None = None
     lost: bool = False
     joined: bool = False
-    reason: str = "not connected yet"
+    reason: str = _UNTOLD
 
     @property
     def held(self) -> int:
         """Its last transaction."""
         assert self.high_water_mark is not None, "it can be asked"
         return self.high_water_mark
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it cannot be asked, and that is known: one that was not heard of in this session yet is no such."""
+        return self.phase is Phase.ABSENT and self.reason != _UNTOLD
 
     @property
     def is_witness(self) -> bool:

@@ -228,12 +228,16 @@ class StoreSession:
         return batch.committed
 
     def _forget(self) -> None:
-        """Keep what is not committed, and within bounds what a replica that takes part does not have.
+        """Keep what is not committed, and within bounds what a replica does not have that takes part or is about to.
 
         One that is further behind copies what it lacks from another one.
         """
         options = self.options
-        acknowledged = [replica.acknowledged for replica in self._replicas.values() if replica.takes_part]
+        acknowledged = [
+            replica.acknowledged if replica.takes_part else -1
+            for node, replica in self._replicas.items()
+            if replica.takes_part or not self._state.replicas[node].is_gone
+        ]
         had_by_all = min(acknowledged, default=self.high_water_mark)
         while (
             self._kept

@@ -13,6 +13,8 @@ from tests.server.storing import held, packed, records, running_cluster, until
 from waltzctl.engine.client.storage_client import StorageClient
 from waltzctl.engine.server import replica_session
 from waltzctl.engine.server.server_settings import SessionOptions
+from waltzctl.engine.server.storage_nodes import StorageNodes
+from waltzctl.engine.server.store_session import StoreSession
 
 
 @pytest.mark.parametrize(("batches", "more_bytes", "kept"), [(100, 0, 3), (100, -1, 2), (2, 0, 2), (3, 0, 3)])
@@ -81,4 +83,42 @@ def test_behind_its_end_a_session_sends_nothing(tmp_path: Path, monkeypatch: pyt
             replica.pump()
             assert len(session._tasks) - before == (not ended)
 
+    run(work())
+
+
+def test_batches_are_kept_for_a_replica_of_which_nothing_was_heard_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session opens with a quorum, and begins with work; the third replica connects a moment later, and copies nothing."""
+    go_on, copied = asyncio.Event(), list[str]()
+    get, copy = StorageNodes.get, StoreSession.copied
+
+    async def later(self: StorageNodes, node: str) -> object:
+        if node == last and not go_on.is_set():
+            await go_on.wait()
+        return await get(self, node)
+
+    async def noted(self: StoreSession, source: str, first: int, count: int) -> object:
+        copied.append(source)
+        return await copy(self, source, first, count)
+
+    async def work() -> None:
+        nonlocal last
+        async with running_cluster(tmp_path) as cluster:
+            last = cluster.names[2]
+            async with cluster.session() as session:
+                await session.open()
+                for first in range(0, 20, 5):
+                    await session.append(packed(first, 5))
+                others = [one for name, one in session._replicas.items() if name != last]
+                await until(lambda: all(one.acknowledged == 19 for one in others))
+                assert len(session._kept) == 4
+                go_on.set()
+                await until(lambda: session._replicas[last].acknowledged == 19)
+                assert not session._kept
+                assert copied == []
+
+    last = ""
+    monkeypatch.setattr(StorageNodes, "get", later)
+    monkeypatch.setattr(StoreSession, "copied", noted)
     run(work())
