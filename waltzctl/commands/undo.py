@@ -123,37 +123,21 @@ def run(
 
     from waltzctl.engine.repair.store_kinds import is_page_store
 
-    if is_page_store(named):
-        if allow_data_loss:
-            raise typer.BadParameter(
-                "what was written to a page store since is not set aside", param_hint="'--allow-data-loss'"
-            )
-        storage, partition = Path(named), None
-    else:
-        storage, partition = _storage_of(named, prune=prune)
-    if prune:
-        from waltzctl.quarantine_pruning import prune_quarantine
+    page_store = is_page_store(named)
+    if page_store and allow_data_loss:
+        raise typer.BadParameter(
+            "what was written to a page store since is not set aside", param_hint="'--allow-data-loss'"
+        )
+    with Console(output_format, quiet=quiet, verbose=verbose, single=not listing, must_finish=not listing) as console:
+        storage, partition = (Path(named), None) if page_store else _storage_of(named, prune=prune)
+        if prune:
+            from waltzctl.quarantine_pruning import prune_quarantine
 
-        assert age is not None  # checked above
-        with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
+            assert age is not None  # checked above
             return prune_quarantine(console, storage, older_than=age, keep=keep or 0, yes=yes, dry_run=dry_run)
-
-    from waltzctl.engine.durable.quarantine import list_entries
-    from waltzctl.engine.repair.store_kinds import store_of
-    from waltzctl.engine.storage.store import concerned
-
-    entries = list_entries(storage, store_of(storage))
-    if partition is not None:
-        mine = [entry for entry in entries if partition in (concerned(entry) or {partition})]
-        if others := {entry.id for entry in entries} - {entry.id for entry in mine} & {entry_id}:
-            raise InvalidRequestError(
-                f"{others.pop()}: this repair touched nothing of partition {partition}",
-                advice=f"name the storage directory: {storage}",
-            )
-        entries = tuple(mine)
-    if listing:
-        return _list(Console(output_format, quiet=quiet, verbose=verbose), entries)
-    with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
+        entries = _entries(storage, partition, entry_id)
+        if listing:
+            return _list(console, entries)
         chosen = _choose(named, entries, entry_id)
         if dry_run:
             return _dry_run(console, storage, chosen, allow_data_loss=allow_data_loss)
@@ -180,6 +164,28 @@ def _storage_of(named: Path, *, prune: bool) -> tuple[Path, int | None]:
     return local(target.storage), target.partition
 
 
+def _entries(storage: Path, partition: int | None, entry_id: str | None) -> Sequence[QuarantineEntry]:
+    """What was kept, oldest first; with a partition, what touched it.
+
+    Raises InvalidRequestError where the repair that is named touched nothing of the partition, and what
+    `list_entries` raises.
+    """
+    from waltzctl.engine.durable.quarantine import list_entries
+    from waltzctl.engine.repair.store_kinds import store_of
+    from waltzctl.engine.storage.store import concerned
+
+    entries = list_entries(storage, store_of(storage))
+    if partition is None:
+        return entries
+    mine = tuple(entry for entry in entries if partition in (concerned(entry) or {partition}))
+    if others := {entry.id for entry in entries} - {entry.id for entry in mine} & {entry_id}:
+        raise InvalidRequestError(
+            f"{others.pop()}: this repair touched nothing of partition {partition}",
+            advice=f"name the storage directory: {storage}",
+        )
+    return mine
+
+
 def _check_prune(prune: bool, age: float | None, keep: int | None, *, others: bool) -> None:
     """Refuse options that cannot be meant together.  Raises typer.BadParameter."""
     if not prune and (age is not None or keep is not None):
@@ -195,10 +201,9 @@ def _check_prune(prune: bool, age: float | None, keep: int | None, *, others: bo
 def _list(console: Console, entries: Sequence[QuarantineEntry]) -> ExitStatus:
     from waltzctl.objects.repair_objects import UNDO_ENTRY
 
-    with console:
-        for entry in entries:
-            console.emit(UNDO_ENTRY.shown(entry))
-        console.success(f"{counted(len(entries), 'repair')} kept. Nothing was modified.")
+    for entry in entries:
+        console.emit(UNDO_ENTRY.shown(entry))
+    console.success(f"{counted(len(entries), 'repair')} kept. Nothing was modified.")
     return ExitStatus.CLEAN
 
 
