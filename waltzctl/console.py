@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from waltzctl.engine.errors import WaltzError
+from waltzctl.exit_status import ExitStatus
 from waltzctl.options import Format
 from waltzctl.outcome import drop_output, say
 from waltzctl.values import human_duration, printable
@@ -125,6 +126,11 @@ class Console:
         self._guarded(lambda: self._writer.write(shown))
         if flush:
             self.flush()
+
+    def emit_result(self, shown: Object, status: ExitStatus = ExitStatus.CLEAN, *, flush: bool = False) -> None:
+        """Show what a command has done, which ``-q`` leaves out where people read it and all is well."""
+        if status is not ExitStatus.CLEAN or not (self.quiet and self.for_people):
+            self.emit(shown, flush=flush)
 
     def flush(self) -> None:
         """Hand over what was shown so far."""

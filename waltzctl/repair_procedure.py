@@ -256,8 +256,7 @@ def _nothing_to_do(
 
 def _report(console: Console, shown: Object, status: ExitStatus, done: str, otherwise: str) -> None:
     """The result, and a sentence about it; `done` says what was changed, empty where nothing was."""
-    if status is not ExitStatus.CLEAN or not (console.quiet and console.for_people):
-        console.emit(shown, flush=True)
+    console.emit_result(shown, status, flush=True)
     if status is ExitStatus.CLEAN or (done and status is ExitStatus.REPAIRABLE):
         console.success(f"REPAIRED  {done}" if done else f"NOTHING TO DO. {otherwise}.")
     elif done:

@@ -15,10 +15,11 @@ from tests.client.log_in_process import OTHER, LogInProcess
 from tests.client.told_servers import Directory
 from tests.server.storing import LOG
 from tests.simulation.virtual_time import simulate
-from waltzctl.commands.log import append, get, tail
+from waltzctl.commands.log import append, get, tail, validate
 from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.log_client import LogClient
 from waltzctl.engine.client.log_connection import LogConnection
+from waltzctl.engine.client.log_load import Validation
 from waltzctl.engine.client.partition_mount import ClientOptions
 from waltzctl.engine.metadata.server_directory import PartitionServer
 from waltzctl.formats.checksums import crc32
@@ -134,3 +135,11 @@ def test_a_line_that_is_too_long_for_any_server_is_named(over: Callable[[Trouble
     assert "input line 3: an append of" in error["message"]
     assert "the longest that a server takes is 1000" in error["message"]
     assert [data for _, data in server.log[3:]] == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("form", ["plain", "table", "ndjson"])
+def test_a_validation_that_is_well_says_nothing_when_quiet(monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+    done = Validation(transactions=4, retries=1, seconds=0.5)
+    monkeypatch.setattr(validate, "use_logs", lambda *given, **more: done)
+    answer = invoke("log", "--metadata", "x", "validate", "-q", "--format", form)
+    assert (answer.status, answer.err, answer.out == "") == (0, "", form != "ndjson")

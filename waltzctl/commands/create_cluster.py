@@ -135,8 +135,7 @@ def run(
         )
         if location is not None:
             _write_metadata(location, name or "waltz", result)
-        if not (quiet and console.for_people):
-            console.emit(CLUSTER.shown(result))
+        console.emit_result(CLUSTER.shown(result))
         console.note(_opened_by(result))
         console.success(f"CREATED  {counted(len(paths), 'storage directory', 'storage directories')}.")
 

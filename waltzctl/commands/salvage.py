@@ -179,8 +179,7 @@ def run(
                 executor=executor,
             )
         status = ExitStatus.from_label(report.exit_status_name)
-        if not (quiet and console.for_people and status is ExitStatus.CLEAN):
-            console.emit(SALVAGE_REPORT.shown(report), flush=True)
+        console.emit_result(SALVAGE_REPORT.shown(report), status, flush=True)
         if report.num_partitions_from == "records":
             console.note(_assumed(report))
         if not report.marks_known:
@@ -216,8 +215,7 @@ def _control(
             progress=listener,
         )
         status = ExitStatus.from_label(found.exit_status_name)
-        if not (console.quiet and console.for_people and status is ExitStatus.CLEAN):
-            console.emit(SALVAGED_CONTROL.shown(found), flush=True)
+        console.emit_result(SALVAGED_CONTROL.shown(found), status, flush=True)
         words = f"the control file of {counted(found.num_partitions, 'partition')} written to {found.path}"
         if status is ExitStatus.CLEAN:
             console.success(f"SALVAGED  {words}; verify finds nothing wrong. The sources were not modified.")

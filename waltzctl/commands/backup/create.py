@@ -137,7 +137,8 @@ def run(
             from waltzctl.engine.backup.backup_metrics import write_metrics
 
             write_metrics(figures, directory, made)
-        console.emit(BACKUP.shown(made), flush=True)
+        status = ExitStatus.DAMAGE_REMAINS if made.damaged else ExitStatus.CLEAN
+        console.emit_result(BACKUP.shown(made), status, flush=True)
         new = f"{counted(made.new_pages, 'piece')} of {made.pages} new, the vault grew by {human_bytes(made.new_bytes)}"
         said = (
             f"{made.name}  {human_bytes(made.size)} of {made.source}; {new} ({human_duration(made.elapsed_seconds)})."
@@ -147,9 +148,9 @@ def run(
                 f"BACKED UP WITH DAMAGE  {said} The source is damaged in {counted(made.damaged, 'place')}:"
                 f" waltzctl verify {made.source}"
             )
-            return ExitStatus.DAMAGE_REMAINS
-        console.success(f"BACKED UP  {said}")
-    return ExitStatus.CLEAN
+        else:
+            console.success(f"BACKED UP  {said}")
+    return status
 
 
 def _cluster(key: str | None, partitions: int | None, *, of_node: bool) -> ClusterIdentity | None:

@@ -57,7 +57,7 @@ def run(
         password = password_of(password_file) if encrypt else None
         made = create_vault(directory, password=password, level=level)
         shown = None if level is None else f"zstd:{level}"
-        console.emit(
+        console.emit_result(
             VAULT_CREATED.shown(
                 SimpleNamespace(path=directory, vault_id=made.vault_id, compression=shown, encrypted=encrypt)
             ),

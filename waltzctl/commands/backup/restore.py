@@ -89,11 +89,11 @@ def run(
             )
             *findings, summary = verify([made.path], progress=listener)
         assert not isinstance(summary, Finding)
+        status = ExitStatus.CLEAN if summary.status == "clean" else ExitStatus.DAMAGE_REMAINS
         for one in findings:
             if isinstance(one, Finding):
-                console.emit(FINDING.shown(one))
-        status = ExitStatus.CLEAN if summary.status == "clean" else ExitStatus.DAMAGE_REMAINS
-        console.emit(restored_object(made, int(status)), flush=True)
+                console.emit_result(FINDING.shown(one), status)
+        console.emit_result(restored_object(made, int(status)), status, flush=True)
         said = f"{made.path}: {counted(made.files, 'file')}, {human_bytes(made.size)} of backup {made.head.name}"
         if status is ExitStatus.CLEAN:
             console.success(f"RESTORED  {said}; verify is clean.")

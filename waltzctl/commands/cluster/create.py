@@ -74,6 +74,5 @@ def run(
         made = SimpleNamespace(
             name=name, cluster_key=cluster_key, num_partitions=partitions, metadata=str(target.location)
         )
-        if not (quiet and console.for_people):
-            console.emit(CLUSTER_CREATED.shown(made))
+        console.emit_result(CLUSTER_CREATED.shown(made))
         console.success(f"CREATED  cluster {name} in {target.location}.")

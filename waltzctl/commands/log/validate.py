@@ -63,6 +63,6 @@ def run(
             return await validate(opened, chosen_partitions(wanted, opened[0].num_partitions), transactions)
 
         done = use_logs(target, console, work, options_of(target), clients=clients)
-        console.emit(LOG_VALIDATION.shown(done))
+        console.emit_result(LOG_VALIDATION.shown(done))
         console.success(f"OK  {counted(done.transactions, 'transaction')}, {done.retries} of them built again.")
     return ExitStatus.CLEAN

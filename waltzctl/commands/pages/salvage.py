@@ -56,8 +56,7 @@ def run(
     with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
         report = salvage_store(source, target)
         status = ExitStatus.from_label(report.exit_status_name)
-        if not (quiet and console.for_people and status is ExitStatus.CLEAN):
-            console.emit(PAGE_SALVAGE_REPORT.shown(report), flush=True)
+        console.emit_result(PAGE_SALVAGE_REPORT.shown(report), status, flush=True)
         written = report.pages + report.references + report.external_pages
         words = f"{counted(written, 'page')} written to {report.path}"
         if status is ExitStatus.CLEAN:
