@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-from waltzctl.engine.errors import DiskWriteError
+from waltzctl.engine.durable import disk
 from waltzctl.formats.vault import BackupHead
 
 _FIGURES = {
@@ -16,18 +15,18 @@ _FIGURES = {
     "new_pages": ("Pieces that the vault did not have.", lambda head: head.new_pages),
     "damaged_places": ("Places in the source's segments that were no records.", lambda head: head.damaged),
 }
+_MODE = 0o644
+"""There are no secrets in it."""
 
 
 def write_metrics(path: Path, vault: Path, head: BackupHead) -> None:
-    """Write the file as a whole, by rename.  Raises DiskWriteError."""
-    from prometheus_client import CollectorRegistry, Gauge, write_to_textfile
+    """Write the file as a whole, by rename, for everybody to read: the collector is another user.  Raises DiskWriteError."""
+    from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
     registry = CollectorRegistry()
     for name, (meaning, read) in _FIGURES.items():
         gauge = Gauge(f"waltz_backup_{name}", meaning, ("vault", "source", "tag"), registry=registry)
         gauge.labels(str(vault), head.source, head.tag or "").set(read(head))  # type: ignore[no-untyped-call]
-    write: Any = write_to_textfile  # the package leaves its parameters untyped
-    try:
-        write(str(path), registry)
-    except OSError as error:
-        raise DiskWriteError(path, None, error, doing="write") from error
+    with disk.replacing(path) as file:
+        file.set_mode(_MODE)
+        file.write_at(0, generate_latest(registry))

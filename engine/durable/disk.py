@@ -137,6 +137,13 @@ class WritableFile:
         _changed(Change("create", path))
         return cls(path, descriptor)
 
+    def set_mode(self, mode: int) -> None:
+        """Say who may use it, whatever the umask has left out.  Raises DiskWriteError."""
+        try:
+            os.fchmod(self.fileno(), mode)
+        except OSError as error:
+            raise write_error(self.path, None, error, doing="set the mode of") from error
+
     def fileno(self) -> int:
         """The descriptor.  Raises ValueError when closed."""
         if self._descriptor is None:

@@ -10,6 +10,7 @@ import pytest
 
 from tests import warm_start
 from tests.builders import build_directory, digest
+from tests.cli.damage import damage_record, segment_of
 from tests.cli.running import command_line, environment, invoke
 from waltzctl.engine.backup import backup_creation, backup_verification
 
@@ -118,6 +119,46 @@ def test_figures_for_prometheus(tmp_path: Path, place: Path, source: Path) -> No
     assert "waltz_backup_created_timestamp_seconds" in text
     answer = invoke("backup", "create", place, source, "--prometheus", tmp_path / "no" / "where.prom")
     assert answer.status == 14
+
+
+def test_figures_are_for_whoever_collects_them(tmp_path: Path, place: Path, source: Path) -> None:
+    """Another user reads them, whatever the vault's files are kept from."""
+    figures = tmp_path / "backup.prom"
+    before = os.umask(0o077)
+    try:
+        for _ in range(2):
+            created(place, source, "--prometheus", figures)
+            assert figures.stat().st_mode & 0o777 == 0o644
+    finally:
+        os.umask(before)
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(figures.name)] == [figures.name]
+
+
+def test_quiet_says_nothing_on_success(tmp_path: Path, source: Path) -> None:
+    vault = tmp_path / "quiet"
+    for words in (
+        ("init", vault),
+        ("create", vault, source),
+        ("prune", vault),
+        ("restore", vault, "latest", "--to", tmp_path / "back"),
+        ("repair", vault, "--from", source),
+    ):
+        for form in ("plain", "table"):
+            answer = invoke("backup", *words, "--format", form, "-q")
+            if (words[0], form) not in {("init", "table"), ("restore", "table")}:  # made already
+                assert (answer.status, answer.out, answer.err) == (0, "", "")
+    assert created(vault, source, "-q")["type"] == "backup", "a program asked for the answer"
+
+
+def test_quiet_shows_what_is_not_well(tmp_path: Path, source: Path) -> None:
+    vault = tmp_path / "vault"
+    assert invoke("backup", "init", vault).status == 0
+    damage_record(segment_of(source), 3)
+    answer = invoke("backup", "create", vault, source, "-q", "--format", "plain")
+    assert (answer.status, "BACKED UP WITH DAMAGE" in answer.out) == (5, True)
+    assert answer.out.count("\nbackup\t") == 1
+    back = invoke("backup", "restore", vault, "latest", "--to", tmp_path / "back", "-q", "--format", "plain")
+    assert (back.status, back.out.count("\nrestored\t")) == (5, 1)
 
 
 def test_forgetting_is_agreed_to(place: Path, source: Path) -> None:
