@@ -107,7 +107,7 @@ def repair_with(
     Raises what `planned` and `carry_out` raise.
     """
     repair = planned(switches, command, path, given, make)
-    if repair.roll_back and switches.plan_file is None and not _only_shown(switches, asked_for=switches.yes):
+    if repair.roll_back and switches.plan_file is None and not only_shown(switches, asked_for=switches.yes):
         _agree(console, repair.plan, switches)
         _take_back(repair)
         repair = planned(switches, command, path, given, make)
@@ -164,7 +164,7 @@ def carry_out(
     storage, partitions = repair.storage, plan.arguments.partitions
     asked_for = _asked_for(plan, switches)
     console.detail(f"plan {plan.hash}: {_in_words(plan)}")
-    if _only_shown(switches, asked_for=asked_for):
+    if only_shown(switches, asked_for=asked_for):
         return _dry_run(console, plan, storage, partitions, asked=switches.dry_run)
     if not plan.steps and not asked_for:
         return _nothing_to_do(console, plan, storage, partitions, otherwise)
@@ -177,7 +177,8 @@ def _asked_for(plan: Plan, switches: Switches) -> bool:
     return switches.yes or (switches.plan_file is not None and not plan.loses_data)
 
 
-def _only_shown(switches: Switches, *, asked_for: bool) -> bool:
+def only_shown(switches: Switches, *, asked_for: bool) -> bool:
+    """Whether plans are shown and nothing is applied."""
     unasked = switches.dry_run_unasked and switches.plan_file is None
     return switches.dry_run or (unasked and not asked_for and not sys.stdin.isatty())
 

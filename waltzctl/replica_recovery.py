@@ -11,7 +11,7 @@ from waltzctl.change_procedure import Changed, change
 from waltzctl.console import Console
 from waltzctl.exit_status import ExitStatus
 from waltzctl.metadata_option import ClusterTarget
-from waltzctl.repair_procedure import Switches, carry_out
+from waltzctl.repair_procedure import Switches, carry_out, only_shown
 from waltzctl.values import counted, format_ranges
 
 if TYPE_CHECKING:
@@ -65,6 +65,8 @@ def recover_directories(
 ) -> ExitStatus:
     """Compare the replicas' directories, show the verdicts, and do for each directory what recovery would, one plan each.
 
+    The status is of all partitions: what the plans leave out because nobody can decide it, or because it is lost, remains.
+
     `target`: the cluster whose metadata says how many replicas there are, and which session was the last one.
     """
     from waltzctl.engine.columns.finding_columns import FINDING
@@ -100,4 +102,12 @@ def recover_directories(
         console.sentence("NO REPLICA NEEDS A REPAIR. What is only behind, the cluster brings up to date.")
         return status
     done = [carry_out(console, repair, switches) for repair in repairs]
-    return max(done, key=int)
+    if only_shown(switches, asked_for=switches.yes):
+        return max(status, *done)
+    if status is not ExitStatus.DAMAGED:
+        return max(done)
+    left = [one.partition for one in comparisons if one.decision.verdict in (Verdict.UNDECIDABLE, Verdict.LOST)]
+    console.sentence(
+        f"DAMAGE REMAINS  partitions {format_ranges(left)}: undecidable, or lost; the verdicts above say why."
+    )
+    return max(ExitStatus.DAMAGE_REMAINS, *done)

@@ -159,4 +159,18 @@ COMPARISONS: tuple[Slip, ...] = (
         ("tests/compare/test_reading.py::test_what_is_out_of_order_in_front_of_a_torn_end_is_lost_once",),
         "ids that are lost twice are told twice, and those behind them are compared with others",
     ),
+    Slip(
+        "waltzctl/replica_recovery.py",
+        "    return max(ExitStatus.DAMAGE_REMAINS, *done)",
+        "    return max(done)",
+        ("tests/cli/test_recover_replicas.py",),
+        "a repair of the other partitions hides that nobody can decide one",
+    ),
+    Slip(
+        "waltzctl/replica_recovery.py",
+        "        return max(status, *done)",
+        "        return max(done)",
+        ("tests/cli/test_recover_replicas.py",),
+        "a dry run says that all is well where replicas differ",
+    ),
 )

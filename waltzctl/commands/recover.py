@@ -137,7 +137,8 @@ MANUAL = Manual(
                     "With --replicas the same is done offline to the directories of all replicas, as compare judges them: each"
                     " gets its plan, which is shown and agreed to as every repair, and can be undone. With --metadata as well the"
                     " metadata says how many replicas the last session had, which session that was, and so who has lost what it"
-                    " held; where that leaves something open the replicas are named that are not all among the directories."
+                    " held; where that leaves something open the replicas are named that are not all among the directories. What"
+                    " nobody can decide, or is lost, stays as it is: 4 where nothing was done, 5 where the rest was repaired."
                 ),
             ),
         ),

@@ -1,0 +1,73 @@
+"""recover --replicas without a cluster: its exit status is of all partitions, also of those that no plan is about."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.cli.running import Answer, invoke
+
+PARTITIONS = 2
+AHEAD = 1
+"""The partition in which one replica holds more than the others: decided by the vote."""
+
+
+def lines(*words: object) -> str:
+    return "".join(f"{word}\n" for word in words)
+
+
+def cluster(path: Path, *, alike: bool) -> list[Path]:
+    """Replicas of one session; in partition 1 the first has a transaction more, and partition 0 ends, below the marks of all,
+    with one record or with three different ones.
+    """
+    found = [path / f"n{number}" for number in (1, 2, 3)]
+    assert invoke("create-cluster", *found, "--partitions", PARTITIONS).status == 0
+    marks = ("--low-water-mark", 10, "--local-low-water-mark", 10)
+    for number, replica in enumerate(found):
+        append(replica, 0, *range(10), "v" if alike else f"v{number}")
+        append(replica, AHEAD, *range(11))
+        for partition in range(PARTITIONS):
+            words = ("--partition", partition, "--session-id", 3, *marks, "--yes")
+            answer = invoke("set-partition", replica, *words)
+            assert answer.status == 0, answer.err
+    append(found[0], AHEAD, "more")
+    return found
+
+
+def append(replica: Path, partition: int, *words: object) -> None:
+    answer = invoke("append", replica, "--partition", partition, given=lines(*words))
+    assert answer.status == 0, answer.err
+
+
+def recover(replicas: list[Path], *words: object) -> Answer:
+    return invoke("recover", "--replicas", *replicas, "--format", "ndjson", *words)
+
+
+def verdicts(answer: Answer) -> list[str]:
+    return [one["verdict"] for one in answer.only("partition-comparison")]
+
+
+def test_what_nobody_can_decide_remains(tmp_path: Path) -> None:
+    replicas = cluster(tmp_path, alike=False)
+    for words in (("--dry-run",), ()):
+        shown = recover(replicas, *words)
+        assert (verdicts(shown), shown.status) == (["undecidable", "recoverable"], 4)
+        assert len(shown.only("plan")) == 1
+    done = recover(replicas, "--yes")
+    assert [(one["applied"], one["exit_status"]) for one in done.only("result")] == [(True, 0)]
+    assert done.status == 5
+    again = recover(replicas, "--yes")
+    assert (verdicts(again), again.only("result"), again.status) == (["undecidable", "equal"], [], 4)
+
+
+def test_people_are_told_what_remains(tmp_path: Path) -> None:
+    replicas = cluster(tmp_path, alike=False)
+    shown = invoke("recover", "--replicas", *replicas, "--yes", "--format", "plain")
+    assert "# DAMAGE REMAINS  partitions 0: " in shown.out
+
+
+def test_what_is_decided_is_done(tmp_path: Path) -> None:
+    replicas = cluster(tmp_path, alike=True)
+    shown = recover(replicas, "--dry-run")
+    assert (verdicts(shown), shown.status) == (["equal", "recoverable"], 3)
+    assert recover(replicas, "--yes").status == 0
+    assert recover(replicas, "--dry-run").status == 0
