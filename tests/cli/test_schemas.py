@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,11 @@ def test_a_schema_is_valid_and_strict(name: str) -> None:
 def test_every_object_of_a_command_has_a_schema_and_every_schema_a_command() -> None:
     named = {name for command in COMMANDS for name in manual_of(command).objects}
     assert named | {"error"} == set(VALIDATORS), "any command may end with an error"
+
+
+def test_the_page_says_which_command_prints_an_object() -> None:
+    table = (SCHEMAS / "README.md").read_text().partition("\n## Values")[0]
+    assert set(re.findall(r"\*\*([a-z-]+)\*\*", table)) == set(VALIDATORS)
 
 
 def check(answer: Answer, *, array: bool, form: str) -> set[str]:
