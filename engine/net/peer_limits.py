@@ -27,8 +27,10 @@ class PortLimits:
     Release 0.13.2 has no bound on bodies; its clients send a keep-alive every 600 s.
     """
 
-    max_body: int = setting("longest body of a frame at the data port", _BODY, default=128 << 20)
-    max_admin_body: int = setting("longest body of a frame at the admin port", _BODY, default=1 << 20)
+    max_body: int = setting("longest body of a frame at the data or the client port", _BODY, default=128 << 20)
+    max_admin_body: int = setting(
+        "longest body of a frame at a storage node's admin port; a log server has none", _BODY, default=1 << 20
+    )
     big_frame: int = setting("a longer frame is read only when it has its place in memory", _BODY, default=64 << 10)
     memory: int = setting("what was read and is not answered yet, over all connections", SIZE, default=128 << 20)
     connection_bytes: int = setting("what was read of one connection and is not answered yet", SIZE, default=16 << 20)
