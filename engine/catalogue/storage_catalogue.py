@@ -123,7 +123,7 @@ def storage_kinds() -> Iterable[FindingKind]:
     yield FindingKind(
         Code.SEGMENT_GAP, damage,
         "A segment begins later than the transaction that should follow the segment before it: transactions are missing.",
-        "recover --from REPLICA restores them if they were the end of a segment; otherwise copy the partition from a replica.",
+        "recover --from REPLICA restores them, whole segments as well as ends of segments.",
         FROM,
     )  # fmt: skip
     yield FindingKind(
@@ -182,7 +182,8 @@ def storage_kinds() -> Iterable[FindingKind]:
         Code.LOSS_ACCEPTED, damage,
         "Transactions that recover --allow-data-loss gave up are still missing. The ledger .waltzctl/accepted-losses keeps them.",
         "recover --from REPLICA brings them back, and so does a running cluster that has them. If nobody ever will, recover"
-        " --forget-losses ends the reminder; undo takes that back, like the repair that gave them up.",
+        " --forget-losses ends the reminder; undo takes that back, like the repair that gave them up. A hole between segments"
+        " stays named (segment-gap) until its transactions are here.",
         FROM, then=(FORGET,),
     )  # fmt: skip
     yield FindingKind(

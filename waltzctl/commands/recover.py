@@ -89,7 +89,7 @@ MANUAL = Manual(
                 (
                     "A record is taken from a replica only if cluster key, partition and transaction id are right, both of its"
                     " checksums agree, and the replica's records on either side are the same as those here. The replica is only"
-                    " read. With several --from the first one that proves right is used."
+                    " read. Where two of several --from prove different bytes, nothing is taken."
                 ),
             ),
         ),

@@ -82,7 +82,7 @@ MANUAL = Manual(
             "waltzctl verify /mnt/copy --manifest waltz.manifest --manifest-key key.pub",
             "Does a copy hold the very same?",
         ),
-        Example("waltzctl verify /data/waltz --format ndjson | jq -r .code", "For scripts."),
+        Example("waltzctl verify /data/waltz --format ndjson | jq -r '.code // empty'", "For scripts."),
         Example(
             "waltzctl verify s3://backup/node-1 --engine spark --master spark://head:7077", "Terabytes, by a cluster."
         ),

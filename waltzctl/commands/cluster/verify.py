@@ -27,7 +27,7 @@ MANUAL = Manual(
     examples=(
         Example("waltzctl cluster verify --metadata /data/waltz.meta", "The whole cluster."),
         Example(
-            "waltzctl cluster verify --metadata /data/waltz.meta --partition 0-3 --format ndjson | jq -r .code",
+            "waltzctl cluster verify --metadata /data/waltz.meta --partition 0-3 --format ndjson | jq -r '.code // empty'",
             "Four partitions, for a script.",
         ),
     ),
