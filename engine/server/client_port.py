@@ -186,9 +186,12 @@ class ClientConnection(Connection):
         elif error is not None:
             self._port.log.error("%s", self.peer, exc_info=error)
             self.close()
-        self._read_on()
         if not self._lost:
-            self.send()
+            self.send()  # before more is read: what waits for the peer counts once it was sent
+        if self._asked:
+            self._read_on()
+            if not self._lost:
+                self.send()
         self._done(1, 0)
 
     def _drop(self) -> None:
