@@ -21,6 +21,7 @@ from waltzctl.engine.client.log_transaction import Draft, Lock, Transaction
 from waltzctl.engine.errors import InvalidRequestError, PeerError, RefusedError, WaltzError
 from waltzctl.engine.metadata.server_directory import PartitionServer
 from waltzctl.engine.net.futures import fail, taken
+from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.formats.lock_id import lock_id
 from waltzctl.formats.request_id import LAST_SEQUENCE, RequestId
 from waltzctl.formats.wire import client as wire
@@ -66,7 +67,7 @@ class ClientOptions:
     first_retry: float = 0.05
     longest_retry: float = 5.0
     not_ready: float = 0.2
-    max_body: int = (128 << 20) - 64
+    max_body: int = PortLimits().max_client_body
 
 
 class MountPoint(Protocol):

@@ -134,7 +134,7 @@ class VaultReader:
         return self._pages.settled(where, read)
 
     def _entry(self, directory: PageDirectory, where: PageId) -> tuple[PageId, PageEntry]:
-        """Raises DamageError for a page that is left out."""
+        """Raises DamageError for a page that the log does not know."""
         found = directory.locate(where)
         if found is None or found.entry is None:
             said = f"page {where}: the log does not know it"

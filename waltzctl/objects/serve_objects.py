@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from operator import attrgetter
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -107,9 +107,10 @@ def live_object(
     reading: NodeReading, connections: Sequence[tuple[str, int]], before: Mapping[int, int], seconds: float
 ) -> Object:
     """**live**.  `before`: appends of each partition so many `seconds` ago."""
-    now = datetime.now(UTC)
+    from waltzctl.formats.adapters import format_time
+
     return LIVE.shown(
-        SimpleNamespace(time=f"{now:%Y-%m-%dT%H:%M:%S}.{now.microsecond // 1000:03d}Z"),
+        SimpleNamespace(time=format_time(time.time_ns() // 1_000_000)),
         connections=dict(connections),
         partitions=[_live_partition(one, before.get(one.partition), seconds) for one in reading.partitions],
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from datetime import UTC, datetime
+import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -88,11 +88,11 @@ def run(
 
 
 def _show(console: Console, found: ClusterOverview, *, drawn: bool) -> None:
+    from waltzctl.formats.adapters import format_time
     from waltzctl.objects.cluster_objects import CLUSTER_TOP
     from waltzctl.render.cluster_view import top_lines
 
-    now = datetime.now(UTC)
-    shown: Object = CLUSTER_TOP.shown(found, time=f"{now:%Y-%m-%dT%H:%M:%S}.{now.microsecond // 1000:03d}Z")
+    shown: Object = CLUSTER_TOP.shown(found, time=format_time(time.time_ns() // 1_000_000))
     if console.format is not Format.TABLE:
         console.emit(shown, flush=True)
         return
