@@ -12,7 +12,7 @@ Sources: design document *Waltz Server* (replica session); release 0.13.2.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -21,6 +21,12 @@ from waltzctl.engine.quorum import recovery_actions, recovery_events
 from waltzctl.engine.server.server_settings import SessionOptions
 from waltzctl.engine.server.storage_nodes import Storage, StorageNodes
 from waltzctl.formats.wire.records import PackedRecords, WireRecord
+
+COPIED_BYTES = 1 << 20
+"""Bytes of records that a replica which is behind is sent in a frame, unless one record has more.
+
+What another node gives out at once may be longer than what this one takes, each by a setting of its own.
+"""
 
 
 @dataclass(slots=True)
@@ -208,8 +214,12 @@ class ReplicaSession:
         records = await self._of_other(action.source, action.first, action.last)
         if not records:
             return recovery_events.CaughtUp(self.node, action.first - 1)
-        await storage.append(self.session.session_id, self.session.partition, records)
+        await self._append(storage, records)
         return recovery_events.CaughtUp(self.node, records[-1].transaction_id)
+
+    async def _append(self, storage: Storage, records: Sequence[WireRecord]) -> None:
+        for part in portions(records, COPIED_BYTES):
+            await storage.append(self.session.session_id, self.session.partition, part)
 
     async def _compare(self, storage: Storage, action: recovery_actions.Compare) -> recovery_events.Compared:
         """Raises DivergedReplicaError where a transaction is another one than that of the other replica."""
@@ -283,7 +293,7 @@ class ReplicaSession:
             storage = self._storage
             if era != self._era or storage is None:
                 return
-            await storage.append(session.session_id, session.partition, records)
+            await self._append(storage, records)
         except (StoreSessionClosedError, PeerError, RemoteError) as error:
             if era == self._era:
                 self.fail(error)
@@ -307,3 +317,15 @@ class ReplicaSession:
         took = min(max(loop.time() - begun, 0.001), self._SLOWEST)
         self._expected = (self._expected + took) / 2
         return records
+
+
+def portions(records: Sequence[WireRecord], most: int) -> Iterator[Sequence[WireRecord]]:
+    """Records that go in one frame: of `most` bytes together, or a single one."""
+    begun = size = 0
+    for place, record in enumerate(records):
+        if place > begun and size + record.size > most:
+            yield records[begun:place]
+            begun, size = place, 0
+        size += record.size
+    if begun < len(records):
+        yield records[begun:]

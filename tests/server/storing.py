@@ -8,6 +8,7 @@ import logging
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tests.builders import build_directory
 from tests.node.running import node_options
@@ -34,9 +35,9 @@ class Cluster:
     metadata: PartitionMetadata = field(default_factory=PartitionMetadata)
     session_id: int = 10
 
-    async def start(self, name: str) -> None:
-        options = node_options(self.paths[name], port=0, admin_port=0, http_port=None)
-        self.nodes[name] = await Node.start(options, log=LOG, version="test")
+    async def start(self, name: str, **options: Any) -> None:
+        chosen = node_options(self.paths[name], port=0, admin_port=0, http_port=None, **options)
+        self.nodes[name] = await Node.start(chosen, log=LOG, version="test")
 
     async def stop(self, name: str) -> None:
         await self.nodes.pop(name).stop(5.0)

@@ -15,11 +15,13 @@ from tests.server.storing import LOG, PARTITION, Cluster, committed, held, packe
 from waltzctl.engine.client.admin_client import AdminClient
 from waltzctl.engine.client.storage_client import StorageClient
 from waltzctl.engine.errors import PeerError, ProtocolError, StoreSessionClosedError
+from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.server import replica_session
 from waltzctl.engine.server.replica_session import SentBatch
 from waltzctl.engine.server.server_settings import SessionOptions
 from waltzctl.engine.server.storage_nodes import StorageNodes
 from waltzctl.engine.server.store_session import StoreSession
+from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.wire.records import PackedRecords, WireRecord
 from waltzctl.formats.znodes import UNRESOLVED, PartitionMetadata
 
@@ -340,6 +342,60 @@ def _damage(cluster: Cluster, name: str, transaction_id: int) -> None:
         at = content.find(text)
         if at >= 0:
             path.write_bytes(content[:at] + b"X" + content[at + 1 :])
+
+
+def bulky(first: int, count: int, size: int) -> list[WireRecord]:
+    return [
+        WireRecord.make(one, RequestId(1, 1, PARTITION, one), 0, bytes(size)) for one in range(first, first + count)
+    ]
+
+
+@pytest.mark.parametrize("when", ["in the session", "in the recovery"])
+def test_who_is_behind_is_sent_no_longer_frames_than_it_may_take(tmp_path: Path, when: str) -> None:
+    """What the others give out at once are 4 MB, and this one takes 2 MiB."""
+
+    async def work() -> None:
+        async with running_cluster(tmp_path) as cluster:
+            lost, other = cluster.names[:2]
+            await cluster.stop(lost)
+            options = SessionOptions(first_retry=0.01, longest_retry=0.05, kept=1)
+            async with cluster.session(options) as session:
+                await session.open()
+                for first in range(0, 40, 2):
+                    await session.append(PackedRecords.of(bulky(first, 2, 100_000)))
+                if when == "in the recovery":
+                    await session.close()
+                    await cluster.stop(other)
+                    await cluster.start(lost, limits=PortLimits(max_body=2 << 20))
+                    async with cluster.session(options) as later:
+                        assert await later.open() == 39
+                        assert (await held(cluster, later.session_id))[lost] == bulky(0, 40, 100_000)
+                    return
+                await cluster.start(lost, limits=PortLimits(max_body=2 << 20))
+                await until(lambda: session._replicas[lost].acknowledged == 39)
+                assert (await held(cluster, session.session_id))[lost] == bulky(0, 40, 100_000)
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    ("sizes", "most", "expected"),
+    [
+        ([], 100, []),
+        ([64], 100, [1]),
+        ([65], 100, [1]),
+        ([0, 28], 100, [2]),
+        ([0, 29], 100, [1, 1]),
+        ([100, 0, 0, 0], 100, [1, 2, 1]),
+        ([0, 100, 0], 100, [1, 1, 1]),
+    ],
+)
+def test_portions_of_records_are_as_long_as_may_be(sizes: list[int], most: int, expected: list[int]) -> None:
+    """A record has 36 bytes beside its data."""
+    made = [WireRecord.make(at, RequestId(1, 1, PARTITION, at), 0, bytes(size)) for at, size in enumerate(sizes)]
+    parts = [*replica_session.portions(made, most)]
+    assert [len(part) for part in parts] == expected
+    assert [one for part in parts for one in part] == made
 
 
 def test_a_damaged_record_is_not_copied_and_another_replica_gives_it(tmp_path: Path) -> None:
