@@ -13,15 +13,13 @@ import base64
 import binascii
 import contextlib
 import json
-import math
-import os
-import re
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Self
 
+from waltzctl import lossless_json
 from waltzctl.engine.errors import InvalidRequestError
 
 MAX_LINE = 512 << 20
@@ -31,9 +29,6 @@ _IGNORED = {"schema", "partition", "segment", "transaction_id", "offset", "size"
 _KNOWN = _IGNORED | {"type", "data", "data_b64", "data_hex", "data_checksum", "header", "request_id"}
 _LOCK_KEYS = ("write_locks", "read_locks", "append_locks")
 _REQUEST_KEYS = ("client", "generation", "partition", "sequence")
-_MARK = os.urandom(16).hex()
-"""Before the text of a number while it is written as a string: nothing that is read begins with it."""
-_MARKED = re.compile(rf'"{_MARK}([^"]*)"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,27 +78,9 @@ def json_entries(stream: BinaryIO, *, locks: bool = False) -> Iterator[Entry]:
                 raise BadLineError(number, str(error) or type(error).__name__) from None
 
 
-class _Number:
-    """A number with a fraction or an exponent, as it was written: it may have more digits than a float holds."""
-
-    def __init__(self, text: str) -> None:
-        if not math.isfinite(float(text)):
-            raise ValueError(f"{text} is larger than the numbers that programs read")
-        self.text = text
-
-    def __repr__(self) -> str:
-        return self.text
-
-
-def _compact(value: Any) -> str:
-    """JSON without spaces."""
-    text = json.dumps(value, separators=(",", ":"), default=lambda number: _MARK + number.text)
-    return _MARKED.sub(r"\1", text)
-
-
 def _parse(line: bytes) -> dict[str, Any]:
     try:
-        value = json.loads(line.decode("utf-8"), parse_float=_Number, parse_constant=_no_constant)
+        value = lossless_json.read(line.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise ValueError(f"not UTF-8: byte {error.start} of the line") from None
     except json.JSONDecodeError as error:
@@ -113,10 +90,6 @@ def _parse(line: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError("not a JSON object")
     return value
-
-
-def _no_constant(text: str) -> None:
-    raise ValueError(f"{text} is no JSON number")
 
 
 def _entry(number: int, value: dict[str, Any], *, locks: bool) -> Entry:
@@ -161,7 +134,7 @@ def _data(value: dict[str, Any]) -> bytes:
     content = value[given[0]]
     if given[0] == "data":
         try:
-            return (content if isinstance(content, str) else _compact(content)).encode()
+            return (content if isinstance(content, str) else lossless_json.encode(content)).encode()
         except UnicodeEncodeError:
             raise ValueError("data holds a lone surrogate, which has no UTF-8 form; use data_b64") from None
     if not isinstance(content, str):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
+from waltzctl import lossless_json
 from waltzctl.engine.amounts import format_ranges, parse_duration, parse_ranges, parse_rate, parse_size
 
 __all__ = [
@@ -88,4 +88,4 @@ def data_text(shown: Mapping[str, Any]) -> str | None:
     value = shown.get("data")
     if value is None and ("data" not in shown or "data_b64" in shown):
         return None
-    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    return value if isinstance(value, str) else lossless_json.encode(value, ascii_only=False)

@@ -158,6 +158,41 @@ def test_json_is_json_for_cut_and_for_people(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["plain", "table", "json", "ndjson"])
+@pytest.mark.parametrize(
+    ("data", "shown"),
+    [
+        ("1.50", "1.5"),
+        ("1e2", "100.0"),
+        ("1.7976931348623157e308", "1.7976931348623157e+308"),
+        ("0.1", "0.1"),
+        ("0.10000000000000001", "0.10000000000000001"),
+        ("12345678901234567.25", "12345678901234567.25"),
+        ("9007199254740993.0", "9007199254740993.0"),
+        ("1e-400", "1e-400"),
+        ("1e-99999999999999999999", "1e-99999999999999999999"),
+        ("12345678901234567890123", "12345678901234567890123"),
+        ('{"a":[0.10000000000000001,1.5],"b":"ä"}', '{"a":[0.10000000000000001,1.5],"b":"ä"}'),
+    ],
+)
+def test_a_number_is_shown_with_all_of_its_digits(tmp_path: Path, form: str, data: str, shown: str) -> None:
+    """A float is written as Python writes it; what no float holds, as it stands in the record."""
+    rows = [Record.make(0, RequestId(1, 2, 0, 0), 0, data.encode())]
+    storage = build_directory(tmp_path / "s", {0: [rows]})
+    out = run("dump", storage, "--data", "json", "--format", form, COLUMNS="200").out
+    if "json" in form:
+        assert f'"data":{shown.replace("ä", chr(92) + "u00e4")}' in out
+    else:
+        assert any(line.rstrip().endswith((f" {shown}", f"\t{shown}")) for line in out.splitlines())
+
+
+@pytest.mark.parametrize("data", [b"[1e400]", b'{"a":1,"b":2,"a":3}', b'[{"a":{"":1,"":1}}]'])
+def test_json_of_which_something_would_be_lost_is_shown_as_bytes(tmp_path: Path, data: bytes) -> None:
+    """A number that is read as infinite, a key that stands twice."""
+    storage = build_directory(tmp_path / "s", {0: [[Record.make(0, RequestId(1, 2, 0, 0), 0, data)]]})
+    assert data_of(storage, "json") == [{"data": None, "data_b64": in_base64(data)}]
+
+
+@pytest.mark.parametrize("form", ["plain", "table", "json", "ndjson"])
 def test_json_is_shown_as_such_up_to_a_depth_that_can_be_written(tmp_path: Path, form: str) -> None:
     depths = (1, 499, 500, 501, 900, 940, 964, 966, 990, 2000)
     data = ["[" * depth + "]" * depth for depth in depths] + ['{"a":' * 501 + "1" + "}" * 501, '["' + "[" * 3000 + '"]']

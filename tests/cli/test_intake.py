@@ -76,6 +76,15 @@ def test_a_number_that_would_be_read_as_infinite_is_refused(text: str) -> None:
         list(json_entries(io.BytesIO(b'{"data": ' + text.encode() + b"}")))
 
 
+@pytest.mark.parametrize(
+    ("line", "key"),
+    [('{"data":{"a":1,"b":[],"a":1}}', "a"), ('{"data":1,"data":2}', "data"), ('{"data":[{"":1,"":2}]}', "")],
+)
+def test_a_key_that_stands_twice_is_refused_since_one_value_would_be_lost(line: str, key: str) -> None:
+    with pytest.raises(BadLineError, match=f"input line 1: the key '{key}' stands twice in an object"):
+        list(json_entries(io.BytesIO(line.encode())))
+
+
 def test_nesting_is_no_matter_of_numbers() -> None:
     for begin, end in (("[", "]"), ('{"a":', "}")):
         text = begin * 600 + "1.50" + end * 600

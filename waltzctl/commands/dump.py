@@ -82,7 +82,8 @@ MANUAL = Manual(
             (
                 (
                     "base64 (data_b64) and hex (data_hex) show any bytes. utf8 and json put text or a JSON value under data;"
-                    " where the bytes are not that, data is null and data_b64 holds them. none leaves it out and is fastest."
+                    " where the bytes are not that, or JSON of which something would be lost (a key that stands twice, a number"
+                    " that is read as infinite), data is null and data_b64 holds them. none leaves it out and is fastest."
                 ),
             ),
         ),

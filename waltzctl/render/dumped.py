@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import math
 from typing import TYPE_CHECKING, Any
 
+from waltzctl import lossless_json
 from waltzctl.engine.columns.column import Object
 from waltzctl.engine.columns.column_kinds import base64_text
 from waltzctl.engine.columns.record_columns import RECORD
@@ -45,7 +44,7 @@ def data_keys(data: bytes, form: DataForm | None, preview: int | None = None) ->
 
 
 def _parsed(text: str) -> Any:
-    value = json.loads(text, parse_float=_finite, parse_constant=_refuse)
+    value = lossless_json.read_shortest(text)
     if text.count("[") + text.count("{") > _DEEPEST and _is_deeper(value, _DEEPEST):
         raise ValueError(f"more than {_DEEPEST} levels")
     return value
@@ -61,14 +60,3 @@ def _is_deeper(value: Any, levels: int) -> bool:
             for inner in (one.values() if isinstance(one, dict) else one)
         ]
     return any(isinstance(one, dict | list) for one in level)
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(text)
-    return value
-
-
-def _refuse(text: str) -> None:
-    raise ValueError(f"{text} is no JSON number")

@@ -5,17 +5,15 @@ A file name that is no UTF-8 carries its stray bytes as lone surrogates (``\\udc
 
 from __future__ import annotations
 
-import json
 from typing import TextIO
 
+from waltzctl import lossless_json
 from waltzctl.engine.columns.column import Object
-
-_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 
 def encode(shown: Object) -> str:
     """One object as one line of JSON, without the line's end."""
-    return _ENCODER.encode(shown)
+    return lossless_json.encode(shown)
 
 
 class NdjsonWriter:
