@@ -75,6 +75,8 @@ class RunOptions:
     """Whether gaps are looked for afterwards."""
     look: bool = False
     """Whether `completeness` and `activity` are wanted as well."""
+    rest: bool = False
+    """Whether all others are brought up to date as well where tables are named: nobody named them, they must begin anew."""
 
     @property
     def looks(self) -> bool:
@@ -162,6 +164,7 @@ def run_at(server: PipelineServer, project: Project, options: RunOptions, say: C
     begun = time.monotonic()
     check_tables(options)
     full = with_following(options.full_refresh)
+    options = replace(options, rest=not (options.full_refresh or options.refresh))
     if not options.dry_run:
         left = _leftovers(server, project)
         lost = tuple(one for one in left if one not in VIEWS)
@@ -176,6 +179,10 @@ def run_at(server: PipelineServer, project: Project, options: RunOptions, say: C
         _forget_half_plans(project)
         if "state" in full:
             _forget_state(project)
+        named = *full, *options.refresh
+        if named and (never := _never_made(server.session.spark, project, named)):
+            say(f"{', '.join(never)}: not there yet; made as well")
+            options = replace(options, refresh=(*options.refresh, *never))
     _hand_over(project, replace(options, full_refresh=full), server.environment, say)
     if not options.dry_run:
         _begin(project, ())
@@ -273,6 +280,17 @@ def _leftovers(server: PipelineServer, project: Project) -> tuple[str, ...]:
     return tuple(found)
 
 
+def _never_made(spark: SparkSession, project: Project, but: tuple[str, ...]) -> tuple[str, ...]:
+    """Tables that the catalog does not know, `but` for these.
+
+    Where only some tables are to be run, Spark wants those to be there that they are made of, or share a flow with (4.3: key
+    not found).
+    """
+    sinks = ("state",) if project.state_in_files else ()
+    others = (one for one in TABLES if one not in (*sinks, *but))
+    return tuple(one for one in others if not spark.catalog.tableExists(f"{project.namespace}{one}"))
+
+
 def _rebucketed(project: Project, say: Callable[[str], None]) -> tuple[str, ...]:
     """`state`, where its files are of another number of buckets than the project says."""
     there = buckets_there(project.directory / "state", project.buckets) if project.state_in_files else project.buckets
@@ -338,7 +356,7 @@ def program_arguments(project: Project, options: RunOptions) -> list[list[str]]:
     """What Spark's program is started with, once or twice.
 
     Where tables are named Spark runs these, and leaves every sink out (4.3), of which `state` may be one: where it is among
-    them, or somebody looks at the tables afterwards, a run of everything follows.
+    them, or somebody wants or looks at the other tables as well, a run of everything follows.
     """
     if options.dry_run:
         return [["dry-run"]]
@@ -349,7 +367,7 @@ def program_arguments(project: Project, options: RunOptions) -> list[list[str]]:
     for name, tables in (("--full-refresh", options.full_refresh), ("--refresh", options.refresh)):
         if kept := [one for one in tables if one not in sinks]:
             named += [name, ",".join(kept)]
-    everything = not named or options.looks or bool(sinks & {*options.full_refresh, *options.refresh})
+    everything = not named or options.rest or options.looks or bool(sinks & {*options.full_refresh, *options.refresh})
     return [*([["run", *named]] if named else []), *([["run"]] if everything else [])]
 
 

@@ -11,6 +11,8 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import yaml
@@ -23,10 +25,10 @@ from waltzctl.engine.pipeline import running
 from waltzctl.engine.pipeline.bucket_files import bucket_file, keep_number
 from waltzctl.engine.pipeline.column_types import parse_columns
 from waltzctl.engine.pipeline.completeness import IncompleteRange
-from waltzctl.engine.pipeline.project import FORMATS, defaults_of, open_project, with_following
+from waltzctl.engine.pipeline.project import FORMATS, TABLES, defaults_of, open_project, with_following
 from waltzctl.engine.pipeline.project_creation import create_project
 from waltzctl.engine.pipeline.running import RunOptions, check_tables, failure
-from waltzctl.engine.spark.spark_session import SparkOptions
+from waltzctl.engine.spark.spark_session import Session, SparkOptions
 
 
 @pytest.mark.parametrize("table_format", FORMATS)
@@ -225,7 +227,14 @@ class _Program:
         self.fails = False
         monkeypatch.setattr(running, "_hand_over", lambda _project, options, _environment, _say: self._do(options))
         self.left: tuple[str, ...] = ()
+        self.there = set(TABLES)
         monkeypatch.setattr(running, "_leftovers", lambda _server, _project: self.left)
+
+    @property
+    def server(self) -> running.PipelineServer:
+        """One whose catalog knows the tables that are there."""
+        catalog = SimpleNamespace(tableExists=lambda name: name in self.there)
+        return running.PipelineServer(cast("Session", SimpleNamespace(spark=SimpleNamespace(catalog=catalog))), {})
 
     def _do(self, options: RunOptions) -> None:
         self.asked.append(options)
@@ -235,7 +244,8 @@ class _Program:
 
 def test_a_refresh_that_was_killed_is_begun_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     create_project(tmp_path / "p", ["/n"])
-    project, program, server = open_project(tmp_path / "p"), _Program(monkeypatch), running.PipelineServer(None, {})  # type: ignore[arg-type]
+    project, program = open_project(tmp_path / "p"), _Program(monkeypatch)
+    server = program.server
     followed = ("transactions", "quarantine", "state", "state_history")
     checkpoint = tmp_path / "p" / "storage" / "_checkpoints" / "state"
     checkpoint.mkdir(parents=True)
@@ -253,7 +263,8 @@ def test_what_a_kill_left_of_a_table_is_removed_and_the_table_begins_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create_project(tmp_path / "p", ["/n"])
-    project, program, server = open_project(tmp_path / "p"), _Program(monkeypatch), running.PipelineServer(None, {})  # type: ignore[arg-type]
+    project, program = open_project(tmp_path / "p"), _Program(monkeypatch)
+    server = program.server
     program.left = ("records", "activity")
     for name in program.left:
         (tmp_path / "p" / name).mkdir()
@@ -263,13 +274,45 @@ def test_what_a_kill_left_of_a_table_is_removed_and_the_table_begins_anew(
     assert not (tmp_path / "p" / "records").exists()
     assert not (tmp_path / "p" / "activity").exists()
     assert "records: not whole" in said[0]
+    (asked,) = program.asked
+    assert running.program_arguments(project, asked) == [
+        ["run", "--full-refresh", "records,quarantine,tallies"], ["run"],
+    ]  # fmt: skip
+
+
+def test_tables_that_were_never_made_are_made_with_those_that_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_project(tmp_path / "p", ["/n"])
+    project, program = open_project(tmp_path / "p"), _Program(monkeypatch)
+    server, program.there = program.server, set()
+    said: list[str] = []
+
+    def asked(options: RunOptions) -> list[list[str]]:
+        running.run_at(server, project, options, said.append)
+        return running.program_arguments(project, program.asked[-1])
+
+    others = "transactions,quarantine,tallies,state_history,completeness"
+    assert asked(RunOptions(refresh=("records", "activity"))) == [["run", "--refresh", f"records,activity,{others}"]]
+    assert said == [f"{others.replace(',', ', ')}: not there yet; made as well"]
+    program.there = set(TABLES)
+    assert asked(RunOptions(refresh=("records", "activity"))) == [["run", "--refresh", "records,activity"]]
+    assert asked(RunOptions()) == [["run"]]
+    program.there.remove("tallies")
+    assert asked(RunOptions(refresh=("records",))) == [["run", "--refresh", "records,tallies"]]
+    assert asked(RunOptions(full_refresh=("transactions",))) == [
+        ["run", "--full-refresh", "transactions,quarantine,state_history", "--refresh", "tallies"], ["run"],
+    ]  # fmt: skip
+    assert asked(RunOptions()) == [["run"]]
+    assert len(said) == 3
 
 
 def test_state_is_made_anew_where_it_is_to_have_another_number_of_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = edited(tmp_path, waltz_state_buckets="9")
-    program, server = _Program(monkeypatch), running.PipelineServer(None, {})  # type: ignore[arg-type]
+    program = _Program(monkeypatch)
+    server = program.server
     state, checkpoint = directory / "state", directory / "storage" / "_checkpoints" / "state"
     said: list[str] = []
     for kept, refreshed in ((9, ()), (8, ("state",)), (10, ("state",))):
@@ -290,7 +333,8 @@ def test_state_is_made_anew_where_it_is_to_have_another_number_of_files(
 def test_half_a_first_plan_that_a_kill_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark refuses a query of which nothing but that is there; one that has a plan passes such a file over."""
     create_project(tmp_path / "p", ["/n"])
-    project, _, server = open_project(tmp_path / "p"), _Program(monkeypatch), running.PipelineServer(None, {})  # type: ignore[arg-type]
+    project, program = open_project(tmp_path / "p"), _Program(monkeypatch)
+    server = program.server
     half = [".0.dc834527-b523-41f2-b9d6-12ece7703094.tmp", "..0.dc834527-b523-41f2-b9d6-12ece7703094.tmp.crc"]
     queries = tmp_path / "p" / "storage" / "_checkpoints" / "spark_catalog" / "default"
     kept = {"records": set(), "transactions": {"0", ".0.crc", *half}, "quarantine": set()}
