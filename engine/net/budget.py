@@ -7,7 +7,9 @@ reservation takes: as long as they need no more than that, they wait for nobody'
 
 Nobody who waits holds anything that others need: what keeps them waiting is either under way to the disk, or a reserved frame,
 whose connection ends when it does not arrive at a least rate.  So the line always moves on.  What stands still until something
-happens that may never happen, such as a feed at the end of its log, is parked: it is used, and keeps nobody waiting.
+happens that may never happen, such as a feed at the end of its log, is parked: it is used, and keeps nobody waiting.  Appends
+that wait for a session of their partition are as large as others and cannot be: where the line stands still their port gives
+them up (`engine.server.client_port`).
 
 Not thread-safe: it belongs to the event loop.
 """
@@ -34,13 +36,23 @@ class Budget:
     """
 
     def __init__(self, capacity: int, *, kept: int = 0) -> None:
-        self.capacity = capacity
+        self._capacity = capacity
         self._part = kept
         self._taken = 0
         self._reserved = 0
         self._parked = 0
         self._line: OrderedDict[object, _Waiting] = OrderedDict()
         self._turns: dict[object, None] = {}  # of the line, in their order: who only waits for its turn
+
+    @property
+    def capacity(self) -> int:
+        """May be changed; whoever is at the head of the line and fits now goes on."""
+        return self._capacity
+
+    @capacity.setter
+    def capacity(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._serve()
 
     @property
     def used(self) -> int:
@@ -58,6 +70,11 @@ class Budget:
     def waiting(self) -> int:
         """How many connections stand in line."""
         return len(self._line)
+
+    @property
+    def first_in_line(self) -> object | None:
+        """Who waits for longest."""
+        return next(iter(self._line), None)
 
     @property
     def crowded(self) -> bool:

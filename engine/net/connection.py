@@ -88,6 +88,7 @@ class Connection(asyncio.BufferedProtocol):
         self._big: bytearray | None = None
         self._filled = 0
         self._reserved = 0
+        self._deferred = 0
         self._answers: list[bytes] = []
         self.share = Share(port.output_budget)
         self._written = 0
@@ -265,8 +266,14 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
     def _reserve(self, needed: int) -> None:
-        """The frame at hand is a big one: go on reading when there is memory for all of it."""
-        if self._port.budget.reserve(self, needed, lambda: self._make_space(needed)):
+        """The frame at hand is a big one: go on reading when there is memory for all of it.
+
+        It is not reserved for who would not be read from, and asked for no rate, as long as too much is under way there.
+        """
+        if self._at_bound:
+            self._deferred = needed
+            self._pause(Pause.UNDER_WAY)
+        elif self._port.budget.reserve(self, needed, lambda: self._make_space(needed)):
             self._make_space(needed)
         else:
             self._pause(Pause.BIG_FRAME)
@@ -288,6 +295,7 @@ class Connection(asyncio.BufferedProtocol):
         """Nothing more will be read: what is kept for it is free."""
         self._port.budget.leave(self)
         self._big, self._tail = None, b""
+        self._deferred = 0
         self._give_back()
 
     def _give_back(self) -> None:
@@ -318,15 +326,22 @@ class Connection(asyncio.BufferedProtocol):
         if self._pauses is Pause.NOTHING:  # as nearly always; flags are slow
             return
         if self.requests <= self._most_requests // 2 and self.size <= self._most_bytes // 2:
+            deferred, self._deferred = self._deferred, 0
+            if deferred:
+                self._reserve(deferred)
             self._resume(Pause.UNDER_WAY)
         if self._pauses & Pause.DRAINING and not self.requests:
             self.close()
 
+    @property
+    def _at_bound(self) -> bool:
+        return self.requests >= self._most_requests or self.size >= self._most_bytes
+
     def _check_bounds(self) -> None:
-        if self.requests >= self._most_requests or self.size >= self._most_bytes:
+        if self._at_bound:
             self._pause(Pause.UNDER_WAY)
         budget = self._port.budget
-        if not budget.crowded or self._big is not None or not self.open:
+        if not budget.crowded or self._big is not None or self._deferred or not self.open:
             return
         in_line = self._pauses & (Pause.BIG_FRAME | Pause.CROWDED)
         if not in_line and not budget.reserve(self, 0, self._uncrowded):

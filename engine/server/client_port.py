@@ -35,8 +35,6 @@ from waltzctl.formats.wire.frame import FRAME_HEADER, FrameError, Magic, body_le
 from waltzctl.formats.wire.hello import WALTZ_SERVER, Hello
 from waltzctl.formats.wire.primitives import Limits, MessageError
 
-_PAUSE = 0.1
-"""Seconds between a session that ended while data was read in it and the next attempt."""
 _MOST_READS = 64
 """Transactions whose data is read from storage for one connection at a time, at most."""
 
@@ -64,6 +62,7 @@ class ClientPort(Port):
         """`partitions`: those that are served here now; whoever owns the mapping changes it."""
         self.partitions, self.answers = partitions, answers
         self.appends = AppendTaker()
+        self._first_in_line: object | None = None
         super().__init__(limits=limits, log=log, memory=limits.memory)
 
     def _follow_limits(self) -> None:
@@ -72,6 +71,29 @@ class ClientPort(Port):
 
     def _connection(self, peer: str) -> Connection:
         return ClientConnection(self, peer)
+
+    def _tick(self) -> None:
+        super()._tick()
+        first, self._first_in_line = self._first_in_line, self.budget.first_in_line
+        if first is not None and first is self._first_in_line:
+            self._make_room()
+
+    def _make_room(self) -> None:
+        """Somebody's long frame stands still: appends that wait for a session, perhaps for ever, leave it its place.
+
+        Their clients mount anew, and wait for the session before they append again.
+        """
+        waiting = {one: size for one in self.partitions.values() if (size := one.waiting_for_session)}
+        for partition in sorted(waiting, key=waiting.__getitem__, reverse=True):
+            if sum(waiting.values()) <= self.budget.kept:
+                break
+            self.log.warning(
+                "partition %d has no session, and %d bytes of appends that wait for one keep those of other partitions"
+                " waiting: they are given up, and their clients mount anew",
+                partition.number,
+                waiting.pop(partition),
+            )
+            partition.end_mounts()
 
 
 class ClientConnection(Connection):
@@ -94,7 +116,7 @@ class ClientConnection(Connection):
         self._tasks: dict[asyncio.Task[None], int] = {}  # in their order; bytes of the budget that are parked for each
         self._taken = asyncio.Event()
         self._taken.set()
-        self._asked: deque[wire.TransactionDataRequest] = deque()
+        self._asked: deque[tuple[wire.TransactionDataRequest, float]] = deque()  # and the pause before it
         self._unsent = 0  # bytes of the answers that are to be sent with the next `send`
         self._reads, self._read_window = 0, 1
         self._handlers: dict[type, Callable[[Any], None]] = {
@@ -315,20 +337,21 @@ class ClientConnection(Connection):
     async def _flushed(self, partition: Partition, request: wire.FlushRequest) -> None:
         self._say(wire.FlushResponse(request.request_id, await partition.flush()))
 
-    def _data(self, request: wire.TransactionDataRequest) -> None:
+    def _data(self, request: wire.TransactionDataRequest, paused: float = 0.0) -> None:
+        """`paused`: seconds before this attempt, because the one before ended a session."""
         partition = self._partition(request.request_id)
         if partition is not None and not partition.store.is_open:
             if not (self._takes_data() and self._cached(request)):
-                self._begin_task(self._awaited(partition, request))
+                self._begin_task(self._awaited(partition, request, paused))
             return
         if not self._asked and self._takes_data():
             if self._cached(request):
                 return
             if self._reads < self._read_window:
-                self._begin_read(request)
+                self._begin_read(request, paused)
                 return
         self._begin(1, 0)
-        self._asked.append(request)
+        self._asked.append((request, paused))
 
     def _takes_data(self) -> bool:
         """Whether the peer takes more; what is to be sent is sent when it may be too much."""
@@ -342,14 +365,14 @@ class ClientConnection(Connection):
     def _read_on(self) -> None:
         """Answer the requests for data that wait, as many as may be read and sent now."""
         while self._asked and self.open and self._reads < self._read_window and self._takes_data():
-            request = self._asked.popleft()
+            request, paused = self._asked.popleft()
             if not self._cached(request):
-                self._begin_read(request)
+                self._begin_read(request, paused)
             self._done(1, 0)
 
-    def _begin_read(self, request: wire.TransactionDataRequest) -> None:
+    def _begin_read(self, request: wire.TransactionDataRequest, paused: float) -> None:
         self._reads += 1
-        self._begin_task(self._found(request))
+        self._begin_task(self._found(request, paused))
 
     def _cached(self, request: wire.TransactionDataRequest) -> bool:
         """Answer from the cache; whether it could be."""
@@ -360,8 +383,13 @@ class ClientConnection(Connection):
             self._say(wire.TransactionDataResponse(request.request_id, request.transaction_id, answer))
         return found is not None
 
-    async def _awaited(self, partition: Partition, request: wire.TransactionDataRequest, pause: float = 0.0) -> None:
-        """Ask again once the partition has a session: what waits for one keeps nobody's data of other partitions waiting."""
+    async def _awaited(
+        self, partition: Partition, request: wire.TransactionDataRequest, paused: float, pause: float = 0.0
+    ) -> None:
+        """Ask again, after a pause, once the partition has a session.
+
+        What waits for one keeps nobody's data of other partitions waiting.
+        """
         try:
             await asyncio.sleep(pause)
             await partition.store.session()
@@ -369,9 +397,9 @@ class ClientConnection(Connection):
             outcome = _not_ready(error)
             self._say(wire.TransactionDataResponse(request.request_id, request.transaction_id, outcome))
         else:
-            self._data(request)
+            self._data(request, paused)
 
-    async def _found(self, request: wire.TransactionDataRequest) -> None:
+    async def _found(self, request: wire.TransactionDataRequest, paused: float) -> None:
         outcome: wire.TransactionData | wire.TransactionRefused
         try:
             async with self._client_port.reads:
@@ -379,7 +407,8 @@ class ClientConnection(Connection):
         except StoreSessionClosedError:
             partition = self._partition(request.request_id)
             if partition is not None:
-                self._begin_task(self._awaited(partition, request, _PAUSE))
+                pause = partition.store.pause_after(paused)  # each attempt ends a session
+                self._begin_task(self._awaited(partition, request, pause, pause))
                 return
             outcome = _not_ready(PartitionClosedError(f"{request.request_id.partition} is not served here"))
         except PartitionClosedError as error:

@@ -25,6 +25,7 @@ from operator import attrgetter
 from typing import Any, Protocol
 
 from waltzctl.engine.errors import StoreSessionClosedError
+from waltzctl.engine.net.connection import OVERHEAD
 from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.scan.client_appends import NumberedRecords, numbered
 from waltzctl.engine.scan.wire_layout import ADMITTED
@@ -130,6 +131,13 @@ class Partition:
         return self.store.partition
 
     @property
+    def waiting_for_session(self) -> int:
+        """Bytes that queued appends hold as long as there is no session; 0 where there is one."""
+        if self.store.is_open:
+            return 0
+        return sum(item.size + OVERHEAD * len(item.records) for item in self._queue if isinstance(item, Append))
+
+    @property
     def reading(self) -> ServerPartitionReading:
         """How it stands, for health and metrics.  Thread-safe: what the loop changes meanwhile is copied in one step."""
         state, queue, pending = self.store.state, tuple(self._queue), tuple(self._pending)
@@ -162,10 +170,7 @@ class Partition:
             return
         for _, item in self._pending:
             item.lost = _SESSIONS
-        for item in (one for one in self._queue if isinstance(one, Append)):
-            item.over()
-        self._queue = deque(one for one in self._queue if not isinstance(one, Append))
-        self._end_mounts()
+        self.end_mounts()
 
     async def close(self) -> None:
         """Stop: nothing more is answered; feeds and flushes end with PartitionClosedError."""
@@ -216,8 +221,11 @@ class Partition:
         for client in [one for one, known in self._connections.items() if known[2] is connection]:
             del self._connections[client]
 
-    def _end_mounts(self) -> None:
-        """Have every client mount anew."""
+    def end_mounts(self) -> None:
+        """Have every client mount anew; nothing of what they have queued is sent."""
+        for item in (one for one in self._queue if isinstance(one, Append)):
+            item.over()
+        self._queue = deque(one for one in self._queue if not isinstance(one, Append))
         connections = dict.fromkeys(connection for _, _, connection in self._connections.values())
         self._connections.clear()
         for connection in connections:
@@ -287,7 +295,9 @@ class Partition:
             fitting = item.records.fitting(left)
             if not fitting and batch:
                 break
-            admitted, judged = self._judge(item, min(room, max(fitting, 1)))
+            # so many as fit whichever of them are refused: those behind them are not let in instead
+            some = item if fitting >= len(item.records) else item.part(0, max(fitting, 1))
+            admitted, judged = self._judge(some, room)
             if not judged:
                 if batch or self._pending:
                     break
@@ -427,7 +437,7 @@ class Partition:
         )
         self._locks.reset(mark)
         self.high_water_mark = mark
-        self._end_mounts()
+        self.end_mounts()  # who has seen more would pass every lock of this table
 
     # ---- feeds and data ------------------------------------------------------------------------------------------------
 

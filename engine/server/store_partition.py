@@ -126,6 +126,10 @@ class StorePartition:
         if self._session is not None:
             await self._session.close("the partition was closed")
 
+    def pause_after(self, pause: float) -> float:
+        """Seconds before a further attempt, where `pause` were waited before the last one."""
+        return min(max(2 * pause, self._options.first_retry), self._options.longest_retry)
+
     @property
     def is_open(self) -> bool:
         """Whether there is an open session."""

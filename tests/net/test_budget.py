@@ -149,6 +149,17 @@ def test_whoever_stood_behind_one_that_left_is_served() -> None:
     assert (served, budget.used, budget.waiting) == (["small"], 70, 0)
 
 
+@pytest.mark.parametrize("short", [0, 1])
+def test_whoever_fits_into_more_memory_goes_on_at_once(short: int) -> None:
+    budget, served = Budget(CAPACITY), []
+    budget.take(60)
+    assert not budget.reserve("large", 90, lambda: served.append("large"))
+    assert budget.first_in_line == "large"
+    budget.capacity = 150 - short
+    assert bool(served) is (not short)
+    assert (budget.first_in_line is None) is (not short)
+
+
 @pytest.mark.parametrize("over", [0, 1])
 def test_what_is_parked_keeps_nobody_waiting(over: int) -> None:
     """And what was parked counts again as soon as it waits for nothing any more."""

@@ -83,6 +83,39 @@ def test_a_batch_ends_where_it_would_be_too_long(
     assert sent == batches
 
 
+def test_those_that_locks_refuse_do_not_make_room_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six of 36 bytes that are refused, then three of 236; 300 bytes are the most."""
+    real, sent = StoreSession.append, list[int]()
+
+    def append(session: StoreSession, records: PackedRecords) -> asyncio.Future[int]:
+        sent.append(len(records.data))
+        return real(session, records)
+
+    async def work() -> None:
+        async with unwritten(tmp_path) as partition:
+            appender = Told()
+            written = held_locks([(-1, client.AppendLocks(write=(5,)))])
+            partition.append(Append(PackedRecords.of([record(0, 10)]), appender, written))
+            assert await partition.flush() == 0
+            monkeypatch.setattr(StoreSession, "append", append)
+            monkeypatch.setattr(partition, "_most_bytes", lambda: 300)
+            taken = [record(number, 0 if number < 7 else 200) for number in range(1, 10)]
+            locks = held_locks(
+                (-1, client.AppendLocks(read=(5 if one.request_id.sequence < 7 else one.request_id.sequence + 100,)))
+                for one in taken
+            )
+            partition.append(Append(PackedRecords.of(taken), appender, locks))
+            assert await partition.flush() == 3
+            assert [one for one in appender.told if isinstance(one, tuple) and one[1] == 0] == [
+                (number, 0) for number in range(1, 7)
+            ]
+            headers = await partition.store.headers(1, 10)
+            assert [one.request_id.sequence for one in headers] == [7, 8, 9]
+
+    asyncio.run(work())
+    assert sent == [236, 236, 236]
+
+
 @pytest.mark.parametrize(("longest", "most"), [(1 << 20, (1 << 20) - STORAGE_GROWTH), (128 << 20, 16 << 20), (1, 0)])
 def test_a_batch_is_no_longer_than_nodes_with_the_same_bound_take(longest: int, most: int) -> None:
     assert PortLimits(max_body=longest).max_batch == most

@@ -135,6 +135,8 @@ def test_a_log_that_ends_earlier_than_it_did_is_served_as_it_is(
                 )
             if not cached:
                 server.cache.cut(PARTITION, -1)
+            client.append(b"decided by what is gone", write_locks=(5,), position=199)
+            await until(lambda: partition.reading.queued + partition.reading.undecided == 1)
             for name in nodes.names:
                 await nodes.start(name)
             await (await partition.store.session()).close("a checkpoint")

@@ -16,7 +16,9 @@ from waltzctl.engine.errors import PeerError
 from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.server.log_server import LogServer
 from waltzctl.engine.server.server_settings import CacheOptions
+from waltzctl.engine.server.store_partition import StorePartition
 from waltzctl.engine.server.store_session import StoreSession
+from waltzctl.formats.checksums import crc32
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.wire import client as wire
 
@@ -26,7 +28,7 @@ SICK = 0
 
 @asynccontextmanager
 async def with_a_sick_one(
-    place: Path, sick: asyncio.Event, *, reads: int = 256, cached: bool = True
+    place: Path, sick: asyncio.Event, *, reads: int = 256, cached: bool = True, limits: PortLimits | None = None
 ) -> AsyncIterator[tuple[Serving, LogServer]]:
     """A server with two partitions, five transactions in the one; the other gets a session once `sick` is cleared."""
     async with serving(place, 1) as cluster:
@@ -39,7 +41,7 @@ async def with_a_sick_one(
 
         cluster.metadata.begin_session = begin  # type: ignore[assignment, method-assign]
         cache = CacheOptions() if cached else CacheOptions(data=1)
-        server = await cluster.server(options=replace(QUICK, cache=cache, limits=PortLimits(reads=reads)))
+        server = await cluster.server(options=replace(QUICK, cache=cache, limits=limits or PortLimits(reads=reads)))
         await server.assign({PARTITION: 1, SICK: 1})
         writer = await cluster.client()
         await writer.mount()
@@ -91,6 +93,73 @@ def test_data_that_is_asked_for_while_a_session_ends_comes_in_the_next(
             assert len({*failed}) == 2, "each ended a session"
             connection = next(one for one in server.port.connections if one.requests == 0)
             assert connection is not None
+
+    asyncio.run(work())
+
+
+def test_data_that_nobody_gives_out_ends_a_session_less_and_less_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each attempt ends the partition's session, and with it every append that is under way."""
+    real, after, failed, pauses = StoreSession.read, StorePartition.pause_after, list[int](), list[float]()
+
+    async def read(session: StoreSession, first: int, count: int) -> object:
+        if len(failed) < 5:
+            failed.append(session.session_id)
+            raise session._error()
+        return await real(session, first, count)
+
+    def pause_after(store: StorePartition, pause: float) -> float:
+        pauses.append(after(store, pause))
+        return pauses[-1]
+
+    async def work() -> None:
+        async with with_a_sick_one(tmp_path, asyncio.Event(), reads=1, cached=False) as (cluster, _):
+            client = await cluster.client(8)
+            monkeypatch.setattr(StoreSession, "read", read)
+            monkeypatch.setattr(StorePartition, "pause_after", pause_after)
+            assert isinstance(await client.data(3), wire.TransactionData)
+
+    asyncio.run(work())
+    assert pauses == [0.01, 0.02, 0.04, 0.05, 0.05]  # `QUICK`: from 10 to 50 ms
+
+
+def test_appends_of_a_partition_without_a_session_keep_no_other_long_ones_waiting(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As many as fill the memory; what takes no more than the share that is kept for small ones stays."""
+    limits = PortLimits(memory=2 << 20, max_body=1 << 20, connection_bytes=256 << 10, stall_seconds=0.2)
+    data = bytes(32 << 10)
+
+    async def work() -> None:
+        sick = asyncio.Event()
+        async with with_a_sick_one(tmp_path, sick, limits=limits) as (cluster, server):
+            sick.set()
+            healthy, budget = cluster.clients[0], server.port.budget
+            await server.partitions[SICK].store._session.close("its nodes are gone")  # type: ignore[union-attr]
+
+            async def others(first: int, count: int, each: int) -> None:
+                for number in range(first, first + count):
+                    one = await cluster.client(number)
+                    one.say(wire.MountRequest(RequestId(number, 1, SICK, 0), -1, 0))
+                    for n in range(1, each + 1):
+                        one.say(wire.AppendRequest(RequestId(number, 1, SICK, n), -1, 0, data, crc32(data)))
+
+            await others(20, 1, 6)
+            await until(lambda: budget.used > 6 * len(data))
+            healthy.append(bytes(100_000))
+            assert (await healthy.flush())[0] == 5
+            assert server.partitions[SICK].waiting_for_session
+            assert "are given up" not in caplog.text
+            await others(30, 8, 10)
+            await until(lambda: budget.used > limits.memory - (256 << 10))
+            healthy.append(bytes(100_000))
+            assert (await healthy.flush())[0] == 6
+            assert not server.partitions[SICK].waiting_for_session
+            assert "partition 0 has no session, and " in caplog.text
+            sick.clear()
+            await until(lambda: server.partitions[SICK].store.is_open)
+            assert server.partitions[SICK].high_water_mark == -1
 
     asyncio.run(work())
 

@@ -20,7 +20,7 @@ from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.server.client_port import ClientConnection
 from waltzctl.engine.server.log_server import LogServer
 from waltzctl.engine.server.served_partition import Partition
-from waltzctl.engine.server.server_settings import CacheOptions, ServerOptions
+from waltzctl.engine.server.server_settings import CacheOptions, PartitionOptions, ServerOptions
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.wire import client as wire
 from waltzctl.formats.wire.feed_frames import FEED_FRAME
@@ -274,5 +274,45 @@ def test_what_stands_at_the_end_of_the_log_keeps_no_long_frame_waiting(
             peer.close()
             await until(lambda: budget.used == 0)
             other.close()
+
+    run(work())
+
+
+@pytest.mark.parametrize("feeds", [3, 4])
+def test_a_long_frame_has_no_place_in_memory_while_its_connection_may_not_send_it(tmp_path: Path, feeds: int) -> None:
+    """Four requests may be under way: feeds at the log's end, which last until others append."""
+    memory = 1 << 20
+    limits = PortLimits(max_body=memory, memory=memory, connection_requests=4)
+    options = replace(QUICK, limits=limits, partition=PartitionOptions(feed=1))
+    data = bytes(memory - 500)
+
+    def long(client: int) -> bytes:
+        return wire.encode(wire.AppendRequest(RequestId(client, 1, PARTITION, 1), 0, 0, data, crc32(data)), 4)
+
+    async def work() -> None:
+        async with written(tmp_path, options, b"some data", 1) as server:
+            budget, partition = server.port.budget, server.partitions[PARTITION]
+            peer, other = Peer(server), Peer(server)
+            for client, one in ((1, peer), (2, other)):
+                one.heard(wire.encode(wire.MountRequest(RequestId(client, 1, PARTITION, 0), 0, 0), 4))
+                await until(lambda one=one: wire.MountResponse in map(type, one.messages))
+            asked = (wire.FeedRequest(RequestId(1, 1, PARTITION, number), 0) for number in range(feeds))
+            frame = long(1)
+            peer.heard(b"".join(wire.encode(one, 4) for one in asked) + frame[:100])
+            assert (peer.reading, budget._reserved > 0) == ((True, True) if feeds < 4 else (False, False))
+            if feeds < 4:
+                peer.heard(frame[100:])
+                await until(lambda: partition.high_water_mark == 1)
+            else:
+                other.heard(long(2)[:100])
+                other.heard(long(2)[100:])
+                await until(lambda: partition.high_water_mark == 1)
+                await until(lambda: peer.reading)
+                assert budget._reserved
+                peer.heard(frame[100:])
+                await until(lambda: partition.high_water_mark == 2)
+            peer.close()
+            other.close()
+            await until(lambda: budget.used == 0)
 
     run(work())
