@@ -10,6 +10,7 @@ import json
 import math
 import os
 import re
+from collections import Counter
 from typing import Any
 
 _MARK = os.urandom(16).hex()
@@ -35,12 +36,16 @@ def read(text: str) -> Any:
     Raises ValueError (json.JSONDecodeError) for what is no JSON, holds a number that cannot be read,
     or an object with a key twice, of which one value would be lost; RecursionError.
     """
-    return json.loads(text, parse_float=ExactNumber, parse_constant=_no_constant, object_pairs_hook=_object)
+    return json.loads(
+        text, parse_float=ExactNumber, parse_int=_whole, parse_constant=_no_constant, object_pairs_hook=_object
+    )
 
 
 def read_shortest(text: str) -> Any:
     """As `read`, with a float wherever that is the number that was written: `1.50` is read as 1.5."""
-    return json.loads(text, parse_float=_float_if_exact, parse_constant=_no_constant, object_pairs_hook=_object)
+    return json.loads(
+        text, parse_float=_float_if_exact, parse_int=_whole, parse_constant=_no_constant, object_pairs_hook=_object
+    )
 
 
 def _float_if_exact(text: str) -> float | ExactNumber:
@@ -53,11 +58,16 @@ def _float_if_exact(text: str) -> float | ExactNumber:
         return number
 
 
+def _whole(text: str) -> int | ExactNumber:
+    """Of the whole numbers only this one has a sign that Python drops."""
+    return ExactNumber(text) if text == "-0" else int(text)
+
+
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        keys = [key for key, _ in pairs]
-        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} stands twice in an object")
+        ((twice, _),) = Counter(key for key, _ in pairs).most_common(1)
+        raise ValueError(f"the key {twice!r} stands twice in an object")
     return found
 
 

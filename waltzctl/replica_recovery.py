@@ -102,7 +102,7 @@ def recover_directories(
         console.sentence("NO REPLICA NEEDS A REPAIR. What is only behind, the cluster brings up to date.")
         return status
     done = [carry_out(console, repair, switches) for repair in repairs]
-    if only_shown(switches, asked_for=switches.yes):
+    if only_shown(switches, asked_for=switches.yes) or not any(repair.plan.steps for repair in repairs):
         return max(status, *done)
     if status is not ExitStatus.DAMAGED:
         return max(done)

@@ -81,8 +81,9 @@ class PageReader:
         sequence = self._snapshots.sequence_of(snapshot)
         wanted = PageId(namespace, page)
         found = self.directory_lock.look(self.directory.locate, wanted, sequence)
-        if found is not None and (whole := self._cache.get(found.origin, found.version)) is not None:
-            return _page(found, whole)
+        known = None if found is None or found.entry is None else self._cache.get(found.origin, found.version)
+        if found is not None and known is not None:  # an external page has none, whatever its batch wrote before
+            return _page(found, known)
         with self.reclamation.reading():
             found = self.directory_lock.look(self.directory.locate, wanted, sequence)
             return self._read(*self._with_data(wanted, found))

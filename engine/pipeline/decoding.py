@@ -116,14 +116,16 @@ def decoded(headers: pa.Array, datas: pa.Array, decode: Decode, kind: pa.DataTyp
             if made is not None:
                 value = take(dict(made))
                 pa.scalar(value, kind)
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # what it calls may exit, or panic (PyO3's PanicException is no Exception)
             value, why = None, _reason(error)
         values.append(value)
         refused.append(why)
     return pa.StructArray.from_arrays([pa.array(values, kind), pa.array(refused, pa.string())], ["decoded", "refused"])
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
     """What an error of somebody's code says, as text that can be written."""
     try:
         said = f"{type(error).__name__}: {error}"
@@ -165,7 +167,11 @@ def _taking_struct(kind: pa.DataType, place: str) -> _Take:
     def taken(value: Any) -> Any:
         if value is None:
             return None
-        fields = dict(zip(names, value, strict=True) if isinstance(value, tuple) else value)
+        if isinstance(value, tuple):  # a named one has names of its own, perhaps in another order
+            own = getattr(value, "_fields", None) or getattr(value, "__fields__", None) or names
+            fields = dict(zip(own, value, strict=True))
+        else:
+            fields = dict(value)
         if unknown := fields.keys() - known:
             raise ValueError(f"it returned {', '.join(sorted(map(repr, unknown)))}{place}, which SCHEMA does not name")
         for name, take in inside:

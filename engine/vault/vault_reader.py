@@ -280,19 +280,26 @@ class VaultReader:
         that cannot be read or may be lost.
         """
         if text == LATEST:
-            heads = [one for one in self.heads() if isinstance(one, BackupHead)]
+            found = [*self.heads()]
+            heads = [one for one in found if isinstance(one, BackupHead)]
+            if not heads and found:
+                lost = [one.finding for one in found if isinstance(one, UnreadableBackup)]
+                many = f"of {len(found)} backups in the vault no head can be read"
+                raise DamageError(
+                    f"{self.path}: {LATEST!r}: {many}", lost, advice="waltzctl backup list shows their ids"
+                )
             if not heads:
                 raise InvalidRequestError(f"{self.path}: no backup is in the vault", advice="waltzctl backup create")
             return heads[-1]
-        found = [one for one in self.ids() if text and f"{one:016x}".startswith(text.lower())]
-        if text and not found and self.damage:
+        named = [one for one in self.ids() if text and f"{one:016x}".startswith(text.lower())]
+        if text and not named and self.damage:
             raise DamageError(
                 f"{self.path}: {text!r}: no backup that its log still tells of has an id that begins so", self.damage
             )
-        if len(found) != 1:
-            said = "no backup has an id that begins so" if not found else f"{len(found)} backups have ids that begin so"
+        if len(named) != 1:
+            said = "no backup has an id that begins so" if not named else f"{len(named)} backups have ids that begin so"
             raise InvalidRequestError(f"{self.path}: {text!r}: {said}", advice="waltzctl backup list shows the ids")
-        return self.head(found[0])
+        return self.head(named[0])
 
     def section(self, head: BackupHead, one: BackedPartition) -> Section:
         """The files of a partition.  Raises ForgottenBackupError, DamageError where neither copy can be read, DiskReadError."""

@@ -126,6 +126,19 @@ def test_both_copies_lost(tmp_path: Path, source: Path) -> None:
     assert (done.damaged, done.mended) == (2, 0), "nothing else says which files it had"
 
 
+def test_the_latest_of_backups_that_cannot_be_read_is_damage_and_not_none(tmp_path: Path, source: Path) -> None:
+    place = vault(tmp_path)
+    with pytest.raises(InvalidRequestError, match="no backup is in the vault"):
+        VaultReader.open(place).find("latest")
+    heads = [backup(place, source), backup(place, source)]
+    for head in heads:
+        for name in (Namespace.BACKUPS, Namespace.BACKUP_COPIES):
+            flip(place, PageId(name, head.id))
+    with pytest.raises(DamageError, match="'latest': of 2 backups in the vault no head can be read") as told:
+        VaultReader.open(place).find("latest")
+    assert [one.code for one in told.value.findings] == ["page-checksum"] * 2
+
+
 def test_a_vault_without_its_configuration_is_no_place_for_a_new_one(tmp_path: Path, source: Path) -> None:
     place = vault(tmp_path)
     backup(place, source)

@@ -117,8 +117,11 @@ def test_figures_for_prometheus(tmp_path: Path, place: Path, source: Path) -> No
     assert f"waltz_backup_source_bytes{labels} {float(shown['bytes'])}" in text
     assert f"waltz_backup_new_pages{labels} {float(shown['new_pages'])}" in text
     assert "waltz_backup_created_timestamp_seconds" in text
-    answer = invoke("backup", "create", place, source, "--prometheus", tmp_path / "no" / "where.prom")
-    assert answer.status == 14
+    nowhere = tmp_path / "no" / "where.prom"
+    answer = invoke("backup", "create", place, source, "--prometheus", nowhere, "--format", "json")
+    (made,) = answer.objects
+    assert (answer.status, made["type"]) == (14, "backup")
+    assert f"backup {made['id']} is in the vault, and its figures could not be written: {nowhere}" in answer.err
 
 
 def test_figures_are_for_whoever_collects_them(tmp_path: Path, place: Path, source: Path) -> None:

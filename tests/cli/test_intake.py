@@ -62,6 +62,8 @@ def test_any_other_value_is_compact_json() -> None:
         "{}",
         "[[],{}]",
         "12345678901234567890",
+        "-0",
+        "[-0,0,-1,-0.0]",
     ],
 )
 def test_numbers_arrive_digit_for_digit(text: str) -> None:

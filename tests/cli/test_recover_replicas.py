@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.cli.running import Answer, invoke
+from waltzctl.formats.segment import SEGMENT_HEADER
 
 PARTITIONS = 2
 AHEAD = 1
@@ -57,6 +58,21 @@ def test_what_nobody_can_decide_remains(tmp_path: Path) -> None:
     assert done.status == 5
     again = recover(replicas, "--yes")
     assert (verdicts(again), again.only("result"), again.status) == (["undecidable", "equal"], [], 4)
+
+
+def test_where_nothing_is_done_the_status_is_that_of_a_dry_run(tmp_path: Path) -> None:
+    """A record is damaged in every replica: each has a plan, and none a step."""
+    replicas = cluster(tmp_path, alike=True)
+    assert recover(replicas, "--yes").status == 0
+    for one in replicas:
+        path = next((one / "1").glob("*.seg"))
+        data = bytearray(path.read_bytes())
+        data[SEGMENT_HEADER.size + 40] ^= 0xFF
+        path.write_bytes(data)
+    for words in (("--dry-run",), ("--yes",)):
+        shown = recover(replicas, *words)
+        assert (verdicts(shown), shown.status) == (["equal", "lost"], 4)
+    assert [(one["applied"], one["exit_status"]) for one in shown.only("result")] == [(False, 4)] * len(replicas)
 
 
 def test_people_are_told_what_remains(tmp_path: Path) -> None:

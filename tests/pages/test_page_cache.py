@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.pages.model import TIGHT
 from tests.pages.stores import data, delete, put, ref
 from tests.pages.test_state_machine import run
-from waltzctl.engine.errors import DamageError
+from waltzctl.engine.errors import DamageError, NoSuchPageError
 from waltzctl.engine.pages.inspection import verify_store
 from waltzctl.engine.pages.page_batch import WriteBatch
 from waltzctl.engine.pages.page_cache import ENTRY_SIZE, LARGEST_SHARE, PageCache
@@ -201,3 +201,12 @@ def test_collection_reads_what_it_moves(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(100, 103))
 def test_a_store_with_a_cache_is_like_its_model(tmp_path: Path, seed: int, size: int) -> None:
     run(tmp_path / "store", seed, 120, replace(TIGHT, cache_size=size))
+
+
+def test_an_external_page_has_no_data_whatever_its_own_batch_wrote_before(tmp_path: Path) -> None:
+    with PageStorage.create(tmp_path / "s") as store:
+        store.write(WriteBatch(0).put_page(1, b"data").delete(1).put_external(1))
+        with pytest.raises(NoSuchPageError):
+            store.read(1)
+    with PageStorage.open(tmp_path / "s") as store, pytest.raises(NoSuchPageError):
+        store.read(1)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import namedtuple
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyspark.sql import Row
 
 from waltzctl.engine.catalogue import CATALOGUE, Code
 from waltzctl.engine.errors import InvalidRequestError
@@ -379,6 +382,35 @@ def test_an_error_that_says_nothing_or_no_text_is_a_reason_as_well(error: Except
 
     (one,) = decoded(pa.array([0]), pa.array([b""]), decode, pa.struct([("n", pa.int32())])).to_pylist()
     assert one == {"decoded": None, "refused": why}
+
+
+def test_values_of_named_tuples_go_by_their_names() -> None:
+    """Those of others go by their order."""
+    point = namedtuple("point", "y x")  # as decoders make it
+    kind = pa.struct([("p", pa.struct([("x", pa.int64()), ("y", pa.int64())]))])
+    for made in (point(y=1, x=2), Row(y=1, x=2), (2, 1), Row(2, 1), {"y": 1, "x": 2}):
+        (one,) = decoded(pa.array([0]), pa.array([b""]), lambda _h, _d, made=made: {"p": made}, kind).to_pylist()
+        assert one == {"decoded": {"p": {"x": 2, "y": 1}}, "refused": None}
+    (one,) = decoded(pa.array([0]), pa.array([b""]), lambda _h, _d: {"p": Row(z=1, x=2)}, kind).to_pylist()
+    assert one["decoded"] is None
+    assert "'z'" in one["refused"]
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), asyncio.CancelledError(), GeneratorExit(), BaseException("panic")])
+def test_whatever_a_decoder_ends_with_it_ends_no_run(error: BaseException) -> None:
+    def decode(_header: int, _data: bytes) -> dict[str, int]:
+        raise error
+
+    (one,) = decoded(pa.array([0]), pa.array([b""]), decode, pa.struct([("n", pa.int32())])).to_pylist()
+    assert one["refused"].startswith(type(error).__name__)
+
+
+def test_who_interrupts_a_decoder_interrupts_the_run() -> None:
+    def decode(_header: int, _data: bytes) -> dict[str, int]:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        decoded(pa.array([0]), pa.array([b""]), decode, pa.struct([("n", pa.int32())]))
 
 
 @pytest.mark.parametrize(

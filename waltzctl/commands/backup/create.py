@@ -133,11 +133,16 @@ def run(
                         progress=listener,
                     )
                 )
+        status = ExitStatus.DAMAGE_REMAINS if made.damaged else ExitStatus.CLEAN
         if figures is not None:
             from waltzctl.engine.backup.backup_metrics import write_metrics
+            from waltzctl.engine.errors import WaltzError
 
-            write_metrics(figures, directory, made)
-        status = ExitStatus.DAMAGE_REMAINS if made.damaged else ExitStatus.CLEAN
+            try:
+                write_metrics(figures, directory, made)
+            except WaltzError as error:  # who thinks that there is no backup makes another one
+                console.trouble(f"backup {made.name} is in the vault, and its figures could not be written: {error}")
+                status = max(status, ExitStatus.from_label(error.status))
         console.emit_result(BACKUP.shown(made), status, flush=True)
         new = f"{counted(made.new_pages, 'piece')} of {made.pages} new, the vault grew by {human_bytes(made.new_bytes)}"
         said = (
