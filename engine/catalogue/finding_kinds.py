@@ -47,6 +47,7 @@ class Code(enum.StrEnum):
     DURABLE_MISSING = "durable-missing"
     LOSS_ACCEPTED = "loss-accepted"
     ACCEPTED_LOSSES_DAMAGED = "accepted-losses-damaged"
+    STATE_FILE_DAMAGED = "state-file-damaged"
     INDEX_MISSING = "index-missing"
     INDEX_SHORT = "index-short"
     INDEX_LONG = "index-long"

@@ -194,6 +194,13 @@ def storage_kinds() -> Iterable[FindingKind]:
         FORGET,
     )  # fmt: skip
     yield FindingKind(
+        Code.STATE_FILE_DAMAGED, damage,
+        "A file in .waltzctl without which our node does not open the directory, or one partition, cannot be understood: sessions"
+        " (which sessions were let in) or availability.json (which partitions are switched off). No record is affected.",
+        "Make sure that no server of an older session is running, and note which partitions were switched off; then remove the"
+        " named file, and switch these off again. A released node reads neither.",
+    )  # fmt: skip
+    yield FindingKind(
         Code.INDEX_MISSING, repairable, "A segment has no index file. A released node does not start then.",
         "rebuild-index writes it from the data.", "rebuild-index", then=(RECOVER, FROM),
     )  # fmt: skip

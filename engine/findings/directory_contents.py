@@ -98,6 +98,11 @@ def not_assigned(segments: int, where: Where) -> Finding:
     )
 
 
+def state_file_damaged(path: PurePath, said: str, storage: PurePath, partition: int | None = None) -> Finding:
+    """A file of our own, without which a node does not open the directory or this partition, cannot be understood."""
+    return make_finding(Code.STATE_FILE_DAMAGED, path, said, storage_directory=storage, partition=partition)
+
+
 def ledger_damaged(path: PurePath, fault: str, storage: PurePath) -> Finding:
     """The ledger of accepted losses cannot be read in full."""
     message = f"the ledger of accepted losses cannot be read in full: {fault}"

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import PurePath
 
 from waltzctl.engine.durable import disk
-from waltzctl.engine.findings import Code, Finding, Severity
-from waltzctl.engine.findings.directory_contents import ledger_damaged
+from waltzctl.engine.errors import DamageError, DiskReadError
+from waltzctl.engine.findings import Code, Finding, Severity, make_finding
+from waltzctl.engine.findings.directory_contents import ledger_damaged, state_file_damaged
 from waltzctl.engine.inspect.partition_checks import PartitionContext, stray_files
 from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.targets import Scope, ScopeSurroundings
 from waltzctl.engine.log import places
+from waltzctl.engine.storage.availability_marks import availability_path, load_marks
+from waltzctl.engine.storage.fences import damaged_fences, fence_path
 from waltzctl.engine.storage.loss_ledger import ledger_path
+from waltzctl.formats.control import ControlFile
 
 
 def storage_findings(scope: Scope, around: ScopeSurroundings, limits: ReadLimits) -> Iterator[Finding]:
@@ -22,8 +26,34 @@ def storage_findings(scope: Scope, around: ScopeSurroundings, limits: ReadLimits
         return
     yield from stray_files(PartitionContext(storage, None, storage), scope.temporary, _strangers(scope, around))
     yield from ledger_findings(scope, around)
+    control = around.control if around.control is not None and around.control.size_fits else None
+    yield from state_file_findings(storage, control, {one.number for one in scope.partitions.values()})
     if limits.exclusive or not around.held:  # a repair that is running now is not interrupted
         yield from _interrupted(storage)
+
+
+def state_file_findings(
+    storage: PurePath, control: ControlFile | None, numbers: Container[int | None]
+) -> Iterator[Finding]:
+    """Files of our own without which no node opens the directory, or one of these partitions.
+
+    `control` None: nothing tells of how many partitions there are sessions.
+    """
+    try:
+        load_marks(storage)
+    except DamageError as error:
+        yield state_file_damaged(availability_path(storage), error.message, storage)
+    except DiskReadError as error:
+        yield make_finding(Code.READ_ERROR, availability_path(storage), str(error), storage_directory=storage)
+    if control is None:
+        return
+    path = fence_path(storage)
+    try:
+        for partition, why in damaged_fences(storage, control.header.num_partitions):
+            if partition is None or partition in numbers:
+                yield state_file_damaged(path, f"{path}: cannot be understood: {why}", storage, partition)
+    except DiskReadError as error:
+        yield make_finding(Code.READ_ERROR, path, str(error), storage_directory=storage)
 
 
 def _strangers(scope: Scope, around: ScopeSurroundings) -> tuple[PurePath, ...]:

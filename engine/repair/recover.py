@@ -15,6 +15,7 @@ from pathlib import PurePath
 
 from waltzctl.engine.errors import DiskReadError, NotWaltzError
 from waltzctl.engine.findings import Code, Finding, make_finding
+from waltzctl.engine.inspect.storage_checks import state_file_findings
 from waltzctl.engine.log.places import local
 from waltzctl.engine.log.view import (
     PartitionView,
@@ -100,6 +101,7 @@ def plan_recover(
             )
             draft.undecided.append(finding)
     plan_ledger(draft, ledger)
+    draft.undecided += state_file_findings(draft.storage, control, _numbers(view, control, partitions))
     return draft.finish()
 
 

@@ -12,7 +12,7 @@ from waltzctl.engine.errors import DamageError, InvalidRequestError
 from waltzctl.engine.findings import Code, Finding, Severity
 
 OPTION = "failOnDataLoss"
-_NO_LOSS = frozenset({Code.DATA_CHECKSUM, Code.ACCEPTED_LOSSES_DAMAGED})
+_NO_LOSS = frozenset({Code.DATA_CHECKSUM, Code.ACCEPTED_LOSSES_DAMAGED, Code.STATE_FILE_DAMAGED})
 MOST_NAMED = 100
 """Losses that an error names one by one."""
 
@@ -28,8 +28,8 @@ def fails_on_loss(options: Mapping[str, str]) -> bool:
 def is_loss(finding: Finding) -> bool:
     """Whether a row that bears this finding stands for transactions that are not there.
 
-    Not so: a torn tail that nobody was promised, an intact record whose data disagrees with the client's own checksum, and a
-    ledger that cannot be read, which only repeats what was lost.
+    Not so: a torn tail that nobody was promised, an intact record whose data disagrees with the client's own checksum, a
+    ledger that cannot be read, which only repeats what was lost, and files about sessions and partitions that are off.
     """
     return finding.severity is Severity.DAMAGE and finding.code not in _NO_LOSS and finding.missing != 0
 

@@ -10,11 +10,13 @@ The file is made when the first session is raised; a storage directory that neve
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from pathlib import PurePath
 from types import TracebackType
 
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DamageError, InvalidRequestError, RefusedError, SyncFailedError
+from waltzctl.engine.log import places
 from waltzctl.formats.fence import (
     FENCE_FILE_NAME,
     FENCE_HEADER,
@@ -159,17 +161,45 @@ def forget_fence(storage: PurePath, num_partitions: int, partition: int) -> None
         fences.forget(partition)
 
 
+def damaged_fences(storage: PurePath, num_partitions: int) -> Iterator[tuple[int | None, FenceError]]:
+    """What keeps a node from opening the directory (None), or what is asked of a partition from being answered.
+
+    Nothing is written, and no lock is held.  Raises DiskReadError.
+    """
+    size = fence_file_size(num_partitions)
+    try:
+        data = places.read_range(fence_path(storage), 0, size + 1)
+    except FileNotFoundError:
+        return
+    try:
+        _check_file(data[: FENCE_HEADER.size], len(data), num_partitions)
+    except FenceError as error:
+        yield None, error
+        return
+    for partition in range(num_partitions):
+        offset = pair_offset(partition)
+        try:
+            decode_pair(data[offset : offset + FENCE_PAIR.size], partition)
+        except FenceError as error:
+            yield partition, error
+
+
+def _check_file(header: bytes, size: int, num_partitions: int) -> None:
+    """Raises FenceError for a file that is not one of a directory with so many partitions."""
+    found = decode_fence_header(header)
+    if found != num_partitions:
+        raise FenceError(f"it is for {found} partitions, and there are {num_partitions}")
+    if size != (expected := fence_file_size(num_partitions)):
+        raise FenceError(f"it has {size} bytes instead of {expected}")
+
+
 def _open_file(path: PurePath, num_partitions: int) -> disk.WritableFile | None:
     try:
         file = disk.WritableFile.open(path)
     except FileNotFoundError:
         return None
     try:
-        found = decode_fence_header(file.read_at(0, FENCE_HEADER.size))
-        if found != num_partitions:
-            raise FenceError(f"it is for {found} partitions, and there are {num_partitions}")
-        if file.size() != fence_file_size(num_partitions):
-            raise FenceError(f"it has {file.size()} bytes instead of {fence_file_size(num_partitions)}")
+        _check_file(file.read_at(0, FENCE_HEADER.size), file.size(), num_partitions)
         file.sync()
     except FenceError as error:
         file.close()

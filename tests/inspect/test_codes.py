@@ -22,6 +22,7 @@ from waltzctl.engine.scan.byte_source import FileSource
 from waltzctl.engine.storage.loss_ledger import LEDGER_NAME
 from waltzctl.formats.accepted_losses import AcceptedLoss, encode_ledger
 from waltzctl.formats.control import FLAG_ASSIGNED, FLAG_AVAILABLE, Layout, PartitionStruct, decode_control
+from waltzctl.formats.fence import encode_fence_header, encode_slot, fence_file_size, pair_offset
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import HEADER_SIZE, RECORD_HEADER, Record
 
@@ -89,6 +90,20 @@ def extend(path: Path) -> None:
 
 def append_bytes(path: Path, data: bytes) -> None:
     path.write_bytes(path.read_bytes() + data)
+
+
+def sessions(partitions: int, pair: bytes = b"", size: int | None = None) -> bytes:
+    """A session file in which nothing stands but this pair of partition 0."""
+    data = bytearray(encode_fence_header(partitions).ljust(fence_file_size(partitions), b"\0"))
+    data[pair_offset(0) : pair_offset(0) + len(pair)] = pair
+    return bytes(data[:size])
+
+
+def own(storage: Path, name: str, data: bytes) -> None:
+    """A file of our own state."""
+    path = storage / ".waltzctl" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(data)
 
 
 def accept(storage: Path, first: int, last: int, mark: int = 14) -> None:
@@ -265,6 +280,13 @@ CASES = [
     one("a loss that was accepted, and the mark risen in front of its last", "loss-accepted", DAMAGE,
         lambda s: accept(s, 30, 31, mark=13) or set_marks(s, low_water_mark=30, local_low_water_mark=29)),
     one("damaged ledger", "accepted-losses-damaged", DAMAGE, lambda s: accept(s, 28, 29) or flip(s / LEDGER_NAME, 150)),
+    one("torn availability marks", "state-file-damaged", DAMAGE, lambda s: own(s, "availability.json", b'{"version": 1')),
+    one("sessions that are junk", "state-file-damaged", DAMAGE, lambda s: own(s, "sessions", b"{")),
+    one("sessions of another directory", "state-file-damaged", DAMAGE, lambda s: own(s, "sessions", sessions(4))),
+    one("sessions cut off", "state-file-damaged", DAMAGE, lambda s: own(s, "sessions", sessions(3, size=-1))),
+    one("sessions of a partition", "state-file-damaged", DAMAGE, lambda s: own(s, "sessions", sessions(3, b"\1" * 32)),
+        place=(0, None, None)),
+    Case("sessions of which one is torn", lambda s: own(s, "sessions", sessions(3, encode_slot(0, 7) + b"\1" * 16)), ()),
     one("ledger cut off", "accepted-losses-damaged", DAMAGE, lambda s: accept(s, 28, 29) or cut(s / LEDGER_NAME, 1)),
     Case("empty directory", lambda s: other_partition_assigned(s) or (s / "2").mkdir(), (("partition-empty", NOTE),)),
     Case("empty directory, and a session began in it",
@@ -545,9 +567,14 @@ def test_only_the_partitions_that_were_asked_for_are_checked(tmp_path: Path) -> 
     assert codes(run(storage, partitions=[0])[0]) == ["control-struct-checksum", "record-checksum"]
 
 
-def test_findings_of_a_damaged_marks_file_do_not_stop_verify(tmp_path: Path) -> None:
-    """Our own state is no part of what verify checks."""
+def test_a_damaged_marks_file_does_not_stop_verify(tmp_path: Path) -> None:
+    """No node opens the directory; what else is wrong in it is found all the same."""
     storage = build(tmp_path / "s")
-    (storage / disk.STATE_DIRECTORY).mkdir()
-    (storage / disk.STATE_DIRECTORY / "availability.json").write_text(json.dumps([1, 2]))
-    assert run(age(storage))[0] == []
+    own(storage, "availability.json", json.dumps([1, 2]).encode())
+    flip(seg(storage, 0, 0), HEADER_SIZE + RECORD_HEADER.size)
+    assert sorted(codes(run(age(storage))[0])) == ["record-checksum", "state-file-damaged"]
+    assert codes(run(storage, partitions=[1])[0]) == ["state-file-damaged"]
+    (storage / ".waltzctl" / "availability.json").unlink()
+    own(storage, "sessions", sessions(3, b"\1" * 32))
+    assert sorted(codes(run(storage, partitions=[0])[0])) == ["record-checksum", "state-file-damaged"]
+    assert codes(run(storage, partitions=[1])[0]) == [], "it is about partition 0"

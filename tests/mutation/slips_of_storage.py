@@ -30,6 +30,20 @@ STORAGE: tuple[Slip, ...] = (
         "a number is stored that whoever reads it takes for infinity",
     ),
     Slip(
+        "engine/inspect/storage_checks.py",
+        "if partition is None or partition in numbers:",
+        "if partition in numbers:",
+        ("tests/inspect/test_codes.py",),
+        "a directory on which no node starts is called clean",
+    ),
+    Slip(
+        "engine/storage/fences.py",
+        "decode_pair(data[offset : offset + FENCE_PAIR.size], partition)",
+        "pass",
+        ("tests/inspect/test_codes.py",),
+        "a partition to which no session is let in is called clean",
+    ),
+    Slip(
         "waltzctl/lossless_json.py",
         "if len(found) < len(pairs):",
         "if False:",

@@ -382,6 +382,17 @@ def test_replicas_are_other_storage_directories_of_the_same_cluster(d: Twelve, t
     assert "no usable control file" in refusal(NotWaltzError, open_replicas, [other.root], d.root, control)
 
 
+@pytest.mark.parametrize("name", ["availability.json", "sessions"])
+def test_state_files_that_nobody_understands_are_left_to_a_person(d: Twelve, name: str) -> None:
+    path = d.root / ".waltzctl" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"{")
+    assert told(plan_recover(d.root)) == ["? state-file-damaged in None"]
+    assert told(plan_recover(d.directory, partitions=[0])) == ["? state-file-damaged in None"]
+    path.unlink()
+    assert told(plan_recover(d.root)) == []
+
+
 def test_the_ledger_of_a_partition_is_forgotten(d: Twelve) -> None:
     d.accepted((1, 2), (5, 6))
     wanted = ["forget-accepted-loss ledger 1..2", "forget-accepted-loss ledger 5..6", "= remove ledger"]

@@ -34,6 +34,7 @@ from waltzctl.formats.segment import index_name, segment_name
         (Code.DATA_CHECKSUM, None, None, False),  # the record is there
         (Code.SEGMENT_KEY, None, None, True),
         (Code.ACCEPTED_LOSSES_DAMAGED, None, None, False),
+        (Code.STATE_FILE_DAMAGED, None, None, False),
     ],
 )
 def test_what_is_a_loss(code: Code, severity: Severity | None, missing: int | None, lost: bool) -> None:

@@ -58,6 +58,14 @@ def junk_ledger(scene: Scene) -> str:
     return "written"
 
 
+@injury("state files of a node are junk", "state-file-damaged")
+def junk_state(scene: Scene) -> str:
+    """No node opens the directory, and no record is affected."""
+    name = scene.rng.choice(("availability.json", "sessions"))
+    scene.files[f".waltzctl/{name}"] = scene.rng.randbytes(scene.rng.choice((0, 1, 50, 300)))
+    return name
+
+
 @injury("a repair that was killed", "repair-interrupted", last=True, weight=2)
 def interrupted(scene: Scene) -> str:
     """Killed after some change; where that is before the first file was touched, nothing is said of it."""
