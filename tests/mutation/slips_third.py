@@ -59,8 +59,8 @@ THIRD: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/storage/fences.py",
-        "        if file.size() != fence_file_size(num_partitions):",
-        "        if file.size() < fence_file_size(num_partitions):",
+        "    if size != (expected := fence_file_size(num_partitions)):",
+        "    if size < (expected := fence_file_size(num_partitions)):",
         ("tests/storage/test_fences.py::test_a_file_that_cannot_be_understood_is_damage_and_not_no_fence",),
         "a fence file of another cluster's length is believed",
     ),
