@@ -231,6 +231,8 @@ class World:
             return  # nobody else may vote
         if last - {*self.assigned} or self._is_filling(sorted(last)):
             return  # who was taken away, or is empty itself, may be whom the empty disk would have to be filled from
+        if not stored and self._emptied:
+            return  # the first session is opening, and may be about to name both, who would be all that may vote
         if self.network.nodes[name].replica(PARTITION) and len(last or self.assigned) > 1:
             LOG.info("%s has an empty disk", name)
             self._emptied[name] = None
