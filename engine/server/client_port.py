@@ -87,11 +87,12 @@ class ClientPort(Port):
         for partition in sorted(waiting, key=waiting.__getitem__, reverse=True):
             if sum(waiting.values()) <= self.budget.kept:
                 break
+            size = waiting.pop(partition)
             self.log.warning(
                 "partition %d has no session, and %d bytes of appends that wait for one keep those of other partitions"
                 " waiting: they are given up, and their clients mount anew",
                 partition.number,
-                waiting.pop(partition),
+                size,
             )
             partition.end_mounts()
 
