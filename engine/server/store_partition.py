@@ -127,7 +127,7 @@ class StorePartition:
             await self._session.close("the partition was closed")
 
     def pause_after(self, pause: float) -> float:
-        """Seconds before a further attempt, where `pause` were waited before the last one."""
+        """Seconds before a further attempt, where `pause` were waited before the last one, 0 before the first."""
         return min(max(2 * pause, self._options.first_retry), self._options.longest_retry)
 
     @property
@@ -152,7 +152,7 @@ class StorePartition:
 
     async def _open(self) -> StoreSession:
         self._since = asyncio.get_running_loop().time()
-        pause = self._options.first_retry
+        pause = 0.0
         while True:
             try:
                 return await self._try()
@@ -162,8 +162,8 @@ class StorePartition:
             except WaltzError as error:
                 self._last_error = str(error)
                 self._log.error("partition %d: no session: %s", self.partition, error)
+            pause = self.pause_after(pause)
             await asyncio.sleep(pause)
-            pause = min(2 * pause, self._options.longest_retry)
 
     async def _try(self) -> StoreSession:
         if self._session is not None:
@@ -206,14 +206,14 @@ class StorePartition:
 
         Waits for a session where there is none.  Raises PartitionClosedError.
         """
-        pause = self._options.first_retry
+        pause = 0.0
         while True:
             await self.session()
             try:
                 return await self.records_now(first, count)
             except StoreSessionClosedError:
+                pause = self.pause_after(pause)
                 await asyncio.sleep(pause)
-                pause = min(2 * pause, self._options.longest_retry)
 
     async def records_now(self, first: int, count: int) -> tuple[WireRecord, ...]:
         """As `records`, by the session that is open.  Raises StoreSessionClosedError where there is none, or it ends."""
