@@ -49,9 +49,9 @@ def state_file_findings(
         return
     path = fence_path(storage)
     try:
-        for partition, why in damaged_fences(storage, control.header.num_partitions):
+        for partition, damage in damaged_fences(storage, control.header.num_partitions):
             if partition is None or partition in numbers:
-                yield state_file_damaged(path, f"{path}: cannot be understood: {why}", storage, partition)
+                yield state_file_damaged(path, damage.message, storage, partition)
     except DiskReadError as error:
         yield make_finding(Code.READ_ERROR, path, str(error), storage_directory=storage)
 

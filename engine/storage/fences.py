@@ -161,27 +161,27 @@ def forget_fence(storage: PurePath, num_partitions: int, partition: int) -> None
         fences.forget(partition)
 
 
-def damaged_fences(storage: PurePath, num_partitions: int) -> Iterator[tuple[int | None, FenceError]]:
+def damaged_fences(storage: PurePath, num_partitions: int) -> Iterator[tuple[int | None, DamageError]]:
     """What keeps a node from opening the directory (None), or what is asked of a partition from being answered.
 
     Nothing is written, and no lock is held.  Raises DiskReadError.
     """
-    size = fence_file_size(num_partitions)
+    path, size = fence_path(storage), fence_file_size(num_partitions)
     try:
-        data = places.read_range(fence_path(storage), 0, size + 1)
+        data = places.read_range(path, 0, size + 1)
     except FileNotFoundError:
         return
     try:
         _check_file(data[: FENCE_HEADER.size], len(data), num_partitions)
     except FenceError as error:
-        yield None, error
+        yield None, _damaged(path, error)
         return
     for partition in range(num_partitions):
         offset = pair_offset(partition)
         try:
             decode_pair(data[offset : offset + FENCE_PAIR.size], partition)
         except FenceError as error:
-            yield partition, error
+            yield partition, _damaged(path, error)
 
 
 def _check_file(header: bytes, size: int, num_partitions: int) -> None:
