@@ -66,12 +66,13 @@ def recover_directories(
     """Compare the replicas' directories, show the verdicts, and do for each directory what recovery would, one plan each.
 
     The status is of all partitions: what the plans leave out because nobody can decide it, or because it is lost, remains.
+    Replicas that are only behind are left to the cluster, before a repair as behind one: where no other needs one, all is done.
 
     `target`: the cluster whose metadata says how many replicas there are, and which session was the last one.
     """
     from waltzctl.engine.columns.finding_columns import FINDING
     from waltzctl.engine.compare.compare import compare
-    from waltzctl.engine.compare.comparison import CompareOptions, CompareSummary, PartitionComparison
+    from waltzctl.engine.compare.comparison import CompareOptions, CompareSummary, PartitionComparison, ReplicaStanding
     from waltzctl.engine.compare.plans import plans
     from waltzctl.engine.findings import Finding
     from waltzctl.engine.metadata.cluster_state import ClusterState, read_cluster_state
@@ -80,7 +81,7 @@ def recover_directories(
     from waltzctl.objects.compare_objects import comparison_object
 
     comparisons: list[PartitionComparison] = []
-    status = ExitStatus.CLEAN
+    status, findings = ExitStatus.CLEAN, 0
     state: ClusterState | None = None if target is None else target.ask(read_cluster_state)
     options = CompareOptions(partitions)
     if state is not None:
@@ -88,6 +89,7 @@ def recover_directories(
         options = CompareOptions(partitions, last_sessions=state.last_sessions, cluster=cluster)
     for seen in compare(paths, options, LocalExecutor()):
         if isinstance(seen, Finding):
+            findings += 1
             console.emit(FINDING.shown(seen), flush=True)
         elif isinstance(seen, PartitionComparison):
             comparisons.append(seen)
@@ -100,7 +102,9 @@ def recover_directories(
     repairs = plans(comparisons, paths, allow_data_loss=allow_data_loss)
     if not repairs:
         console.sentence("NO REPLICA NEEDS A REPAIR. What is only behind, the cluster brings up to date.")
-        return status
+        standings = {own.state for one in comparisons for own in one.replicas}
+        only_behind = standings <= {ReplicaStanding.EQUAL, ReplicaStanding.BEHIND} and not findings
+        return ExitStatus.CLEAN if only_behind and status is ExitStatus.REPAIRABLE else status
     done = [carry_out(console, repair, switches) for repair in repairs]
     if only_shown(switches, asked_for=switches.yes) or not any(repair.plan.steps for repair in repairs):
         return max(status, *done)

@@ -42,7 +42,7 @@ def state_file_findings(
     try:
         load_marks(storage)
     except DamageError as error:
-        yield state_file_damaged(availability_path(storage), error.message, storage)
+        yield _state_file_damaged(availability_path(storage), error, storage)
     except DiskReadError as error:
         yield make_finding(Code.READ_ERROR, availability_path(storage), str(error), storage_directory=storage)
     if control is None:
@@ -51,9 +51,14 @@ def state_file_findings(
     try:
         for partition, damage in damaged_fences(storage, control.header.num_partitions):
             if partition is None or partition in numbers:
-                yield state_file_damaged(path, damage.message, storage, partition)
+                yield _state_file_damaged(path, damage, storage, partition)
     except DiskReadError as error:
         yield make_finding(Code.READ_ERROR, path, str(error), storage_directory=storage)
+
+
+def _state_file_damaged(path: PurePath, error: DamageError, storage: PurePath, partition: int | None = None) -> Finding:
+    """What a node says of the file when it starts; the finding names the path apart."""
+    return state_file_damaged(path, error.message.removeprefix(f"{path}: "), storage, partition)
 
 
 def _strangers(scope: Scope, around: ScopeSurroundings) -> tuple[PurePath, ...]:

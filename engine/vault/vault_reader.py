@@ -277,20 +277,10 @@ class VaultReader:
         """The backup that a prefix of its id names, or ``latest``.
 
         Raises InvalidRequestError where there is none, more than one, or one that was forgotten meanwhile, DamageError for one
-        that cannot be read or may be lost.
+        that cannot be read or may be lost: the latest is not an earlier one because the later cannot be read.
         """
         if text == LATEST:
-            found = [*self.heads()]
-            heads = [one for one in found if isinstance(one, BackupHead)]
-            if not heads and found:
-                lost = [one.finding for one in found if isinstance(one, UnreadableBackup)]
-                many = f"of {len(found)} backups in the vault no head can be read"
-                raise DamageError(
-                    f"{self.path}: {LATEST!r}: {many}", lost, advice="waltzctl backup list shows their ids"
-                )
-            if not heads:
-                raise InvalidRequestError(f"{self.path}: no backup is in the vault", advice="waltzctl backup create")
-            return heads[-1]
+            return self._latest()
         named = [one for one in self.ids() if text and f"{one:016x}".startswith(text.lower())]
         if text and not named and self.damage:
             raise DamageError(
@@ -300,6 +290,43 @@ class VaultReader:
             said = "no backup has an id that begins so" if not named else f"{len(named)} backups have ids that begin so"
             raise InvalidRequestError(f"{self.path}: {text!r}: {said}", advice="waltzctl backup list shows the ids")
         return self.head(named[0])
+
+    def _latest(self) -> BackupHead:
+        """Raises as `find`."""
+        found = [*self.heads()]
+        unreadable = [one for one in found if isinstance(one, UnreadableBackup)]
+        heads = [one for one in found if isinstance(one, BackupHead)]
+        if not heads and not found:
+            raise InvalidRequestError(f"{self.path}: no backup is in the vault", advice="waltzctl backup create")
+        if not heads:
+            many = f"of {len(found)} backups in the vault no head can be read"
+            raise DamageError(
+                f"{self.path}: {LATEST!r}: {many}",
+                [one.finding for one in unreadable],
+                advice="waltzctl backup list shows their ids",
+            )
+        latest = heads[-1]
+        taken = f"the latest that can be read is {latest.name}: restore it by its id if that will do"
+        written = self._written(latest.id)
+        if later := [one for one in unreadable if self._written(one.id) > written]:
+            raise DamageError(
+                f"{self.path}: {LATEST!r}: backup {later[-1].id:016x}, which was written later, cannot be read",
+                [one.finding for one in later],
+                advice=taken,
+            )
+        if self.damage:
+            raise DamageError(
+                f"{self.path}: {LATEST!r}: records of the vault's log are lost, and a later backup may be with them",
+                self.damage,
+                advice=taken,
+            )
+        return latest
+
+    def _written(self, backup: int) -> int:
+        """The sequence number of the batch that wrote a backup: a repair writes one of its copies anew, the other stays."""
+        copies = (PageId(name, backup) for name in (Namespace.BACKUPS, Namespace.BACKUP_COPIES))
+        located = (self._pages.directory.locate(page) for page in copies)
+        return min((found.version.sequence for found in located if found is not None), default=0)
 
     def section(self, head: BackupHead, one: BackedPartition) -> Section:
         """The files of a partition.  Raises ForgottenBackupError, DamageError where neither copy can be read, DiskReadError."""

@@ -117,7 +117,9 @@ def test_both_copies_lost(tmp_path: Path, source: Path) -> None:
     assert found[1].id == head.id
     with pytest.raises(DamageError):
         reader.find(head.name)
-    assert reader.find("latest") == whole
+    with pytest.raises(DamageError, match=f"backup {head.name}, which was written later, cannot be read") as told:
+        reader.find("latest")
+    assert whole.name in (told.value.advice or ""), "an older one is not taken for it"
     assert codes(findings(place)) == {"page-checksum", "backup-incomplete"}
     assert prune_vault(place).orphans == 0, "whose pages it had, nobody knows; so they stay"
     after = backup(place, source)
@@ -137,6 +139,28 @@ def test_the_latest_of_backups_that_cannot_be_read_is_damage_and_not_none(tmp_pa
     with pytest.raises(DamageError, match="'latest': of 2 backups in the vault no head can be read") as told:
         VaultReader.open(place).find("latest")
     assert [one.code for one in told.value.findings] == ["page-checksum"] * 2
+
+
+def test_the_latest_is_found_where_an_earlier_one_cannot_be_read(tmp_path: Path, source: Path) -> None:
+    place = vault(tmp_path)
+    heads = [backup(place, source) for _ in range(2)]
+    for name in (Namespace.BACKUPS, Namespace.BACKUP_COPIES):
+        flip(place, PageId(name, heads[0].id))
+    flip(place, PageId(Namespace.BACKUPS, heads[1].id))
+    repair_vault(place, source)
+    assert VaultReader.open(place).find("latest") == heads[1]
+
+
+def test_the_latest_of_a_log_that_lost_records_may_be_another(tmp_path: Path, source: Path) -> None:
+    place = vault(tmp_path)
+    heads = [backup(place, source) for _ in range(2)]
+    (log, *_) = sorted((place / "wal").iterdir())
+    data = bytearray(log.read_bytes())
+    data[40] ^= 1
+    log.write_bytes(data)
+    with pytest.raises(DamageError, match="records of the vault's log are lost") as told:
+        VaultReader.open(place).find("latest")
+    assert heads[1].name in (told.value.advice or "")
 
 
 def test_a_vault_without_its_configuration_is_no_place_for_a_new_one(tmp_path: Path, source: Path) -> None:

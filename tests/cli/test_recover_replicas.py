@@ -87,3 +87,21 @@ def test_what_is_decided_is_done(tmp_path: Path) -> None:
     assert (verdicts(shown), shown.status) == (["equal", "recoverable"], 3)
     assert recover(replicas, "--yes").status == 0
     assert recover(replicas, "--dry-run").status == 0
+
+
+def test_replicas_that_are_only_behind_are_left_to_the_cluster(tmp_path: Path) -> None:
+    """Asked again after a repair that leaves a replica behind, nothing else is said than after the repair."""
+    replicas = cluster(tmp_path, alike=True)
+    append(replicas[1], AHEAD, "more")  # a quorum has it, the third is behind
+    index = next((replicas[0] / "0").glob("*.idx"))
+    index.unlink()
+    shown = recover(replicas, "--dry-run")
+    assert (verdicts(shown), shown.status) == (["equal", "recoverable"], 3)
+    assert recover(replicas, "--yes").status == 0
+    for words in (("--dry-run",), ("--yes",)):
+        again = recover(replicas, *words)
+        standings = [one["state"] for one in again.only("partition-comparison")[AHEAD]["replicas"]]
+        assert (standings, again.status) == (["equal", "equal", "behind"], 0)
+    (replicas[2] / "1").rename(tmp_path / "aside")
+    missing = recover(replicas, "--dry-run")
+    assert missing.status == 4, "one without its directory is more than behind"
