@@ -94,7 +94,7 @@ class ClientPort(Port):
                 partition.number,
                 size,
             )
-            partition.end_mounts()
+            partition.give_up()
 
 
 class ClientConnection(Connection):

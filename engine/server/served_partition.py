@@ -117,6 +117,7 @@ class Partition:
         self._queue: deque[Append | _Flush] = deque()
         self._pending: deque[tuple[int, Append]] = deque()
         self._batches = 0
+        self._forgot = False  # what was undecided
         self._second = CommittedInSecond(self._time())
         self._locks: LockTable | None = None
         self._work = asyncio.Event()
@@ -132,10 +133,11 @@ class Partition:
 
     @property
     def waiting_for_session(self) -> int:
-        """Bytes that queued appends hold as long as there is no session; 0 where there is one."""
+        """Bytes that appends hold, queued or undecided, as long as there is no session; 0 where there is one."""
         if self.store.is_open:
             return 0
-        return sum(item.size + OVERHEAD * len(item.records) for item in self._queue if isinstance(item, Append))
+        appends = [*(one for one in self._queue if isinstance(one, Append)), *(one for _, one in self._pending)]
+        return sum(one.size + OVERHEAD * len(one.records) for one in appends)
 
     @property
     def reading(self) -> ServerPartitionReading:
@@ -230,6 +232,17 @@ class Partition:
         self._connections.clear()
         for connection in connections:
             connection.close()
+
+    def give_up(self) -> None:
+        """Forget what waits for a session, also what the last one left undecided, and have every client mount anew.
+
+        What of it is in the log the feeds of the next session tell; its locks are not known any more.
+        """
+        pending, self._pending = self._pending, deque()
+        self._forgot = self._forgot or bool(pending)
+        for _, item in pending:
+            item.over()
+        self.end_mounts()
 
     # ---- appending -----------------------------------------------------------------------------------------------------
 
@@ -353,7 +366,7 @@ class Partition:
             return
         self._batches -= 1
         before = self.high_water_mark
-        arrived = self._pending[0][1].arrived if self._pending else 0.0
+        arrived = self._pending[0][1].arrived if self._pending else self._time()
         decided = list[tuple[int, Append]]()
         while self._pending and self._pending[0][0] <= batch.last:
             decided.append(self._pending.popleft())
@@ -390,7 +403,7 @@ class Partition:
         self._cache.cut(self.number, mark)
         if self._locks is None:
             self._locks = LockTable(mark, self.options.lock_slots)
-        elif self._pending or mark != self.high_water_mark:
+        elif self._forgot or self._pending or mark != self.high_water_mark:
             written: dict[int, RequestId] = {}
             position = self.high_water_mark + 1
             while position <= mark:
@@ -420,8 +433,9 @@ class Partition:
             self._queue.extendleft(reversed(again))
             if self.high_water_mark > mark:
                 self._shorten(mark)
-            if self.high_water_mark < mark:  # another server wrote meanwhile, under locks that nobody here knows
+            if self.high_water_mark < mark or self._forgot:  # under locks that nobody here knows (any more)
                 self._locks.reset(mark)
+            self._forgot = False
         self.high_water_mark = max(self.high_water_mark, mark)
         self._wake()
 

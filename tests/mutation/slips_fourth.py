@@ -307,7 +307,7 @@ FOURTH: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/server/served_partition.py",
-        "            if self.high_water_mark < mark:  # another server wrote meanwhile, under locks that nobody here knows\n"
+        "            if self.high_water_mark < mark or self._forgot:  # under locks that nobody here knows (any more)\n"
         "                self._locks.reset(mark)\n",
         "",
         ("tests/simulation/test_histories.py::test_a_history",),

@@ -426,10 +426,24 @@ CLUSTERS: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/server/client_port.py",
-        "            partition.end_mounts()\n",
+        "            partition.give_up()\n",
         "            pass\n",
         ("tests/server/test_partitions_apart.py",),
         "a partition without a session keeps everybody's long appends waiting",
+    ),
+    Slip(
+        _PARTITION,
+        "        pending, self._pending = self._pending, deque()\n",
+        "        pending = deque[tuple[int, Append]]()\n",
+        ("tests/server/test_partitions_apart.py",),
+        "what a session left undecided keeps everybody's long appends waiting",
+    ),
+    Slip(
+        _PARTITION,
+        "self._forgot = self._forgot or bool(pending)",
+        "self._forgot = False",
+        ("tests/server/test_partitions_apart.py",),
+        "an append passes the locks of what was undecided and is in the log",
     ),
     Slip(
         "engine/net/connection.py",

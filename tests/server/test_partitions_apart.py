@@ -15,6 +15,7 @@ from tests.server.storing import PARTITION, until
 from waltzctl.engine.errors import PeerError
 from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.server.log_server import LogServer
+from waltzctl.engine.server.replica_session import ReplicaSession
 from waltzctl.engine.server.server_settings import CacheOptions
 from waltzctl.engine.server.store_partition import StorePartition
 from waltzctl.engine.server.store_session import StoreSession
@@ -161,6 +162,68 @@ def test_appends_of_a_partition_without_a_session_keep_no_other_long_ones_waitin
             await until(lambda: server.partitions[SICK].store.is_open)
             assert server.partitions[SICK].high_water_mark == -1
 
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("arrived", [True, False])
+def test_undecided_appends_of_a_partition_without_a_session_keep_no_other_long_ones_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, arrived: bool
+) -> None:
+    """They stay in the log if they `arrived`, and the next session's feed tells so; their locks are as if held by all.
+
+    Those that are not there hold no lock any more.
+    """
+    limits = PortLimits(memory=2 << 20, max_body=1 << 20, connection_bytes=256 << 10, stall_seconds=0.2)
+    data, written, pump = bytes(32 << 10), StoreSession.written, ReplicaSession.pump
+    cut_off = asyncio.Event()
+
+    def unheard(session: StoreSession, node: str, last: int) -> None:
+        if session.partition != SICK or not cut_off.is_set():
+            written(session, node, last)
+
+    def unsent(replica: ReplicaSession) -> None:
+        if replica.session.partition != SICK or not cut_off.is_set():
+            pump(replica)
+
+    async def work() -> None:
+        sick = asyncio.Event()
+        async with with_a_sick_one(tmp_path, sick, limits=limits) as (cluster, server):
+            healthy, budget, partition = cluster.clients[0], server.port.budget, server.partitions[SICK]
+            clients = [await cluster.client(number) for number in range(30, 38)]
+            for one in clients:
+                one.say(wire.MountRequest(RequestId(one.client, 1, SICK, 0), -1, 0))
+                assert (await one.hear_one(wire.MountResponse))[0].state is wire.MountState.READY
+            cut_off.set()
+            for one in clients:
+                for n in range(1, 11):
+                    request = RequestId(one.client, 1, SICK, n)
+                    one.say(wire.AppendRequest(request, -1, 0, data, crc32(data), write_locks=(n,)))
+            await until(lambda: budget.used > limits.memory - (256 << 10))
+            sick.set()
+            await partition.store._session.close("its nodes are gone")  # type: ignore[union-attr]
+            assert partition.waiting_for_session > limits.memory // 2
+            healthy.append(bytes(100_000))
+            assert (await healthy.flush())[0] == 5
+            assert not partition.waiting_for_session
+            cut_off.clear()
+            sick.clear()
+            late = await cluster.client(40)
+            late.say(wire.MountRequest(RequestId(40, 1, SICK, 0), -1, 0))
+            _, before = await late.hear_one(wire.MountResponse)
+            assert bool(before) is arrived, "what was in the log, and nobody knew"
+            if arrived:
+                late.say(wire.AppendRequest(RequestId(40, 1, SICK, 1), len(before) - 2, 0, b"", 0, write_locks=(77,)))
+                refused, _ = await late.hear_one(wire.LockFailure)
+                assert refused.transaction_id == len(before) - 1 == partition.high_water_mark
+            late.say(wire.AppendRequest(RequestId(40, 1, SICK, 2), len(before) - 1, 0, b"", 0, write_locks=(1,)))
+            late.say(wire.FlushRequest(RequestId(40, 1, SICK, 3)))
+            assert (await late.hear_one(wire.FlushResponse))[0].high_water_mark == len(before)
+            assert "held by nobody" not in caplog.text
+            await until(lambda: budget.used <= 256 * len(clients))
+
+    monkeypatch.setattr(StoreSession, "written", unheard)
+    if not arrived:
+        monkeypatch.setattr(ReplicaSession, "pump", unsent)
     asyncio.run(work())
 
 
