@@ -17,6 +17,7 @@ Every function here is a part of the caller's transaction.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sqlite3
 import time
@@ -62,6 +63,7 @@ def forget(database: sqlite3.Connection, session: int) -> None:
     database.execute("DELETE FROM session WHERE id = ?", (session,))
 
 
+@functools.cache  # a process that has no descriptor left lives all the same
 def _boot() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 

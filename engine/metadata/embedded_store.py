@@ -431,9 +431,11 @@ def _connect(path: Path, create: bool) -> sqlite3.Connection:
 
 @contextlib.contextmanager
 def _told(path: Path) -> Iterator[None]:
-    """The database's errors as ours."""
+    """The database's errors as ours, and the system's."""
     try:
         yield
+    except OSError as error:
+        raise PeerUnreachableError(str(path), str(error)) from None
     except sqlite3.OperationalError as error:
         if "locked" in str(error) or "busy" in str(error):
             raise DeadlineError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import resource
 import signal
 import socket
 import sqlite3
@@ -136,6 +137,33 @@ def test_a_session_ends_at_its_deadline(tmp_path: Path, seconds: float, holds: b
             with pytest.raises(SessionLostError):
                 await store.create("more")
         await store.close()
+
+    asyncio.run(test())
+
+
+def test_a_process_without_a_descriptor_is_told_that_its_session_is_lost_and_sees_changes_afterwards(
+    tmp_path: Path,
+) -> None:
+    async def test() -> None:
+        store = await EmbeddedStore.open(tmp_path / "m", create=True, session_timeout=0.4)
+        other = await EmbeddedStore.open(tmp_path / "m")
+        await store.create_root()
+        await store.create("mine", ephemeral=True)
+        lost, told = store.lost, asyncio.Event()
+        await store.exists("theirs", told.set)
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (1, limits[1]))
+        try:
+            await asyncio.wait_for(lost, SOON)
+            with pytest.raises(PeerUnreachableError):
+                await store.create("more")
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        await other.create("theirs")
+        await asyncio.wait_for(told.wait(), SOON)
+        await store.create("again", ephemeral=True)
+        await store.close()
+        await other.close()
 
     asyncio.run(test())
 
