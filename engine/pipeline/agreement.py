@@ -14,6 +14,9 @@ several, and none has a quorum               no transaction; each copy is told o
 none is intact                               no transaction; told of once, for all ids of the run
 an intact copy was seen in an earlier batch  nothing; a copy with other bytes is told of
 ===========================================  ========================================================================
+
+Of a replica that was looked at in an earlier batch and is not named any more (it was taken out, its directory has another name)
+nobody can tell by now what it held.  As far as it was looked at nothing is agreed upon: it may have been, and would be twice.
 """
 
 from __future__ import annotations
@@ -118,20 +121,25 @@ def common_ids(one: NDArray[np.int64], other: NDArray[np.int64]) -> NDArray[np.i
     return np.intersect1d(one, other, assume_unique=True)
 
 
-def outcomes(first: int, versions: NDArray[np.int64], seen: Sequence[Seen], decided: int) -> Iterator[Outcome]:
-    """What comes of the ids from `first` on; `decided`: up to which id earlier batches agreed."""
+def outcomes(
+    first: int, versions: NDArray[np.int64], seen: Sequence[Seen], decided: int, gone: int = -1
+) -> Iterator[Outcome]:
+    """What comes of the ids from `first` on; `decided`: up to which id earlier batches agreed.
+
+    `gone`: up to which id they looked at a replica that is not among these any more.
+    """
     stop = first + versions.shape[1]
-    borders = {first, stop, decided + 1, *(one.before + 1 for one in seen), *(one.now + 1 for one in seen)}
+    borders = {first, stop, decided + 1, gone + 1, *(one.before + 1 for one in seen), *(one.now + 1 for one in seen)}
     for row in versions:  # one by one: over the axis of replicas NumPy takes ten times as long
         borders.update((np.flatnonzero(row[1:] != row[:-1]) + 1 + first).tolist())
     cuts = sorted(one for one in borders if first <= one <= stop)
     for begin, end in itertools.pairwise(cuts):
         column = versions[:, begin - first].tolist()
         run = Run(begin, end, tuple(v if one.now >= begin else ABSENT for v, one in zip(column, seen, strict=True)))
-        yield from _of_run(run, seen, new=begin > decided)
+        yield from _of_run(run, seen, new=begin > decided, gone=begin <= gone)
 
 
-def _of_run(run: Run, seen: Sequence[Seen], *, new: bool) -> Iterator[Outcome]:
+def _of_run(run: Run, seen: Sequence[Seen], *, new: bool, gone: bool) -> Iterator[Outcome]:
     earlier = [number for number, one in enumerate(seen) if one.before >= run.first]
     intact_earlier = [run.versions[number] for number in earlier if run.versions[number] >= 0]
     fresh = [number for number in range(len(seen)) if number not in earlier and run.versions[number] >= 0]
@@ -151,7 +159,8 @@ def _of_run(run: Run, seen: Sequence[Seen], *, new: bool) -> Iterator[Outcome]:
         yield from _differing(run, fresh, None, most, of, quorum)
         return
     votes = held.count(agreed)
-    yield AgreedTransactions(run.first, run.stop, agreed, votes)
+    if not gone:
+        yield AgreedTransactions(run.first, run.stop, agreed, votes)
     yield from _differing(run, fresh, agreed, votes, of, quorum)
 
 

@@ -154,11 +154,11 @@ class ChunkOfIds:
 
 
 class AgreementTask(InputPartition):
-    """Chunks of a partition, in order; `decided`: up to which id earlier batches decided."""
+    """Chunks of a partition, in order; `decided`, `gone`: as `agreement.outcomes` takes them."""
 
-    def __init__(self, partition: int, decided: int, chunks: Sequence[ChunkOfIds]) -> None:
+    def __init__(self, partition: int, decided: int, gone: int, chunks: Sequence[ChunkOfIds]) -> None:
         super().__init__(None)
-        self.partition, self.decided, self.chunks = partition, decided, tuple(chunks)
+        self.partition, self.decided, self.gone, self.chunks = partition, decided, gone, tuple(chunks)
 
 
 @plain_errors
@@ -265,7 +265,7 @@ class AgreementReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         tasks: list[InputPartition] = []
         for number, goal in sorted(ended.items()):
             tasks += self._tasks(number, begun.get(number, NOTHING), goal)
-        return tasks or [AgreementTask(-1, -1, ())]
+        return tasks or [AgreementTask(-1, -1, -1, ())]
 
     def _tasks(self, number: int, before: Reached, after: Reached) -> Iterator[AgreementTask]:
         places = [place for place in self._histories if place in after.seen]
@@ -279,8 +279,11 @@ class AgreementReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ]
         low = min([*behind, before.decided]) if behind or after.decided > before.decided else after.decided
         chunks = self._chunks(places, number, low + 1, before, after)
+        gone = max(
+            (one.transaction_id for place, one in before.seen.items() if place not in self._histories), default=-1
+        )
         for packet in pack(chunks, TASK_WEIGHT, attrgetter("bytes")):
-            yield AgreementTask(number, before.decided, packet)
+            yield AgreementTask(number, before.decided, gone, packet)
 
     def _chunks(
         self, places: Sequence[str], number: int, first: int, before: Reached, after: Reached
@@ -334,7 +337,7 @@ class AgreementReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """What comes of one chunk."""
         import pyarrow as pa
 
-        whole = _agreed_if_equal(chunk, task.decided)
+        whole = _agreed_if_equal(chunk, task)
         if whole is not None and (equal := self._equal(chunk)) is not None:
             yield from (_agreed_rows(rows, whole) for rows in equal)
             return
@@ -342,7 +345,7 @@ class AgreementReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for copies_of in chunk.copies:
             most = max(tables, key=lambda copies: len(copies.ids), default=None)
             tables.append(self._copies(copies_of, None if most is None else most.known()))
-        found = _compared(chunk, tables, task.decided)
+        found = _compared(chunk, tables, task)
         if not self._differences:
             for one in found:
                 if isinstance(one, AgreedTransactions):
@@ -378,7 +381,7 @@ class AgreementReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             history.close()
 
 
-def _compared(chunk: ChunkOfIds, copies: Sequence[ReplicaCopies], decided: int) -> Iterator[Outcome]:
+def _compared(chunk: ChunkOfIds, copies: Sequence[ReplicaCopies], task: AgreementTask) -> Iterator[Outcome]:
     found = versions_of(
         chunk.first,
         chunk.stop,
@@ -386,13 +389,13 @@ def _compared(chunk: ChunkOfIds, copies: Sequence[ReplicaCopies], decided: int) 
         lambda row, other: copies[row].same_as(copies[other]),
         [one.damaged for one in copies],
     )
-    yield from outcomes(chunk.first, found, [one.seen for one in chunk.copies], decided)
+    yield from outcomes(chunk.first, found, [one.seen for one in chunk.copies], task.decided, task.gone)
 
 
-def _agreed_if_equal(chunk: ChunkOfIds, decided: int) -> AgreedTransactions | None:
+def _agreed_if_equal(chunk: ChunkOfIds, task: AgreementTask) -> AgreedTransactions | None:
     """What comes of the chunk if all replicas hold all of it alike; None where that would be more than one thing."""
     versions = np.zeros((len(chunk.copies), chunk.stop - chunk.first), np.int64)
-    found = list(outcomes(chunk.first, versions, [one.seen for one in chunk.copies], decided))
+    found = list(outcomes(chunk.first, versions, [one.seen for one in chunk.copies], task.decided, task.gone))
     only = found[0] if len(found) == 1 else None
     if isinstance(only, AgreedTransactions) and (only.first, only.stop) == (chunk.first, chunk.stop):
         return only if only.replicas == len(chunk.copies) else None

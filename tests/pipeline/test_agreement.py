@@ -25,7 +25,7 @@ from waltzctl.engine.pipeline.agreement import (
 ALL = Seen(-1, 9)
 
 
-def told(rows: list[str], seen: list[Seen] | None = None, *, decided: int = -1) -> list[Outcome]:
+def told(rows: list[str], seen: list[Seen] | None = None, *, decided: int = -1, gone: int = -1) -> list[Outcome]:
     """`rows`: of each replica a sign for each id; the same letter is the same bytes, - nothing, ! damaged."""
     first_of: dict[tuple[str, int], int] = {}
     versions = np.array(
@@ -34,7 +34,7 @@ def told(rows: list[str], seen: list[Seen] | None = None, *, decided: int = -1) 
             for row, signs in enumerate(rows)
         ]
     )
-    return list(outcomes(0, versions, seen or [Seen(-1, len(rows[0]) - 1)] * len(rows), decided))
+    return list(outcomes(0, versions, seen or [Seen(-1, len(rows[0]) - 1)] * len(rows), decided, gone))
 
 
 def test_what_all_hold_is_agreed_in_one_piece() -> None:
@@ -71,6 +71,14 @@ def test_copies_that_come_late_change_nothing() -> None:
 def test_what_was_nowhere_is_agreed_when_a_copy_comes() -> None:
     assert told(["a!", "aa"], [Seen(1, 1), Seen(-1, 1)], decided=1) == [AgreedTransactions(1, 2, 1, 1)]
     assert told(["a!", "a-"], [Seen(1, 1), Seen(-1, 1)], decided=1) == []
+
+
+def test_what_a_replica_that_is_gone_may_have_held_is_not_agreed_once_more() -> None:
+    """Behind that it is; copies that differ are told of as before."""
+    seen = [Seen(3, 3), Seen(-1, 3)]
+    assert told(["!!!!", "aaaa"], seen, decided=3, gone=1) == [AgreedTransactions(2, 4, 1, 1)]
+    assert told(["aaaa"], decided=3, gone=3) == []
+    assert told(["a", "b", "a"], decided=0, gone=0) == [Differs(0, 1, 0, 2, 3, 2)]
 
 
 def test_what_was_left_open_stays_open_and_nothing_is_told_twice() -> None:

@@ -194,6 +194,30 @@ def test_transactions_up_to_the_highest_mark_and_late_copies_change_nothing(tmp_
     assert {row["node"] for row in told} == {str(tmp_path / "3")}
 
 
+@pytest.mark.parametrize("limit", [None, 9])
+def test_a_replica_that_comes_for_another_one_doubles_nothing(tmp_path: Path, limit: int | None) -> None:
+    """Its directory has another name, it stands in for one that went further, and for one whose copy was the only intact one."""
+    query = Query("transactions", replica(tmp_path / "1", 50, mark=49))
+    assert len(query.run(limit)) == 50
+    query.sources = (replica(tmp_path / "moved", 60, mark=59),)
+    assert ids(query.run(limit)) == list(range(50, 60))
+
+    one, two = replica(tmp_path / "1", 50, mark=49), replica(tmp_path / "2", 30, mark=29)
+    damage(two, 0, 20)
+    query = Query("transactions", one, two)
+    assert len(query.run(limit)) == 50
+    query.sources = (replica(two, 60, mark=59),)
+    assert ids(query.run(limit)) == list(range(50, 60))
+    query.sources = (one, two)
+    assert query.run(limit) == []
+
+    damage(two, 50, 55)
+    query = Query("transactions", one, two)
+    assert ids(query.run(limit)) == [*range(55), *range(56, 60)]
+    query.sources = (two, replica(tmp_path / "3", 60, mark=59))
+    assert ids(query.run(limit)) == [55]
+
+
 def test_what_no_replica_had_comes_with_one_that_has_it(tmp_path: Path) -> None:
     one = replica(tmp_path / "1", 50, mark=49)
     damage(one, 0, 20)
