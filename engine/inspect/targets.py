@@ -14,13 +14,13 @@ from waltzctl.engine.findings import Code, Finding, make_finding
 from waltzctl.engine.inspect.control_checks import ControlState, inspect_control
 from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.log import places
-from waltzctl.engine.log.access import PlaceKind
 from waltzctl.engine.log.view import (
     FileState,
     PartitionView,
     SegmentView,
     TargetKind,
     check_partitions,
+    partition_directories,
     read_control,
     read_segment_header,
     resolve,
@@ -183,11 +183,7 @@ def _look_at_storage(scope: Scope, storage: PurePath, partitions: Collection[int
     scope.temporary, scope.unknown = view.temporary, view.unknown
     if partitions is not None:
         check_chosen(view.control, partitions)
-    kinds = places.kinds(storage)
-    numbers = {int(name) for name in kinds if name.isascii() and name.isdigit()}
-    for number in sorted(numbers):
-        if kinds.get(str(number)) is not PlaceKind.DIRECTORY or number >= 2**31:
-            continue
+    for number in partition_directories(storage):
         if partitions is None or number in partitions:
             scope.partition(storage / str(number), number).whole = True
 

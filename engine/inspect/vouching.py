@@ -36,7 +36,7 @@ from waltzctl.engine.inspect.signing import SigningKey, load_key
 from waltzctl.engine.inspect.targets import Scope
 from waltzctl.engine.inspect.verification import ManifestRequest
 from waltzctl.engine.log import places
-from waltzctl.engine.log.view import FileState, read_control
+from waltzctl.engine.log.view import FileState, partition_number, read_control
 from waltzctl.formats.adapters import format_time
 from waltzctl.formats.control import CONTROL_FILE_NAME, ControlFile
 from waltzctl.formats.segment import parse_name
@@ -84,10 +84,8 @@ def _goes_into(path: PurePath, prefix: str) -> bool:
 def _segment_of(name: str) -> _Segment | None:
     """Partition and first id of a data or index file's name; None for any other file."""
     directory, _, file = name.partition("/")
-    parsed = parse_name(file)
-    if parsed is None or not (directory.isascii() and directory.isdigit() and str(int(directory)) == directory):
-        return None
-    return int(directory), parsed[0]
+    number, parsed = partition_number(directory), parse_name(file)
+    return None if number is None or parsed is None else (number, parsed[0])
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from waltzctl.engine.amounts import format_ranges
+from waltzctl.engine.amounts import MAX_PARTITION, format_ranges
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.regular import FileNumbers
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError, NotWaltzError, SpecialFileError
@@ -184,11 +184,17 @@ class StorageView:
 
 def partition_directories(path: PurePath) -> list[int]:
     """The numbers of all directories of a storage directory that are named like a partition, in order.  Raises DiskReadError."""
-    return sorted(int(name) for name, kind in _kinds(path).items() if _is_partition(name, kind))
+    found = (_partition_directory(name, kind) for name, kind in _kinds(path).items())
+    return sorted(number for number in found if number is not None)
 
 
-def _is_partition(name: str, kind: PlaceKind | None) -> bool:
-    return kind is PlaceKind.DIRECTORY and _PARTITION.fullmatch(name) is not None
+def partition_number(name: str) -> int | None:
+    """The partition whose directory has this name; None where no partition's has."""
+    return int(name) if _PARTITION.fullmatch(name) and int(name) <= MAX_PARTITION else None
+
+
+def _partition_directory(name: str, kind: PlaceKind | None) -> int | None:
+    return partition_number(name) if kind is PlaceKind.DIRECTORY else None
 
 
 def beyond(partitions: dict[int, PartitionView], control: ControlFile) -> tuple[PartitionView, ...]:
@@ -292,9 +298,10 @@ def view_storage(path: PurePath, partitions: Collection[int] | None = None) -> S
         entry = path / name
         if name in (CONTROL_FILE_NAME, disk.STATE_DIRECTORY):
             continue
-        if _is_partition(name, kind) and int(name) < 2**31:
-            if partitions is None or int(name) in partitions:
-                found[int(name)] = view_partition(entry, int(name))
+        number = _partition_directory(name, kind)
+        if number is not None:
+            if partitions is None or number in partitions:
+                found[number] = view_partition(entry, number)
         elif name.endswith(disk.TEMPORARY_SUFFIX):
             temporary.append(entry)
         else:
@@ -350,8 +357,8 @@ class Target:
 
 
 def _enclosing(partition_directory: PurePath) -> tuple[PurePath | None, int | None]:
-    number = int(partition_directory.name) if _PARTITION.fullmatch(partition_directory.name) else None
     parent = partition_directory.parent
+    number = partition_number(partition_directory.name)
     return (parent if places.still_named(parent / CONTROL_FILE_NAME) else None), number
 
 
@@ -363,7 +370,7 @@ def resolve(path: PurePath) -> Target:
         names = set(_names(absolute))
         if CONTROL_FILE_NAME in names:
             return Target(TargetKind.STORAGE, path, path, None)
-        if any(parse_name(name) for name in names) or _PARTITION.fullmatch(absolute.name):
+        if any(parse_name(name) for name in names) or partition_number(absolute.name) is not None:
             storage, number = _enclosing(absolute)
             if storage is not None or any(parse_name(name) for name in names):
                 return Target(TargetKind.PARTITION, path, _relative(path, storage), number)

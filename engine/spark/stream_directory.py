@@ -7,7 +7,6 @@ that are proven to have been there.
 
 from __future__ import annotations
 
-import re
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -20,7 +19,14 @@ from waltzctl.engine.findings import Finding, Where, loss_finding
 from waltzctl.engine.inspect.record_checks import damage_finding, tail_finding
 from waltzctl.engine.inspect.segment_checks import FilesChangedError, SegmentCheck
 from waltzctl.engine.log import places
-from waltzctl.engine.log.view import FileState, PartitionView, read_control, view_partition, view_storage
+from waltzctl.engine.log.view import (
+    FileState,
+    PartitionView,
+    partition_number,
+    read_control,
+    view_partition,
+    view_storage,
+)
 from waltzctl.engine.losses import Gap, Overlap
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordBatch
 from waltzctl.engine.scan.known_records import KnownRecords
@@ -41,7 +47,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 T = TypeVar("T")
-_NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
 _SETTLED = 2_000_000_000
 """Nanoseconds after which a further change of a directory gives it another time, on every file system."""
 _TRIES = 8
@@ -91,7 +96,8 @@ class DirectoryHistory:
     def look(self) -> uuid.UUID | None:
         """See `History.look`.  Raises NotWaltzError, DiskReadError."""
         try:
-            found = [int(name) for name in places.names(self._path) if _NUMBER.fullmatch(name)]
+            named = (partition_number(name) for name in places.names(self._path))
+            found = [number for number in named if number is not None]
         except OSError as error:
             raise NotWaltzError(f"{self._path}: no storage directory: {error.strerror}") from error
         self._control = read_control(self._path / CONTROL_FILE_NAME)

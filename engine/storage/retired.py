@@ -13,7 +13,7 @@ from pathlib import Path
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.relocation import DELETING, relocate
 from waltzctl.engine.errors import DiskFullError, DiskReadError, RefusedError
-from waltzctl.engine.log.view import view_partition
+from waltzctl.engine.log.view import partition_number, view_partition
 from waltzctl.engine.storage.assignment import put_aside_path, retired_place
 from waltzctl.engine.storage.availability_marks import forget_availability
 from waltzctl.engine.storage.control_file import OpenControlFile
@@ -102,9 +102,9 @@ def finish_deletions(storage: Path, control: OpenControlFile, only: Collection[i
     except OSError as error:
         raise DiskReadError(directory, None, error, doing="list") from error
     for name in names:
-        if not name.isdecimal() or int(name) >= control.num_partitions:
+        number = partition_number(name)
+        if number is None or number >= control.num_partitions:
             continue  # nothing that was put there by us
-        number = int(name)
         if only is not None and number not in only:
             continue
         try:

@@ -63,6 +63,14 @@ def test_a_backup_is_restored_byte_for_byte(tmp_path: Path, source: Path) -> Non
     assert findings(place) == []
 
 
+def test_a_directory_beyond_all_partitions_is_backed_up_as_something_else(tmp_path: Path, source: Path) -> None:
+    shutil.copytree(source / "2", source / str(2**31))
+    place = vault(tmp_path)
+    head = backup(place, source)
+    assert [one.partition for one in head.partitions] == [0, 2]
+    assert restored(place, head.name, tmp_path / "back") == digest(source)
+
+
 def test_nothing_is_written_twice(tmp_path: Path, source: Path) -> None:
     place = vault(tmp_path)
     first = backup(place, source)

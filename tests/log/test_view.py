@@ -22,6 +22,7 @@ from waltzctl.engine.log.view import (
     check_partitions,
     index_path_of,
     partition_directories,
+    partition_number,
     read_control,
     read_header_of,
     read_segment_header,
@@ -144,6 +145,17 @@ def test_a_header_is_read_where_there_is_a_whole_one(tmp_path: Path, size: int) 
     assert read_segment_header(state) is None, "it went meanwhile"
 
 
+@pytest.mark.parametrize(
+    "name", ["", "00", "07", "-1", "+1", "1_0", " 1", "1\n", "\u0663", "1\u0663", str(2**31), "9" * 200, "x"]
+)
+def test_a_name_that_no_partition_s_directory_has(name: str) -> None:
+    assert partition_number(name) is None
+
+
+def test_the_name_of_a_partition_s_directory() -> None:
+    assert [partition_number(str(one)) for one in (0, 7, 10**9, 2**31 - 1)] == [0, 7, 10**9, 2**31 - 1]
+
+
 def test_a_storage_directory_of_everything_that_can_lie_there(storage: Path) -> None:
     for name in ("00", "01", "x", str(2**31), str(2**31 - 1), ".waltzctl"):
         (storage / name).mkdir()
@@ -156,7 +168,7 @@ def test_a_storage_directory_of_everything_that_can_lie_there(storage: Path) -> 
     assert view.control == decode_control((storage / "waltz-storage.ctl").read_bytes())
     assert view.control_path == storage / "waltz-storage.ctl"
     assert view.control_state == FileState.of(view.control_path)
-    assert partition_directories(storage) == [0, 2, 2**31 - 1, 2**31]
+    assert partition_directories(storage) == [0, 2, 2**31 - 1], "the same as the view's"
     assert view.control is not None
     assert [one.partition for one in beyond(view.partitions, view.control)] == [2**31 - 1]
     only = view_storage(storage, [2])

@@ -284,6 +284,18 @@ def test_without_a_control_file_nothing_is_beyond_recovery(tmp_path: Path) -> No
     assert ids(Query(path).run()) == list(range(9))
 
 
+def test_without_a_control_file_every_partition_is_read_that_verify_counts(tmp_path: Path) -> None:
+    path = build_directory(tmp_path / "d", {0: 2})
+    (path / "waltz-storage.ctl").unlink()
+    (path / str(2**31 - 1)).mkdir()
+    write_segment(path / str(2**31 - 1), make_records(3, partition=2**31 - 1), partition=2**31 - 1)
+    for name in ("07", str(2**31)):
+        shutil.copytree(path / "0", path / name)
+    assert sorted((row["partition"], row["transaction_id"]) for row in Query(path).run()) == [
+        (0, 0), (0, 1), (2**31 - 1, 0), (2**31 - 1, 1), (2**31 - 1, 2),
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(("low", "local", "read"), [(41, 60, 42), (60, 41, 42), (41, 41, 42), (41, -1, 0), (-1, 41, 0)])
 def test_only_what_both_marks_promise_is_beyond_recovery(tmp_path: Path, low: int, local: int, read: int) -> None:
     """Either mark may be the higher one: of a replica that is behind, or that was ahead when the session began."""

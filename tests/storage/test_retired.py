@@ -106,11 +106,11 @@ def test_only_those_that_are_asked_for(storage: Path) -> None:
 def test_what_was_not_put_there_by_us_stays(storage: Path) -> None:
     begin_deletion(storage, 1)
     deleting = storage / ".waltzctl" / "deleting"
-    for name in ("x", "-1", "3", "1x"):
+    for name in ("x", "-1", "3", "1x", "02", "\u0662"):
         (deleting / name).mkdir()
         (deleting / name / "kept").write_bytes(b"")
     finish(storage)
-    assert sorted(one.name for one in deleting.iterdir()) == ["-1", "1x", "3", "x"]
+    assert sorted(one.name for one in deleting.iterdir()) == ["-1", "02", "1x", "3", "x", "\u0662"]
     assert all((one / "kept").exists() for one in deleting.iterdir())
 
 
