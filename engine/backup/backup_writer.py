@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from waltzctl.engine.backup.section_plan import PreviousSection, SectionPlan
-from waltzctl.engine.errors import DamageError
+from waltzctl.engine.errors import DamageError, DiskError
 from waltzctl.engine.pages.blob_stats import BlobSpan
 from waltzctl.engine.pages.page_batch import UNWRITTEN
 from waltzctl.engine.pages.page_storage import PageStorage
@@ -186,8 +186,10 @@ class BackupWriter:
         self._known = {digest: page for digest, page in self._known.items() if page < self._next}
 
     def give_up(self) -> None:
-        """Give back what was placed; nothing of the backup stays."""
+        """Give back what was placed; nothing of the backup stays, nor does the disk stay full of it."""
         self._store.give_back(_spans(self._puts))
+        with contextlib.suppress(DiskError):  # why it was given up is what is told
+            self._store.blobs.cut_tails()
 
     def commit(
         self,

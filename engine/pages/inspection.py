@@ -18,7 +18,7 @@ from waltzctl.engine.durable.disk import TEMPORARY_SUFFIX
 from waltzctl.engine.durable.quarantine import interruptions
 from waltzctl.engine.durable.regular import FileNumbers, file_numbers
 from waltzctl.engine.errors import DamageError, DiskReadError
-from waltzctl.engine.findings import Code, Finding, Severity, make_finding
+from waltzctl.engine.findings import Code, Finding, Severity, make_finding, status_of, worst
 from waltzctl.engine.pages.blob_stats import BlobFileStatus, BlobStat
 from waltzctl.engine.pages.log_replay import blob_files, overlap_finding, restore
 from waltzctl.engine.pages.page_data import is_whole, page_finding, read_page
@@ -254,9 +254,7 @@ class PageVerification:
     @property
     def status(self) -> str:
         """``clean``, ``repairable`` or ``damaged``."""
-        return (
-            "damaged" if self.count(Severity.DAMAGE) else "repairable" if self.count(Severity.REPAIRABLE) else "clean"
-        )
+        return status_of(worst(self.findings))
 
 
 def verify_store(path: Path, *, exclusive: bool = False) -> PageVerification:

@@ -5,7 +5,8 @@ A round goes through these steps, each of which may be cut short at any moment w
 1. a checkpoint of the log, when it has too many files;
 2. versions that neither the last batch nor a live snapshot sees are let go, also those between two snapshots;
 3. their room is free once nobody reads there any more; a read-only file without anything in use is removed;
-4. files are cut behind their last byte in use; one that is mostly empty becomes read-only: it is to be emptied;
+4. files are cut behind their last byte in use, once before the first step as well, so that what a write left that met a full
+   disk is no obstacle; one that is mostly empty becomes read-only: it is to be emptied;
 5. what lies in read-only files is read, checked, written elsewhere, and logged with the epoch raised.  What changed meanwhile
    stays as it is, and so does what its checksum does not vouch for.  An entry that many references lead to moves once;
 6. those who keep external pages are told which are still needed.
@@ -73,6 +74,7 @@ def collect_garbage(
     report = GcReport()
     with store.collection_lock:
         store.check_open(writing=True)
+        report.cut = store.blobs.cut_tails()  # on a full disk it is the room that all that follows needs
         if (checkpoint and store.wal.has_records) or store.wal.num_files > store.options.max_log_files:
             report.checkpoint_size = make_checkpoint(store)
         store.confirm()
@@ -82,7 +84,7 @@ def collect_garbage(
         report.freed = sum(span.size for span in released)
         report.files_removed = len(store.blobs.remove_empty())
         report.files_to_empty = _choose_files(store)
-        report.cut = store.blobs.cut_tails()
+        report.cut += store.blobs.cut_tails()
         try:
             _move(store, limits, sleep, report)
         except (

@@ -10,6 +10,7 @@ import pytest
 
 from tests.backup.vaults import backup, findings, records_of, restored, settle, vault
 from tests.builders import build_directory, digest, make_records, write_segment
+from tests.pages.stores import disk_full_after
 from waltzctl.engine.backup import section_plan
 from waltzctl.engine.backup.backup_creation import create_backup, create_vault
 from waltzctl.engine.backup.backup_difference import SectionDifference, differences
@@ -19,6 +20,7 @@ from waltzctl.engine.backup.retention import Retention
 from waltzctl.engine.errors import (
     DamageError,
     DirectoryLockedError,
+    DiskFullError,
     InvalidRequestError,
     NotWaltzError,
     RefusedError,
@@ -302,6 +304,23 @@ def test_where_a_backup_cannot_go(tmp_path: Path, source: Path) -> None:
     restored(place, "latest", tmp_path / "late")
     assert not (tmp_path / ".late.restoring").exists()
     assert not (tmp_path / "late" / "half").exists()
+
+
+def test_a_backup_that_meets_a_full_disk_leaves_its_room(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = vault(tmp_path)
+    backup(place, source)
+    blobs = sorted((place / "blob").iterdir())
+    sizes = [one.stat().st_size for one in blobs]
+    write_segment(source / "0", make_records(100, first=230, size=9000), first=230)
+    disk_full_after(monkeypatch, 100_000)
+    with pytest.raises(DiskFullError):
+        backup(place, source)
+    monkeypatch.undo()
+    assert [one.stat().st_size for one in blobs] == sizes
+    backup(place, source)
+    assert restored(place, "latest", tmp_path / "back") == digest(source)
 
 
 def test_one_writes_at_a_time(tmp_path: Path, source: Path) -> None:

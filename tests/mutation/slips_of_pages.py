@@ -707,4 +707,18 @@ PAGES: tuple[Slip, ...] = (
         _OF_COPIES,
         "a vault that was salvaged is kept with single records",
     ),
+    Slip(
+        "engine/pages/page_gc.py",
+        "report.cut = store.blobs.cut_tails()  # on a full disk",
+        "report.cut = 0  # on a full disk",
+        ("tests/pages/test_page_gc.py",),
+        "on a full disk garbage collection frees nothing",
+    ),
+    Slip(
+        "engine/backup/backup_writer.py",
+        "            self._store.blobs.cut_tails()\n",
+        "            pass\n",
+        ("tests/backup/test_backups.py",),
+        "a backup that met a full disk leaves it full",
+    ),
 )

@@ -440,3 +440,17 @@ def test_a_full_disk_leaves_the_files_that_could_not_be_emptied_in_use(
     put(store, 20, b"x" * 8 * KIB)
     assert files(store)[1] == 10 * KIB
     assert [data(store, number) for number in (8, 9)] == [b"\x08" * KIB, b"\t" * KIB]
+
+
+def test_on_a_full_disk_tails_are_cut_before_anything_is_written(
+    store: PageStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a write that met the full disk left behind the last page is the room that a checkpoint needs."""
+    filled(store, 10)
+    disk_full_after(monkeypatch, 3 * KIB)
+    with pytest.raises(DiskFullError):
+        put(store, 20, b"x" * 6 * KIB)
+    assert files(store) == {1: 10 * KIB, 2: 3 * KIB}
+    with pytest.raises(DiskFullError):
+        collect_garbage(store, checkpoint=True)
+    assert files(store) == {1: 10 * KIB, 2: 0}
