@@ -50,7 +50,7 @@ class Address:
 
 
 def names_node(text: str) -> bool:
-    """Whether `text` is meant as the URL of a node."""
+    """Whether `text` is meant as the URL of a node and not as a path."""
     return text.strip().lower().startswith(SCHEME)
 
 
@@ -82,13 +82,11 @@ def _can_be_host(host: str) -> bool:
     return True
 
 
-def is_node_url(text: str) -> bool:
-    """Whether a text means a node and not a path."""
-    return text.lower().startswith(SCHEME)
-
-
 def parse_url(text: str) -> Address:
-    """The address in ``waltz://host:port``; a slash at the end is passed over.  Raises InvalidRequestError."""
-    if not is_node_url(text):
+    """The address in ``waltz://host:port``; blanks around it and a slash at the end are passed over.
+
+    Raises InvalidRequestError.
+    """
+    if not names_node(text):
         raise InvalidRequestError(f"{text!r} is no URL of a node; write {SCHEME}host:port")
-    return parse_address(text[len(SCHEME) :].removesuffix("/"))
+    return parse_address(text.strip()[len(SCHEME) :].removesuffix("/"))

@@ -373,7 +373,7 @@ class LogClient:
         it is not asked again, for that would only queue another copy behind those that are coming.
         """
         is_data = expected is wire.TransactionDataResponse
-        pause, patience = self.options.first_retry, _DATA_SILENCE if is_data else self.options.not_ready
+        pause, patience = 0.0, _DATA_SILENCE if is_data else self.options.not_ready
         while True:
             self._refuse_when_closed()
             self._news.clear()
@@ -388,10 +388,10 @@ class LogClient:
                     return await connection.call(
                         number.sequence, frame, expected, "a question", timeout=seconds, of_silence=is_data
                     )
+            pause = self.options.pause_after(pause)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._news.wait()
-            pause = min(2 * pause, self.options.longest_retry)
 
     def _told(self, servers: Mapping[int, PartitionServer]) -> None:
         wanted = {mount.partition for mount in self._mounts}

@@ -22,6 +22,7 @@ from waltzctl.engine.errors import InvalidRequestError, PeerError, RefusedError,
 from waltzctl.engine.metadata.server_directory import PartitionServer
 from waltzctl.engine.net.futures import fail, taken
 from waltzctl.engine.net.peer_limits import PortLimits
+from waltzctl.engine.net.retries import pause_after
 from waltzctl.formats.lock_id import lock_id
 from waltzctl.formats.request_id import LAST_SEQUENCE, RequestId
 from waltzctl.formats.wire import client as wire
@@ -68,6 +69,10 @@ class ClientOptions:
     longest_retry: float = 5.0
     not_ready: float = 0.2
     max_body: int = PortLimits().max_client_body
+
+    def pause_after(self, pause: float) -> float:
+        """See `engine.net.retries`."""
+        return pause_after(pause, first=self.first_retry, longest=self.longest_retry)
 
 
 class MountPoint(Protocol):

@@ -98,7 +98,7 @@ class Endpoint:
 
     async def _keep(self) -> None:
         """Connect until it stands, and mount what waits for it; what another attempt would not mend ends those mounts."""
-        pause, waited, said = self._options.first_retry, 0.0, ""
+        pause, waited, said = 0.0, 0.0, ""
         while self._mounts:
             try:
                 made = await self.connection()
@@ -114,9 +114,9 @@ class Endpoint:
                 for mount in [*self._mounts.values()]:
                     mount.end(error)
                 return
+            pause = self._options.pause_after(pause)
             await asyncio.sleep(pause)
             waited += pause
-            pause = min(2 * pause, self._options.longest_retry)
 
     def _fed(self, frames: bytes) -> None:
         mounts = self._mounts

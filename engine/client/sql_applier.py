@@ -32,6 +32,7 @@ from typing import Any, TypeVar
 from waltzctl.engine.client.log_client import LogClient
 from waltzctl.engine.client.log_transaction import Transaction
 from waltzctl.engine.errors import DeadlineError, InvalidRequestError, RefusedError
+from waltzctl.engine.net.retries import pause_after
 
 T = TypeVar("T")
 _MARKERS = {"qmark": ("?", "?"), "numeric": (":1", ":2"), "format": ("%s", "%s"), "pyformat": ("%s", "%s")}
@@ -242,17 +243,17 @@ class SqlApplier:
 
     def _insist(self, what: str, attempt: Callable[[Any], T]) -> T:
         """An SQL transaction, again after an error of the database."""
-        pause, deadline = self.database.first_retry, time.monotonic() + self.database.timeout
+        pause, deadline = 0.0, time.monotonic() + self.database.timeout
         while True:
             try:
                 return self._attempt(attempt)
             except self.database.error as error:
                 self.close()  # whatever was wrong with it
+                pause = pause_after(pause, first=self.database.first_retry, longest=self.database.longest_retry)
                 if time.monotonic() + pause > deadline or self._stopping.wait(pause):
                     raise DeadlineError(
                         "the database", f"it refused {what} for {self.database.timeout:g} s, at last with: {error}"
                     ) from error
-                pause = min(2 * pause, self.database.longest_retry)
 
     def _attempt(self, attempt: Callable[[Any], T]) -> T:
         if self._connection is None:

@@ -139,7 +139,7 @@ class ReplicaSession:
 
     async def live(self) -> None:
         """Connect, for ever again, and tell what the replica holds."""
-        session, pause = self.session, self.session.options.first_retry
+        session, pause = self.session, 0.0
         while True:
             storage: Storage | None = None
             try:
@@ -148,11 +148,11 @@ class ReplicaSession:
                 last = await storage.max_transaction_id(session.session_id, session.partition)
             except (PeerError, RemoteError) as error:
                 session.lost(self.node, error, with_its_node=storage is None)
+                pause = session.options.pause_after(pause)
                 if storage is None:
                     await session.nodes.returned(self.node, pause)
                 else:
                     await asyncio.sleep(pause)
-                pause = min(2 * pause, session.options.longest_retry)
                 continue
             self._gone.clear()  # what failed meanwhile, a read that began before, is not about this connection
             self._storage = storage
@@ -164,9 +164,9 @@ class ReplicaSession:
             finally:
                 storage.ended.remove_done_callback(self._connection_ended)
             if asyncio.get_running_loop().time() - begun > session.options.longest_retry:
-                pause = session.options.first_retry
+                pause = 0.0
+            pause = session.options.pause_after(pause)
             await asyncio.sleep(pause)
-            pause = min(2 * pause, session.options.longest_retry)
 
     def _connection_ended(self, ended: asyncio.Future[PeerError]) -> None:
         if self._storage is not None and self._storage.ended is ended:

@@ -14,6 +14,7 @@ from waltzctl.engine.metadata.zookeeper_options import ZooKeeperOptions
 from waltzctl.engine.net.loopback import is_loopback
 from waltzctl.engine.net.monitoring_options import GraphiteOptions, HttpLimits, LogOptions
 from waltzctl.engine.net.peer_limits import PortLimits
+from waltzctl.engine.net.retries import pause_after
 from waltzctl.engine.net.service_settings import (
     NEXT_PORT,
     check_service,
@@ -88,6 +89,10 @@ class SessionOptions:
     def check(self) -> None:
         """Raise InvalidRequestError for a value that cannot be meant."""
         check_bounds(self)
+
+    def pause_after(self, pause: float) -> float:
+        """See `engine.net.retries`."""
+        return pause_after(pause, first=self.first_retry, longest=self.longest_retry)
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,7 +128,7 @@ class StorePartition:
 
     def pause_after(self, pause: float) -> float:
         """Seconds before a further attempt, where `pause` were waited before the last one, 0 before the first."""
-        return min(max(2 * pause, self._options.first_retry), self._options.longest_retry)
+        return self._options.pause_after(pause)
 
     @property
     def is_open(self) -> bool:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.formats.settings import properties
-from waltzctl.engine.client.addresses import Address, is_node_url, parse_address, parse_url
+from waltzctl.engine.client.addresses import Address, names_node, parse_address, parse_url
 from waltzctl.engine.errors import InvalidRequestError
 
 names = st.from_regex(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?){0,2}", fullmatch=True)
@@ -82,9 +82,15 @@ def test_only_what_must_be_this_machine_is_loopback(host: str, loopback: bool) -
 
 
 def test_a_url_is_told_from_a_path() -> None:
-    assert is_node_url("waltz://h:1")
-    assert is_node_url("WALTZ://h:1")
-    assert not is_node_url("waltz:/h:1")
-    assert not is_node_url("/data/waltz")
+    assert names_node("waltz://h:1")
+    assert names_node("WALTZ://h:1")
+    assert not names_node("waltz:/h:1")
+    assert not names_node("/data/waltz")
     with pytest.raises(InvalidRequestError, match="no URL"):
         parse_url("http://h:1")
+
+
+@pytest.mark.parametrize("text", ["waltz://h:1", " waltz://h:1", "waltz://h:1/ ", "\tWALTZ://h:1\n"])
+def test_what_is_meant_as_a_url_is_read_as_one(text: str) -> None:
+    assert names_node(text)
+    assert parse_url(text) == Address("h", 1)

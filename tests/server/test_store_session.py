@@ -90,6 +90,27 @@ def test_a_replica_that_fails_under_load_returns_into_the_open_session(tmp_path:
     run(work())
 
 
+def test_no_pause_is_longer_than_the_longest_the_first_one_neither(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses = []
+
+    async def returned(_: StorageNodes, node: str, seconds: float) -> None:
+        pauses.append(seconds)
+        await asyncio.sleep(0.01)
+
+    async def work() -> None:
+        monkeypatch.setattr(StorageNodes, "returned", returned)
+        async with running_cluster(tmp_path) as cluster:
+            await cluster.stop(cluster.names[0])
+            async with cluster.session(SessionOptions(first_retry=3600.0, longest_retry=0.02)) as session:
+                await session.open(timeout=20)
+                await until(lambda: len(pauses) > 2)
+        assert {*pauses} == {0.02}
+
+    run(work())
+
+
 @LOOPS
 def test_that_a_node_is_gone_is_said_of_the_node_and_not_by_each_partition(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, loop: str

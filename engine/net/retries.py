@@ -1,0 +1,8 @@
+"""Pauses between attempts: the first one short, each twice as long as the one before, up to the longest."""
+
+from __future__ import annotations
+
+
+def pause_after(pause: float, *, first: float, longest: float) -> float:
+    """Seconds before a further attempt, where `pause` were waited before the last one, 0 before the first."""
+    return min(max(2 * pause, first), longest)
