@@ -9,7 +9,7 @@ from waltzctl.console import Console
 from waltzctl.exit_status import ExitStatus
 from waltzctl.metadata_option import ClusterTarget
 from waltzctl.options import Format
-from waltzctl.values import counted, human_duration
+from waltzctl.values import counted, human_duration, verdict
 
 if TYPE_CHECKING:
     from waltzctl.engine.cluster.cluster_verification import ClusterVerification
@@ -50,8 +50,8 @@ def report(
         if not (silent and status is ExitStatus.CLEAN):
             console.emit(VERIFY_SUMMARY.shown(summary), flush=True)
             asked = f"{counted(len(state.nodes), 'storage node')} and {counted(len(state.servers), 'log server')}"
-            word = {"clean": "OK", "repairable": "REPAIRABLE"}.get(summary.status, "FAILED")
             found = counted(len(findings), "finding") if findings else "no findings"
             took = human_duration(summary.elapsed_seconds)
+            word = verdict(summary.status)
             console.sentence(f"{word}  {found} in {counted(summary.partitions, 'partition')}, {asked}, {took}.")
     return status

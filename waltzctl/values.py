@@ -1,4 +1,4 @@
-"""Values that people type: partition ranges, durations, rates, percentages; and how numbers are shown to them."""
+"""Values that people type: partition ranges, durations, rates, percentages; and how values are shown to them."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ __all__ = [
     "parse_rate",
     "parse_size",
     "printable",
+    "verdict",
 ]
 
 
@@ -59,6 +60,11 @@ def human_duration(seconds: float) -> str:
 def counted(number: int, noun: str, plural: str | None = None) -> str:
     """``1 record``, ``2 records``."""
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
+
+
+def verdict(status: str) -> str:
+    """The word in front of a conclusion, for the status of a summary: ``OK``, ``REPAIRABLE`` or ``FAILED``."""
+    return {"clean": "OK", "repairable": "REPAIRABLE"}.get(status, "FAILED")
 
 
 def printable(text: str) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from waltzctl.console import Console
 from waltzctl.exit_status import ExitStatus
-from waltzctl.values import counted, human_bytes, human_duration
+from waltzctl.values import counted, human_bytes, human_duration, verdict
 
 if TYPE_CHECKING:
     from waltzctl.engine.findings import Finding
@@ -55,9 +55,7 @@ class VerifyReport:
 
 
 def _conclusion(summary: VerifySummary, remedies: list[str], from_outside: bool) -> str:
-    word = {"clean": "OK" if summary.complete else "INCOMPLETE", "repairable": "REPAIRABLE"}.get(
-        summary.status, "FAILED"
-    )
+    word = "INCOMPLETE" if summary.status == "clean" and not summary.complete else verdict(summary.status)
     lines = []
     if remedies:
         lines += ["What mends it:", *(f"  {remedy}" for remedy in remedies[:REMEDIES])]

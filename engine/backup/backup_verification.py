@@ -192,9 +192,8 @@ def verify_vault(
             costs[one.head.id, one.section.partition].append((one, finding))
     yield from new(tuple(_costs(reader, lost) for lost in costs.values()))
     files = [file.name for _, _, section in sections for file in section.files]
-    status = "damaged" if tally.damage else "repairable" if tally.repairable else "clean"
     yield VerifySummary(
-        status, status, len(sections), sum(name.endswith(SEGMENT_SUFFIX) for name in files),
+        tally.status, tally.exit_status_name, len(sections), sum(name.endswith(SEGMENT_SUFFIX) for name in files),
         sum(one.piece.records for one in pieces), sum(size for _, size in {(one.place, one.piece.size) for one in pieces}),
         tally.damage, tally.repairable, tally.notes, round(time.monotonic() - began, 6), thorough,
     )  # fmt: skip

@@ -54,11 +54,11 @@ class ClusterVerification:
     def summary(self) -> VerifySummary:
         """In numbers, as of verify."""
         tally = self._tally
-        status = "damaged" if tally.damage else "repairable" if tally.repairable else "clean"
         elapsed = time.monotonic() - self._begun
         return VerifySummary(
-            status, status, len(self._wanted), 0, 0, 0, tally.damage, tally.repairable, tally.notes, elapsed, True
-        )
+            tally.status, tally.exit_status_name, len(self._wanted), 0, 0, 0,
+            tally.damage, tally.repairable, tally.notes, elapsed, True,
+        )  # fmt: skip
 
     async def findings(self) -> tuple[Finding, ...]:
         """Ask everybody; what is wrong."""

@@ -160,6 +160,11 @@ def worst(findings: Iterable[Finding]) -> Severity | None:
     return next((severity for severity in order if severity in present), None)
 
 
+def status_of(severity: Severity | None) -> str:
+    """``clean``, ``repairable`` or ``damaged``: what a summary says where this is the gravest severity.  Notes say nothing."""
+    return {Severity.DAMAGE: "damaged", Severity.REPAIRABLE: "repairable"}.get(severity or Severity.NOTE, "clean")
+
+
 # ---- losses of a partition as a whole ------------------------------------------------------------------------------------
 
 

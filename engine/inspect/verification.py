@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 from waltzctl.engine.errors import InvalidRequestError
-from waltzctl.engine.findings import Code, Finding, Severity
+from waltzctl.engine.findings import Code, Finding, Severity, status_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ class Tally:
     @property
     def status(self) -> str:
         """clean, repairable or damaged."""
-        return "damaged" if self.damage else "repairable" if self.repairable else "clean"
+        return status_of(Severity.DAMAGE if self.damage else Severity.REPAIRABLE if self.repairable else None)
 
     @property
     def exit_status_name(self) -> str:

@@ -68,6 +68,11 @@ def test_damage_is_listed_and_tells_in_the_exit_status_as_in_dump(damaged: Path)
     assert summary["records"] == len(dumped.only("record")) == 260 - 51
 
 
+def test_the_conclusion_begins_with_the_word_that_verify_and_status_have(damaged: Path) -> None:
+    words = {invoke(command, damaged).out.splitlines()[-1].split("  ")[0] for command in ("stats", "verify", "status")}
+    assert words == {"# FAILED"}
+
+
 def test_a_torn_tail_is_repairable(storage: Path) -> None:
     tear_tail(segment_of(storage, 2, 50))
     assert invoke("stats", age(storage), "--format", "ndjson").status == 3

@@ -19,7 +19,7 @@ from tests.builders import KEY, build_directory, make_records, segment_header, w
 from tests.inspect.helpers import age, codes, flip, idx, patch, run, seg
 from tests.inspect.test_codes import break_struct
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError
-from waltzctl.engine.findings import Code, Finding, Severity, make_finding
+from waltzctl.engine.findings import Code, Finding, Severity, make_finding, status_of, worst
 from waltzctl.engine.inspect import control_checks, dump, dump_chunks, dump_index, live, status, targets
 from waltzctl.engine.inspect import dump_records as dump_records_module
 from waltzctl.engine.inspect.control_checks import inspect_control
@@ -360,6 +360,7 @@ def test_the_worst_finding_gives_the_status(found: list[tuple[Code, Severity | N
         tally.add(make_finding(code, Path("x"), "x", severity=severity))
     assert (tally.status, tally.exit_status_name) == (status, name)
     assert tally.damage + tally.repairable + tally.notes == len(found)
+    assert status_of(worst(make_finding(code, Path("x"), "x", severity=severity) for code, severity in found)) == status
 
 
 # --- segments ------------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from waltzctl.exit_status import INSPECTING, ExitStatus
 from waltzctl.manual import Example, Manual, ManualSection
 from waltzctl.options import FormatOption, PartitionsOption, QuietOption, VerboseOption, partitions_of, place_of
 from waltzctl.render.progress_bar import progress
-from waltzctl.values import counted, human_bytes
+from waltzctl.values import counted, human_bytes, verdict
 
 if TYPE_CHECKING:
     from waltzctl.engine.inspect.status import StorageStatus
@@ -128,8 +128,7 @@ def _conclude(console: Console, found: StorageStatus, *, from_outside: bool) -> 
     if status is ExitStatus.CLEAN:
         console.success(f"OK  {what}. Nothing was modified.")
     else:
-        word = "REPAIRABLE" if status is ExitStatus.REPAIRABLE else "FAILED"
         bad = sum(health in ("damaged", "repairable") for health in healths)
-        console.sentence(f"{word}  {counted(bad, 'partition')} of {len(healths)}; {what}."
+        console.sentence(f"{verdict(status.label)}  {counted(bad, 'partition')} of {len(healths)}; {what}."
                          f" waltzctl verify {found.path} names what is wrong. Nothing was modified.")  # fmt: skip
     return status

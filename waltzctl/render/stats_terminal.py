@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from waltzctl.formats.adapters import format_time
-from waltzctl.values import counted, human_bytes, human_duration, printable
+from waltzctl.values import counted, human_bytes, human_duration, printable, verdict
 
 if TYPE_CHECKING:
     from waltzctl.engine.stats.report import PartitionStats, StatsReport
@@ -381,14 +381,13 @@ def _untimed(report: StatsReport) -> Iterator[str]:
 
 def conclusion(report: StatsReport) -> str:
     """The last sentence."""
-    word = {"clean": "OK", "repairable": "REPAIRABLE"}.get(report.status, "DAMAGED")
     missing = sum(one.missing for one in report.partitions)
     gaps = f", {counted(missing, 'transaction')} missing" if missing else ""
     found = f", {counted(len(report.findings), 'finding')}" if report.findings else ""
     known = report.client_ranking
     clients = f"{known.known:,}{'' if known.exact else ' or more'} {'client' if known.known == 1 else 'clients'}"
     return (
-        f"{word}  {counted(report.records, 'record')} ({human_bytes(report.bytes)}) of {clients} in"
+        f"{verdict(report.status)}  {counted(report.records, 'record')} ({human_bytes(report.bytes)}) of {clients} in"
         f" {counted(len(report.partitions), 'partition')} and {counted(report.segments, 'segment')}{gaps}{found},"
         f" {human_duration(report.elapsed_seconds)}. Nothing was modified."
     )

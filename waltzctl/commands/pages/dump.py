@@ -60,7 +60,7 @@ def run(
     store = path_of(path, name="DIR")
 
     from waltzctl.engine.columns.finding_columns import FINDING
-    from waltzctl.engine.findings import worst
+    from waltzctl.engine.findings import status_of, worst
     from waltzctl.engine.pages.inspection import view_store
 
     with Console(output_format, quiet=quiet, verbose=verbose) as console:
@@ -69,8 +69,7 @@ def run(
             console.emit(FINDING.shown(finding))
         for shown in _objects(view, what):
             console.emit(shown)
-    labels = {"damage": ExitStatus.DAMAGED, "repairable": ExitStatus.REPAIRABLE}
-    return labels.get(str(worst(view.findings)), ExitStatus.CLEAN)
+    return ExitStatus.from_label(status_of(worst(view.findings)))
 
 
 def _objects(view: StoreView, what: PageWhat) -> Iterator[Object]:

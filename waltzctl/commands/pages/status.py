@@ -33,12 +33,11 @@ def run(
     """Look and report."""
     store = path_of(path, name="DIR")
 
-    from waltzctl.engine.findings import worst
+    from waltzctl.engine.findings import status_of, worst
     from waltzctl.engine.pages.inspection import store_status
     from waltzctl.objects.pages_objects import PAGE_STORE_STATUS
 
     with Console(output_format, quiet=quiet, verbose=verbose, single=True) as console:
         found = store_status(store)
         console.emit(PAGE_STORE_STATUS.shown(found), flush=True)
-    labels = {"damage": ExitStatus.DAMAGED, "repairable": ExitStatus.REPAIRABLE}
-    return labels.get(str(worst(found.findings)), ExitStatus.CLEAN)
+    return ExitStatus.from_label(status_of(worst(found.findings)))

@@ -10,7 +10,7 @@ from waltzctl.console import Console
 from waltzctl.exit_status import INSPECTING, ExitStatus
 from waltzctl.manual import Example, Manual
 from waltzctl.options import FormatOption, QuietOption, VerboseOption, path_of
-from waltzctl.values import counted, human_bytes, human_duration
+from waltzctl.values import counted, human_bytes, human_duration, verdict
 
 if TYPE_CHECKING:
     from waltzctl.engine.pages.inspection import PageVerification
@@ -61,10 +61,9 @@ def run(
 
 
 def _conclusion(found: PageVerification) -> str:
-    word = {"clean": "OK", "repairable": "REPAIRABLE"}.get(found.status, "FAILED")
     remedies = dict.fromkeys(one.remedy for one in found.findings if one.remedy is not None)
     lines = ["What mends it:", *(f"  {remedy}" for remedy in remedies)] if remedies else []
     many = counted(len(found.findings), "finding") if found.findings else "no findings"
     read = f"{counted(found.pages, 'page')} and {counted(found.log_records, 'log record')}"
     took = f"{human_bytes(found.bytes)}, {human_duration(found.elapsed_seconds)}"
-    return "\n".join([*lines, f"{word}  {many} in {read} ({took}). Nothing was modified."])
+    return "\n".join([*lines, f"{verdict(found.status)}  {many} in {read} ({took}). Nothing was modified."])
