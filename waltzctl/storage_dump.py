@@ -21,6 +21,7 @@ from waltzctl.engine.inspect.dump import (
     DumpedRecord,
     IndexEntry,
     SegmentDump,
+    at_most,
     dump_control,
     dump_index,
     dump_records,
@@ -128,35 +129,21 @@ def _items(request: DumpRequest, what: What) -> Iterator[Item]:
             data=request.data is not DataForm.NONE,
         )
     elif what is What.INDEX:
-        yield from _limited(
-            dump_index(
-                request.path,
-                partitions=request.partitions,
-                first=request.first,
-                last=request.last,
-                reverse=request.reverse,
-            ),
-            request.limit,
+        yield from dump_index(
+            request.path,
+            partitions=request.partitions,
+            first=request.first,
+            last=request.last,
+            limit=request.limit,
+            reverse=request.reverse,
         )
     elif what is What.SEGMENTS:
-        yield from _limited(dump_segments(request.path, request.partitions), request.limit)
+        yield from at_most(request.limit, dump_segments(request.path, request.partitions))
     else:
         control = dump_control(request.path, request.partitions)
         yield control
-        yield from _limited(control.partitions, request.limit)
+        yield from at_most(request.limit, control.partitions)
         yield from control.findings
-
-
-def _limited(items: object, limit: int | None) -> Iterator[Item]:
-    left = limit
-    if left == 0:
-        return
-    for item in items:  # type: ignore[attr-defined]
-        yield item
-        if left is not None and not isinstance(item, Finding):
-            left -= 1
-            if left == 0:
-                return
 
 
 def _objects(request: DumpRequest, what: What, chosen: Format, stream: TextIO, tally: Tally) -> int:

@@ -15,7 +15,7 @@ from waltzctl.engine.errors import DiskReadError, InvalidRequestError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.control_checks import inspect_control
 from waltzctl.engine.inspect.dump_index import IndexEntry, dump_index
-from waltzctl.engine.inspect.dump_records import DumpedRecord, dump_records
+from waltzctl.engine.inspect.dump_records import DumpedRecord, at_most, dump_records
 from waltzctl.engine.inspect.partition_runs import runs
 from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.segment_checks import check_segment
@@ -32,6 +32,7 @@ __all__ = [
     "DumpedRecord",
     "IndexEntry",
     "SegmentDump",
+    "at_most",
     "dump_control",
     "dump_index",
     "dump_records",

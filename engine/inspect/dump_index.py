@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from waltzctl.engine.errors import DiskReadError, InvalidRequestError
+from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.findings import Code, Finding
 from waltzctl.engine.inspect.dump_chunks import ChunkReader
-from waltzctl.engine.inspect.dump_records import settled
+from waltzctl.engine.inspect.dump_records import at_most, settled
 from waltzctl.engine.inspect.partition_runs import runs
 from waltzctl.engine.inspect.read_limits import ReadLimits
 from waltzctl.engine.inspect.segment_checks import FilesChangedError, unreadable
@@ -49,22 +49,8 @@ def dump_index(
     An entry that leads to no record header with its id has a finding in front of it; checksums are not compared (verify
     does).  Raises NotWaltzError, InvalidRequestError, DiskReadError, before the first item.
     """
-    if limit is not None and limit < 0:
-        raise InvalidRequestError(f"the limit must not be negative: {limit}")
     (scope,) = plan([path], partitions)
-    return _limited(_dump(scope, partitions, first, last, reverse), limit)
-
-
-def _limited(items: Iterator[IndexEntry | Finding], limit: int | None) -> Iterator[IndexEntry | Finding]:
-    left = limit
-    if left == 0:
-        return
-    for item in items:
-        yield item
-        if left is not None and isinstance(item, IndexEntry):
-            left -= 1
-            if left == 0:
-                return
+    return at_most(limit, _dump(scope, partitions, first, last, reverse))
 
 
 def _dump(

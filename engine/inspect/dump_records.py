@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import PurePath
+from typing import TypeVar
 
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError
 from waltzctl.engine.findings import Finding, loss_finding
@@ -26,6 +27,8 @@ from waltzctl.engine.losses import Gap
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordBatch
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import HEADER_SIZE, RECORD_OVERHEAD
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +72,24 @@ def dump_records(
 
     Raises NotWaltzError, InvalidRequestError, DiskReadError, before the first item.
     """
+    (scope,) = plan([path], partitions)
+    return at_most(limit, _dump(scope, partitions, _Range(first, last), reverse, data))
+
+
+def at_most(limit: int | None, items: Iterable[T]) -> Iterator[T]:
+    """The items up to the `limit`-th one, None for all; findings do not count.  Raises InvalidRequestError, at once."""
     if limit is not None and limit < 0:
         raise InvalidRequestError(f"the limit must not be negative: {limit}")
-    (scope,) = plan([path], partitions)
-    return _limited(_dump(scope, partitions, _Range(first, last), reverse, data), limit)
+    return _up_to(limit, items)
 
 
-def _limited(items: Iterator[DumpedRecord | Finding], limit: int | None) -> Iterator[DumpedRecord | Finding]:
+def _up_to(limit: int | None, items: Iterable[T]) -> Iterator[T]:
     left = limit
     if left == 0:
         return
     for item in items:
         yield item
-        if left is not None and isinstance(item, DumpedRecord):
+        if left is not None and not isinstance(item, Finding):
             left -= 1
             if left == 0:
                 return

@@ -103,6 +103,17 @@ def test_a_limit_below_0_is_refused_at_once(storage: Path) -> None:
     for dumped in (dump_index.dump_index, dump_records):
         with pytest.raises(InvalidRequestError, match="the limit must not be negative: -1"):
             dumped(storage, limit=-1)
+    with pytest.raises(InvalidRequestError, match="the limit must not be negative: -1"):
+        dump.at_most(-1, ())
+
+
+@pytest.mark.parametrize("limit", [None, 0, 1, 2, 3])
+def test_findings_do_not_count_and_nothing_is_taken_behind_the_last_item(storage: Path, limit: int | None) -> None:
+    told = make_finding(Code.RECORD_CHECKSUM, storage, "x")
+    everything = [told, 1, told, 2, told]
+    left = iter(everything)
+    assert list(dump.at_most(limit, left)) == everything[: {None: 5, 0: 0, 1: 2, 2: 4, 3: 5}[limit]]
+    assert list(left) == everything[{None: 5, 0: 0, 1: 2, 2: 4, 3: 5}[limit] :]
 
 
 @pytest.mark.parametrize("reverse", [False, True])
