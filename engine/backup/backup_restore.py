@@ -11,8 +11,8 @@ that it was restored: a replica in the session of the metadata votes, and what i
 
 from __future__ import annotations
 
+import contextlib
 import os
-import shutil
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,7 +22,7 @@ from pathlib import Path
 from waltzctl.engine.backup.backup_creation import WORKERS
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.disk import WritableFile
-from waltzctl.engine.errors import DiskFullError, InvalidRequestError, RefusedError
+from waltzctl.engine.errors import DiskError, DiskFullError, InvalidRequestError, RefusedError
 from waltzctl.engine.progress import SILENT, Progress
 from waltzctl.engine.scan.byte_source import BytesSource, FileSource
 from waltzctl.engine.scan.columns import Damage
@@ -108,7 +108,7 @@ def restore_backup(
         )
     place = target.with_name(f".{target.name}{WORK_SUFFIX}")
     if place.exists():
-        shutil.rmtree(place)  # of a restore that did not come to its end
+        disk.remove_tree(place)  # of a restore that did not come to its end
     try:
         _write(place, files, work, restoring.directories(), progress)
         if target.exists():
@@ -116,7 +116,8 @@ def restore_backup(
         disk.rename(place, target)
         disk.sync_directory(target.parent)
     except BaseException:
-        shutil.rmtree(place, ignore_errors=True)
+        with contextlib.suppress(DiskError):
+            disk.remove_tree(place)
         raise
     return Restored(target, files.head, restoring.ends, len(work), total)
 

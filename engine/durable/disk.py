@@ -311,6 +311,23 @@ def unlink(path: PurePath) -> None:
     _changed(Change("unlink", path))
 
 
+def remove_tree(path: PurePath) -> None:
+    """Remove a directory with all that is in it, not durably.  Raises DiskWriteError, also for what is no directory.
+
+    What a link leads to stays: one in the directory is removed itself, and a link in the directory's place is refused.
+    """
+    for place, directories, files in () if Path(path).is_symlink() else os.walk(path, topdown=False):
+        for name in files:
+            unlink(Path(place, name))
+        for name in directories:
+            one = Path(place, name)
+            if one.is_symlink():
+                unlink(one)
+            else:
+                remove_directory(one)
+    remove_directory(path)
+
+
 def make_directory(path: PurePath) -> None:
     """Make one directory.  Raises DiskWriteError, also when it exists."""
     try:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -200,16 +199,6 @@ def _control(described: Description, partitions: Iterable[int]) -> bytes:
     return replace(control, partitions=tuple(infos)).encode()
 
 
-def _remove_tree(path: Path) -> None:
-    """Remove a directory that was being built, with all that is in it."""
-    for place, directories, files in os.walk(path, topdown=False):
-        for name in files:
-            disk.unlink(Path(place, name))
-        for name in directories:
-            disk.remove_directory(Path(place, name))
-    disk.remove_directory(path)
-
-
 def check_target(to: Path) -> None:
     """Refuse a target that holds something, or that cannot be made.  Raises InvalidRequestError."""
     if not to.parent.is_dir():
@@ -246,7 +235,7 @@ def write_directory(
         cause = OSError(errno.ENOSPC, f"{needed} bytes are needed, {free} are free")
         raise write_error(to, None, cause)
     if beside.is_dir():
-        _remove_tree(beside)  # left by a salvage that was interrupted
+        disk.remove_tree(beside)  # left by a salvage that was interrupted
     try:
         disk.make_directory(beside)
         written = {
@@ -260,7 +249,7 @@ def write_directory(
         disk.rename(beside, to)
     except BaseException:
         with contextlib.suppress(DiskError):
-            _remove_tree(beside)
+            disk.remove_tree(beside)
         raise
     disk.sync_directory(to.parent)
     return written

@@ -111,11 +111,11 @@ def _clear(target: Path, staging: Path) -> None:
 
 
 def remove(staging: Path) -> None:
-    """Remove a staging directory with all that is in it; one that is not there is no error.
+    """Remove a staging directory with all that is in it; one that is not there is no error, and a link is none of ours.
 
     It is renamed first, so that a task which still runs finds no place to write to.  Raises DiskWriteError.
     """
-    if not staging.is_dir():
+    if staging.is_symlink() or not staging.is_dir():
         return
     gone = staging
     if not staging.name.endswith(_GONE):
@@ -123,18 +123,9 @@ def remove(staging: Path) -> None:
         disk.rename(staging, gone)
     for attempt in range(_PASSES):
         try:
-            _remove_tree(gone)
+            disk.remove_tree(gone)
         except (DiskError, FileNotFoundError):
             if attempt == _PASSES - 1:
                 raise
             continue
         return
-
-
-def _remove_tree(path: Path) -> None:
-    for place, directories, files in os.walk(path, topdown=False):
-        for name in files:
-            disk.unlink(Path(place, name))
-        for name in directories:
-            disk.remove_directory(Path(place, name))
-    disk.remove_directory(path)

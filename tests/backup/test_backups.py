@@ -21,6 +21,7 @@ from waltzctl.engine.errors import (
     DamageError,
     DirectoryLockedError,
     DiskFullError,
+    DiskWriteError,
     InvalidRequestError,
     NotWaltzError,
     RefusedError,
@@ -304,6 +305,11 @@ def test_where_a_backup_cannot_go(tmp_path: Path, source: Path) -> None:
     restored(place, "latest", tmp_path / "late")
     assert not (tmp_path / ".late.restoring").exists()
     assert not (tmp_path / "late" / "half").exists()
+    (tmp_path / ".last.restoring").symlink_to(source)
+    before = digest(source)
+    with pytest.raises(DiskWriteError, match=r"last\.restoring: cannot remove directory"):
+        restored(place, "latest", tmp_path / "last")
+    assert digest(source) == before
 
 
 def test_a_backup_that_meets_a_full_disk_leaves_its_room(

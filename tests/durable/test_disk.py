@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from waltzctl.engine.durable import disk
+from waltzctl.engine.errors import DiskWriteError
 
 
 @pytest.mark.parametrize(
@@ -23,6 +24,21 @@ def test_a_range_is_read_to_the_last_byte_and_its_descriptor_is_closed(
     assert disk.read_range(tmp_path / "f", offset, length) == data[offset : offset + length]
     assert len(data[offset : offset + length]) == found
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_tree_is_removed_and_nothing_that_links_lead_to(tmp_path: Path) -> None:
+    (tmp_path / "kept" / "deep").mkdir(parents=True)
+    (tmp_path / "kept" / "deep" / "file").write_bytes(b"x")
+    (tmp_path / "tree" / "a" / "b").mkdir(parents=True)
+    (tmp_path / "tree" / "a" / "file").write_bytes(b"x")
+    (tmp_path / "tree" / "a" / "link").symlink_to(tmp_path / "kept")
+    (tmp_path / "tree" / "nowhere").symlink_to("nothing")
+    disk.remove_tree(tmp_path / "tree")
+    (tmp_path / "tree").symlink_to(tmp_path / "kept")
+    for what in ("tree", "kept/deep/file", "absent"):
+        with pytest.raises(DiskWriteError, match="cannot remove directory"):
+            disk.remove_tree(tmp_path / what)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["deep", "file", "kept", "tree"]
 
 
 def test_a_system_that_writes_little_at_a_time_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

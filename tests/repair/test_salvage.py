@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.builders import CREATED, KEY, build_directory, digest, make_records, segment_header
 from tests.golden import GOLDEN, needs_golden
 from tests.repair.salvage_cases import OTHER, assert_adds_up, assert_clean, data_file, records_in, without
-from waltzctl.engine.errors import InvalidRequestError, NotWaltzError
+from waltzctl.engine.errors import DiskWriteError, InvalidRequestError, NotWaltzError
 from waltzctl.engine.inspect.verify import verify
 from waltzctl.engine.repair.salvage import IdRange, salvage
 from waltzctl.engine.repair.salvage_attribution import request_ids_agree
@@ -482,6 +482,16 @@ def test_nothing_to_find_makes_nothing(tmp_path: Path) -> None:
     with pytest.raises(NotWaltzError, match="no such file"):
         salvage([tmp_path / "absent"], to=tmp_path / "to")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source"]
+
+
+def test_a_link_where_the_unfinished_directory_would_be_costs_nothing_that_it_leads_to(tmp_path: Path) -> None:
+    source = build_directory(tmp_path / "source", {0: 10})
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "file").write_bytes(b"x")
+    (tmp_path / "to.waltzctl-tmp").symlink_to(tmp_path / "kept")
+    with pytest.raises(DiskWriteError, match=r"to\.waltzctl-tmp: cannot remove directory"):
+        salvage([source], to=tmp_path / "to")
+    assert (tmp_path / "kept" / "file").read_bytes() == b"x"
 
 
 def test_an_empty_segment_beside_others_is_no_hindrance(tmp_path: Path) -> None:

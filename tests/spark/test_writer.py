@@ -31,6 +31,7 @@ from waltzctl.engine.log.view import read_control
 from waltzctl.engine.scan.byte_source import FileSource
 from waltzctl.engine.scan.scanner import scan_records
 from waltzctl.engine.spark import run_writing
+from waltzctl.engine.spark.staging import clear_left
 from waltzctl.engine.spark.writer import Staged, WriteOptions, storage_writer, write_options
 from waltzctl.engine.storage.append import AppendSession, PendingRecord
 from waltzctl.engine.storage.directory import StorageDirectory
@@ -116,6 +117,14 @@ def test_without_rows_the_number_of_partitions_makes_an_empty_cluster(tmp_path: 
     with pytest.raises(InvalidRequestError, match="no rows"):
         write(tmp_path / "other", [[]])
     assert sorted(os.listdir(tmp_path)) == ["new"]
+
+
+def test_a_link_that_is_called_like_what_a_write_left_costs_nothing_that_it_leads_to(tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "file").write_bytes(b"x")
+    (tmp_path / "to.waltzctl-tmp-left").symlink_to(tmp_path / "kept")
+    clear_left(tmp_path / "to")
+    assert (tmp_path / "kept" / "file").read_bytes() == b"x"
 
 
 def test_an_empty_directory_is_a_target(tmp_path: Path) -> None:
