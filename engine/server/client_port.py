@@ -266,7 +266,7 @@ class ClientConnection(Connection):
 
     def _mount(self, request: wire.MountRequest) -> None:
         partition = self._partition(request.request_id)
-        if partition is None:
+        if partition is None or _is_behind(partition, request.request_id):
             self._say(wire.MountResponse(request.request_id, wire.MountState.NOT_READY))
             return
         asked = request.request_id
@@ -430,13 +430,16 @@ class ClientConnection(Connection):
         if partition is None:
             raise PartitionClosedError(f"{number} is not served here")
         found = await partition.data(transaction_id)
+        if found is None and _is_behind(partition, request.request_id):
+            raise PartitionClosedError(f"{number} was assigned anew, which is not known here as yet")
         if found is None:
             return wire.TransactionRefused(f"partition {number} has no transaction {transaction_id}")
         return wire.TransactionData(*found)
 
     def _high_water_mark(self, request: wire.HighWaterMarkRequest) -> None:
         partition = self._partition(request.request_id)
-        if partition is not None:  # otherwise the client hears of the partition's new server, and asks there
+        # otherwise the client hears of the partition's new server and asks there, or asks here once more
+        if partition is not None and not _is_behind(partition, request.request_id):
             self._say(wire.HighWaterMarkResponse(request.request_id, partition.high_water_mark))
 
     # ---- about the server ----------------------------------------------------------------------------------------------
@@ -470,6 +473,11 @@ class ClientConnection(Connection):
 def _not_ready(error: PartitionClosedError) -> wire.TransactionRefused:
     """By these words clients know that another server may have the partition."""
     return wire.TransactionRefused(f"partition not ready: {error}")
+
+
+def _is_behind(partition: Partition, asked: RequestId) -> bool:
+    """Whether a client knows of a later assignment: another server may have committed meanwhile what it has seen."""
+    return asked.generation > partition.store.generation
 
 
 def _check_position(position: int) -> None:

@@ -1,0 +1,81 @@
+"""A partition that is given back to a server before it has heard that another one had it meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.client.told_servers import Directory
+from tests.server.serving import Serving, serving
+from tests.server.storing import LOG, PARTITION, until
+from waltzctl.engine.client.addresses import Address
+from waltzctl.engine.client.log_client import LogClient
+from waltzctl.engine.client.log_connection import PORT, LogConnection
+from waltzctl.engine.client.log_transaction import Draft
+from waltzctl.engine.metadata.server_directory import PartitionServer
+from waltzctl.engine.server.client_port import ClientConnection
+
+
+async def connect(address: Address) -> LogConnection:
+    return await LogConnection.connect(PORT, address, ssl_context=None, timeout=5.0)
+
+
+def given_to(cluster: Serving, server: int, generation: int) -> dict[int, PartitionServer]:
+    _, host, port = cluster.servers[server]
+    return {PARTITION: PartitionServer(host, port, generation)}
+
+
+def test_what_another_server_committed_is_not_appended_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was not told, and who has the partition now says the rest once it has heard of its assignment."""
+    silent, feed = list[object](), ClientConnection.feed
+
+    def unheard(connection: ClientConnection, frames: bytes) -> None:
+        if connection._client_port not in silent:
+            feed(connection, frames)
+
+    async def work() -> None:
+        async with serving(tmp_path) as cluster:
+            first = await cluster.server()
+            directory = Directory(servers=given_to(cluster, 0, 1))
+            async with LogClient(directory, connect, log=LOG) as client:
+                await client.append(PARTITION, Draft(b"before"))
+                second = await cluster.server(generation=2)
+                silent.append(second.port)
+                directory.tell(given_to(cluster, 1, 2))
+                appending = asyncio.ensure_future(client.append(PARTITION, Draft(b"once")))
+                await until(lambda: second.partitions[PARTITION].high_water_mark == 1)
+                directory.tell(given_to(cluster, 0, 3))
+                await asyncio.sleep(1.0)
+                await first.assign({PARTITION: 3})
+                done = await appending
+                assert done is not None
+                found = [await client.data(PARTITION, n) for n in range(await client.high_water_mark(PARTITION) + 1)]
+            assert found == [b"before", b"once"]
+            assert done.transaction_id == 1
+
+    monkeypatch.setattr(ClientConnection, "feed", unheard)
+    asyncio.run(work())
+
+
+def test_a_client_that_has_seen_more_waits_for_it_to_hear(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with serving(tmp_path) as cluster:
+            first = await cluster.server()
+            directory = Directory(servers=given_to(cluster, 0, 1))
+            async with LogClient(directory, connect, log=LOG) as client:
+                await client.append(PARTITION, Draft(b"0"))
+                await cluster.server(generation=2)
+                directory.tell(given_to(cluster, 1, 2))
+                await client.append(PARTITION, Draft(b"1"))
+                directory.tell(given_to(cluster, 0, 3))
+                asking = asyncio.gather(client.data(PARTITION, 1), client.high_water_mark(PARTITION))
+                await asyncio.sleep(0.5)
+                await first.assign({PARTITION: 3})
+                assert await asking == [b"1", 1]
+                done = await client.append(PARTITION, Draft(b"2"))
+                assert done is not None
+                assert done.transaction_id == 2
+
+    asyncio.run(work())
