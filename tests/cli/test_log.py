@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -20,6 +20,7 @@ from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.log_client import LogClient
 from waltzctl.engine.client.log_connection import LogConnection
 from waltzctl.engine.client.log_load import Validation
+from waltzctl.engine.client.log_transaction import Transaction
 from waltzctl.engine.client.partition_mount import ClientOptions
 from waltzctl.engine.metadata.server_directory import PartitionServer
 from waltzctl.formats.checksums import crc32
@@ -123,6 +124,29 @@ def test_a_tail_that_follows_waits_for_a_server_that_cannot_read(over: Callable[
     over(Troubled(data_at=100.0))
     done = invoke("log", "tail", "--follow", "--to", 2, *MORE)
     assert (done.status, [one["data"] for one in done.objects]) == (0, ["0", "1", "2"])
+
+
+def test_a_tail_reads_no_partition_from_where_a_shorter_one_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody can begin behind the end of a log; where others end is no matter of a partition."""
+    asked: list[object] = []
+
+    @dataclass
+    class Marks:
+        num_partitions: int = 3
+        options: ClientOptions = field(default_factory=ClientOptions)
+
+        async def high_water_mark(self, partition: int) -> int:
+            return (1_000_000, 7, -1)[partition]
+
+        async def feed(self, partitions: object, **_: object) -> AsyncGenerator[Transaction, None]:
+            asked.append(partitions)
+            for transaction_id in (7, 8, 9):
+                yield Transaction(1, transaction_id, RequestId(OTHER, 1, 1, 1), 0)
+
+    monkeypatch.setattr(tail, "use_log", lambda _target, _console, work, _options: asyncio.run(work(Marks())))
+    done = invoke("log", "tail", "--metadata", "x", "--follow", "--from", 9, "--data", "none", "--format", "ndjson")
+    assert (done.status, [one["transaction_id"] for one in done.objects]) == (0, [9])
+    assert asked == [{0: 8, 1: 7, 2: -1}]
 
 
 def test_a_line_that_is_too_long_for_any_server_is_named(over: Callable[[Troubled], None]) -> None:

@@ -98,10 +98,8 @@ def run(
             marks = dict(zip(numbers, await asyncio.gather(*map(client.high_water_mark, numbers)), strict=True))
             there = [number for number in numbers if follow or first <= marks[number]]
             ends = {number: _end(marks[number], last, follow=follow) for number in there}
-            begin = min([first, *(marks[number] + 1 for number in there)])  # nobody can begin behind the end of a log
             feed = client.feed(
-                there,
-                after=begin - 1,
+                {number: min(first - 1, marks[number]) for number in there},  # nobody can begin behind the end of a log
                 until=None if follow and last is None else ends.__getitem__,
                 timeout=None if follow else client.options.timeout,
             )
