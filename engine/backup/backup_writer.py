@@ -106,7 +106,7 @@ class BackupWriter:
     def previous_head(self) -> BackupHead | None:
         """The newest backup of the same source."""
         same = [one for one in self.heads if one.source == self.source]
-        return max(same, key=lambda one: one.created_ms, default=None)
+        return max(same, key=lambda one: one.first_page, default=None)
 
     def previous(self) -> dict[int | None, PreviousSection]:
         """The sections of the newest backup of the same source, by partition.

@@ -1,8 +1,8 @@
 """Which backups are kept: a pure function of when they were made.
 
-Backups of each source are judged among themselves, the newest first. A rule such as ``daily: 7`` keeps the newest backup of
-each of the last seven days that have one; what any rule keeps is kept. Days, weeks and the rest are those of UTC, weeks as
-ISO 8601 has them.
+Backups of each source are judged among themselves, the one made last first, whatever the clock said then. A rule such as
+``daily: 7`` keeps the newest backup of each of the last seven days that have one; what any rule keeps is kept. Days, weeks and
+the rest are those of UTC, weeks as ISO 8601 has them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def kept(heads: Iterable[BackupHead], retention: Retention) -> dict[int, tuple[s
         groups[one.source].append(one)
     found: dict[int, tuple[str, ...]] = {}
     for group in groups.values():
-        newest_first = sorted(group, key=lambda one: (one.created_ms, one.id), reverse=True)
+        newest_first = sorted(group, key=lambda one: one.first_page, reverse=True)
         for one, rules in zip(newest_first, _rules(newest_first, retention), strict=True):
             if rules:
                 found[one.id] = rules

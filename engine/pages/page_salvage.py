@@ -3,16 +3,22 @@
 The log is read with everything that proves itself, whatever is missing between; a page counts when its bytes agree with their
 checksum.  Where a part of the log is lost, a page may come back that was deleted there, or in an older version: nothing can tell.
 References stay references, and nothing is copied twice.
+
+The store is built beside the directory that is asked for, and gets its name at the end: it is there whole or not at all.  A part
+of one could not be told from a whole one later on.  What a killed salvage left is removed by the next one of the same name.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.durable import disk
+from waltzctl.engine.errors import DiskError, InvalidRequestError
 from waltzctl.engine.findings import Finding, Severity
 from waltzctl.engine.pages.inspection import StoreView, view_store
 from waltzctl.engine.pages.page_batch import LAST_ID, WriteBatch
@@ -68,22 +74,36 @@ class _Shown:
 def salvage_store(source: Path, target: Path) -> PageSalvage:
     """Write what is whole of the store at `source` into a new one at `target`.
 
-    Raises InvalidRequestError where `target` is not empty or inside `source`, NotWaltzError, DiskError.
+    Raises InvalidRequestError where `target` is not empty or inside `source`, NotWaltzError, DiskError; nothing has the name
+    `target` then.
     """
     if target.resolve().is_relative_to(source.resolve()):
         raise InvalidRequestError(f"{target}: lies in the store that is salvaged", advice="name another directory")
+    target = Path(os.path.abspath(target))
+    if os.path.lexists(target) and not (target.is_dir() and not target.is_symlink() and not os.listdir(target)):
+        raise InvalidRequestError(f"{target}: something is there", advice="name a directory that is empty or not there")
     view = view_store(source)
     shown = _shown(view)
     findings = list(view.findings)
     kept: list[_Shown] = []
     lost: list[PageId] = []
-    with PageStorage.create(target, PageOptions(records_twice=view.contents.written_twice)) as store:
-        for batch in _batches(view, shown, findings, kept, lost):
-            store.write(batch)
-        for namespace, highest in view.directory.highest_ids.items():
-            if highest > store.max_id(namespace=namespace):
-                store.write(WriteBatch(namespace).put_external(highest))
-                store.write(WriteBatch(namespace).delete(highest))
+    place = target.with_name(target.name + disk.TEMPORARY_SUFFIX)
+    if place.exists():
+        disk.remove_tree(place)  # of a salvage that did not come to its end
+    try:
+        with PageStorage.create(place, PageOptions(records_twice=view.contents.written_twice)) as store:
+            for batch in _batches(view, shown, findings, kept, lost):
+                store.write(batch)
+            for namespace, highest in view.directory.highest_ids.items():
+                if highest > store.max_id(namespace=namespace):
+                    store.write(WriteBatch(namespace).put_external(highest))
+                    store.write(WriteBatch(namespace).delete(highest))
+        disk.rename(place, target)
+        disk.sync_directory(target.parent)
+    except BaseException:
+        with contextlib.suppress(DiskError):
+            disk.remove_tree(place)
+        raise
     return PageSalvage(
         source, target, sum(one.entry is not None and not one.held for one in kept),
         sum(len(one.references) for one in kept), sum(one.entry is None and not one.held for one in kept),

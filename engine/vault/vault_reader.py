@@ -260,7 +260,10 @@ class VaultReader:
         return tuple(one for one in self.findings if one.severity is Severity.DAMAGE)
 
     def heads(self) -> Iterator[BackupHead | UnreadableBackup]:
-        """Every backup, the oldest first; those whose heads cannot be read come last.  What was forgotten meanwhile is none."""
+        """Every backup, the oldest first; those whose heads cannot be read come last.  What was forgotten meanwhile is none.
+
+        In the order in which they were made, whatever the clock said then: no page has the id of an earlier one.
+        """
         heads: list[BackupHead] = []
         unreadable: list[UnreadableBackup] = []
         for one in self.ids():
@@ -270,7 +273,7 @@ class VaultReader:
                 continue
             except DamageError as error:
                 unreadable.append(UnreadableBackup(one, error.findings[0]))
-        yield from sorted(heads, key=lambda head: (head.created_ms, head.id))
+        yield from sorted(heads, key=lambda head: head.first_page)
         yield from unreadable
 
     def find(self, text: str) -> BackupHead:

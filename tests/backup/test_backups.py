@@ -371,6 +371,18 @@ def test_a_prefix_names_one_backup_or_none(tmp_path: Path, source: Path) -> None
     assert reader.find("latest").created_ms == max(one.created_ms for one in heads)
 
 
+def test_the_latest_is_the_one_made_last_where_the_clock_was_put_back(tmp_path: Path, source: Path) -> None:
+    place = vault(tmp_path)
+    fast = backup(place, source, now_ms=lambda: 1_800_000_000_000)
+    write_segment(source / "0", make_records(30, first=230), first=230)
+    last = backup(place, source, now_ms=lambda: 1_799_990_000_000)
+    reader = VaultReader.open(place)
+    assert [one.id for one in reader.heads() if isinstance(one, BackupHead)] == [fast.id, last.id]
+    assert reader.find("latest").id == last.id
+    assert [one.id for one in plan_forgetting(place, [], Retention(last=1)).forgotten] == [fast.id]
+    assert restored(place, "latest", tmp_path / "back") == digest(source)
+
+
 def test_forgetting_by_rule_and_pruning(tmp_path: Path, source: Path) -> None:
     place = vault(tmp_path)
     day = 86_400_000

@@ -11,7 +11,7 @@ from waltzctl.formats.vault import BESIDE, BackedPartition, BackupHead
 def head(number: int, when: str, source: str = "/a", tag: str | None = None) -> BackupHead:
     created = int(datetime.fromisoformat(when).replace(tzinfo=UTC).timestamp() * 1000)
     beside = BackedPartition(BESIDE, None, None, 0, 0, 0, 0)
-    return BackupHead(number, created, source, tag, None, None, (), beside, 1, 2, 0, 0, 0, 0, 0.0, False, 0)
+    return BackupHead(number, created, source, tag, None, None, (), beside, 2 * number, 2, 0, 0, 0, 0, 0.0, False, 0)
 
 
 HEADS = [
@@ -54,6 +54,12 @@ def test_rules(retention: Retention, expected: set[int]) -> None:
 
 def test_each_source_is_judged_by_itself() -> None:
     assert set(kept([*HEADS, head(8, "2020-01-01", source="/b")], Retention(last=1))) == {7, 8}
+
+
+def test_the_newest_is_the_one_made_last_where_the_clock_was_put_back() -> None:
+    after = [*HEADS, head(8, "2026-01-31 00:00:00"), head(9, "2026-01-31 12:00:00")]
+    assert set(kept(after, Retention(last=1))) == {9}
+    assert set(kept(after, Retention(daily=2))) == {9, 7}
 
 
 def test_what_keeps_a_backup_is_told() -> None:

@@ -12,7 +12,9 @@ from tests import warm_start
 from tests.builders import build_directory, digest
 from tests.cli.damage import damage_record, segment_of
 from tests.cli.running import command_line, environment, invoke
-from waltzctl.engine.backup import backup_creation, backup_verification
+from waltzctl.engine.backup import backup_creation, backup_removal, backup_verification
+from waltzctl.engine.pages.page_storage import PageStorage
+from waltzctl.engine.vault.vault_reader import VAULT_OPTIONS
 
 
 @pytest.fixture
@@ -179,6 +181,25 @@ def test_forgetting_is_agreed_to(place: Path, source: Path) -> None:
     assert invoke("backup", "forget", place, "--yes").status == 2
     assert invoke("backup", "forget", place, names[0], "--yes").status == 2
     assert invoke("backup", "forget", place, names[2], "--keep-last", "1", "--yes").status == 2
+
+
+def test_what_was_forgotten_is_told_where_its_room_is_not_given_back(
+    place: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another writer comes between the two: a second try would find nothing to forget, and give nothing back."""
+    names = [created(place, source)["id"] for _ in range(2)]
+    prune_vault = backup_removal.prune_vault
+
+    def meanwhile(vault: Path, *, password: bytes | None = None) -> backup_removal.Pruned:
+        with PageStorage.open(vault, VAULT_OPTIONS):
+            return prune_vault(vault, password=password)
+
+    monkeypatch.setattr(backup_removal, "prune_vault", meanwhile)
+    answer = invoke("backup", "forget", place, "--keep-last", "1", "--prune", "--yes", "--format", "json")
+    result = json.loads(answer.out)
+    assert (answer.status, result["type"], result["applied"], result["exit_status"]) == (11, "result", True, 11)
+    assert "are forgotten, and their room could not be given back" in answer.err
+    assert [one["id"] for one in invoke("backup", "list", place, "--format", "ndjson").objects] == names[1:]
 
 
 def test_what_is_damaged_says_so(tmp_path: Path, place: Path, source: Path) -> None:

@@ -11,9 +11,9 @@ import pytest
 
 from tests.crash.simdisk import Tree
 from tests.pages.model import TIGHT, Model, expected, shown_by, step
-from tests.pages.stores import crash, data, delete, put, ref
+from tests.pages.stores import crash, data, delete, disk_full_after, put, ref
 from waltzctl.engine.durable.disk import TEMPORARY_SUFFIX
-from waltzctl.engine.errors import DamageError, InvalidRequestError, NotWaltzError
+from waltzctl.engine.errors import DamageError, DiskFullError, InvalidRequestError, NotWaltzError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.pages import inspection
 from waltzctl.engine.pages.checkpoint import checkpoint_of
@@ -194,6 +194,23 @@ def test_salvage_into_what_is_not_empty_or_inside_is_refused(path: Path, tmp_pat
     for target in (tmp_path / "to", path, path / "to"):
         with pytest.raises(InvalidRequestError):
             salvage_store(path, target)
+
+
+def test_a_salvage_that_does_not_come_to_its_end_leaves_nothing(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part of a store could not be told from a whole one; and the next salvage of the same name does it all."""
+    target = tmp_path / "there" / "to"
+    target.mkdir(parents=True)
+    disk_full_after(monkeypatch, 100)
+    with pytest.raises(DiskFullError):
+        salvage_store(path, target)
+    monkeypatch.undo()
+    assert [*target.parent.rglob("*")] == [target]
+    PageStorage.create(tmp_path / "there" / f"to{TEMPORARY_SUFFIX}").close()  # one that was killed
+    assert salvage_store(path, target).exit_status_name == "clean"
+    assert [*target.parent.iterdir()] == [target]
+    assert verify_store(target).status == "clean"
 
 
 def test_salvage_into_the_store_itself_is_seen_through_links(path: Path, tmp_path: Path) -> None:

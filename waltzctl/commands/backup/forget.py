@@ -78,12 +78,14 @@ def run(
 
     from waltzctl.engine.backup.backup_removal import ForgetPlan, forget, plan_forgetting, prune_vault
     from waltzctl.engine.backup.retention import Retention
+    from waltzctl.engine.errors import WaltzError
     from waltzctl.objects.backup_objects import forget_plan_object
 
     tags = frozenset(keep_tag or ())
     retention = Retention(keep_last, keep_hourly, keep_daily, keep_weekly, keep_monthly, keep_yearly, tags)
     with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
         password = password_of(password_file)
+        unpruned: list[ExitStatus] = []
 
         async def make() -> ForgetPlan:
             return plan_forgetting(directory, backups or (), retention, password=password)
@@ -93,9 +95,17 @@ def run(
             done = f"{counted(len(plan.steps), 'backup')} forgotten, {plan.kept} kept"
             if not prune:
                 return Changed(f"{done}; waltzctl backup prune {directory} gives their room back.")
-            given = prune_vault(directory, password=password)
+            try:
+                given = prune_vault(directory, password=password)
+            except WaltzError as error:
+                # who thinks that nothing was forgotten does it once more, and finds nothing to do
+                console.trouble(f"the backups are forgotten, and their room could not be given back: {error}")
+                unpruned.append(ExitStatus.from_label(error.status))
+                return Changed(f"{done}; waltzctl backup prune {directory} gives their room back.")
             return Changed(
                 f"{done}; {human_bytes(given.before)} of files became {human_bytes(given.after)}.", given.findings
             )
 
-        return change(console, switches, make, apply, forget_plan_object)
+        return change(
+            console, switches, make, apply, forget_plan_object, lambda: max(unpruned, default=ExitStatus.CLEAN)
+        )
