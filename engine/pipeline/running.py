@@ -12,6 +12,9 @@ What a kill leaves behind.  Spark keeps the batches of a streaming table, and go
 materialized view, a full refresh) is removed from the catalog first and from the disk afterwards; a kill between the two
 leaves a directory that Spark refuses to put a table into.  So what lies where a table belongs and is in no catalog is removed
 before the run, and where that was a streaming table it begins anew, with those that are made of it.
+
+So does a table that somebody removed (``DROP TABLE``, the files of `state`): its checkpoint says that what came before is in it,
+and Spark would go on with an empty one.
 """
 
 from __future__ import annotations
@@ -167,7 +170,7 @@ def run_at(server: PipelineServer, project: Project, options: RunOptions, say: C
     options = replace(options, rest=not (options.full_refresh or options.refresh))
     if not options.dry_run:
         left = _leftovers(server, project)
-        lost = tuple(one for one in left if one not in VIEWS)
+        lost = (*(one for one in left if one not in VIEWS), *_removed(server, project, but=left))
         if lost:
             say(f"{', '.join(lost)}: not whole since the run before; read anew")
         full = with_following(tuple(dict.fromkeys((*full, *lost, *_rebucketed(project, say), *_begun(project)))))
@@ -278,6 +281,32 @@ def _leftovers(server: PipelineServer, project: Project) -> tuple[str, ...]:
             if one not in known and os.listdir(project.directory / one):
                 found.append(one)
     return tuple(found)
+
+
+def _removed(server: PipelineServer, project: Project, but: tuple[str, ...]) -> tuple[str, ...]:
+    """Streaming tables to which rows were written, as their checkpoints say, and which are not there any more, `but` for these.
+
+    None at somebody else's server, whose catalog may be another one's.
+    """
+    if project.storage_path is None:
+        return ()
+    checkpoints = project.storage_path / "_checkpoints"
+    tables = checkpoints / (project.catalog or "spark_catalog") / (project.database or "default")
+    in_files = {"state"} if project.state_in_files else set()
+    written = [
+        one
+        for one in TABLES
+        if one not in but and any((checkpoints if one in in_files else tables).glob(f"{one}/*/*/commits/[0-9]*"))
+    ]
+    if not written or server.session.options.connect:
+        return ()
+
+    def is_there(one: str) -> bool:
+        if one in in_files:
+            return any((project.directory / one).glob("*.parquet"))
+        return server.session.spark.catalog.tableExists(f"{project.namespace}{one}")
+
+    return tuple(one for one in written if not is_there(one))
 
 
 def _never_made(spark: SparkSession, project: Project, but: tuple[str, ...]) -> tuple[str, ...]:

@@ -234,7 +234,8 @@ class _Program:
     def server(self) -> running.PipelineServer:
         """One whose catalog knows the tables that are there."""
         catalog = SimpleNamespace(tableExists=lambda name: name in self.there)
-        return running.PipelineServer(cast("Session", SimpleNamespace(spark=SimpleNamespace(catalog=catalog))), {})
+        session = SimpleNamespace(spark=SimpleNamespace(catalog=catalog), options=SparkOptions())
+        return running.PipelineServer(cast("Session", session), {})
 
     def _do(self, options: RunOptions) -> None:
         self.asked.append(options)
@@ -278,6 +279,40 @@ def test_what_a_kill_left_of_a_table_is_removed_and_the_table_begins_anew(
     assert running.program_arguments(project, asked) == [
         ["run", "--full-refresh", "records,quarantine,tallies"], ["run"],
     ]  # fmt: skip
+
+
+def test_a_table_that_somebody_removed_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its checkpoint says that the rows of before are in it, and Spark would go on with an empty one."""
+    create_project(tmp_path / "p", ["/n"])
+    project, program = open_project(tmp_path / "p"), _Program(monkeypatch)
+    checkpoints, state = tmp_path / "p" / "storage" / "_checkpoints", tmp_path / "p" / "state"
+    commits = {name: checkpoints / "spark_catalog" / "default" / name / name / "0" / "commits" for name in TABLES}
+    commits["state"] = checkpoints / "state" / "state" / "0" / "commits"
+    said: list[str] = []
+
+    def refreshed(*, dropped: set[str]) -> tuple[str, ...]:
+        program.there = {*TABLES} - dropped
+        return running.run_at(program.server, project, RunOptions(), said.append).refreshed
+
+    for one in ("transactions", "tallies", "state"):
+        commits[one].mkdir(parents=True)
+    assert refreshed(dropped={*TABLES}) == ()
+    for one in ("transactions", "tallies"):
+        (commits[one] / "0").touch()
+    assert refreshed(dropped={"records"}) == ()
+    assert refreshed(dropped={"tallies"}) == ("tallies",)
+    assert refreshed(dropped={"transactions"}) == ("transactions", "quarantine", "state", "state_history")
+    assert said == [f"{one}: not whole since the run before; read anew" for one in ("tallies", "transactions")]
+
+    for made, expected in ((True, ()), (False, ("state",))):
+        commits["state"].mkdir(parents=True, exist_ok=True)
+        (commits["state"] / "0").touch()
+        state.mkdir(exist_ok=True)
+        bucket_file(state, 0).touch()
+        if not made:
+            shutil.rmtree(state)
+        assert refreshed(dropped=set()) == expected
+    assert not commits["state"].exists()
 
 
 def test_tables_that_were_never_made_are_made_with_those_that_are_named(
