@@ -20,6 +20,7 @@ from typing import Any
 
 from waltzctl.engine.errors import InvalidRequestError, PeerUnreachableError
 from waltzctl.engine.metadata.zookeeper_options import ZooKeeperOptions
+from waltzctl.engine.net.small_file import read_first_line
 
 AUTH_VARIABLE = "WALTZCTL_ZOOKEEPER_AUTH"
 AUTH_FILE_VARIABLE = "WALTZCTL_ZOOKEEPER_AUTH_FILE"
@@ -41,7 +42,7 @@ class _LastWords(logging.Handler):
 def zookeeper_auth(environment: Mapping[str, str] | None = None) -> str | None:
     """Who this program is for ZooKeeper, ``USER:PASSWORD``; None: nobody in particular.
 
-    Raises InvalidRequestError, which never shows a password.
+    Raises InvalidRequestError, which never shows a password, and DiskReadError.
     """
     given = os.environ if environment is None else environment
     text, file, source = given.get(AUTH_VARIABLE), given.get(AUTH_FILE_VARIABLE), AUTH_VARIABLE
@@ -49,10 +50,7 @@ def zookeeper_auth(environment: Mapping[str, str] | None = None) -> str | None:
         raise InvalidRequestError(f"{AUTH_VARIABLE} and {AUTH_FILE_VARIABLE} are both set", advice="unset one of them")
     if file:
         source = f"{file}, which {AUTH_FILE_VARIABLE} names"
-        try:
-            text = (Path(file).read_text("utf-8").splitlines() or [""])[0].strip()
-        except (OSError, UnicodeError) as error:
-            raise InvalidRequestError(f"{source}: cannot be read: {type(error).__name__}") from None
+        text = read_first_line(Path(file), AUTH_FILE_VARIABLE)
     elif not text:
         return None
     user, colon, password = (text or "").partition(":")

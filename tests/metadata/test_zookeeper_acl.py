@@ -19,6 +19,7 @@ from waltzctl.engine.metadata.partition_sessions import PartitionSessions, store
 from waltzctl.engine.metadata.zookeeper_connection import AUTH_FILE_VARIABLE, AUTH_VARIABLE, zookeeper_auth
 from waltzctl.engine.metadata.zookeeper_options import ZooKeeperOptions
 from waltzctl.engine.metadata.zookeeper_store import NotPermittedError
+from waltzctl.engine.net.small_file import read_first_line
 from waltzctl.engine.node.cluster_metadata import read_cluster_metadata
 
 KEY = uuid.uuid4()
@@ -120,11 +121,25 @@ def test_credentials_come_from_the_environment_or_a_file_and_are_never_shown(tmp
         ({AUTH_VARIABLE: "secretword"}, "is not USER:PASSWORD"),
         ({AUTH_VARIABLE: ":secretword"}, "is not USER:PASSWORD"),
         ({AUTH_VARIABLE: "a:secretword", AUTH_FILE_VARIABLE: "x"}, "both set"),
-        ({AUTH_FILE_VARIABLE: str(tmp_path / "none")}, "cannot be read: FileNotFoundError"),
+        ({AUTH_FILE_VARIABLE: str(tmp_path / "none")}, "none: cannot read the password: No such file"),
     ):
         with pytest.raises(InvalidRequestError, match=message) as caught:
             zookeeper_auth(given)
         assert "secretword" not in str(caught.value)
-    file.write_text("")
-    with pytest.raises(InvalidRequestError, match="is not USER:PASSWORD"):
-        zookeeper_auth({AUTH_FILE_VARIABLE: str(file)})
+    for text, message in (("", "no password in its first line"), ("\nuser:word\n", "is not USER:PASSWORD")):
+        file.write_text(text)
+        with pytest.raises(InvalidRequestError, match=message):
+            zookeeper_auth({AUTH_FILE_VARIABLE: str(file)})
+
+
+@pytest.mark.parametrize("line", ["user:word ", "user:a\u2028b", "user:a\x0bb", "user:" + "x" * 4000])
+def test_a_file_of_credentials_has_the_line_that_any_password_file_has(tmp_path: Path, line: str) -> None:
+    (tmp_path / "auth").write_bytes(f"{line}\nnot this\n".encode())
+    assert (
+        zookeeper_auth({AUTH_FILE_VARIABLE: str(tmp_path / "auth")}) == line == read_first_line(tmp_path / "auth", "")
+    )
+
+
+def test_of_a_file_that_never_ends_no_more_is_read_than_a_password_has() -> None:
+    with pytest.raises(InvalidRequestError, match="no password in its first line"):
+        zookeeper_auth({AUTH_FILE_VARIABLE: "/dev/zero"})
