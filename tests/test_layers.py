@@ -26,6 +26,30 @@ TYPES_ONLY = {
     ): "the trials are given what the chooser hands out",
 }
 """Groups of modules that name one another's types, each with its reason."""
+FLOORS = (
+    (
+        "errors",
+        "findings",
+        "catalogue",
+        "losses",
+        "amounts",
+        "progress",
+        "strict_json",
+        "task_executor",
+        "freed_memory",
+    ),
+    ("durable", "net", "columns"),
+    ("scan", "pages"),
+    ("log", "vault"),
+    ("storage", "quorum", "metadata", "inspect"),
+    ("repair", "stats"),
+    ("node", "client"),
+    ("compare", "spark", "backup"),
+    ("server",),
+    ("cluster",),
+    ("pipeline",),
+)
+"""The engine's rooms, from the ground up."""
 VIEWS = "waltzctl.render."
 """Rooms of which each view names the table that it is drawn on, and the table its views."""
 
@@ -137,6 +161,18 @@ def test_a_log_is_read_without_the_engine_that_writes_it() -> None:
     edges = graph(types=True)
     above = {one for room in ("storage", "inspect", "repair", "node") for one in _below(f"waltzctl.engine.{room}")}
     assert {(name, to) for name in _below("waltzctl.engine.log") for to in edges[name] & above} == set()
+
+
+def test_no_room_imports_one_above_it() -> None:
+    """As in `FLOORS`: a room may import what stands on its own floor, and below."""
+    floor_of = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+    edges = graph(types=True)
+    engine = "waltzctl.engine."
+    rooms = {name: name.removeprefix(engine).partition(".")[0] for name in MODULES if name.startswith(engine)}
+    upwards = {
+        (name, to) for name in rooms for to in edges[name] & rooms.keys() if floor_of[rooms[name]] < floor_of[rooms[to]]
+    }
+    assert upwards == set()
 
 
 def _below(package: str) -> list[str]:

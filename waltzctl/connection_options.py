@@ -14,8 +14,8 @@ from waltzctl.values import parse_duration
 
 if TYPE_CHECKING:
     from waltzctl.console import Console
-    from waltzctl.engine.client.addresses import Address
     from waltzctl.engine.client.connection_factory import ConnectionFactory
+    from waltzctl.engine.net.addresses import Address
 
 Result = TypeVar("Result")
 
@@ -121,8 +121,8 @@ with_connection = with_shared(Connecting, "connection")
 
 def address_of(text: str, *, name: str) -> Address:
     """An address as it was typed.  Raises typer.BadParameter."""
-    from waltzctl.engine.client.addresses import parse_address
     from waltzctl.engine.errors import InvalidRequestError
+    from waltzctl.engine.net.addresses import parse_address
 
     try:
         return parse_address(text)
@@ -132,7 +132,7 @@ def address_of(text: str, *, name: str) -> Address:
 
 def nodes_of(texts: Sequence[str], *, name: str) -> list[Address] | None:
     """The nodes that URLs mean; None where all are paths.  Raises typer.BadParameter for a wrong URL, or a mixture."""
-    from waltzctl.engine.client.addresses import names_node, parse_url
+    from waltzctl.engine.net.addresses import names_node, parse_url
 
     urls = [text for text in texts if names_node(text)]
     if not urls:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, BinaryIO, TextIO
 
 from waltzctl.connection_options import Connecting
 from waltzctl.console import Console, on_terminal
-from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.connection_factory import ConnectionFactory
 from waltzctl.engine.client.inspect import NodeRecord, read_records
 from waltzctl.engine.columns.finding_columns import FINDING
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.verification import Tally
+from waltzctl.engine.net.addresses import Address
 from waltzctl.event_loop import run_async
 from waltzctl.exit_status import ExitStatus
 from waltzctl.options import DataForm, DumpFormat, Format

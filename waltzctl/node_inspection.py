@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from contextlib import aclosing
 
-from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.connection_factory import ConnectionFactory
 from waltzctl.engine.client.inspect import NodeVerification, NodeVerifyOptions, node_status
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.status import StorageStatus
 from waltzctl.engine.inspect.verification import VerifySummary
+from waltzctl.engine.net.addresses import Address
 from waltzctl.engine.progress import Progress
 from waltzctl.event_loop import run_async
 

@@ -145,7 +145,7 @@ def place_of(text: str, *, name: str = "PATH") -> PurePath:
     if "://" not in text and not text.startswith("vault:") and "\0" not in text:
         return Path(text)
 
-    from waltzctl.engine.client.addresses import names_node
+    from waltzctl.engine.net.addresses import names_node
 
     if names_node(text):
         reason = "is a node, and this works on files; for nodes there are verify, dump, status, and waltzctl node"

@@ -6,11 +6,11 @@ import asyncio
 
 from waltzctl.change_procedure import Changed, change
 from waltzctl.console import Console
-from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.change_plan import NodePlan
 from waltzctl.engine.client.connection_factory import ConnectionFactory
 from waltzctl.engine.client.copying import Copy, CopyOptions, CopyPlan, CopyResult, plan_copy
 from waltzctl.engine.errors import WaltzError
+from waltzctl.engine.net.addresses import Address
 from waltzctl.exit_status import ExitStatus
 from waltzctl.objects.node_objects import node_plan_object
 from waltzctl.outcome import say

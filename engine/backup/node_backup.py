@@ -34,7 +34,6 @@ from waltzctl.engine.backup.node_layout import (
 )
 from waltzctl.engine.backup.piece_cutting import LIMIT
 from waltzctl.engine.backup.section_plan import PlannedPiece, PreviousSection, SourceChangedError
-from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.admin_client import AdminClient
 from waltzctl.engine.client.connection_factory import ConnectionFactory
 from waltzctl.engine.client.inspect import UNREADABLE_IN_A_ROW, NodeRecord, walk
@@ -47,6 +46,7 @@ from waltzctl.engine.client.partition_readings import (
 )
 from waltzctl.engine.errors import DamageError, InvalidRequestError, ProtocolError, RemoteError
 from waltzctl.engine.findings import Code, Finding
+from waltzctl.engine.net.addresses import Address
 from waltzctl.engine.pages.page_storage import PageStorage
 from waltzctl.engine.progress import SILENT, Progress
 from waltzctl.engine.scan.columns import Int64Column

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from waltzctl.engine.client.addresses import Address, parse_address
 from waltzctl.engine.errors import DamageError, DiskReadError, InvalidRequestError, MismatchError
 from waltzctl.engine.metadata.zookeeper_options import ZooKeeperOptions
+from waltzctl.engine.net.addresses import Address, parse_address
 from waltzctl.engine.node.cluster_metadata import read_znodes
 from waltzctl.formats.znodes import (
     ASSIGNMENT_PATH,

@@ -12,10 +12,10 @@ import json
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, field
 
-from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.admin_client import AdminClient
 from waltzctl.engine.client.partition_readings import PartitionReading, read_partitions
 from waltzctl.engine.errors import ProtocolError, StalePlanError
+from waltzctl.engine.net.addresses import Address
 
 
 class NodeAction(enum.StrEnum):

@@ -20,7 +20,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, Self, TypeVar, cast
 
-from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.connection_failures import (
     another_port,
     closed_by_peer,
@@ -31,6 +30,7 @@ from waltzctl.engine.client.connection_failures import (
 )
 from waltzctl.engine.client.remote_failures import remote_error
 from waltzctl.engine.errors import DeadlineError, PeerError, PeerUnreachableError, ProtocolError
+from waltzctl.engine.net.addresses import Address
 from waltzctl.engine.net.futures import fail
 from waltzctl.formats.wire.failure import Failure
 from waltzctl.formats.wire.frame import FrameError, FrameReader, Magic, keep_alive

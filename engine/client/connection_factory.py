@@ -12,13 +12,13 @@ import uuid
 from collections.abc import Callable
 from dataclasses import replace
 
-from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.admin_client import AdminClient
 from waltzctl.engine.client.client_connection import DEFAULT_TIMEOUT
 from waltzctl.engine.client.log_connection import PORT, LogConnection
 from waltzctl.engine.client.server_client import ServerClient
 from waltzctl.engine.client.storage_client import StorageClient
 from waltzctl.engine.errors import RefusedError
+from waltzctl.engine.net.addresses import Address
 from waltzctl.engine.net.tls_options import TlsOptions
 
 

@@ -10,8 +10,8 @@ import socket
 import ssl
 from collections.abc import Collection
 
-from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.errors import DeadlineError, PeerError, PeerUnreachableError, ProtocolError
+from waltzctl.engine.net.addresses import Address
 from waltzctl.formats.wire.frame import FrameError, is_tls
 from waltzctl.formats.wire.hello import ADMIN_SERVER, STORAGE_SERVER, WALTZ_SERVER
 

@@ -20,7 +20,6 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.admin_client import AdminClient
 from waltzctl.engine.client.admin_records import DEFAULT_BYTES, DEFAULT_RECORDS, BatchSize, read_batches
 from waltzctl.engine.client.change_plan import NodeAction, NodePlan, NodeStep, check_still_holds
@@ -34,6 +33,7 @@ from waltzctl.engine.errors import (
     RefusedError,
 )
 from waltzctl.engine.findings import Code, Finding, make_finding
+from waltzctl.engine.net.addresses import Address
 from waltzctl.engine.progress import SILENT, Progress
 from waltzctl.formats.wire.failure import FailureCode
 from waltzctl.formats.wire.records import WireRecord

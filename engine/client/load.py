@@ -20,13 +20,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.latency import LatencyHistogram
 from waltzctl.engine.client.load_connection import LoadConnection, Measured
 from waltzctl.engine.client.load_frames import LoadPartition
 from waltzctl.engine.client.load_options import LoadOptions, SurveyedPartition
 from waltzctl.engine.client.storage_client import StorageClient
 from waltzctl.engine.errors import DeadlineError, PeerUnreachableError, RefusedError, RemoteError
+from waltzctl.engine.net.addresses import Address
 
 __all__ = [
     "LoadOptions",

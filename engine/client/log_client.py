@@ -34,7 +34,6 @@ from collections.abc import AsyncGenerator, AsyncIterable, Callable, Collection,
 from typing import Any, Protocol, Self
 
 from waltzctl.engine.amounts import chosen_partitions, format_ranges
-from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.append_call import AppendsInBulk, OneAppend
 from waltzctl.engine.client.log_transaction import Build, Draft, Transaction
 from waltzctl.engine.client.partition_mount import ClientOptions, Connect, Mount
@@ -49,6 +48,7 @@ from waltzctl.engine.errors import (
     WaltzError,
 )
 from waltzctl.engine.metadata.server_directory import PartitionServer, Told
+from waltzctl.engine.net.addresses import Address
 from waltzctl.engine.net.deadlines import Deadline, Deadlines
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.wire import client as wire

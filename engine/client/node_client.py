@@ -9,7 +9,6 @@ from abc import abstractmethod
 from types import TracebackType
 from typing import Any, ClassVar, Generic, Self
 
-from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.client_connection import (
     DEFAULT_TIMEOUT,
     KEEP_ALIVE_SECONDS,
@@ -18,6 +17,7 @@ from waltzctl.engine.client.client_connection import (
     NodePortConnection,
 )
 from waltzctl.engine.errors import InvalidRequestError, PeerError
+from waltzctl.engine.net.addresses import Address
 
 
 class NodeClient(Generic[M]):

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Protocol
 
-from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.append_call import AppendCall, Numbered
 from waltzctl.engine.client.log_connection import LogConnection, Pushed
 from waltzctl.engine.client.log_transaction import Draft, Lock, Transaction
 from waltzctl.engine.errors import InvalidRequestError, PeerError, RefusedError, WaltzError
 from waltzctl.engine.metadata.server_directory import PartitionServer
+from waltzctl.engine.net.addresses import Address
 from waltzctl.engine.net.futures import fail, taken
 from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.net.retries import pause_after

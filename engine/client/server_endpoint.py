@@ -10,10 +10,10 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.log_connection import LogConnection, Pushed
 from waltzctl.engine.client.partition_mount import ClientOptions, Connect, Mount
 from waltzctl.engine.errors import PeerError, PeerUnreachableError, WaltzError
+from waltzctl.engine.net.addresses import Address
 from waltzctl.engine.net.futures import taken
 from waltzctl.formats.wire.feed_frames import FeedRow, feed_rows
 

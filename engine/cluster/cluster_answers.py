@@ -9,13 +9,13 @@ import asyncio
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from waltzctl.engine.client.addresses import parse_address
 from waltzctl.engine.client.connection_factory import ConnectionFactory
 from waltzctl.engine.client.partition_readings import PartitionReading, read_partitions
 from waltzctl.engine.client.server_client import ServerClient
 from waltzctl.engine.cluster.synchronisation import admin_address
 from waltzctl.engine.errors import DeadlineError, RefusedError, WaltzError
 from waltzctl.engine.metadata.cluster_state import ClusterState, NodeState, ServerState
+from waltzctl.engine.net.addresses import parse_address
 from waltzctl.formats.wire.client import UNKNOWN_HIGH_WATER_MARK
 
 _AT_ONCE = 256

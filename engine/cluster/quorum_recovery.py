@@ -16,7 +16,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from waltzctl.engine.amounts import chosen_partitions
-from waltzctl.engine.client.addresses import parse_address
 from waltzctl.engine.client.connection_factory import ConnectionFactory
 from waltzctl.engine.client.partition_readings import PartitionReading
 from waltzctl.engine.client.storage_client import StorageClient
@@ -25,6 +24,7 @@ from waltzctl.engine.errors import RefusedError, StalePlanError, StoreSessionClo
 from waltzctl.engine.metadata.cluster_state import ClusterState, read_cluster_state
 from waltzctl.engine.metadata.metadata_store import MetadataStore
 from waltzctl.engine.metadata.partition_sessions import PartitionSessions
+from waltzctl.engine.net.addresses import parse_address
 from waltzctl.engine.quorum import recovery, recovery_actions, recovery_events
 from waltzctl.engine.server.storage_nodes import StorageNodes
 from waltzctl.engine.server.store_session import StoreSession

@@ -13,12 +13,12 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 
-from waltzctl.engine.client.addresses import Address, parse_address
 from waltzctl.engine.client.change_plan import NodePlan, NodeStep, check_still_holds, do_steps
 from waltzctl.engine.client.changes import plan_sync
 from waltzctl.engine.client.connection_factory import ConnectionFactory
 from waltzctl.engine.errors import InvalidRequestError, StalePlanError, WaltzError
 from waltzctl.engine.metadata.cluster_state import ClusterState, NodeState
+from waltzctl.engine.net.addresses import Address, parse_address
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,8 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
-from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.errors import PeerError, WaltzError
+from waltzctl.engine.net.addresses import Address
 from waltzctl.formats.znodes import ServerDescriptor
 
 WATCHED = 3

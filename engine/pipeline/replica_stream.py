@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from waltzctl.engine.client.addresses import names_node
 from waltzctl.engine.errors import InvalidRequestError, MismatchError
+from waltzctl.engine.net.addresses import names_node
 from waltzctl.engine.spark.offsets import StreamOffset
 from waltzctl.engine.spark.plain_errors import plain_errors
 from waltzctl.engine.spark.stream_directory import directory_stream

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa  # by its types Spark tells what a function of batches takes
 
-from waltzctl.engine.client.addresses import names_node
+from waltzctl.engine.net.addresses import names_node
 from waltzctl.engine.pipeline import pipeline_data_source
 from waltzctl.engine.pipeline.column_types import arrow_columns, parse_columns
 from waltzctl.engine.pipeline.decoding import check_columns, decoded

@@ -23,7 +23,6 @@ from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from waltzctl.engine.client.addresses import Address, parse_address
 from waltzctl.engine.client.log_connection import PORT, LogConnection
 from waltzctl.engine.client.storage_client import StorageClient
 from waltzctl.engine.errors import InvalidRequestError, MismatchError, PeerUnreachableError, WaltzError
@@ -37,6 +36,7 @@ from waltzctl.engine.metadata.partition_sessions import (
     read_payload,
     store_parameters,
 )
+from waltzctl.engine.net.addresses import Address, parse_address
 from waltzctl.engine.net.loopback import is_loopback
 from waltzctl.engine.net.settings import Reloaded, reload_fields, reloadable_fields
 from waltzctl.engine.net.tls import client_context, server_context

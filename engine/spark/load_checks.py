@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from waltzctl.engine.client.addresses import names_node
 from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.net.addresses import names_node
 from waltzctl.engine.spark import read_options, stream_node, stream_reader
 from waltzctl.engine.spark.read_options import METADATA
 from waltzctl.engine.spark.splits import expand

@@ -9,9 +9,9 @@ from pathlib import PurePath
 from typing import Any
 
 from waltzctl.engine.amounts import parse_ranges, parse_size
-from waltzctl.engine.client.addresses import names_node
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.log import places
+from waltzctl.engine.net.addresses import names_node
 from waltzctl.engine.spark.data_loss import OPTION, fails_on_loss
 from waltzctl.engine.spark.view_schemas import VIEWS
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from waltzctl.engine.amounts import parse_duration
-from waltzctl.engine.client.addresses import Address, parse_url
 from waltzctl.engine.client.admin_client import AdminClient
 from waltzctl.engine.client.client_connection import DEFAULT_TIMEOUT
 from waltzctl.engine.client.connection_factory import ConnectionFactory
@@ -23,6 +22,7 @@ from waltzctl.engine.client.inspect import NodeRecord, below_mark, walk
 from waltzctl.engine.client.partition_readings import PartitionReading, read_partitions
 from waltzctl.engine.errors import InvalidRequestError, PeerError, ProtocolError, RemoteError, StalePlanError
 from waltzctl.engine.findings import Code, Finding
+from waltzctl.engine.net.addresses import Address, parse_url
 from waltzctl.engine.net.configuration import Given, load_configuration
 from waltzctl.engine.net.settings import camel_case
 from waltzctl.engine.net.tls_options import TLS, client_names

@@ -21,13 +21,13 @@ from waltzctl.engine.backup import node_backup
 from waltzctl.engine.backup.backup_restore import RestoreOptions, restore_backup
 from waltzctl.engine.backup.node_backup import create_node_backup
 from waltzctl.engine.backup.section_plan import SourceChangedError
-from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.connection_factory import ConnectionFactory
 from waltzctl.engine.client.partition_readings import ClusterIdentity
 from waltzctl.engine.errors import InvalidRequestError, RemoteError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.verification import VerifyOptions
 from waltzctl.engine.inspect.verify import verify
+from waltzctl.engine.net.addresses import Address
 from waltzctl.engine.node.node import Node
 from waltzctl.engine.storage.storage_options import StorageOptions
 from waltzctl.engine.vault.vault_reader import VaultReader

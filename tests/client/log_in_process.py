@@ -15,13 +15,13 @@ from typing import Any
 from tests.client.told_servers import Directory
 from tests.server.storing import LOG
 from tests.simulation.virtual_time import simulate
-from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.client_connection import KEEP_ALIVE_SECONDS
 from waltzctl.engine.client.log_client import LogClient
 from waltzctl.engine.client.log_connection import PORT, LogConnection
 from waltzctl.engine.client.log_transaction import Build, Draft
 from waltzctl.engine.client.partition_mount import ClientOptions, Mount
 from waltzctl.engine.metadata.server_directory import PartitionServer
+from waltzctl.engine.net.addresses import Address
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.wire import client as wire
 from waltzctl.formats.wire.frame import FrameReader, Magic

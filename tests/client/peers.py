@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-from waltzctl.engine.client.addresses import Address
+from waltzctl.engine.net.addresses import Address
 from waltzctl.formats.wire import admin
 from waltzctl.formats.wire.frame import FrameReader, Magic
 from waltzctl.formats.wire.hello import ADMIN_SERVER, STORAGE_SERVER, Hello

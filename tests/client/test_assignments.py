@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.formats.settings import properties
-from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.assignments import (
     AssignedNode,
     Assignment,
@@ -19,6 +18,7 @@ from waltzctl.engine.client.assignments import (
 )
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError, PeerUnreachableError
 from waltzctl.engine.metadata.zookeeper_options import ZooKeeperOptions
+from waltzctl.engine.net.addresses import Address
 
 ADMIN, DATA = Address("10.0.0.7", 55281), Address("10.0.0.7", 55280)
 

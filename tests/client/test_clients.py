@@ -16,12 +16,12 @@ from tests.builders import KEY, build_directory, make_records
 from tests.client.nodes import admin_of, data_of, records
 from tests.client.peers import Bodies, scripted, until_closed
 from tests.node.running import LOOPS, run, running
-from waltzctl.engine.client.addresses import parse_address
 from waltzctl.engine.client.admin_client import AdminClient
 from waltzctl.engine.client.connection_factory import ConnectionFactory
 from waltzctl.engine.client.log_connection import PORT, LogConnection
 from waltzctl.engine.client.storage_client import StorageClient
 from waltzctl.engine.errors import DeadlineError, InvalidRequestError, PeerUnreachableError, RemoteError
+from waltzctl.engine.net.addresses import parse_address
 from waltzctl.engine.net.tls import client_context
 from waltzctl.engine.net.tls_options import TlsOptions
 from waltzctl.formats.wire.frame import Magic

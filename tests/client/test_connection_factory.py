@@ -9,9 +9,9 @@ import pytest
 from tests.builders import build_directory
 from tests.net.certificates import PASSWORD, Authority
 from tests.node.running import run, running
-from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.connection_factory import ConnectionFactory
 from waltzctl.engine.errors import PeerUnreachableError, RefusedError
+from waltzctl.engine.net.addresses import Address
 from waltzctl.engine.net.tls_options import TlsOptions
 
 FAR = Address("192.0.2.1", 55281)

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from tests.client.peers import ADMIN_HELLO, STORAGE_HELLO, Bodies, Script, scripted, until_closed
 from tests.formats.settings import properties
 from tests.node.running import LOOPS, run
-from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.admin_client import AdminClient
 from waltzctl.engine.client.client_connection import MAX_BODY, WRITE_BUFFER
 from waltzctl.engine.client.storage_client import StorageClient
 from waltzctl.engine.errors import DeadlineError, PeerError, PeerUnreachableError, ProtocolError, RefusedError
+from waltzctl.engine.net.addresses import Address
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.wire import admin, storage
 from waltzctl.formats.wire.frame import FRAME_HEADER, Magic, keep_alive

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.node.running import LOOPS, run, running
-from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.load import LoadOptions, LoadResult, begin, run_load, survey, take_away
 from waltzctl.engine.client.load_frames import AppendFrames, LoadPartition, ReadFrames
 from waltzctl.engine.client.storage_client import StorageClient
@@ -25,6 +24,7 @@ from waltzctl.engine.errors import (
     RefusedError,
     RemoteError,
 )
+from waltzctl.engine.net.addresses import Address
 from waltzctl.engine.node.node import Node
 from waltzctl.engine.storage.directory import create_cluster
 from waltzctl.formats.control import Layout

@@ -16,13 +16,13 @@ import pytest
 from tests.client.told_servers import Directory
 from tests.server.serving import QUICK, Serving, serving
 from tests.server.storing import LOG, PARTITION
-from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.log_client import LogClient
 from waltzctl.engine.client.log_connection import PORT, LogConnection
 from waltzctl.engine.client.log_transaction import Draft, Transaction
 from waltzctl.engine.client.partition_mount import SPENT_AT, ClientAheadError, ClientOptions
 from waltzctl.engine.errors import CorruptRecordError, DeadlineError, InvalidRequestError, PeerError, RefusedError
 from waltzctl.engine.metadata.server_directory import PartitionServer
+from waltzctl.engine.net.addresses import Address
 from waltzctl.engine.server.append_requests import Append
 from waltzctl.engine.server.client_port import ClientConnection
 from waltzctl.engine.server.served_partition import Partition

@@ -12,11 +12,11 @@ from typing import Any, Self
 import pytest
 
 from waltzctl.engine.client import open_log
-from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.connection_factory import ConnectionFactory
 from waltzctl.engine.errors import InvalidRequestError, RefusedError
 from waltzctl.engine.metadata.embedded_store import EmbeddedStore
 from waltzctl.engine.metadata.server_directory import ServerDirectory
+from waltzctl.engine.net.addresses import Address
 from waltzctl.engine.net.tls_options import TlsOptions
 
 HERE, THERE = Address("127.0.0.1", 1), Address("192.0.2.1", 1)

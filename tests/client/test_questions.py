@@ -14,13 +14,13 @@ from tests.client.log_in_process import LogInProcess, quiet
 from tests.client.told_servers import Directory
 from tests.server.storing import LOG
 from tests.simulation.virtual_time import simulate
-from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.log_client import LogClient
 from waltzctl.engine.client.log_connection import LogConnection
 from waltzctl.engine.client.log_transaction import Draft
 from waltzctl.engine.client.partition_mount import ClientAheadError, ClientOptions, Mount
 from waltzctl.engine.errors import DeadlineError, InvalidRequestError, PeerUnreachableError
 from waltzctl.engine.metadata.server_directory import PartitionServer
+from waltzctl.engine.net.addresses import Address
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.wire import client as wire
 

@@ -15,13 +15,13 @@ from tests.client.test_log_client import OPTIONS, Around, run
 from tests.client.told_servers import Directory
 from tests.server.serving import serving
 from tests.server.storing import LOG, PARTITION
-from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.connection_factory import ConnectionFactory
 from waltzctl.engine.client.log_client import LogClient
 from waltzctl.engine.client.log_connection import PORT, LogConnection
 from waltzctl.engine.client.log_transaction import Draft
 from waltzctl.engine.errors import DeadlineError, PeerUnreachableError, RefusedError
 from waltzctl.engine.metadata.server_directory import PartitionServer
+from waltzctl.engine.net.addresses import Address
 
 Call = Callable[[LogClient], Awaitable[object]]
 CALLS: tuple[Call, ...] = (

@@ -11,11 +11,11 @@ from typing import Any, cast
 import pytest
 
 from tests.cluster.told_cluster import ToldCluster, ToldNode
-from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.connection_factory import ConnectionFactory
 from waltzctl.engine.cluster.synchronisation import SyncPlan, plan_synchronisation, synchronise
 from waltzctl.engine.errors import PeerUnreachableError, StalePlanError
 from waltzctl.engine.metadata.cluster_state import ClusterState
+from waltzctl.engine.net.addresses import Address
 
 
 @dataclass

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.connection_factory import ConnectionFactory
 from waltzctl.engine.errors import PeerUnreachableError, RefusedError, WaltzError
 from waltzctl.engine.metadata.cluster_changes import add_node, assign, create_cluster
@@ -21,6 +20,7 @@ from waltzctl.engine.metadata.cluster_state import (
     ServerState,
 )
 from waltzctl.engine.metadata.metadata_store import MetadataStore
+from waltzctl.engine.net.addresses import Address
 from waltzctl.formats.control import FLAG_ASSIGNED, FLAG_AVAILABLE
 from waltzctl.formats.znodes import PARTITION_PATH, UNRESOLVED, AssignedPartition, PartitionMetadata, ReplicaState
 

@@ -12,9 +12,9 @@ import pytest
 
 from tests.reserved_ports import reserved_ports
 from tests.simulation.virtual_time import simulate
-from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.errors import PeerError, PeerUnreachableError
 from waltzctl.engine.metadata.failure_detector import FailureDetector, is_refused, successors
+from waltzctl.engine.net.addresses import Address
 from waltzctl.formats.znodes import ServerDescriptor
 
 LOG = logging.getLogger("test")

@@ -10,11 +10,11 @@ import pytest
 from tests.client.told_servers import Directory
 from tests.server.serving import Serving, serving
 from tests.server.storing import LOG, PARTITION, until
-from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.log_client import LogClient
 from waltzctl.engine.client.log_connection import PORT, LogConnection
 from waltzctl.engine.client.log_transaction import Draft
 from waltzctl.engine.metadata.server_directory import PartitionServer
+from waltzctl.engine.net.addresses import Address
 from waltzctl.engine.server.client_port import ClientConnection
 
 

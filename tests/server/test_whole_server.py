@@ -17,11 +17,11 @@ from cryptography import x509
 from tests.net.certificates import Authority
 from tests.node.running import Answer, http, run
 from tests.server.storing import until
-from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.errors import PeerError, WaltzError
 from waltzctl.engine.metadata.cluster_changes import add_node, assign, create_cluster
 from waltzctl.engine.metadata.embedded_store import EmbeddedStore
 from waltzctl.engine.metadata.membership import Membership
+from waltzctl.engine.net.addresses import Address
 from waltzctl.engine.net.http_port import HttpPort
 from waltzctl.engine.net.settings import Reloaded
 from waltzctl.engine.net.tls_options import TlsOptions

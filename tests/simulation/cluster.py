@@ -27,7 +27,6 @@ from tests.simulation.metadata import Tree, TreeStore
 from tests.simulation.pipes import Pipe, Way, connect, greeted
 from tests.simulation.real_nodes import RealNodes
 from tests.simulation.world import LOG, Errors
-from waltzctl.engine.client.addresses import Address
 from waltzctl.engine.client.log_client import LogClient
 from waltzctl.engine.client.log_connection import PORT, LogConnection
 from waltzctl.engine.client.log_transaction import Build, Draft, Transaction
@@ -38,6 +37,7 @@ from waltzctl.engine.metadata.failure_detector import FailureDetector
 from waltzctl.engine.metadata.membership import Membership
 from waltzctl.engine.metadata.partition_sessions import PartitionSessions, follow_replicas
 from waltzctl.engine.metadata.server_directory import ServerDirectory
+from waltzctl.engine.net.addresses import Address
 from waltzctl.engine.net.outbox import Outbox
 from waltzctl.engine.quorum.vote import quorum_of
 from waltzctl.engine.server.log_server import LogServer

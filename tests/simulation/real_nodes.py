@@ -23,12 +23,12 @@ from tests.crash.simdisk import Loss, SimulatedDisk, Tree
 from tests.simulation.pipes import Pipe, Way, connect, greeted
 from tests.simulation.world import NODE_LOG
 from waltzctl.engine.catalogue import Code
-from waltzctl.engine.client.addresses import parse_address
 from waltzctl.engine.client.client_connection import NodePortConnection
 from waltzctl.engine.client.storage_client import StorageClient
 from waltzctl.engine.durable.disk import Change
 from waltzctl.engine.durable.flusher import Flusher
 from waltzctl.engine.errors import PeerUnreachableError, SyncFailedError
+from waltzctl.engine.net.addresses import parse_address
 from waltzctl.engine.net.executor import Job
 from waltzctl.engine.net.outbox import Outbox
 from waltzctl.engine.net.peer_limits import PortLimits

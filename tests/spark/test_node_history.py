@@ -15,7 +15,6 @@ pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
 
 from tests.builders import make_records
 from tests.spark.nodes import sent
-from waltzctl.engine.client.addresses import parse_url
 from waltzctl.engine.client.inspect import NodeRecord, below_mark
 from waltzctl.engine.client.partition_readings import PartitionReading
 from waltzctl.engine.errors import (
@@ -27,6 +26,7 @@ from waltzctl.engine.errors import (
     StalePlanError,
 )
 from waltzctl.engine.findings import Code, Finding, make_finding
+from waltzctl.engine.net.addresses import parse_url
 from waltzctl.engine.spark import stream_node
 from waltzctl.engine.spark.data_loss import Losses
 from waltzctl.engine.spark.offsets import BEGINNING, Anchor

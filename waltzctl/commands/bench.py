@@ -24,10 +24,10 @@ from waltzctl.options import (
 from waltzctl.values import counted, format_ranges, parse_duration, parse_size
 
 if TYPE_CHECKING:
-    from waltzctl.engine.client.addresses import Address
     from waltzctl.engine.client.connection_factory import ConnectionFactory
     from waltzctl.engine.client.load import LoadOptions, LoadResult, SurveyedPartition
     from waltzctl.engine.client.load_frames import LoadPartition
+    from waltzctl.engine.net.addresses import Address
 
 Result = TypeVar("Result")
 

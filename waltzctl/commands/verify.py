@@ -36,9 +36,9 @@ from waltzctl.values import parse_duration, parse_percent, parse_rate
 from waltzctl.verify_report import VerifyReport
 
 if TYPE_CHECKING:
-    from waltzctl.engine.client.addresses import Address
     from waltzctl.engine.findings import Finding
     from waltzctl.engine.inspect.verification import ManifestRequest, VerifySummary
+    from waltzctl.engine.net.addresses import Address
 
 
 class Release(enum.StrEnum):

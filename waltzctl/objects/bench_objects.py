@@ -12,9 +12,9 @@ from waltzctl.engine.columns.column_kinds import BOOLEAN, COUNT, COUNT32, INT64,
 from waltzctl.objects.command_kinds import BYTE_RATE, POSITIVE, RATE, SECONDS
 
 if TYPE_CHECKING:
-    from waltzctl.engine.client.addresses import Address
     from waltzctl.engine.client.load import LoadOptions, LoadResult
     from waltzctl.engine.client.load_frames import LoadPartition
+    from waltzctl.engine.net.addresses import Address
 
 LATENCY = Columns(
     (

@@ -12,9 +12,9 @@ from waltzctl.objects.command_kinds import ADDRESS
 from waltzctl.values import printable
 
 if TYPE_CHECKING:
-    from waltzctl.engine.client.addresses import Address
     from waltzctl.engine.client.change_plan import NodePlan
     from waltzctl.engine.errors import WaltzError
+    from waltzctl.engine.net.addresses import Address
     from waltzctl.formats.wire.records import SessionInfo
 
 _NODE = Column("node", ADDRESS, "the node's admin port", given=True)

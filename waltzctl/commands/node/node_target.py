@@ -19,10 +19,10 @@ from waltzctl.values import format_ranges
 
 if TYPE_CHECKING:
     from waltzctl.console import Console
-    from waltzctl.engine.client.addresses import Address
     from waltzctl.engine.client.admin_client import AdminClient
     from waltzctl.engine.client.change_plan import NodePlan
     from waltzctl.engine.client.connection_factory import ConnectionFactory
+    from waltzctl.engine.net.addresses import Address
     from waltzctl.repair_procedure import Switches
 
 Result = TypeVar("Result")

@@ -61,9 +61,9 @@ def run(
             "a node compares both or none: give --key and --partitions", param_hint="'--partitions'"
         )
 
-    from waltzctl.engine.client.addresses import Address
     from waltzctl.engine.client.connection_factory import ConnectionFactory
     from waltzctl.engine.errors import WaltzError
+    from waltzctl.engine.net.addresses import Address
     from waltzctl.objects.node_objects import node_port_object
 
     async def attempt(reach: ConnectionFactory, port: str, address: Address) -> WaltzError | None:

@@ -1,4 +1,4 @@
-"""Addresses of nodes: ``host:port``, ``[IPv6]:port``, and the URL of a node, ``waltz://host:port``.
+"""Addresses of nodes and servers: ``host:port``, ``[IPv6]:port``, and the URL of a node, ``waltz://host:port``.
 
 The release splits at every colon and so knows no IPv6 (release 0.13.2, its tools); here an IPv6 address stands in brackets.
 """

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.formats.settings import properties
-from waltzctl.engine.client.addresses import Address, names_node, parse_address, parse_url
 from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.net.addresses import Address, names_node, parse_address, parse_url
 
 names = st.from_regex(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?){0,2}", fullmatch=True)
 hosts = names | st.ip_addresses().map(str)
