@@ -333,7 +333,7 @@ class ClientConnection(Connection):
     def _flush(self, request: wire.FlushRequest) -> None:
         partition = self._partition(request.request_id)
         if partition is not None:
-            self._begin_task(self._flushed(partition, request))
+            self._begin_task(self._flushed(partition, request), parked=OVERHEAD)
 
     async def _flushed(self, partition: Partition, request: wire.FlushRequest) -> None:
         self._say(wire.FlushResponse(request.request_id, await partition.flush()))
@@ -343,7 +343,7 @@ class ClientConnection(Connection):
         partition = self._partition(request.request_id)
         if partition is not None and not partition.store.is_open:
             if not (self._takes_data() and self._cached(request)):
-                self._begin_task(self._awaited(partition, request, paused))
+                self._begin_task(self._awaited(partition, request, paused), parked=OVERHEAD)
             return
         if not self._asked and self._takes_data():
             if self._cached(request):
@@ -409,7 +409,7 @@ class ClientConnection(Connection):
             partition = self._partition(request.request_id)
             if partition is not None:
                 pause = partition.store.pause_after(paused)  # each attempt ends a session
-                self._begin_task(self._awaited(partition, request, pause, pause))
+                self._begin_task(self._awaited(partition, request, pause, pause), parked=OVERHEAD)
                 return
             outcome = _not_ready(PartitionClosedError(f"{request.request_id.partition} is not served here"))
         except PartitionClosedError as error:

@@ -9,6 +9,7 @@ Sources: design document *Waltz Server*; release 0.13.2 (store session manager, 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -77,6 +78,8 @@ class StorePartition:
         self._options = options or SessionOptions()
         self._session: StoreSession | None = None
         self._told: frozenset[str] | None = None  # by `reassign`, since the last look at the assignment
+        self._assigned: frozenset[str] | None = None  # by that look
+        self._news = asyncio.Event()  # the last attempt was made under another assignment
         self._opening: asyncio.Task[StoreSession] | None = None
         self._closed = False
         self._last_error = ""
@@ -102,6 +105,8 @@ class StorePartition:
     async def reassign(self, nodes: Collection[str]) -> None:
         """The partition's storage nodes are these now: a session over others ends, and the next one is over them."""
         self._told = frozenset(nodes)
+        if self._told != self._assigned:
+            self._news.set()
         if self._session is not None and self._session.assigned != frozenset(nodes):
             await self._session.close("the partition's storage nodes changed")
 
@@ -113,6 +118,7 @@ class StorePartition:
         if generation <= self.generation:
             return False
         self.generation = generation
+        self._news.set()
         if self._session is not None:
             self._session.end("the partition was assigned anew")
         return True
@@ -163,13 +169,18 @@ class StorePartition:
                 self._last_error = str(error)
                 self._log.error("partition %d: no session: %s", self.partition, error)
             pause = self.pause_after(pause)
-            await asyncio.sleep(pause)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._news.wait()
+                pause = 0.0
 
     async def _try(self) -> StoreSession:
         if self._session is not None:
             await self._session.close("a new one is opened")
         self._told = None
+        self._news.clear()
         assigned = await self._metadata.assigned(self.partition)
+        self._assigned = frozenset(assigned)
         if not assigned:
             raise PartitionClosedError(
                 f"partition {self.partition} is assigned to no storage node", advice="waltzctl cluster assign"

@@ -227,6 +227,31 @@ def test_undecided_appends_of_a_partition_without_a_session_keep_no_other_long_o
     asyncio.run(work())
 
 
+@pytest.mark.parametrize("asked", ["data", "a flush"])
+def test_questions_that_wait_for_a_session_keep_no_long_frame_waiting(tmp_path: Path, asked: str) -> None:
+    """They may wait for ever, and their connections bound how many there are."""
+    limits = PortLimits(memory=1 << 20, max_body=1 << 20)
+
+    async def work() -> None:
+        sick = asyncio.Event()
+        sick.set()
+        async with with_a_sick_one(tmp_path, sick, limits=limits) as (cluster, server):
+            healthy, waiting = cluster.clients[0], await cluster.client(8)
+            for number in range(1000):
+                one = RequestId(8, 1, SICK, number)
+                waiting.say(wire.TransactionDataRequest(one, 0) if asked == "data" else wire.FlushRequest(one))
+            await until(lambda: any(one.requests == 1000 for one in server.port.connections))
+            healthy.append(bytes(1_000_000))
+            assert (await healthy.flush())[0] == 5
+            sick.clear()
+            kind = wire.TransactionDataResponse if asked == "data" else wire.FlushResponse
+            for _ in range(1000):
+                await waiting.hear_one(kind)
+            await until(lambda: not server.port.budget.used)
+
+    asyncio.run(work())
+
+
 def test_data_of_a_partition_that_goes_while_it_has_no_session_is_refused(tmp_path: Path) -> None:
     async def work() -> None:
         sick = asyncio.Event()

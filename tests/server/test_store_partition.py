@@ -122,3 +122,37 @@ def test_a_session_of_an_earlier_assignment_is_not_opened(when: str, heard: int,
     metadata, reached = Assigned(), list[int]()
     store: StorePartition
     asyncio.run(work())
+
+
+@pytest.mark.parametrize("what", ["assigned to nodes", "assigned anew"])
+def test_an_attempt_that_failed_under_an_assignment_is_made_again_as_soon_as_there_is_another(what: str) -> None:
+    """A pause, which may have come to be long, is for what nobody tells; told the same, it goes on."""
+
+    class Later(Metadata):
+        nodes: tuple[str, ...] = () if what == "assigned to nodes" else ("node-0:1",)
+
+        async def assigned(self, partition: int) -> tuple[str, ...]:
+            looks.append(self.nodes)
+            return self.nodes
+
+    async def work() -> None:
+        options = SessionOptions(first_retry=3600.0, longest_retry=3600.0)
+        store = StorePartition(0, 5, metadata, StorageNodes(nowhere, log=LOG), log=LOG, options=options)
+        waiting = asyncio.ensure_future(store.session())
+        await until(lambda: looks and store.state.waits_for != "no session was wanted yet")
+        await store.reassign(metadata.nodes)
+        await asyncio.sleep(0.05)
+        assert len(looks) == 1
+        if what == "assigned anew":
+            store.raise_generation(6)
+        else:
+            metadata.nodes = ("node-0:1",)
+            await store.reassign(metadata.nodes)
+        await until(lambda: metadata.begun and metadata.begun[-1] == store.generation)
+        assert len(looks) == 2
+        await store.close()
+        with pytest.raises(PartitionClosedError):
+            await waiting
+
+    metadata, looks = Later(), list[tuple[str, ...]]()
+    asyncio.run(work())
