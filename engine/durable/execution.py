@@ -63,6 +63,11 @@ def _check_move(storage: Path, edit: MoveDirectory) -> KeptMove:
 
 
 def _check_place(storage: Path, group: FileEdits) -> None:
+    above = (storage / group.name).parent
+    if os.path.lexists(above) and not above.is_dir():
+        raise RefusedError(
+            f"{above}: it is {special_kind(above) or 'a file'}, not a directory", advice="move it away by hand"
+        )
     path = locate(storage, group.name)
     status = file_numbers(path)
     if (kind := special_kind(path)) is not None:

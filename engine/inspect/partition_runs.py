@@ -345,8 +345,7 @@ class PartitionRun:
         view = self._partition.view
         if view is None or not self._partition.whole:
             return
-        there = self._still_there([one.data.path for one in view.strays])
-        strays = [one for one in view.strays if one.data.path in there]
+        strays = [one for one in view.strays if self._settled(one.data.path)]
 
         def known() -> Sequence[SegmentReport]:
             if len(self._reports) < len(self.jobs):  # a dump checks no segments as it goes
@@ -385,6 +384,15 @@ class PartitionRun:
         if view is not None:
             temporary, unknown = self._still_there(view.temporary), self._still_there(view.unknown)
             yield from stray_files(self._context, temporary, unknown)
+
+    def _settled(self, path: PurePath) -> bool:
+        """Whether a data file that no node makes is there once nobody writes it.  Raises CutShort."""
+        watch = Watch((path,), self._around.held, self._limits)
+        while not watch.quiet():
+            if not watch.wait():
+                return False
+            watch.changed()
+        return places.still_named(path)
 
     def _still_there(self, paths: Sequence[PurePath]) -> list[PurePath]:
         """Of names that may belong to work in progress, those that are not it."""

@@ -72,8 +72,14 @@ class Scope:
     unknown: tuple[PurePath, ...] = ()
 
     def partition(self, path: PurePath, number: int | None) -> PartitionScope:
-        """The scope of a partition directory, made when it is first named."""
-        return self.partitions.setdefault(places.identity(path), PartitionScope(path, number))
+        """The scope of a partition directory, made when it is first named.
+
+        In a storage directory its name tells it, as it does a node: where a link leads to the directory of another partition,
+        that is a second partition with the files of the first.
+        """
+        own = self.storage is not None and number is not None
+        key = f"{places.identity(path.parent)}/{path.name}" if own else places.identity(path)
+        return self.partitions.setdefault(key, PartitionScope(path, number))
 
     def data_bytes(self) -> int:
         """Bytes in the data files of everything in this scope."""

@@ -7,6 +7,7 @@ file that is touched and of every replica file that is read.  A plan whose hash 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -122,6 +123,8 @@ def bind(storage: Path, partitions: Iterable[int], edits: Iterable[Edit], source
             listing += _states(storage, [directory])
             continue
         except OSError as error:
+            if error.errno == errno.ELOOP:  # a link that leads in a circle, which verify notes
+                continue
             raise DiskReadError(directory, None, error, doing="list") from error
         listing += _states(storage, [directory / name for name in names])
     matter = {control, *(edit.path for edit in edits)}

@@ -52,6 +52,11 @@ def plan_partition(
     draft.partitions.add(partition)
     if view is None and not assigned:
         return
+    if view is None and places.still_named(directory):
+        kind = places.special(directory) or "a file"
+        said = f"nothing is planned for the partition while {kind} stands in its place; move that away by hand"
+        context.leave(_directory_gone(control, partition), said)
+        return
     if view is not None and view.special:
         for path in view.special:
             said = "nothing is planned for the partition while no regular file stands there"
@@ -76,10 +81,7 @@ def plan_partition(
         _nothing_left(context)
     if view is None and len(context.segments) == 0:
         del draft.undecided[before:]
-        known = _current(control, partition)
-        assert known is not None  # or nothing would tell that it is assigned
-        gone = DirectoryGone(known.local_low_water_mark, known.session_id)
-        context.leave(gone, "no replica gives its records")
+        context.leave(_directory_gone(control, partition), "no replica gives its records")
     for part in sorted(context.segments, key=lambda part: part.first):
         plan_files(context, part)
     _leftovers(context, walk.expected, end)
@@ -112,6 +114,13 @@ def _nothing_left(context: RepairContext) -> None:
 def _current(control: ControlFile, partition: int) -> PartitionStruct | None:
     """The struct in force; None where there is none."""
     return control.partitions[partition].current_struct
+
+
+def _directory_gone(control: ControlFile, partition: int) -> DirectoryGone:
+    """The loss of the directory of a partition that is assigned."""
+    known = _current(control, partition)
+    assert known is not None  # or nothing would tell that it is assigned
+    return DirectoryGone(known.local_low_water_mark, known.session_id)
 
 
 def _mark(control: ControlFile, partition: int) -> int | None:

@@ -307,6 +307,8 @@ def test_no_link_is_followed(tmp_path: Path) -> None:
     assert locate(storage, "0/file") == storage / "0" / "file"
     assert locate(storage, "7/file") == storage / "7" / "file"
     assert locate(storage, "inside/file") == storage / "inside" / "file"
+    (storage / "circle").symlink_to("circle")
+    assert locate(storage, "circle/file") == storage / "circle" / "file"
     for name in ("out/file", "0/link", "out"):
         with pytest.raises(RefusedError, match="a symbolic link leads out of"):
             locate(storage, name)

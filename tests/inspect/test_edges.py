@@ -238,6 +238,19 @@ def test_a_directory_and_its_control_file_are_one(storage: Path) -> None:
     assert (scope.whole, scope.check_control) == (False, False)
 
 
+@pytest.mark.parametrize("layout", list(Layout))
+def test_a_link_to_the_directory_of_another_partition_is_a_partition_of_its_own(tmp_path: Path, layout: Layout) -> None:
+    """As for a node, which finds the files of another one in it."""
+    storage = build_directory(tmp_path / "s", {0: 3, 1: 0}, size=SIZE, layout=layout)
+    shutil.rmtree(storage / "1")
+    (storage / "1").symlink_to("0")
+    findings, summary = run(storage)
+    assert codes(findings) == codes(run(storage / "1")[0]) == ["segment-partition"]
+    assert (summary.partitions, summary.status) == (2, "damaged")
+    assert [one.health for one in storage_status(storage).partitions] == ["ok", "damaged"]
+    assert len([one for scope in plan([storage, storage / "1"], None) for one in scope.partitions]) == 2
+
+
 def test_bytes_are_those_of_what_was_named(storage: Path) -> None:
     for paths, segments in (([storage], 3), ([storage / "0"], 3), ([seg(storage, 0, 0)], 1), ([idx(storage, 0, 0)], 1)):
         (scope,) = plan(paths, None)

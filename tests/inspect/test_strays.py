@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import uuid
 from collections.abc import Callable
@@ -75,6 +76,13 @@ def test_records_that_stand_only_there_are_named_by_every_command(storage: Path,
         assert "transactions 10 to 19 stand only here" in found.message
         assert (found.segment, found.transaction_id) == (10, 10)
     assert [one.transaction_id for one in dump_records(stray) if isinstance(one, DumpedRecord)] == [*range(10, 20)]
+
+
+def test_one_that_was_just_copied_is_waited_for(storage: Path) -> None:
+    """No node makes a file of such a name, so that nobody's work explains it."""
+    age(storage)
+    os.utime(copied(storage, 10, "x", index=False))
+    assert codes(run(storage)[0]) == ["segment-stray"]
 
 
 def test_a_limited_dump_tells_it_before_it_ends(storage: Path) -> None:

@@ -121,6 +121,29 @@ def test_a_plan_is_refused_where_an_edit_would_leave_the_directory(d: Twelve, tm
     assert str(d.root) in refusal(RefusedError, draft.finish)
 
 
+@pytest.mark.parametrize("loss", [False, True])
+@pytest.mark.parametrize("stands", ["dead link", "circle", "pipe", "file"])
+def test_nothing_is_planned_where_something_else_stands_in_the_place_of_a_directory(
+    d: Twelve, tmp_path: Path, stands: str, loss: bool
+) -> None:
+    """A repair that would make the directory could neither be done there nor be taken back."""
+    other = Twelve(tmp_path / "other")
+    d.directory.rename(tmp_path / "elsewhere")
+    match stands:
+        case "pipe":
+            os.mkfifo(d.directory)
+        case "file":
+            d.directory.write_bytes(b"a file")
+        case _:
+            d.directory.symlink_to("0" if stands == "circle" else "disk-2")
+    repair = plan_recover(d.root, replicas=() if loss else (other.root,), allow_data_loss=loss)
+    assert told(repair) == ["? partition-directory-missing 0 x10 in None"]
+    assert "in its place" in repair.plan.undecided[0].message
+    draft = PlanDraft("recover", d.root, d.root, Arguments((0,)))
+    draft.edits.append(Replace(d.seg(0), lambda: [b"x"], 1))
+    assert "not a directory" in refusal(RefusedError, draft.finish)
+
+
 @pytest.mark.parametrize(("replica", "rest"), [(False, " --from REPLICA"), (True, " --allow-data-loss")])
 def test_what_a_plan_leaves_names_the_step_that_comes_behind_its_command(
     d: Twelve, tmp_path: Path, replica: bool, rest: str
