@@ -13,9 +13,12 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +34,8 @@ _MOST = 500
 """Signs of a reason that are kept."""
 RESERVED = ("partition", "transaction_id")
 """Names that columns of ``state`` have beside the decoder's."""
+_NO_FLOAT = (2 - 2**-24) * 2.0**127
+"""From this on a number of four bytes is infinite."""
 _NESTED = ("array", "map", "struct")
 _Take = Callable[[Any], Any]
 
@@ -137,7 +142,8 @@ def _reason(error: BaseException) -> str:
 def _taking(kind: pa.DataType, place: str = "") -> _Take:
     """What copies a value before Arrow is asked whether it takes it: the decoder's next call may change it, where that can be.
 
-    It raises ValueError where the value has a name that the type does not have: Arrow passes that over.  `place`: of messages.
+    It raises ValueError where the value has a name that the type does not have, or is a number that it cannot be: Arrow passes
+    that over.  `place`: of messages.
     """
     import pyarrow as pa
 
@@ -147,7 +153,33 @@ def _taking(kind: pa.DataType, place: str = "") -> _Take:
         return _taking_list(_taking(kind.value_type, place))
     if pa.types.is_map(kind):
         return _taking_map(_taking(kind.key_type, place), _taking(kind.item_type, place))
+    if pa.types.is_integer(kind) or pa.types.is_temporal(kind):
+        return _whole(place)
+    if pa.types.is_float32(kind):
+        return _single(place)
     return _bytes if pa.types.is_binary(kind) or pa.types.is_string(kind) else _as_it_is
+
+
+def _whole(place: str) -> _Take:
+    """Of numbers only those that are whole: Arrow cuts the others off."""
+
+    def taken(value: Any) -> Any:
+        if type(value) is not int and isinstance(value, (Real, Decimal)) and value % 1 != 0:
+            raise ValueError(f"it returned {value!r}{place}, which is no whole number")
+        return value
+
+    return taken
+
+
+def _single(place: str) -> _Take:
+    """Of numbers only those that a FLOAT can be: Arrow makes others infinite."""
+
+    def taken(value: Any) -> Any:
+        if isinstance(value, float) and _NO_FLOAT <= abs(value) < math.inf:
+            raise ValueError(f"it returned {value!r}{place}, which is too great for a FLOAT")
+        return value
+
+    return taken
 
 
 def _as_it_is(value: Any) -> Any:
@@ -200,7 +232,7 @@ def _taking_map(take_key: _Take, take: _Take) -> _Take:
         if value is None:
             return None
         if isinstance(value, dict):
-            return {key: take(one) for key, one in value.items()}
+            return [(take_key(key), take(one)) for key, one in value.items()]
         pairs = [(one["key"], one.get("value")) if isinstance(one, dict) else one for one in value]
         return [(take_key(key), take(one)) for key, one in pairs]
 

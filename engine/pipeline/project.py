@@ -6,6 +6,7 @@ well, by names that begin with ``waltz.``: Spark keeps settings that it does not
 
 from __future__ import annotations
 
+import re
 import urllib.parse
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -39,6 +40,11 @@ FOLLOWING = {
     "transactions": ("quarantine", "state", "state_history"),
 }
 """Streaming tables that are made of another one: when that begins anew, so must they, or they had everything twice."""
+
+_ENCODED = re.compile(r"""[\x00-\x20"#%<>?\[\\\]^`{|}\x7f]""")
+"""What Spark writes as ``%20`` and so on where it makes names of checkpoints of a URI, and not where it looks for them (4.3)."""
+_SETTING = re.compile(r"([^\s=:]+)(?:\s*[=:]\s*|\s+|\Z)(.*)")
+"""A line of ``spark-defaults.conf``, as Java reads properties: spaces, a tab, ``=`` or ``:`` behind the name."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +116,7 @@ class Project:
     def storage_path(self) -> Path | None:
         """Where checkpoints lie; None where that is no directory of this machine."""
         parsed = urllib.parse.urlparse(self.storage)
-        return Path(urllib.parse.unquote(parsed.path)) if parsed.scheme in ("", "file") else None
+        return Path(parsed.path) if parsed.scheme in ("", "file") else None
 
     @property
     def namespace(self) -> str:
@@ -140,8 +146,9 @@ def open_project(directory: Path) -> Project:
         raise InvalidRequestError(f"{spec}: the values under configuration must be texts", advice='write "2", not 2')
     if not isinstance(said.get("storage"), str):
         raise InvalidRequestError(
-            f"{spec}: storage is missing", advice=f"for instance storage: {directory.as_uri()}/storage"
+            f"{spec}: storage is missing", advice=f"for instance storage: {uri_of(directory)}/storage"
         )
+    check_name(said["storage"])
     project = Project(
         directory, spec, str(said.get("name", directory.name)), said["storage"], said.get("catalog"),
         said.get("database", said.get("schema")), configuration,
@@ -156,6 +163,20 @@ def open_project(directory: Path) -> Project:
     return project
 
 
+def uri_of(directory: Path) -> str:
+    """As Spark takes it for a place: it decodes nothing."""
+    return f"file://{directory}"
+
+
+def check_name(place: str) -> None:
+    """Raise InvalidRequestError for a place of checkpoints that Spark does not find again."""
+    if (found := _ENCODED.search(place)) is not None:
+        raise InvalidRequestError(
+            f"{place}: where a name has {found[0]!r} Spark keeps checkpoints under another one, and a full refresh misses them",
+            advice="take a directory with a plain name, or a symbolic link to this one",
+        )
+
+
 def _lines(text: str) -> tuple[str, ...]:
     return tuple(line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("#"))
 
@@ -167,8 +188,8 @@ def defaults_of(directory: Path) -> dict[str, str]:
         return {}
     found = {}
     for line in _lines(path.read_text(encoding="utf-8")):
-        name, _, value = line.partition(" ")
-        found[name] = value.strip()
+        if (setting := _SETTING.match(line)) is not None:
+            found[setting[1]] = setting[2]
     return found
 
 

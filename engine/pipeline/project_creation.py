@@ -13,7 +13,7 @@ from waltzctl.engine.errors import DiskReadError, InvalidRequestError, RefusedEr
 from waltzctl.engine.log import places
 from waltzctl.engine.metadata.cluster_state import ClusterState, read_cluster_state
 from waltzctl.engine.metadata.metadata_location import MetadataLocation
-from waltzctl.engine.pipeline.project import FORMATS
+from waltzctl.engine.pipeline.project import FORMATS, check_name
 from waltzctl.engine.pipeline.templates import project_files
 
 
@@ -53,11 +53,12 @@ def create_project(
         raise InvalidRequestError(f"{twice} is named twice", advice="--source once for each replica")
     if table_format not in FORMATS:
         raise InvalidRequestError(f"there is no format {table_format!r}", advice=f"it is one of {', '.join(FORMATS)}")
-    if any(ch in str(directory) for ch in "\n;"):
-        raise InvalidRequestError(f"{directory}: the name of a project has no line break and no semicolon")
+    if ";" in str(directory):
+        raise InvalidRequestError(f"{directory}: the name of a project has no semicolon")
     where = None if metadata is None else str(MetadataLocation.parse(metadata).absolute)
     for name in (str(directory), *named, *(() if where is None else (where,))):
         _check_utf8(name)
+    check_name(str(directory))
     text = None if decoder is None else _read(decoder)
     _check_empty(directory)
     made = project_files(directory, named, table_format, text, where)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from waltzctl.engine.pipeline.project import COLUMN_CHANGES
+from waltzctl.engine.pipeline.project import COLUMN_CHANGES, uri_of
 from waltzctl.engine.pipeline.table_formats import defaults_for, installed_spark
 
 SPEC = """\
@@ -188,15 +188,15 @@ def project_files(
     made = {
         "spark-pipeline.yml": SPEC.format(
             name=json.dumps(directory.name or "waltz"),
-            storage=json.dumps(f"{directory.as_uri()}/storage"),
+            storage=json.dumps(f"{uri_of(directory)}/storage", ensure_ascii=False),
             sources="\n".join(f"    {one}" for one in sources),
             metadata=json.dumps(metadata or ""),
             format=table_format,
         ),
         "conf/spark-defaults.conf": DEFAULTS.format(
-            directory=directory.as_uri(), storage=storage, column_changes=" ".join(COLUMN_CHANGES)
+            directory=uri_of(directory), storage=storage, column_changes=" ".join(COLUMN_CHANGES)
         )
-        + defaults_for(table_format, installed_spark(), directory.as_uri()),
+        + defaults_for(table_format, installed_spark(), uri_of(directory)),
         "decoder.py": DECODER if decoder is None else decoder,
         "transformations/records.py": RECORDS,
         "transformations/transactions.py": TRANSACTIONS,

@@ -33,7 +33,7 @@ from waltzctl.engine.spark.spark_session import Session, SparkOptions
 
 @pytest.mark.parametrize("table_format", FORMATS)
 def test_what_init_writes_is_what_it_was_asked_for(tmp_path: Path, table_format: str) -> None:
-    target = tmp_path / "my lake: é"
+    target = tmp_path / "lake-é"
     made = create_project(target, ["a/node", "waltz://h:1", "s3://b/n"], table_format)
     assert sorted(made.files) == sorted(str(one.relative_to(target)) for one in target.rglob("*") if one.is_file())
     project = open_project(target)
@@ -42,7 +42,7 @@ def test_what_init_writes_is_what_it_was_asked_for(tmp_path: Path, table_format:
     assert project.storage_path == target / "storage"
     assert project.decoder.key == ("key",)
     defaults = defaults_of(target)
-    assert defaults["spark.sql.warehouse.dir"] == target.as_uri()
+    assert defaults["spark.sql.warehouse.dir"] == f"file://{target}"  # Spark decodes nothing
     assert ("spark.jars.packages" in defaults) == (table_format != "parquet")
     for one in (target / "transformations").glob("*.py"):
         ast.parse(one.read_text())
@@ -67,6 +67,17 @@ def test_sources_are_named_for_whoever_works_elsewhere(
         create_project(tmp_path / "q", [named, wanted])
 
 
+@pytest.mark.parametrize("between", [" ", "      ", "\t", "=", " = ", ":", "\t=\t"])
+def test_settings_are_read_as_spark_reads_them(tmp_path: Path, between: str) -> None:
+    create_project(tmp_path / "p", ["/n"])
+    before = defaults_of(tmp_path / "p")
+    with open(tmp_path / "p" / "conf" / "spark-defaults.conf", "a") as file:
+        file.write(f"# a note\n  spark.driver.memory{between}4g  \nspark.a{between}jdbc:derby:;b=c d\nspark.b\n")
+    assert defaults_of(tmp_path / "p") == {
+        **before, "spark.driver.memory": "4g", "spark.a": "jdbc:derby:;b=c d", "spark.b": "",
+    }  # fmt: skip
+
+
 def test_the_catalog_takes_other_columns_in_a_project_of_before_as_well(tmp_path: Path) -> None:
     """What a full refresh after a change of SCHEMA needs; somebody who says otherwise is heard."""
     create_project(tmp_path / "p", ["/n"])
@@ -85,7 +96,7 @@ def test_spark_takes_the_specification(tmp_path: Path) -> None:
 
     create_project(tmp_path / "p", ["/data/n"])
     spec = load_pipeline_spec(find_pipeline_spec(tmp_path / "p"))
-    assert spec.storage == (tmp_path / "p" / "storage").as_uri()
+    assert spec.storage == f"file://{tmp_path / 'p' / 'storage'}"
     assert [one.include for one in spec.libraries] == ["transformations/**/*"]
 
 
@@ -123,6 +134,21 @@ def test_a_project_has_a_name_that_text_can_hold(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequestError, match="no UTF-8"):
         create_project(tmp_path / "\udcff", ["/n"])
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("sign", [*' %#?"[]{}|^`<>\\\n', ";"])
+def test_a_project_has_a_name_that_spark_finds_again(tmp_path: Path, sign: str) -> None:
+    with pytest.raises(InvalidRequestError, match="semicolon" if sign == ";" else "plain name"):
+        create_project(tmp_path / f"my{sign}lake", ["/n"])
+    assert not list(tmp_path.iterdir())
+
+
+def test_checkpoints_lie_where_spark_finds_them_again(tmp_path: Path) -> None:
+    create_project(tmp_path / "p", ["/n"])
+    spec = tmp_path / "p" / "spark-pipeline.yml"
+    spec.write_text(spec.read_text().replace('/storage"', '/my%20storage"'))
+    with pytest.raises(InvalidRequestError, match=r"has '%'.*plain name"):
+        open_project(tmp_path / "p")
 
 
 def test_a_decoder_of_ones_own(tmp_path: Path) -> None:

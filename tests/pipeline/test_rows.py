@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import namedtuple
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -362,6 +365,31 @@ def test_what_raises_or_does_not_fit_is_refused_and_the_rest_is_decoded() -> Non
     assert [one["refused"] is None for one in found] == [True, True, False, False, False]
     assert "'m', which SCHEMA does not name" in found[3]["refused"]
     assert found[4]["refused"].startswith("ZeroDivisionError")
+
+
+@pytest.mark.parametrize(
+    ("kind", "made", "why"),
+    [
+        (pa.int64(), 19.99, "no whole number"), (pa.int8(), Decimal("0.5"), "no whole number"),
+        (pa.int32(), float("nan"), "no whole number"), (pa.int32(), np.float32(1.5), "no whole number"),
+        (pa.timestamp("us", "UTC"), 1.5, "no whole number"), (pa.list_(pa.int32()), [1, 1.5], "no whole number"),
+        (pa.map_(pa.int32(), pa.int32()), {1.5: 1}, "no whole number"), (pa.float32(), -1e39, "too great for a FLOAT"),
+        (pa.float32(), (2 - 2**-24) * 2.0**127, "too great for a FLOAT"), (pa.float32(), math.inf, None),
+        (pa.int64(), 2.0, None), (pa.int64(), Decimal("2.0"), None), (pa.int64(), 2**62 + 1, None), (pa.int64(), None, None),
+        (pa.float32(), 2.0**127, None), (pa.float32(), 7, None), (pa.float64(), 1e300, None),
+        (pa.map_(pa.int32(), pa.int32()), {1: 2.0, 3: None}, None), (pa.date32(), date(2026, 1, 1), None),
+    ],
+)  # fmt: skip
+def test_a_number_that_its_column_cannot_be_is_refused(kind: pa.DataType, made: object, why: str | None) -> None:
+    """Arrow cuts off what is behind the point, and makes what is too great infinite."""
+    (one,) = decoded(pa.array([0]), pa.array([b""]), lambda _h, _d: {"n": made}, pa.struct([("n", kind)])).to_pylist()
+    if why is None:
+        assert one["refused"] is None
+        kept = one["decoded"]["n"]
+        assert (dict(kept) if isinstance(made, dict) else kept) == made
+    else:
+        assert one["decoded"] is None
+        assert f"in n, which is {why}" in one["refused"]
 
 
 class _UnspeakableError(Exception):
