@@ -157,7 +157,7 @@ def _report(console: Console, plan: ChangePlan, changed: Changed | None, status:
         exit_status=status,
         findings=() if changed is None else changed.findings,
     )
-    console.emit(shown, flush=True)
+    console.emit_done(shown)
 
 
 def in_words(plan: ChangePlan) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import sys
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol, TextIO
 from waltzctl.engine.errors import WaltzError
 from waltzctl.exit_status import ExitStatus
 from waltzctl.options import Format
-from waltzctl.outcome import drop_output, say
+from waltzctl.outcome import drop_output, name_stdout, say
 from waltzctl.values import human_duration, printable
 
 if TYPE_CHECKING:
@@ -127,10 +128,25 @@ class Console:
         if flush:
             self.flush()
 
-    def emit_result(self, shown: Object, status: ExitStatus = ExitStatus.CLEAN, *, flush: bool = False) -> None:
+    def emit_result(self, shown: Object, status: ExitStatus = ExitStatus.CLEAN) -> None:
         """Show what a command has done, which ``-q`` leaves out where people read it and all is well."""
         if status is not ExitStatus.CLEAN or not (self.quiet and self.for_people):
-            self.emit(shown, flush=flush)
+            self.emit_done(shown)
+
+    def emit_done(self, shown: Object) -> None:
+        """Show what a command has done.  Where stdout takes nothing it stands on stderr, so that nobody does it once more."""
+        try:
+            self.emit(shown, flush=True)
+        except OSError:
+            from waltzctl.render.table import TableWriter
+
+            told = io.StringIO()
+            table = TableWriter(told)
+            table.write(shown)
+            table.close()
+            self.trouble("what was done, and could not be written to standard output:")
+            say(told.getvalue())
+            raise
 
     def flush(self) -> None:
         """Hand over what was shown so far."""
@@ -179,6 +195,10 @@ class Console:
                 raise
             self._gone = True
             drop_output()
+        except OSError as error:
+            if self.stream is sys.stdout:
+                name_stdout(error)
+            raise
 
 
 @contextmanager

@@ -47,6 +47,12 @@ def say_taken_back(entries: Collection[str]) -> None:
         say(f"waltzctl: the repair {entry} was interrupted; it was taken back first, byte for byte")
 
 
+def name_stdout(error: OSError) -> None:
+    """Say in an error that it is standard output which failed: that of a full disk would seem to be about the data's disk."""
+    if error.filename is None:
+        error.filename = "standard output"
+
+
 def drop_output() -> None:
     """Nobody reads stdout any more: let what is still buffered go nowhere instead of failing at the end."""
     _drop(sys.stdout)
@@ -60,6 +66,14 @@ def _drop(stream: TextIO) -> None:
         os.close(nowhere)
 
 
+def _flush_stdout() -> None:
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        name_stdout(error)
+        raise
+
+
 def conclude(body: Callable[[], Any]) -> ExitStatus:
     """Run a command body and give its exit status.
 
@@ -67,7 +81,7 @@ def conclude(body: Callable[[], Any]) -> ExitStatus:
     """
     try:
         answer = body()
-        sys.stdout.flush()
+        _flush_stdout()
     except _OF_TYPER:
         raise
     except BrokenPipeError:

@@ -62,7 +62,7 @@ def _carry_out(prepared: Prune) -> None:
 def _report(console: Console, prepared: Prune, *, applied: bool) -> None:
     if console.quiet and console.for_people:
         return
-    console.emit(
+    console.emit_done(
         result_object(
             plan_hash=prepared.plan.hash,
             applied=applied,
@@ -71,8 +71,7 @@ def _report(console: Console, prepared: Prune, *, applied: bool) -> None:
             status="pruned" if applied else ExitStatus.CLEAN.label,
             exit_status=ExitStatus.CLEAN,
             bytes_freed=prepared.bytes,
-        ),
-        flush=True,
+        )
     )
 
 

@@ -257,7 +257,7 @@ def _nothing_to_do(
 
 def _report(console: Console, shown: Object, status: ExitStatus, done: str, otherwise: str) -> None:
     """The result, and a sentence about it; `done` says what was changed, empty where nothing was."""
-    console.emit_result(shown, status, flush=True)
+    console.emit_result(shown, status)
     if status is ExitStatus.CLEAN or (done and status is ExitStatus.REPAIRABLE):
         console.success(f"REPAIRED  {done}" if done else f"NOTHING TO DO. {otherwise}.")
     elif done:

@@ -217,6 +217,22 @@ def test_a_reader_that_goes_away_does_not_stop_it(storage: Path) -> None:
     assert len(data_of(storage, 1)) == 50
 
 
+@pytest.mark.parametrize("more", [[], ["--batch", "2", "--progress-ids"], ["--format", "ndjson"]])
+def test_a_full_disk_behind_stdout_does_not_hide_what_is_durable(storage: Path, more: list[str]) -> None:
+    """Who is told of a full disk alone believes that nothing was appended, and appends it again."""
+    with open("/dev/full", "wb") as full:
+        done = warm_start.run(
+            command_line("append", storage, "--partition", 1, *more),
+            given=b"x\n" * 4, stdout=full, stderr=subprocess.PIPE, env=environment(),
+        )  # fmt: skip
+    there = len(data_of(storage, 1))
+    assert (done.returncode, there) == (14, 2 if "--batch" in more else 4)
+    said = done.stderr.decode().splitlines()
+    assert said[0] == "waltzctl: what was done, and could not be written to standard output:"
+    assert f"records       {there}" in said
+    assert said[-1] == "waltzctl: error: standard output: No space left on device"
+
+
 def test_a_directory_in_use_is_locked(storage: Path) -> None:
     process = start(storage, "--batch", "1", "--progress-ids")
     assert process.stdin is not None

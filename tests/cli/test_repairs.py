@@ -337,6 +337,16 @@ def test_a_reader_that_goes_away_does_not_stop_a_repair(storage: Path) -> None:
     assert invoke("verify", storage).status == 0
 
 
+def test_a_full_disk_behind_stdout_does_not_hide_what_was_applied(storage: Path) -> None:
+    line = command_line("truncate", storage, "--partition", 2, "--after", 12, "--yes", "--format", "json")
+    with open("/dev/full", "wb") as full:
+        done = warm_start.run(line, stdout=full, stderr=subprocess.PIPE, env=environment())
+    (entry,) = (storage / ".waltzctl" / "quarantine").iterdir()
+    said = done.stderr.decode().splitlines()
+    assert (done.returncode, said[-1]) == (14, "waltzctl: error: standard output: No space left on device")
+    assert f"undo id     {entry.name}" in said
+
+
 @pytest.mark.parametrize("command", [["rebuild-index"], ["recover"], ["truncate", "--partition", "2", "--after", "15"]])
 def test_a_dry_run_refuses_the_link_that_the_application_would(
     storage: Path, tmp_path: Path, command: list[str]

@@ -188,7 +188,7 @@ def _append(
             result = session.result
             _say_mended(named, result)
             if ended_early or not (console.quiet and console.for_people):
-                console.emit(APPEND_RESULT.shown(result), flush=True)
+                console.emit_done(APPEND_RESULT.shown(result))
             if ended_early:
                 say(f"waltzctl: {'interrupted: ' if status else ''}{_durable(result)}")
         if status is ExitStatus.CLEAN:

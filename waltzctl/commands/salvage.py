@@ -179,7 +179,7 @@ def run(
                 executor=executor,
             )
         status = ExitStatus.from_label(report.exit_status_name)
-        console.emit_result(SALVAGE_REPORT.shown(report), status, flush=True)
+        console.emit_result(SALVAGE_REPORT.shown(report), status)
         if report.num_partitions_from == "records":
             console.note(_assumed(report))
         if not report.marks_known:
@@ -215,7 +215,7 @@ def _control(
             progress=listener,
         )
         status = ExitStatus.from_label(found.exit_status_name)
-        console.emit_result(SALVAGED_CONTROL.shown(found), status, flush=True)
+        console.emit_result(SALVAGED_CONTROL.shown(found), status)
         words = f"the control file of {counted(found.num_partitions, 'partition')} written to {found.path}"
         if status is ExitStatus.CLEAN:
             console.success(f"SALVAGED  {words}; verify finds nothing wrong. The sources were not modified.")

@@ -287,7 +287,7 @@ def _undo(console: Console, storage: Path, entry: QuarantineEntry, *, allow_data
     for path in undone.other_times:
         say(f"waltzctl: {path}: its bytes are back, and its time is not, which only its owner may set")
     if status is not ExitStatus.CLEAN or not (console.quiet and console.for_people):
-        console.emit(
+        console.emit_done(
             result_object(
                 plan_hash=entry.plan_hash,
                 applied=True,

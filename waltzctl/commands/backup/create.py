@@ -143,7 +143,7 @@ def run(
             except WaltzError as error:  # who thinks that there is no backup makes another one
                 console.trouble(f"backup {made.name} is in the vault, and its figures could not be written: {error}")
                 status = max(status, ExitStatus.from_label(error.status))
-        console.emit_result(BACKUP.shown(made), status, flush=True)
+        console.emit_result(BACKUP.shown(made), status)
         new = f"{counted(made.new_pages, 'piece')} of {made.pages} new, the vault grew by {human_bytes(made.new_bytes)}"
         said = (
             f"{made.name}  {human_bytes(made.size)} of {made.source}; {new} ({human_duration(made.elapsed_seconds)})."

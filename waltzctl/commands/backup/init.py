@@ -61,7 +61,6 @@ def run(
             VAULT_CREATED.shown(
                 SimpleNamespace(path=directory, vault_id=made.vault_id, compression=shown, encrypted=encrypt)
             ),
-            flush=True,
         )
         console.success(f"CREATED  {directory} takes backups now: waltzctl backup create {directory} DIR")
 

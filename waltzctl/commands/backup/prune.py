@@ -44,6 +44,6 @@ def run(
         status = ExitStatus.DAMAGE_REMAINS if done.findings else ExitStatus.CLEAN
         for one in done.findings:
             console.emit(FINDING.shown(one))
-        console.emit_result(PRUNED.shown(done, path=str(directory), exit_status=int(status)), status, flush=True)
+        console.emit_result(PRUNED.shown(done, path=str(directory), exit_status=int(status)), status)
         console.success(f"PRUNED  {human_bytes(done.before)} of files became {human_bytes(done.after)}.")
     return status

@@ -50,9 +50,7 @@ def run(
     with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
         done = repair_vault(directory, place, password=password_of(password_file))
         status = ExitStatus.CLEAN if done.mended == done.damaged else ExitStatus.DAMAGE_REMAINS
-        console.emit_result(
-            VAULT_REPAIRED.shown(done, path=str(directory), exit_status=int(status)), status, flush=True
-        )
+        console.emit_result(VAULT_REPAIRED.shown(done, path=str(directory), exit_status=int(status)), status)
         if not done.damaged:
             console.success("OK  no page is damaged.")
         elif status is ExitStatus.CLEAN:

@@ -93,7 +93,7 @@ def run(
         for one in findings:
             if isinstance(one, Finding):
                 console.emit_result(FINDING.shown(one), status)
-        console.emit_result(restored_object(made, int(status)), status, flush=True)
+        console.emit_result(restored_object(made, int(status)), status)
         said = f"{made.path}: {counted(made.files, 'file')}, {human_bytes(made.size)} of backup {made.head.name}"
         if status is ExitStatus.CLEAN:
             console.success(f"RESTORED  {said}; verify is clean.")

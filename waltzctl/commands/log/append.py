@@ -132,7 +132,7 @@ class _Progress:
 
         result = AppendResult(self._partition, self._first, self._last, self.committed, self._bytes)
         if ended_early or not (self._console.quiet and self._console.for_people):
-            self._console.emit(APPEND_RESULT.shown(result), flush=True)
+            self._console.emit_done(APPEND_RESULT.shown(result))
         if ended_early:
             last = "" if self._last is None else f", the last one is transaction {self._last}"
             say(f"waltzctl: {counted(self.committed, 'transaction')} committed{last}; what was under way may be, too")

@@ -64,7 +64,7 @@ def run(
             blob_bytes_before=before,
             blob_bytes=after,
         )
-        console.emit_result(shown, status, flush=True)
+        console.emit_result(shown, status)
         moved = f"{counted(report.pages_moved, 'page')} moved, {counted(report.versions, 'version')} let go"
         console.success(f"COLLECTED  {human_bytes(before)} of blob files became {human_bytes(after)}; {moved}.")
     return status

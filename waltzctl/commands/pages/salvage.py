@@ -56,7 +56,7 @@ def run(
     with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
         report = salvage_store(source, target)
         status = ExitStatus.from_label(report.exit_status_name)
-        console.emit_result(PAGE_SALVAGE_REPORT.shown(report), status, flush=True)
+        console.emit_result(PAGE_SALVAGE_REPORT.shown(report), status)
         written = report.pages + report.references + report.external_pages
         words = f"{counted(written, 'page')} written to {report.path}"
         if status is ExitStatus.CLEAN:
