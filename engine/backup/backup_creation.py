@@ -26,8 +26,11 @@ from waltzctl.engine.backup.source_files import (
     plan_partition,
     plan_storage,
 )
-from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.durable.disk import STATE_DIRECTORY
+from waltzctl.engine.errors import InvalidRequestError, NotWaltzError
+from waltzctl.engine.findings import Severity
 from waltzctl.engine.log import places
+from waltzctl.engine.pages.inspection import blob_status, view_store
 from waltzctl.engine.pages.page_batch import WriteBatch
 from waltzctl.engine.pages.page_storage import PageStorage
 from waltzctl.engine.progress import SILENT, Progress
@@ -40,6 +43,7 @@ from waltzctl.engine.vault.sealing import (
     new_encryption,
 )
 from waltzctl.engine.vault.vault_reader import VAULT_OPTIONS, VaultReader
+from waltzctl.formats.pages.names import BLOB_DIRECTORY, WAL_DIRECTORY
 from waltzctl.formats.vault import (
     BESIDE,
     CONFIGURATION_PAGES,
@@ -55,11 +59,16 @@ _TRIES = 40
 _PAUSE = 0.02
 """How often a section is looked at that changes while it is read, and seconds between two looks."""
 
+_CONFIGURATION_SIZE = 16 << 10
+"""Bytes of data that a vault has at most before anything is in it but its configuration."""
+
 
 def create_vault(
     path: Path, *, password: bytes | None = None, level: int | None = DEFAULT_LEVEL, scrypt_cost: int = SCRYPT_COST
 ) -> VaultConfiguration:
-    """Make a vault at `path`, an empty directory or none; encrypted with a password.  `level`: of zstd, None for none.
+    """Make a vault at `path`: an empty directory, none, or what is left where that was interrupted.
+
+    It is encrypted with a password.  `level`: of zstd, None for none.
 
     Raises InvalidRequestError, DiskWriteError.
     """
@@ -68,12 +77,25 @@ def create_vault(
     identity = uuid.uuid4()
     encryption = None if password is None else new_encryption(password, identity, cost=scrypt_cost)
     configuration = VaultConfiguration(identity, level, encryption)
-    with PageStorage.create(path, VAULT_OPTIONS) as store:
+    make = PageStorage.open if _is_begun(path) else PageStorage.create
+    with make(path, VAULT_OPTIONS) as store:
         batch = WriteBatch(Namespace.CONFIGURATION)
         for page in CONFIGURATION_PAGES:
             batch.put_page(page, configuration.encode())
         store.write(batch)
     return configuration
+
+
+def _is_begun(path: Path) -> bool:
+    """Whether a vault was begun here, and whoever did it came no further: a page store in which nothing was ever written."""
+    try:
+        view = view_store(path)
+    except NotWaltzError:
+        return False
+    whole = all(one.severity is not Severity.DAMAGE for one in view.findings)
+    size = sum(one.total for one in blob_status(view))
+    ours = {WAL_DIRECTORY, BLOB_DIRECTORY, STATE_DIRECTORY}
+    return whole and not view.directory.sequence and size <= _CONFIGURATION_SIZE and ours.issuperset(os.listdir(path))
 
 
 def create_backup(

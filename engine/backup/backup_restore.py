@@ -230,18 +230,24 @@ class _Restoring:
         return found
 
     def _size_until(self, name: str, file: BackedFile, end: int) -> tuple[int, int]:
-        """Bytes of a data file up to and with a transaction, and its records up to there."""
+        """Bytes of a data file up to and with a transaction, and its records up to there, damaged ones as well.
+
+        What is damaged is as it was, as long as the log goes on behind it with an id that is still to come, or the next one.
+        """
         first = _first_id(name)
         assert first is not None
-        source, size = BackedSource(self._files, name, name), min(HEADER_SIZE, file.size)
+        source, size, following = BackedSource(self._files, name, name), min(HEADER_SIZE, file.size), first
         for one in summarise_records(source, first_transaction_id=first):
             if isinstance(one, Damage):
-                break
+                if one.next_transaction_id is None or one.next_transaction_id > end + 1:
+                    break
+                size, following = one.end, one.next_transaction_id
+                continue
             behind = end + 1 - one.first_transaction_id
             if behind < len(one):
                 return (int(one.offset[behind]) if behind > 0 else size), max(0, end + 1 - first)
-            size = one.end
-        return size, max(0, end + 1 - first)
+            size, following = one.end, one.first_transaction_id + len(one)
+        return size, max(0, following - first)
 
     def _changed_control(self) -> bytes | None:
         """The control file, where marks fall or partitions are left out; None where it stays as it is."""

@@ -151,7 +151,7 @@ class BackupWriter:
             assert read.sealed is not None
             self._known[read.piece.digest] = own
             self._new_pages += 1
-            self._put(PageId(Namespace.DATA, own), read.sealed)
+            self._put(read.sealed, PageId(Namespace.DATA, own))
         return read.piece
 
     def write_section(self, number: int, plan: SectionPlan, taken: Sequence[Piece]) -> BackedPartition:
@@ -160,9 +160,8 @@ class BackupWriter:
         section.check()  # a backup that could not be read is none
         place = self._next - self._first_page
         sealed = self.sealer.seal(section.encode(), section_digest(self._id, place))
-        for _ in range(SECTION_COPIES):
-            self._put(PageId(Namespace.DATA, self._next), sealed)
-            self._next += 1
+        self._put(sealed, *(PageId(Namespace.DATA, self._next + copy) for copy in range(SECTION_COPIES)))
+        self._next += SECTION_COPIES
         self._damaged += plan.damaged
         return BackedPartition(
             number, plan.first, plan.last, plan.size, place, place - len(taken), len(taken)
@@ -210,18 +209,18 @@ class BackupWriter:
             partial,
         )  # fmt: skip
         sealed = self.sealer.seal(head.encode(), head_digest(self._id))
-        for namespace in (Namespace.BACKUPS, Namespace.BACKUP_COPIES):
-            self._put(PageId(namespace, self._id), sealed)
+        self._put(sealed, *(PageId(namespace, self._id) for namespace in (Namespace.BACKUPS, Namespace.BACKUP_COPIES)))
         self._place()
         self._store.commit([*self._puts, *self._refs])  # a reference follows what it shows
         return head
 
     # ---- pages -------------------------------------------------------------------------------------------------------
 
-    def _put(self, page: PageId, sealed: bytes) -> None:
-        self._waiting.append((page, sealed))
-        self._waiting_size += len(sealed)
-        self._new_bytes += len(sealed)
+    def _put(self, sealed: bytes, *pages: PageId) -> None:
+        """Copies of one page are placed together: only so they lie apart."""
+        self._waiting += [(page, sealed) for page in pages]
+        self._waiting_size += len(sealed) * len(pages)
+        self._new_bytes += len(sealed) * len(pages)
         if self._waiting_size >= WRITTEN_AT_ONCE:
             self._place()
 

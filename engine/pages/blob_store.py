@@ -4,6 +4,9 @@ All data of a batch goes into one range of one file with one write, and one flus
 but for a batch that is larger than a file may be: then page by page, and a page that is larger than that has a file for itself.
 Room is taken under the locks of `blob_stats`, bytes are written outside of them, side by side.  A new file's name is durable
 before anything is written into it.
+
+Where `between_copies` says so, pages of a batch that hold the same bytes are copies of each other, so many bytes apart: when a
+disk loses a sector, one of them is left.
 """
 
 from __future__ import annotations
@@ -20,11 +23,15 @@ from waltzctl.engine.durable.disk import WritableFile
 from waltzctl.engine.durable.file_system import begin_writing
 from waltzctl.engine.errors import DiskReadError, DiskWriteError
 from waltzctl.engine.pages.blob_stats import BlobSpan, BlobStats
+from waltzctl.formats.checksums import crc32c
 from waltzctl.formats.pages.names import blob_name
 
 Data = bytes | memoryview
 LARGE = 256 << 10
 """Bytes from which on the disk is to begin in any case before the flush: while it writes them, the record is made."""
+
+SECTOR = 4096
+"""Bytes that a disk loses at once."""
 
 
 @dataclass
@@ -42,6 +49,7 @@ class BlobStore:
         self.directory = directory
         self.stats = BlobStats(limit)
         self.counters = BlobCounters()
+        self.between_copies = 0
         self._files: dict[int, WritableFile] = {}
         self._lock = threading.Lock()
 
@@ -87,7 +95,11 @@ class BlobStore:
         size = sum(map(len, whole))
         if not whole:
             return (BlobSpan(0, 0, 0),) * len(pages)
-        groups = [whole] if size <= self.stats.limit else [[page] for page in whole]
+        firsts, copies = _told_apart(whole) if self.between_copies else (range(len(whole)), ())
+        between = [bytes(self.between_copies)] if copies else []
+        groups = [[*(whole[place] for place in firsts), *between, *(whole[place] for place in copies)]]
+        if sum(map(len, groups[0])) > self.stats.limit:
+            between, groups = [], [[whole[place]] for place in (*firsts, *copies)]
         taken: list[BlobSpan] = []
         try:
             for group in groups:
@@ -107,11 +119,15 @@ class BlobStore:
         with self._lock:
             self.counters.written += 0 if moving else size
             self.counters.moved += size if moving else 0
-        places = iter(
+        spans = [
             BlobSpan(span.file_id, offset, len(page))
             for span, group in zip(taken, groups, strict=True)
             for page, offset in zip(group, itertools.accumulate(map(len, group), initial=span.offset), strict=False)
-        )
+        ]
+        if between:
+            self.stats.give_back(spans.pop(len(firsts)))
+        where = dict(zip((*firsts, *copies), spans, strict=True))
+        places = map(where.__getitem__, range(len(whole)))
         return tuple(next(places) if len(page) else BlobSpan(0, 0, 0) for page in pages)
 
     def read(self, span: BlobSpan) -> bytes:
@@ -178,3 +194,17 @@ class BlobStore:
         for file in self._files.values():
             file.close()
         self._files.clear()
+
+
+def _told_apart(pages: Sequence[Data]) -> tuple[Sequence[int], Sequence[int]]:
+    """The numbers of pages, and those of their copies: of pages that hold the same bytes each second one.
+
+    What is taken for a copy, by a checksum that is the same by chance, lies behind the others, and that is all.
+    """
+    seen: dict[tuple[int, int], int] = {}
+    sides: tuple[list[int], list[int]] = [], []
+    for number, page in enumerate(pages):
+        key = len(page), crc32c(page)
+        seen[key] = before = seen.get(key, -1) + 1
+        sides[before % 2].append(number)
+    return sides

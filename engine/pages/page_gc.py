@@ -185,7 +185,9 @@ def _choose_files(store: PageStorage) -> int:
     for stat in store.blobs.stats.all():
         with stat.lock:
             boundary = stat.space.used_boundary
-            if not stat.read_only and boundary and stat.valid <= store.options.full_gc_rate * boundary:
+            kept_free = store.blobs.between_copies  # of a small store that is most of it, and would be so again
+            worth = boundary - stat.valid > kept_free and stat.valid <= store.options.full_gc_rate * boundary
+            if not stat.read_only and boundary and worth:
                 stat.read_only = True
             count += stat.read_only
     return count
@@ -206,6 +208,8 @@ def _move(store: PageStorage, limits: GcLimits, sleep: Callable[[float], object]
         return
     with store.directory_lock:
         rows = store.directory.rows_in(file_ids)
+        if store.blobs.between_copies:  # what is a copy of another page has the next id
+            rows.sort(key=store.directory.page_of)
     for group in _groups(store, rows, limits):
         copied, data = [], []
         for one in group:
@@ -241,11 +245,11 @@ def _groups(store: PageStorage, rows: list[int], limits: GcLimits) -> Iterator[l
         page, version, entry = found
         if limits.max_moved is not None and total + entry.size > limits.max_moved and total:
             break
+        if size >= min(_MOVED_AT_ONCE, store.blobs.stats.limit) and entry.checksum != group[-1].entry.checksum:
+            yield group  # a copy moves with what it is a copy of: they are to lie apart
+            group, size = [], 0
         group.append(_Candidate(row, page, version, entry))
         size, total = size + entry.size, total + entry.size
-        if size >= min(_MOVED_AT_ONCE, store.blobs.stats.limit):
-            yield group
-            group, size = [], 0
     if group:
         yield group
 

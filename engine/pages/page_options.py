@@ -29,7 +29,7 @@ class PageOptions:
     `superseded_kept`: bytes of data that was superseded last and stays where it is until more follows, or garbage is collected;
     `cache_size`: bytes of pages in memory, of those that were read or written last (0: none);
     `records_twice`: each record of the log is written and flushed twice, so that one that is damaged loses nothing; a store whose
-    log has such records goes on so, whatever this says;
+    log has such records goes on so, whatever this says; pages of one batch that hold the same bytes lie a sector apart there;
     `recovery`: what is taken of a log that is not whole (POINT_IN_TIME and SKIP_DAMAGED are for reading, and refused here).
     """
 

@@ -33,7 +33,7 @@ from waltzctl.engine.errors import (
     WaltzError,
 )
 from waltzctl.engine.pages.blob_stats import BlobSpan
-from waltzctl.engine.pages.blob_store import BlobStore
+from waltzctl.engine.pages.blob_store import SECTOR, BlobStore
 from waltzctl.engine.pages.judgement import BatchJudge
 from waltzctl.engine.pages.log_replay import blob_files, mark_space, restore
 from waltzctl.engine.pages.page_batch import WriteBatch
@@ -152,6 +152,7 @@ class PageStorage(PageReader):
                 disk.sync_directory(names)
             blobs.confirm([span_of(entry) for entry in contents.unconfirmed_pages])
             wal = WalStore.continue_behind(contents, flusher, log_size=options.log_size, twice=options.records_twice)
+            blobs.between_copies = SECTOR if wal.twice else 0
         except BaseException:
             blobs.close()
             flusher.close()

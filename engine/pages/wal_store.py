@@ -114,6 +114,11 @@ class WalStore:
         return file
 
     @property
+    def twice(self) -> bool:
+        """Whether each record is written twice."""
+        return self._twice
+
+    @property
     def num_files(self) -> int:
         """Logs and checkpoint."""
         return len(self._logs) + bool(self._checkpoint)

@@ -29,12 +29,14 @@ from waltzctl.engine.errors import (
 )
 from waltzctl.engine.findings import Code, Finding
 from waltzctl.engine.inspect.status import storage_status
+from waltzctl.engine.inspect.verification import VerifySummary
 from waltzctl.engine.inspect.verify import verify
 from waltzctl.engine.pages.inspection import view_store
 from waltzctl.engine.pages.page_storage import PageStorage
 from waltzctl.engine.vault.vault_path import VaultPath
 from waltzctl.engine.vault.vault_reader import VaultReader
 from waltzctl.formats.control import Layout, decode_control
+from waltzctl.formats.segment import HEADER_SIZE, RECORD_OVERHEAD
 from waltzctl.formats.vault import BackupHead, Namespace
 
 
@@ -243,6 +245,24 @@ def test_until_and_rejoin_end_where_they_should(tmp_path: Path) -> None:
     assert not (tmp_path / "one" / "0").exists()
 
 
+@pytest.mark.parametrize("end", [9, 10, 11, 30, 49, 60])
+def test_until_a_transaction_behind_damage(tmp_path: Path, end: int) -> None:
+    """A damaged record costs itself: what is intact behind it is there up to the end, and the index agrees."""
+    source = build_directory(tmp_path / "source", {0: 100}, size=100)
+    segment = source / "0" / f"{0:019}.seg"
+    data = bytearray(segment.read_bytes())
+    data[HEADER_SIZE + 10 * (RECORD_OVERHEAD + 100) + 70] ^= 1
+    segment.write_bytes(data)
+    place = vault(tmp_path)
+    head = backup(place, source)
+    restored(place, head.name, tmp_path / "back", RestoreOptions(until={0: end}))
+    *found, summary = verify([tmp_path / "back"])
+    assert isinstance(summary, VerifySummary)
+    code = "torn-tail" if end == 10 else "record-checksum"  # with nothing behind it
+    assert [str(one.code) for one in found if isinstance(one, Finding)] == [code] * (end > 9)
+    assert summary.records == end + 1 - (end > 9)
+
+
 @pytest.mark.parametrize("layout", Layout)
 def test_partitions_that_are_left_out_are_not_assigned(tmp_path: Path, layout: Layout) -> None:
     source = build_directory(tmp_path / "source", {0: 60, 1: 40}, num_partitions=3, layout=layout)
@@ -334,6 +354,22 @@ def test_one_writes_at_a_time(tmp_path: Path, source: Path) -> None:
     with PageStorage.open(place), pytest.raises(DirectoryLockedError):
         backup(place, source)
     backup(place, source)
+
+
+@pytest.mark.parametrize("room", [0, 15, 150, 400])
+def test_a_vault_that_was_begun_on_a_full_disk_is_made_there_later(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    place = tmp_path / "vault"
+    disk_full_after(monkeypatch, room)
+    with pytest.raises(DiskFullError):
+        create_vault(place)
+    monkeypatch.undo()
+    create_vault(place)
+    backup(place, source)
+    assert findings(place) == []
+    with pytest.raises(InvalidRequestError, match="not empty"):
+        create_vault(place)
 
 
 def test_what_is_no_vault_and_no_source(tmp_path: Path, source: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.backup.vaults import backup, codes, findings, restored, settle, vault
 from tests.builders import build_directory, digest, make_records, write_segment
 from waltzctl.engine.backup import backup_repair, source_files
-from waltzctl.engine.backup.backup_removal import prune_vault
+from waltzctl.engine.backup.backup_removal import forget, plan_forgetting, prune_vault
 from waltzctl.engine.backup.backup_repair import read_records, repair_vault
 from waltzctl.engine.backup.backup_restore import RestoreOptions
 from waltzctl.engine.backup.backup_verification import VaultVerifyOptions, verify_vault
@@ -103,6 +103,31 @@ def test_damage_costs_only_what_it_hits(tmp_path: Path, source: Path) -> None:
         "page-checksum",
         "backup-incomplete",
     }
+
+
+@PASSWORDS
+def test_no_sector_costs_a_backup(tmp_path: Path, source: Path, password: bytes | None) -> None:
+    """A disk loses sectors, not bytes: configuration, heads and lists are in two of them, also after they were moved."""
+    place = vault(tmp_path, password)
+    heads = [backup(place, source, password)]
+    aside = backup(place, build_directory(tmp_path / "aside", {0: 3000}, size=60), password)
+    for number in range(3):
+        write_segment(source / "0", make_records(5, first=230 + 5 * number, size=60), first=230 + 5 * number)
+        heads.append(backup(place, source, password))
+    for moved in (False, True):
+        if moved:
+            forget(plan_forgetting(place, [aside.name], None, password=password), password=password)
+            assert prune_vault(place, password=password).pages_moved
+        for path in sorted((place / "blob").iterdir()):
+            data = path.read_bytes()
+            for start in range(0, len(data), 4096):
+                path.write_bytes(data[:start] + bytes(len(data[start : start + 4096])) + data[start + 4096 :])
+                reader = VaultReader.open(place, password)
+                assert [one for one in reader.heads() if one != aside] == heads
+                for head in heads:
+                    for one in head.sections:
+                        reader.section(head, one)
+            path.write_bytes(data)
 
 
 def test_both_copies_lost(tmp_path: Path, source: Path) -> None:

@@ -18,6 +18,7 @@ from waltzctl.engine.backup.backup_removal import forget, plan_forgetting, prune
 from waltzctl.engine.backup.backup_repair import repair_vault
 from waltzctl.engine.errors import DamageError, WaltzError
 from waltzctl.engine.findings import Finding
+from waltzctl.engine.pages.inspection import dump_free, view_store
 from waltzctl.engine.pages.page_gc import collect_garbage
 from waltzctl.engine.pages.page_options import PageOptions
 from waltzctl.engine.pages.page_recovery import apply_recovery, plan_recovery
@@ -60,7 +61,10 @@ class Damaged:
         tree = Tree.read(self.path, (".waltzctl/lock",))
         for name, raw in tree.below(directory).files.items():
             path = self.path / directory / name
+            free = [one for one in dump_free(view_store(self.path)) if str(path).endswith(f"blobfile_{one.file_id}")]
             for offset in range(STEP * part, len(raw), STEP * PARTS):
+                if any(one.offset <= offset < one.offset + one.size for one in free):
+                    continue  # what lies between copies
                 changed = bytearray(raw)
                 changed[offset] ^= 0xFF
                 path.write_bytes(changed)

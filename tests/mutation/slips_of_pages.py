@@ -721,4 +721,18 @@ PAGES: tuple[Slip, ...] = (
         ("tests/backup/test_backups.py",),
         "a backup that met a full disk leaves it full",
     ),
+    Slip(
+        "engine/pages/page_storage.py",
+        "blobs.between_copies = SECTOR if wal.twice else 0",
+        "blobs.between_copies = 0",
+        ("tests/backup/test_damage.py",),
+        "one bad sector costs a backup, or a whole vault with its key",
+    ),
+    Slip(
+        "engine/pages/page_gc.py",
+        "            rows.sort(key=store.directory.page_of)\n",
+        "            pass\n",
+        ("tests/backup/test_damage.py",),
+        "collection moves copies into one sector",
+    ),
 )

@@ -44,7 +44,7 @@ def every_kind(path: Path) -> Path:
     """A store with each kind of edit in its logs, none of which a checkpoint has."""
     with PageStorage.create(path, TWICE) as store:
         for page in range(1, 8):
-            put(store, page, bytes([page]) * 300)
+            put(store, page, bytes([page]) * 3000)
         ref(store, 20, 7)
         delete(store, 7)
         put(store, 1, b"again")
