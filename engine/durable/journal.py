@@ -7,6 +7,7 @@ repair is written before the repair's last step, so that a crash in between show
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 
@@ -21,6 +22,12 @@ SCHEMA = "waltzctl.audit/1"
 def journal_path(storage: Path) -> Path:
     """Where the journal is."""
     return storage / disk.STATE_DIRECTORY / JOURNAL
+
+
+def check(storage: Path) -> None:
+    """See that a line can be appended, before anything is done that could not end without one.  Raises DiskWriteError."""
+    with contextlib.suppress(FileNotFoundError):
+        disk.WritableFile.open(journal_path(storage)).close()
 
 
 def record(storage: Path, event: str, entry: QuarantineEntry, *, freed: int | None = None) -> None:

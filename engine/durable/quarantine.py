@@ -151,6 +151,7 @@ def apply_edits(
     if left := interrupted(storage, store):
         raise RefusedError(f"{storage}: the repair {left[0].id} was interrupted", advice="take it back with undo first")
     check_space(storage, groups)
+    journal.check(storage)
     entry = _make_entry(storage, store, command, arguments, plan_hash)
     try:
         write_entry(entry)  # before any copy: a directory with copies always has a manifest that says what they are
@@ -304,6 +305,7 @@ def take_back(entry: QuarantineEntry, ways: list[tuple[KeptFile, Way]]) -> Quara
     The caller holds the DirectoryLock and has rolled back what was interrupted before.  Raises DiskError; what was begun is then
     finished by `roll_back_interrupted`.
     """
+    journal.check(entry.storage)
     entry = replace(entry, state=RepairState.UNDOING)
     _unsettle(entry.path)
     write_entry(entry)

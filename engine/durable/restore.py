@@ -87,6 +87,10 @@ def way_back(entry: QuarantineEntry, file: KeptFile) -> Way:
         if not _present(entry, file.kept):
             if now is None:
                 raise _refuse(entry, path, "neither the file nor its kept copy is there")
+            if same_contents(now, file.after) and not (
+                same_contents(now, file.before) or (file.built is not None and _present(entry, file.built))
+            ):
+                raise _refuse(entry, entry.path / file.kept, "the kept copy is not there any more")
             return Way.NOTHING  # never moved away, or moved back before
         if now is not None and not same_contents(now, file.before) and not same_contents(now, file.after):
             raise _refuse(entry, path, "somebody changed the file after the repair")

@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -267,6 +268,20 @@ def test_too_little_space_is_refused_before_anything_changes(tree: Path, monkeyp
     with pytest.raises(DiskFullError):
         run(tree, [Replace(tree / "0" / "c.seg", lambda: [b"x" * 100], size=100)])
     run(tree, [Cut(tree / "0" / "a.seg", 101)])
+
+
+def test_nothing_is_begun_where_the_journal_cannot_be_written(tree: Path) -> None:
+    """It could neither end nor be taken back, and a node would not start any more."""
+    entry = run(tree, [Cut(tree / "0" / "b.seg", 5)])
+    kept = journal.journal_path(tree)
+    kept.rename(tree / "journal")
+    kept.symlink_to(tree / "nowhere" / "else")
+    before = snapshot(tree)
+    for call in (partial(run, tree, [Cut(tree / "0" / "a.seg", 100)]), partial(undo, tree, None)):
+        with pytest.raises(DiskWriteError, match="a link that leads nowhere"):
+            call()
+        assert snapshot(tree) == before
+        assert [(one.id, one.state) for one in list_entries(tree)] == [(entry.id, RepairState.APPLIED)]
 
 
 def test_a_disk_that_fills_up_while_copies_are_made_leaves_nothing(tree: Path) -> None:

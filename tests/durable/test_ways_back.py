@@ -104,6 +104,8 @@ MADE = KeptFile("0/a", None, told(AFTER), (), None, "new-0")
         (REPLACED, BEFORE, None, AFTER, Way.NOTHING),
         (REPLACED, FOREIGN, None, AFTER, Way.NOTHING),
         (REPLACED, None, None, AFTER, "neither the file nor its kept copy is there"),
+        (REPLACED, AFTER, None, None, "the kept copy is not there any more"),
+        (REPLACED, AFTER, None, AFTER, Way.NOTHING),
         (REPLACED, None, BEFORE, AFTER, Way.MOVE),
         (REPLACED, AFTER, BEFORE, None, Way.MOVE),
         (REPLACED, BEFORE, BEFORE, AFTER, Way.MOVE),
