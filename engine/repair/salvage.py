@@ -67,10 +67,9 @@ from waltzctl.engine.repair.salvage_selection import RecordPiece, offsets_of, se
 from waltzctl.engine.repair.salvage_sources import OpenFiles, SalvageSource, UnreadableRange, list_sources
 from waltzctl.engine.scan.byte_source import ByteSource, BytesSource
 from waltzctl.engine.scan.probe import Probe, SearchBudget
-from waltzctl.engine.scan.walk import DEFAULT_MAX_RECORD
 from waltzctl.engine.task_executor import TaskExecutor
 from waltzctl.formats.control import MAX_PARTITIONS, Layout, PartitionInfo
-from waltzctl.formats.segment import HEADER_SIZE, RECORD_OVERHEAD, segment_name
+from waltzctl.formats.segment import HEADER_SIZE, MAX_DATA_LENGTH, RECORD_OVERHEAD, segment_name
 
 __all__ = ["DoubtfulRun", "IdRange", "SalvageReport", "SalvagedPartition", "salvage"]
 
@@ -88,7 +87,7 @@ class _Probes:
         if number not in self._probes:
             self._probes.clear()  # sources are asked about one after the other
             source = self._sources[number]
-            self._probes[number] = Probe(source, source.size(), DEFAULT_MAX_RECORD, SearchBudget(UNLIMITED))
+            self._probes[number] = Probe(source, source.size(), MAX_DATA_LENGTH, SearchBudget(UNLIMITED))
         return self._probes[number]
 
     def claim(self, source: int, offset: int, transaction_id: int) -> int | None:
@@ -96,7 +95,7 @@ class _Probes:
         header = self._probe(source).header(offset)
         if header is None or header.transaction_id != transaction_id:
             return None
-        return offset + RECORD_OVERHEAD + header.data_length if 0 <= header.data_length <= DEFAULT_MAX_RECORD else None
+        return offset + RECORD_OVERHEAD + header.data_length if 0 <= header.data_length <= MAX_DATA_LENGTH else None
 
     def closes(self, source: int, offset: int, transaction_id: int, end: int) -> bool:
         """See `salvage_attribution.Evidence`."""

@@ -17,6 +17,8 @@ from waltzctl.engine.errors import DiskReadError
 
 _LOOK = 1 << 20
 """Bytes that are looked at at once for zeros."""
+_MOST_BYTES = (1 << 63) - 1
+"""The longest file that the system has."""
 
 
 class ByteSource(Protocol):
@@ -62,6 +64,8 @@ class FileSource:
     def read_into(self, offset: int, buffer: memoryview) -> int:
         """See `ByteSource.read_into`."""
         descriptor, done, wanted = self.fileno(), 0, len(buffer)
+        if offset + wanted > _MOST_BYTES:
+            return 0  # an id may lead to such a place, and no file has one
         while done < wanted:
             try:
                 count = os.preadv(descriptor, [buffer[done:] if done else buffer], offset + done)

@@ -16,7 +16,7 @@ from waltzctl.engine.scan.columns import RecordBatch
 from waltzctl.engine.scan.kernel import Status
 from waltzctl.engine.scan.probe import Candidates, Found, Probe, SearchBudget
 from waltzctl.engine.scan.resync import out_of_reach
-from waltzctl.engine.scan.walk import DEFAULT_MAX_RECORD, RecordWalk
+from waltzctl.engine.scan.walk import RecordWalk
 from waltzctl.formats.segment import MAX_DATA_LENGTH
 
 DEFAULT_MAX_ID = 2**56 - 1
@@ -54,7 +54,7 @@ def carve_records(
     *,
     start: int = 0,
     stop: int | None = None,
-    max_record: int = DEFAULT_MAX_RECORD,
+    max_record: int = MAX_DATA_LENGTH,
     min_id: int = 0,
     max_id: int | None = None,
     data: bool = False,

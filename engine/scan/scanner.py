@@ -24,9 +24,9 @@ from waltzctl.engine.scan.known_records import KnownRecords
 from waltzctl.engine.scan.order import OrderJudge
 from waltzctl.engine.scan.probe import MAX_ID, BudgetExhaustedError, Probe, SearchBudget
 from waltzctl.engine.scan.resync import IndexHint, Resynchroniser
-from waltzctl.engine.scan.walk import BLOCK, DEFAULT_MAX_RECORD, RecordWalk
+from waltzctl.engine.scan.walk import BLOCK, RecordWalk
 from waltzctl.formats.checksums import crc32
-from waltzctl.formats.segment import CHECKSUM, HEADER_SIZE
+from waltzctl.formats.segment import CHECKSUM, HEADER_SIZE, MAX_DATA_LENGTH
 
 BATCH_ROWS = 8192
 RUN_ROWS = 16384
@@ -50,7 +50,7 @@ def scan_records(
     stop: int | None = None,
     index: ByteSource | None = None,
     data: bool = False,
-    max_record: int = DEFAULT_MAX_RECORD,
+    max_record: int = MAX_DATA_LENGTH,
     ceiling: int | None = None,
     compiled: bool | None = None,
     known: KnownRecords | None = None,
@@ -93,7 +93,7 @@ def summarise_records(
     start: int = HEADER_SIZE,
     stop: int | None = None,
     index: ByteSource | None = None,
-    max_record: int = DEFAULT_MAX_RECORD,
+    max_record: int = MAX_DATA_LENGTH,
     ceiling: int | None = None,
     compiled: bool | None = None,
 ) -> Iterator[RecordRun | Damage]:
@@ -254,7 +254,7 @@ def read_record_at(
     *,
     expected_id: int | None,
     limit: int | None = None,
-    max_record: int = DEFAULT_MAX_RECORD,
+    max_record: int = MAX_DATA_LENGTH,
 ) -> RecordView | Damage:
     """The record at `offset`, with both checksums compared; Damage when there is none to believe.
 

@@ -30,8 +30,6 @@ from waltzctl.engine.scan.kernel import (
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.segment import CHECKSUM
 
-DEFAULT_MAX_RECORD = 256 << 20
-"""Bound for a record's data length, in bytes."""
 PAGE = 4096
 BLOCK = 512 << 10
 """Bytes read at once.  Block and columns together stay in a core's second-level cache; larger blocks read no faster."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,8 +21,10 @@ from waltzctl.engine.scan.carve import carve_records
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordBatch, RecordRun, RecordView
 from waltzctl.engine.scan.kernel import Status
 from waltzctl.engine.scan.scanner import read_record_at, scan_records, summarise_records
+from waltzctl.engine.storage.storage_options import StorageOptions
+from waltzctl.formats.checksums import crc32
 from waltzctl.formats.request_id import RequestId
-from waltzctl.formats.segment import HEADER_SIZE, Record, encode_records
+from waltzctl.formats.segment import HEADER_SIZE, Record, encode_records, pack_record_header
 
 GOLDEN_RECORDS = bytes.fromhex(
     "0000000000000000 00000001000000020000000300000004 00000005 00000003 352441c2 616263 201cb6fd"
@@ -64,6 +68,41 @@ def test_every_column(segment: Segment, compiled: bool) -> None:
     rows, damages = split(scan(segment.data, compiled=compiled))
     assert rows == [segment.row(place) for place in range(12)]
     assert damages == []
+
+
+def test_a_record_longer_than_a_node_takes_by_default_is_one_for_every_reader(tmp_path: Path) -> None:
+    """A node takes what it is told to, and the release anything; the file is sparse."""
+    length = StorageOptions().max_data_length + 1
+    data = Crc32().zeros(length).value
+    header = pack_record_header(0, RequestId(1, 2, 0, 0), 0, length, data)
+    with (tmp_path / "sparse").open("wb") as file:
+        file.write(segment_header(0, 0).encode() + header)
+        file.seek(length, os.SEEK_CUR)
+        file.write(Crc32(header).zeros(length).value.to_bytes(4, "big") + make_records(1, first=1)[0].encode())
+    source = FileSource(tmp_path / "sparse")
+    readers: list[Iterator[object]] = [
+        scan_records(source, first_transaction_id=0), summarise_records(source, first_transaction_id=0),
+        carve_records(source),
+    ]  # fmt: skip
+    for found in readers:
+        items = list(found)
+        assert not any(isinstance(one, Damage) for one in items), items
+        assert sum(len(one) for one in items if isinstance(one, (RecordBatch, RecordRun))) == 2
+    assert isinstance(read_record_at(source, HEADER_SIZE, expected_id=0), RecordView)
+    source.close()
+
+
+class Crc32:
+    """Of bytes, and of many zeros behind them."""
+
+    def __init__(self, data: bytes = b"") -> None:
+        self.value = crc32(data)
+
+    def zeros(self, count: int) -> Crc32:
+        piece = bytes(1 << 20)
+        for start in range(0, count, len(piece)):
+            self.value = crc32(piece[: count - start], self.value)
+        return self
 
 
 @KERNELS
