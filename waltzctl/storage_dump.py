@@ -70,6 +70,8 @@ def dump(request: DumpRequest) -> ExitStatus:
         target = resolve(request.path)
     what = request.what or _USUAL.get(target.kind, What.RECORDS)
     _check(request, what)
+    if target.kind is TargetKind.CONTROL and what is not What.CONTROL:
+        raise typer.BadParameter(f"a control file holds no {what}; name the storage directory", param_hint="'--what'")
     if request.output is not None:
         check_outside(request.output, target.storage or request.path)
     shown = _format(request)

@@ -25,13 +25,14 @@ PORT = SERVER_PORT
 
 
 class LogConnection(NodePortConnection[wire.ClientMessage]):
-    """Set `fed`, `pushed` and `lost` as soon as it stands; all are called in the event loop.
+    """Set `fed`, `pushed`, `writable` and `lost` as soon as it stands; all are called in the event loop.
 
-    `fed`: with whole frames of `FeedData` (`formats.wire.feed_frames.feed_rows`).
+    `fed`: with whole frames of `FeedData` (`formats.wire.feed_frames.feed_rows`).  `writable`: it was full, and takes more.
     """
 
     fed: Callable[[bytes], None] | None = None
     pushed: Callable[[Pushed], None] | None = None
+    writable: Callable[[], None] | None = None
     lost: Callable[[PeerError], None] | None = None
 
     def next_sequence(self) -> int:
@@ -59,6 +60,12 @@ class LogConnection(NodePortConnection[wire.ClientMessage]):
         """Go on reading."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
+
+    def resume_writing(self) -> None:
+        """There is room again."""
+        super().resume_writing()
+        if self.writable is not None:
+            self.writable()
 
     def _next(self) -> memoryview | None:
         empty = keep_alive(Magic.CLIENT, self.version)

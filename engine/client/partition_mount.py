@@ -199,6 +199,10 @@ class Mount:
 
     # ---- what the server says ------------------------------------------------------------------------------------------
 
+    def writable(self) -> None:
+        """The connection takes more again."""
+        self._next_turns()
+
     def pushed(self, message: Pushed) -> None:
         """A message of the connection about the partition."""
         if self._mounted_as is None:
@@ -360,8 +364,11 @@ class Mount:
 
     @property
     def _room(self) -> int:
-        """How many new appends can be sent; 0 while there are some to be sent again, because those go in front."""
-        if self._owed or not self.ready.is_set():
+        """How many new appends can be sent; 0 while there are some to be sent again, because those go in front.
+
+        Nor are there any while the connection takes no more: however long they are, they do not pile up here.
+        """
+        if self._owed or self._connection is None or self._connection.full or not self.ready.is_set():
             return 0
         return max(0, min(self.options.in_flight - len(self._pending), SPENT_AT - self._sequence))
 

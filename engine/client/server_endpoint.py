@@ -78,7 +78,7 @@ class Endpoint:
             self.failure = error
             raise
         self.failure = None
-        made.fed, made.pushed, made.lost = self._fed, self._pushed, self._lost
+        made.fed, made.pushed, made.writable, made.lost = self._fed, self._pushed, self._writable, self._lost
         self._current = made
         self.sequence += 1
         return made
@@ -129,6 +129,10 @@ class Endpoint:
         mount = self._mounts.get(message.request_id.partition)
         if mount is not None:
             mount.pushed(message)
+
+    def _writable(self) -> None:
+        for mount in self._mounts.values():
+            mount.writable()
 
     def _lost(self, error: PeerError) -> None:
         self._losses.append((asyncio.get_running_loop().time(), error))

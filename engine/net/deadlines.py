@@ -2,6 +2,9 @@
 
 What `asyncio.timeout` does with a timer for each call: to make one and to take it away again costs a call some 3 us, which is a
 tenth of an append.  Everything belongs to one event loop.
+
+A loop that was held up, by a program that prints what nobody reads for a while, or because the process was stopped, has heard
+nothing meanwhile: deadlines that passed in that time begin anew, so that what has come can be looked at first.
 """
 
 from __future__ import annotations
@@ -9,6 +12,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from types import TracebackType
+
+_HELD_UP = 0.5
+"""Seconds by which a timer is late when the loop was held up."""
 
 
 class _SameLength:
@@ -20,20 +26,28 @@ class _SameLength:
         self.running: dict[Deadline, None] = {}  # in their order
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0
 
     def begin(self, deadline: Deadline) -> None:
         """From now on."""
         deadline.when = self._loop.time() + self._seconds
         self.running[deadline] = None
         if self._timer is None:
-            self._timer = self._loop.call_at(deadline.when, self._ring)
+            self._ring_at(deadline.when)
+
+    def _ring_at(self, when: float) -> None:
+        self._due = when
+        self._timer = self._loop.call_at(when, self._ring)
 
     def _ring(self) -> None:
         self._timer = None
         now = self._loop.time()
+        if now - self._due > _HELD_UP:
+            for deadline in self.running:
+                deadline.when = now + self._seconds
         for deadline in [*self.running]:
             if deadline.when > now:
-                self._timer = self._loop.call_at(deadline.when, self._ring)
+                self._ring_at(deadline.when)
                 return
             del self.running[deadline]
             deadline.expire()

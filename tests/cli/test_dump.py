@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import base64
+import gc
+import io
 import json
 import os
+import weakref
+from collections.abc import Callable
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 
 from tests.builders import build_directory, digest, make_records
 from tests.cli.damage import damage_record, index_of, records_of, segment_of
 from tests.cli.running import invoke, on_terminal, run
+from waltzctl.console import Writer
 from waltzctl.formats.control import Layout
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import Record
+from waltzctl.render.ndjson import NdjsonWriter
+from waltzctl.render.plain import PlainWriter
 
 TEXTS = (b"plain", "h\u00e9llo\n".encode(), b"\xff\x00", b'{"a": [1.5, null]}', b"[1e999]", b"NaN", b"")
 
@@ -348,6 +356,14 @@ def test_nonsense_is_a_usage_error(storage: Path, arguments: list[str]) -> None:
     assert (answer.status, answer.out) == (2, "")
 
 
+@pytest.mark.parametrize("what", ["records", "segments", "index"])
+@pytest.mark.parametrize("more", [[], ["--partition", "0"], ["--format", "hexdump"]])
+def test_a_control_file_is_not_said_to_hold_no_records(storage: Path, what: str, more: list[str]) -> None:
+    answer = invoke("dump", storage / "waltz-storage.ctl", "--what", what, *more)
+    assert (answer.status, answer.out) == (2, "")
+    assert "name the storage directory" in answer.err
+
+
 def test_what_is_not_waltz(tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_text("x")
     for path in (tmp_path / "x.txt", tmp_path / "none", tmp_path):
@@ -362,3 +378,22 @@ def test_a_directory_without_write_permission_is_shown_and_left_as_it_is(storage
             assert invoke("dump", storage, "--what", what, "--format", form).status == 0
     assert digest(storage) == before
     assert {path: os.stat(path).st_mtime_ns for path in storage.rglob("*")} == times
+
+
+@pytest.mark.parametrize("writer", [PlainWriter, NdjsonWriter])
+def test_what_was_written_is_not_kept_until_python_looks_for_cycles(writer: Callable[[TextIO], Writer]) -> None:
+    """Records may be long, and many come before it looks."""
+
+    class Text(str):
+        pass
+
+    given = Text("6162")
+    kept = weakref.ref(given)
+    shown = {"schema": "s", "type": "record", "request_id": {"client": 1}, "parts": [{"at": 1}], "data_hex": given}
+    gc.disable()
+    try:
+        writer(io.StringIO()).write(shown)
+        del given, shown
+        assert kept() is None
+    finally:
+        gc.enable()

@@ -41,6 +41,35 @@ def test_as_many_are_under_way_as_may_be_and_the_next_leave_as_soon_as_some_are_
     run(test)
 
 
+def test_nothing_new_leaves_while_the_connection_takes_no_more() -> None:
+    """However long they are: what the server does not read would pile up in the client."""
+
+    async def test(made: InProcess) -> None:
+        log, connection = made.log, made.log._connection
+        assert connection is not None
+        connection.pause_writing()
+        bulk, single = Bulk(made, drafts(range(4))), asyncio.ensure_future(made.client.append(0, Draft(b"single")))
+        await quiet()
+        assert (log.came, bulk.taken) == ([], 0)
+        connection.resume_writing()
+        await quiet()
+        assert log.came == [named([0, 1, 2])]
+        connection.pause_writing()
+        log.commit(2)
+        await quiet()
+        assert len(log.came) == 1
+        log.cut()  # the next one takes what comes
+        await asyncio.sleep(0.1)
+        log.commit(3)
+        await asyncio.sleep(0.1)
+        log.commit(3)
+        assert await bulk.task == 4
+        await single
+        assert sorted(log.committed) == sorted([*named(range(4)), b"single"])
+
+    run(test)
+
+
 def test_nothing_to_append_is_a_call_that_is_done() -> None:
     async def test(made: InProcess) -> None:
         assert await made.client.append_all(0, []) == 0

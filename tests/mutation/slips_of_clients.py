@@ -135,8 +135,8 @@ CLIENTS: tuple[Slip, ...] = (
     ),
     Slip(
         _MOUNT,
-        "if self._owed or not self.ready.is_set():",
-        "if not self.ready.is_set():",
+        "if self._owed or self._connection is None or",
+        "if self._connection is None or",
         _IN_BULK,
         "a new append is sent in front of one that was refused",
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from random import Random
 
@@ -144,3 +145,19 @@ def test_what_still_runs_when_its_client_is_closed_ends_in_its_time() -> None:
         assert [one for one in asyncio.get_running_loop()._scheduled if not one.cancelled()] == []  # type: ignore[attr-defined]
 
     simulate(work())
+
+
+def test_time_in_which_the_loop_was_held_up_counts_for_nothing() -> None:
+    """What came meanwhile is looked at first; what has not come is late all the same."""
+
+    async def work() -> None:
+        deadlines = Deadlines()
+        came = asyncio.ensure_future(call(deadlines, 0.1, 0.2))
+        never = asyncio.ensure_future(call(deadlines, 0.1, 3600.0))
+        await asyncio.sleep(0)
+        time.sleep(0.8)
+        assert await came == "done"
+        assert (await never).startswith("late")
+        deadlines.close()
+
+    asyncio.run(work())

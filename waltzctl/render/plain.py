@@ -36,23 +36,24 @@ def rows(kind: str, shown: Object) -> list[Row]:
     """
     own: dict[str, Any] = {}
     inner: list[Row] = []
-
-    def put(key: str, value: Any) -> None:
-        if key == "data":
-            own[key] = data_text(shown)
-        elif isinstance(value, dict):
-            for name, item in value.items():
-                put(f"{key}.{name}", item)
-        elif isinstance(value, list):
-            for item in value:
-                inner.extend(rows(f"{kind}.{key}", item))
-        else:
-            own[key] = value
-
     for key, value in shown.items():
         if key not in ("schema", "type"):
-            put(key, value)
+            _put(key, value, kind, shown, own, inner)
     return [(kind, own), *inner]
+
+
+def _put(key: str, value: Any, kind: str, shown: Object, own: dict[str, Any], inner: list[Row]) -> None:
+    """One key of an object.  No function within `rows`: one that calls itself keeps all that it knows until Python looks."""
+    if key == "data":
+        own[key] = data_text(shown)
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            _put(f"{key}.{name}", item, kind, shown, own, inner)
+    elif isinstance(value, list):
+        for item in value:
+            inner.extend(rows(f"{kind}.{key}", item))
+    else:
+        own[key] = value
 
 
 class PlainWriter:
