@@ -25,7 +25,7 @@ from waltzctl.engine.losses import BelowMark
 from waltzctl.engine.progress import SILENT, Progress
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import RECORD_OVERHEAD
-from waltzctl.formats.wire.failure import DAMAGED_RECORD
+from waltzctl.formats.wire.failure import DAMAGED_RECORD, FailureCode
 from waltzctl.formats.wire.records import WireRecord
 
 UNREADABLE_IN_A_ROW = 1000
@@ -211,6 +211,9 @@ class NodeVerification:
             wrong = _marks(reading, url)
             if wrong is not None:
                 yield wrong
+            if reading.out_of_service == FailureCode.QUARANTINED:
+                text = "the node has quarantined the partition; what is wrong is in its files, which are not seen from here"
+                yield _finding(Code.READ_ERROR, url, reading.partition, None, text)
             last = reading.last_transaction_id
             if last is None:
                 yield _finding(

@@ -24,10 +24,13 @@ Source of what the server does: release 0.13.2.
 from __future__ import annotations
 
 import errno
+import os
+import shlex
 import threading
 import time
 from dataclasses import dataclass
 from enum import Enum, auto
+from pathlib import PurePath
 
 from waltzctl.engine.catalogue import Code
 from waltzctl.engine.errors import (
@@ -39,7 +42,7 @@ from waltzctl.engine.errors import (
     copy_anew,
 )
 from waltzctl.engine.findings import Severity
-from waltzctl.engine.node.disk_probe import DiskProbe
+from waltzctl.engine.node.disk_probe import PROBE_SIZE, DiskProbe
 from waltzctl.engine.node.failure_responses import denial_of
 from waltzctl.engine.node.permissions import Denial
 from waltzctl.engine.storage.partition import Partition
@@ -140,10 +143,8 @@ def reads_again(partition: Partition, transaction_id: int) -> bool:
 
 def repair_of(partition: Partition) -> str:
     """The command that mends a partition with what another replica has."""
-    return (
-        f"stop the node, run waltzctl recover {partition.path.parent} --partition {partition.number} --from REPLICA,"
-        " and start it again"
-    )
+    storage = shlex.quote(str(partition.path.parent))
+    return f"stop the node, run waltzctl recover {storage} --partition {partition.number} --from REPLICA, and start it again"
 
 
 def _copy_of(partition: Partition) -> str:
@@ -167,6 +168,16 @@ class Room:
         self._max_age = max_age
         self._lock = threading.Lock()
         self._refused_at: float | None = None
+
+    def at(self, directory: PurePath) -> bool:
+        """Whether there is room for a partition on a disk of its own, by that one's figure; elsewhere `there` tells."""
+        try:
+            if os.stat(directory).st_dev == os.stat(self.probe.path.parent).st_dev:
+                return True
+            status = os.statvfs(directory)
+        except OSError:
+            return True
+        return status.f_bavail * status.f_frsize >= max(self.probe.min_free_bytes, PROBE_SIZE)
 
     def there(self) -> bool:
         """Look, unless somebody did a moment ago or is doing so; then the answer is no."""

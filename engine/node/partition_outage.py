@@ -54,7 +54,9 @@ class PartitionOutage:
         What was found full since then stays full.
         """
         outage = self._outage
-        if outage is not None and outage.returns is Return.SPACE and time.monotonic() - self._out_since >= age:
+        if outage is None or outage.returns is not Return.SPACE or time.monotonic() - self._out_since < age:
+            return
+        if self._room.at(self._partition.path):
             self._outage = None
             self._announce()
 
@@ -79,7 +81,7 @@ class PartitionOutage:
                 return None
             over = reads_again(self._partition, outage.transaction_id)
         else:
-            over = outage.returns is Return.SPACE and self._room.there()
+            over = outage.returns is Return.SPACE and self._room.at(self._partition.path) and self._room.there()
         if not over:
             return outage
         self._outage = None

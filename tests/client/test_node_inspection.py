@@ -71,6 +71,22 @@ def test_a_record_that_the_node_does_not_give_out_is_named_and_passed(tmp_path: 
     run(work())
 
 
+def test_a_partition_that_the_node_has_quarantined_is_not_clean(tmp_path: Path) -> None:
+    """Every record that the node still has may be sound, and the damage in a file that it does not count."""
+    storage = build_directory(tmp_path, {0: 10, 1: 3}, per_segment=5, local_low_water_mark=2)
+    last = max((storage / "0").glob("*.seg"))
+    last.unlink()
+    last.mkdir()
+
+    async def work() -> None:
+        async with running(storage) as node, admin_of(node) as client:
+            (_, *found), summary = await verified(client)
+            assert [(one.code, one.partition, one.severity) for one in found] == [(Code.READ_ERROR, 0, Severity.DAMAGE)]
+            assert (summary.exit_status_name, summary.records) == ("io-error", 8)
+
+    run(work())
+
+
 async def released(source: ReleasedAdmin) -> tuple[list[Finding], VerifySummary]:
     async with (
         scripted(source) as address,

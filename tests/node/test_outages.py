@@ -274,6 +274,35 @@ def test_a_look_at_the_disk_frees_only_what_was_out_before_it_began(
         expect_in(served)
 
 
+def test_a_partition_on_a_full_disk_of_its_own_stays_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Room where the others are is no room for it: it would be let in, and fail, again and again."""
+    built(tmp_path / "s", 30, mark=-1)
+    own, stat, statvfs = tmp_path / "s" / "0", os.stat, os.statvfs
+    full = True
+
+    def other(path: object, **more: object) -> object:
+        found = stat(path, **more)  # type: ignore[call-overload]
+        return os.stat_result((*found[:2], found.st_dev + 1, *found[3:])) if path == own else found
+
+    def room(path: object) -> object:
+        found = statvfs(path)  # type: ignore[arg-type]
+        return os.statvfs_result((*found[:4], 0, *found[5:])) if path == own and full else found
+
+    with serving(tmp_path / "s", health=NO_FLOOR) as served:
+        with monkeypatch.context() as patch:
+            fail(patch, "pwrite", ".seg", errno.ENOSPC)
+            fail(patch, "pwritev", ".seg", errno.ENOSPC)
+            assert refused(served, appended(30, session=SESSION)) == "disk-full"
+        monkeypatch.setattr(os, "stat", other)
+        monkeypatch.setattr(os, "statvfs", room)
+        service = served.hosted.service(0)
+        assert service is not None
+        service.note_space(0.0)
+        expect_out(served, "disk-full")
+        full = False
+        expect_in(served)
+
+
 def test_space_means_the_space_that_should_be_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A byte less than the floor is not enough; others that have not found the disk full go on writing meanwhile."""
     created(tmp_path / "s")
