@@ -7,6 +7,7 @@ well, by names that begin with ``waltz.``: Spark keeps settings that it does not
 from __future__ import annotations
 
 import re
+import shlex
 import urllib.parse
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -133,7 +134,7 @@ def open_project(directory: Path) -> Project:
     if spec is None:
         raise NotWaltzError(
             f"{directory}: there is no {SPEC_NAMES[0]}",
-            advice=f"waltzctl pipeline init {directory} --source PATH writes one",
+            advice=f"waltzctl pipeline init {shlex.quote(str(directory))} --source PATH writes one",
         )
     try:
         said: Any = yaml.safe_load(spec.read_text(encoding="utf-8"))

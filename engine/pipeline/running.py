@@ -13,19 +13,24 @@ materialized view, a full refresh) is removed from the catalog first and from th
 leaves a directory that Spark refuses to put a table into.  So what lies where a table belongs and is in no catalog is removed
 before the run, and where that was a streaming table it begins anew, with those that are made of it.
 
-So does a table that somebody removed (``DROP TABLE``, the files of `state`): its checkpoint says that what came before is in it,
+So does a table that somebody removed (``DROP TABLE``, its files): its checkpoint says that what came before is in it,
 and Spark would go on with an empty one.
+
+A kill of the first run may leave half a catalog (`_forget_half_catalog`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 import time
+import urllib.parse
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -54,6 +59,7 @@ _KEPT = 400
 """Last lines of Spark's that are searched for what went wrong."""
 _REFRESHING = "storage/refreshing"
 """A file with the names of tables that begin anew, while they do."""
+_CATALOG = "storage/metastore"
 _HELD = ("Another instance of Derby", "XSDB6", "SessionHiveMetaStoreClient", "Failed to start database")
 """What is said where another process has it."""
 _TRIES, _PAUSE = 30, 1.0
@@ -61,6 +67,8 @@ _TRIES, _PAUSE = 30, 1.0
 _OURS = re.compile(r"waltzctl\.engine\.errors\.(\w+): (.+)")
 _NOTHING_TO_STREAM = "lastOffsetForTriggerAvailableNow"
 """In what Iceberg (1.12) ends with where it should say that there is nothing."""
+_OTHER_TYPES = "CANNOT_MERGE_INCOMPATIBLE_DATA_TYPE"
+"""In what Spark ends with where a table that there is has other types than what is to come into it."""
 _FAILED = re.compile(r"Flow '?([\w.`]+?)'? has FAILED")
 _EVENT = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d: (.*)$")
 
@@ -239,6 +247,7 @@ def serving(project: Project, given: SparkOptions) -> Iterator[PipelineServer]:
         with open_session(given) as session:
             yield PipelineServer(session, dict(os.environ) | {"SPARK_REMOTE": given.where})
         return
+    _forget_half_catalog(project)
     os.environ["SPARK_CONNECT_AUTHENTICATE_TOKEN"] = str(
         uuid.uuid4()
     )  # the server takes it from here, and so does the program
@@ -249,6 +258,20 @@ def serving(project: Project, given: SparkOptions) -> Iterator[PipelineServer]:
             yield PipelineServer(session, dict(os.environ) | {"SPARK_REMOTE": f"sc://localhost:{port}"})
     finally:
         os.environ.pop("SPARK_CONNECT_AUTHENTICATE_TOKEN", None)
+
+
+def _forget_half_catalog(project: Project) -> None:
+    """Remove a catalog that a kill left half made: nothing is in it, and Derby, which writes its properties last, refuses it."""
+    catalog = project.directory / _CATALOG
+    if not catalog.is_dir() or (catalog / "service.properties").exists():
+        return
+    with contextlib.suppress(FileNotFoundError), open(catalog / "dbex.lck", "r+b") as lock:
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # Derby's own
+        except OSError:  # another run is making it
+            return
+        if not (catalog / "service.properties").exists():
+            shutil.rmtree(catalog)
 
 
 def _wait_for_catalog(spark: SparkSession, project: Project) -> None:
@@ -304,9 +327,22 @@ def _removed(server: PipelineServer, project: Project, but: tuple[str, ...]) -> 
     def is_there(one: str) -> bool:
         if one in in_files:
             return any((project.directory / one).glob("*.parquet"))
-        return server.session.spark.catalog.tableExists(f"{project.namespace}{one}")
+        name = f"{project.namespace}{one}"
+        if not server.session.spark.catalog.tableExists(name):
+            return False
+        location = _location(server.session.spark, name)
+        where = None if location is None else urllib.parse.urlparse(location)
+        with contextlib.suppress(FileNotFoundError):
+            return where is None or where.scheme not in ("", "file") or bool(os.listdir(where.path))
+        return False
 
     return tuple(one for one in written if not is_there(one))
+
+
+def _location(spark: SparkSession, name: str) -> str | None:
+    """Where a table lies, as a path or a URI; None where the catalog does not tell."""
+    row = spark.sql(f"DESCRIBE TABLE EXTENDED {name}").where("col_name = 'Location'").first()
+    return None if row is None else str(row["data_type"])
 
 
 def _never_made(spark: SparkSession, project: Project, but: tuple[str, ...]) -> tuple[str, ...]:
@@ -435,14 +471,11 @@ def failure(project: Project, lines: list[str]) -> WaltzError:
     )
     ours = next((found for line in lines if (found := _OURS.search(line))), None)
     where = str(project.directory) if table is None else f"{project.directory}, table {table}"
+    command = f"waltzctl pipeline run {shlex.quote(str(project.directory))}"
     if ours is not None:
         kind = getattr(errors, ours[1], WaltzError)
         status = getattr(kind, "status", "internal")
-        again = (
-            f"; then waltzctl pipeline run {project.directory} --full-refresh {table}"
-            if table and status in ("refused", "mismatch")
-            else ""
-        )
+        again = f"; then {command} --full-refresh {table}" if table and status in ("refused", "mismatch") else ""
         return PipelineError(
             f"{where}: {ours[2]}",
             status=status,
@@ -455,6 +488,12 @@ def failure(project: Project, lines: list[str]) -> WaltzError:
             " committed yet",
             status=ClusterError.status,
             advice="run it again when a later session has begun in the partitions (waltzctl status shows their low-water marks)",
+        )
+    if _OTHER_TYPES in text:
+        return PipelineError(
+            f"{where}: {text[:2000]}",
+            status=InvalidRequestError.status,
+            advice=f"after a change of decoder.py: {command} --full-refresh transactions",
         )
     return PipelineError(
         f"{where}: {text[:2000]}", status=ClusterError.status, advice="waltzctl pipeline run -v shows what Spark said"

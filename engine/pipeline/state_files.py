@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import shutil
 import uuid
 from collections.abc import Iterator, Sequence
@@ -145,8 +146,8 @@ def state_writer(options: Mapping[str, str], schema: StructType) -> StateWriter:
     if there != buckets:
         raise InvalidRequestError(
             f"{directory}: its files are of {there} buckets, and waltz.state.buckets is {buckets}",
-            advice=f"waltzctl pipeline run {directory.parent} makes state anew; for spark-pipelines remove {directory} and"
-            " _checkpoints/state in the pipeline's storage",
+            advice=f"waltzctl pipeline run {shlex.quote(str(directory.parent))} makes state anew; for spark-pipelines remove"
+            f" {directory} and _checkpoints/state in the pipeline's storage",
         )
     _begin(directory, pa.schema([one for one in arrow_columns(schema) if one.name != BUCKET]), buckets)
     return StateWriter(directory, key.split(","))

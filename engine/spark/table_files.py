@@ -84,10 +84,14 @@ def write_table(request: TableRequest, executor: TaskExecutor) -> TableResult:
     Raises InvalidRequestError for a target that exists or a format that needs Spark, UnavailableError where a library is
     missing, and what reading and writing raise.  A table that could not be written whole is not left behind.
     """
-    if os.path.lexists(request.target):
-        raise InvalidRequestError(f"{request.target}: exists already", advice="name a new directory")
+    _check_new(request.target)
     rows, found = _by_spark(request, executor) if isinstance(executor, SparkExecutor) else _here(request, executor)
     return TableResult(rows, _worded(request, executor, found))
+
+
+def _check_new(target: Path) -> None:
+    if os.path.lexists(target):
+        raise InvalidRequestError(f"{target}: exists already", advice="name a new directory")
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,10 +186,14 @@ def _by_spark(request: TableRequest, executor: SparkExecutor) -> tuple[int, list
 
     target = str(request.target.absolute())
     size = sum(scope.data_bytes() for scope in plan([request.path], request.partitions))
+    begun = False
 
     def job(spark: SparkSession) -> tuple[int, list[Place]]:
         spark.dataSource.register(WaltzDataSource)
         frame = spark.read.format("waltz").options(**request.options()).load()
+        _check_new(request.target)  # Spark was slow to begin: what somebody put there meanwhile is not ours to remove
+        nonlocal begun
+        begun = True
         frame.write.format(request.format).mode("error").save(target)
         reader = spark.read.format(request.format)
         written = (reader.schema(frame.schema) if request.format in _FILE_FORMATS else reader).load(target)
@@ -199,7 +207,8 @@ def _by_spark(request: TableRequest, executor: SparkExecutor) -> tuple[int, list
     try:
         return executor.run(job, weight=size)
     except (ClusterError, KeyboardInterrupt):
-        shutil.rmtree(target, ignore_errors=True)  # Spark leaves the files of a job that failed
+        if begun:
+            shutil.rmtree(target, ignore_errors=True)  # Spark leaves the files of a job that failed
         raise
 
 

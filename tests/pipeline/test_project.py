@@ -315,6 +315,8 @@ def test_a_table_that_somebody_removed_begins_anew(tmp_path: Path, monkeypatch: 
     commits = {name: checkpoints / "spark_catalog" / "default" / name / name / "0" / "commits" for name in TABLES}
     commits["state"] = checkpoints / "state" / "state" / "0" / "commits"
     said: list[str] = []
+    places: dict[str, str | None] = dict.fromkeys(TABLES, f"file:{tmp_path}")
+    monkeypatch.setattr(running, "_location", lambda _spark, name: places[name])
 
     def refreshed(*, dropped: set[str]) -> tuple[str, ...]:
         program.there = {*TABLES} - dropped
@@ -329,6 +331,14 @@ def test_a_table_that_somebody_removed_begins_anew(tmp_path: Path, monkeypatch: 
     assert refreshed(dropped={"tallies"}) == ("tallies",)
     assert refreshed(dropped={"transactions"}) == ("transactions", "quarantine", "state", "state_history")
     assert said == [f"{one}: not whole since the run before; read anew" for one in ("tallies", "transactions")]
+
+    (tmp_path / "empty").mkdir()
+    for place, expected in (("empty", ("tallies",)), ("gone", ("tallies",)), ("p", ())):
+        places["tallies"] = str(tmp_path / place)
+        assert refreshed(dropped=set()) == expected
+    for elsewhere in ("s3://bucket/tallies", None):
+        places["tallies"] = elsewhere
+        assert refreshed(dropped=set()) == ()
 
     for made, expected in ((True, ()), (False, ("state",))):
         commits["state"].mkdir(parents=True, exist_ok=True)
@@ -391,6 +401,43 @@ def test_state_is_made_anew_where_it_is_to_have_another_number_of_files(
         shutil.rmtree(state, ignore_errors=True)
 
 
+@pytest.mark.parametrize(
+    ("files", "held", "kept"),
+    [
+        (("db.lck", "dbex.lck", "log", "seg0", "tmp"), False, False),
+        (("db.lck", "dbex.lck", "log", "seg0", "tmp"), True, True),
+        (("db.lck", "dbex.lck", "log", "seg0", "tmp", "service.properties"), False, True),
+        (("tmp",), False, True),
+    ],
+)
+def test_half_a_catalog_that_a_kill_left_is_removed(
+    tmp_path: Path, files: tuple[str, ...], held: bool, kept: bool
+) -> None:
+    """Derby refuses one without its properties, which it writes last; one that another process is making stays."""
+    create_project(tmp_path / "p", ["/n"])
+    project = open_project(tmp_path / "p")
+    running._forget_half_catalog(project)
+    catalog = tmp_path / "p" / "storage" / "metastore"
+    assert f"databaseName={catalog};" in defaults_of(tmp_path / "p")["spark.hadoop.javax.jdo.option.ConnectionURL"]
+    catalog.mkdir(parents=True)
+    for one in files:
+        (catalog / one).touch()
+    script = "import fcntl, sys; held = open(sys.argv[1], 'r+b'); fcntl.lockf(held, fcntl.LOCK_EX)"
+    holder = subprocess.Popen(
+        [sys.executable, "-c", f"{script}; print(flush=True); sys.stdin.read()", str(catalog / "dbex.lck")],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    ) if held else None  # fmt: skip
+    try:
+        if holder is not None:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == b"\n"
+        running._forget_half_catalog(project)
+        assert catalog.exists() is kept
+    finally:
+        if holder is not None:
+            holder.communicate()
+
+
 def test_half_a_first_plan_that_a_kill_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark refuses a query of which nothing but that is there; one that has a plan passes such a file over."""
     create_project(tmp_path / "p", ["/n"])
@@ -434,6 +481,9 @@ def test_an_error_names_the_table_and_what_to_do(tmp_path: Path) -> None:
     other = failure(project, lines[:2])
     assert (other.status, "STREAM_FAILED" in other.message) == ("io-error", True)
     assert failure(project, []).status == "io-error"
+    types = failure(project, ["pyspark.errors.X: [CANNOT_MERGE_INCOMPATIBLE_DATA_TYPE] Failed to merge"])
+    assert types.status == "usage"
+    assert f"pipeline run {tmp_path / 'p'} --full-refresh transactions" in str(types.advice)
     empty = failure(
         project, [lines[0], 'Error: Cannot invoke "json()" because "this.lastOffsetForTriggerAvailableNow" is null']
     )

@@ -251,6 +251,22 @@ def test_what_spark_leaves_of_a_table_that_failed_is_taken_away(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_came_while_spark_began_is_not_taken_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spark, target = Spark(), tmp_path / "table"
+    load = Spark.load
+
+    def slow(self: Spark, *path: str) -> Any:
+        target.mkdir()
+        (target / "precious").touch()
+        return load(self, *path)
+
+    monkeypatch.setattr(Spark, "load", slow)
+    request = TableRequest(Path("fixtures/clean-released/storage"), target, "json")
+    with pytest.raises(InvalidRequestError, match="exists already"):
+        write_table(request, SparkExecutor(local_session(spark)))
+    assert (target / "precious").exists()
+
+
 def test_a_request_as_options_of_the_data_source() -> None:
     request = TableRequest(Path("/s"), Path("/t"), "orc", "records", {7, 0}, 5, 9)
     assert request.options() == {
