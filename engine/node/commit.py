@@ -33,6 +33,7 @@ from waltzctl.engine.node.answers import (
     report,
     successes,
 )
+from waltzctl.engine.node.append_runs import portions_of, requests_of
 from waltzctl.engine.node.node_metrics import NodePartitionMetrics
 from waltzctl.engine.node.permissions import Denial, out_of_order
 from waltzctl.engine.node.requests import AppendRun, Sender
@@ -40,8 +41,6 @@ from waltzctl.engine.scan.frames import FrameColumn
 from waltzctl.engine.scan.transcode import AppendEncoder, EncodedAppends, EncodedBlock, FrameVerdict
 from waltzctl.engine.storage.partition import UnsyncedAppend
 from waltzctl.formats.wire.failure import STORAGE_EXCEPTION, FailureCode
-
-__all__ = ["AppendJudge", "CommitTarget", "GroupCommit", "UnsyncedCommit", "failure_frames"]
 
 SMALL_RUN = 32 << 10
 """Bytes up to which a run is copied together with its neighbours, so that one call encodes them all."""
@@ -163,7 +162,7 @@ class GroupCommit:
     def execute(self, runs: Sequence[AppendRun]) -> None:
         """Judge, write, sync and answer every request of the runs, in order.  Raises the exits of the interpreter only."""
         leave: BaseException | None = None
-        for portion in _portions(runs, self._commit_bytes):
+        for portion in portions_of(runs, self._commit_bytes):
             try:
                 self._commit(portion)
             except (KeyboardInterrupt, SystemExit) as error:
@@ -241,7 +240,7 @@ class GroupCommit:
     def _tell(self, done: _Done) -> None:
         """What was admitted is durable: answer every request."""
         runs, chunks = done.runs, done.chunks
-        self._judge.answering(_requests(runs))
+        self._judge.answering(requests_of(runs))
         # counting takes as long as answering, and the peer need not wait for it; what was received must not wait for that
         counted = [(chunk.stretches, [run.received for run in chunk.runs]) for chunk in chunks]
         later(runs[0].sender, self._log, self._count, counted, done.wrote, done.finished - done.started, done.finished)
@@ -253,9 +252,9 @@ class GroupCommit:
 
     def fail(self, runs: Sequence[AppendRun], error: BaseException) -> None:
         """All requests of the runs fail."""
-        denial = report(error, self._log, f"{_requests(runs)} append requests")
+        denial = report(error, self._log, f"{requests_of(runs)} append requests")
         self._judge.note_failure(error)
-        self._judge.answering(_requests(runs))
+        self._judge.answering(requests_of(runs))
         for run in runs:
             if self.is_broken(run.sender):
                 break_off(run.sender, MALFORMED_REASON, len(run.table), run.size, self._log)
@@ -379,37 +378,6 @@ _Counted = tuple[Sequence[tuple[int, int, Denial | None]], Sequence[float]]
 
 Answer = tuple[Sender, bytes | list[bytes] | None, int, int]
 """Whom, what (None: the connection is to be closed), how many requests of how many body bytes."""
-
-
-def _requests(runs: Sequence[AppendRun]) -> int:
-    return sum(len(run.table) for run in runs)
-
-
-def _portions(runs: Sequence[AppendRun], limit: int) -> Iterator[list[AppendRun]]:
-    """Runs that share a flush: at most `limit` bytes together, but at least one frame."""
-    portion: list[AppendRun] = []
-    size = 0
-    for run in runs:
-        if not len(run.table):
-            continue
-        for part in (run,) if run.size <= limit else _cut(run, limit):
-            if portion and size + part.size > limit:
-                yield portion
-                portion, size = [], 0
-            portion.append(part)
-            size += part.size
-    if portion:
-        yield portion
-
-
-def _cut(run: AppendRun, limit: int) -> Iterator[AppendRun]:
-    """A long run in parts of at most `limit` bytes, or of one frame."""
-    ends = np.cumsum(run.table[:, LENGTH])
-    row, before = 0, 0
-    while row < len(ends):
-        stop = max(row + 1, int(np.searchsorted(ends, before + limit, side="right")))
-        yield AppendRun(run.sender, run.buffer, run.table[row:stop], int(ends[stop - 1]) - before, run.received)
-        row, before = stop, int(ends[stop - 1])
 
 
 def _chunks(runs: Sequence[AppendRun]) -> list[_Chunk]:

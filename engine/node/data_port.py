@@ -29,7 +29,8 @@ from waltzctl.engine.net.budget import Budget
 from waltzctl.engine.net.connection import HEADER, Connection, Pause, Received
 from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.net.port import Port
-from waltzctl.engine.node.commit import failure_frames
+from waltzctl.engine.node.answers import failure_frames
+from waltzctl.engine.node.append_runs import run_of, run_of_one
 from waltzctl.engine.node.failure_responses import failure_of
 from waltzctl.engine.node.hosted_storage import HostedStorage
 from waltzctl.engine.node.partition_service import Admission, PartitionService
@@ -233,7 +234,7 @@ class DataConnection(Connection):
         appends, partitions = bool((table[:, TYPE] == APPEND).all()), table[:, PARTITION]
         first = int(partitions[0])
         if appends and (partitions == first).all():
-            self._hand_over(first, _run(self, received, table, now))
+            self._hand_over(first, run_of(self, received, table, now))
             return
         if not appends:
             table = self._without_lists(received, table)
@@ -258,7 +259,7 @@ class DataConnection(Connection):
             if isinstance(received, bytearray):  # a big frame keeps the buffer that it was received in
                 run = AppendRun(self, received, table, size, now)
             else:
-                run = _run_of_one(self, received, table, body, size, now)
+                run = run_of_one(self, received, table, body, size, now)
             self._hand_over(row[PARTITION], run)
             return
         if row[TYPE] in LIST_TYPES and size == LIST_BODY and self._answered_now(row[PARTITION], received, table):
@@ -346,9 +347,9 @@ class DataConnection(Connection):
                     continue
                 rows = table[start:stop].copy()
                 if stop - start == 1:
-                    run = _run_of_one(self, received, rows, bodies[start], lengths[start], now)
+                    run = run_of_one(self, received, rows, bodies[start], lengths[start], now)
                 else:
-                    run = _run(self, received, rows, now)
+                    run = run_of(self, received, rows, now)
                 row = stop  # whether a partition that fails has taken it nobody knows
                 self._pass_on(partition, run, in_pass)
         finally:
@@ -483,28 +484,3 @@ def _not_assigned(item: Item) -> bytes:
     row = np.zeros((1, len(FrameColumn)), np.int64)
     row[0, SESSION], row[0, SEQUENCE], row[0, PARTITION] = message.session_id, message.sequence, message.partition
     return failure_frames(not_loaded(message.partition), row)
-
-
-def _run_of_one(
-    sender: DataConnection, received: Received, table: Table, body: int, size: int, now: float
-) -> AppendRun:
-    """As `_run`, for one frame, whose body of `size` bytes stands at `body`: arrays would cost more than copying it."""
-    table[0, BODY] = HEADER
-    return AppendRun(sender, bytes(received[body - HEADER : body + size]), table, size, now)
-
-
-def _run(sender: DataConnection, received: Received, table: Table, now: float) -> AppendRun:
-    """A run of appends, with a table of its own and a copy of just its bytes."""
-    starts = table[:, BODY] - HEADER
-    ends = starts + (HEADER + table[:, LENGTH])
-    size = int(table[:, LENGTH].sum())
-    first, last = int(starts[0]), int(ends[-1])
-    if last - first == size + HEADER * len(table):
-        table[:, BODY] -= first
-        return AppendRun(sender, bytes(received[first:last]), table, size, now)
-    # frames of others, or keep-alives, stand between them
-    cuts = (np.flatnonzero(starts[1:] != ends[:-1]) + 1).tolist()
-    firsts, lasts = starts[[0, *cuts]].tolist(), ends[[*(cut - 1 for cut in cuts), -1]].tolist()
-    buffer = b"".join([received[a:b] for a, b in zip(firsts, lasts, strict=True)])
-    table[:, BODY] = np.cumsum(HEADER + table[:, LENGTH]) - table[:, LENGTH]
-    return AppendRun(sender, buffer, table, size, now)

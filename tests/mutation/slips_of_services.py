@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutation.trial import Slip
 
+_APPEND_RUNS = "engine/node/append_runs.py"
 _COMMIT = "engine/node/commit.py"
 _COMMIT_PASSES = "engine/node/commit_passes.py"
 _DATA_PORT = "engine/node/data_port.py"
@@ -41,7 +42,7 @@ SERVICES: tuple[Slip, ...] = (
         "what a second peer sent behind a broken frame is executed",
     ),
     Slip(
-        _COMMIT,
+        _APPEND_RUNS,
         'np.searchsorted(ends, before + limit, side="right")',
         'np.searchsorted(ends, limit, side="right")',
         _OF_COMMIT,
@@ -270,7 +271,7 @@ SERVICES: tuple[Slip, ...] = (
         "memory of the port is lost whenever there is none, until it takes no requests at all",
     ),
     Slip(
-        _DATA_PORT,
+        _APPEND_RUNS,
         "    table[0, BODY] = HEADER\n",
         "",
         _OF_CONNECTIONS,

@@ -21,7 +21,7 @@ from waltzctl.engine.net.output_budget import OutputBudget, Share
 from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.net.small_file import read_first_line, read_password_or_key
 from waltzctl.engine.node import admin_port, data_port
-from waltzctl.engine.node.commit import _portions
+from waltzctl.engine.node.append_runs import portions_of
 from waltzctl.engine.node.node_settings import HealthOptions, ServiceOptions
 from waltzctl.engine.scan.frames import FrameSplitter, SplitStatus
 from waltzctl.formats.wire import storage
@@ -474,7 +474,7 @@ def test_a_frame_for_which_there_is_no_memory_ends_its_connection(monkeypatch: p
 )
 def test_so_many_bytes_share_a_flush(sizes: list[int], limit: int, portions: list[int]) -> None:
     runs: list[Any] = [SimpleNamespace(table=[None] if size else [], size=size) for size in sizes]
-    assert [len(one) for one in _portions(runs, limit)] == portions
+    assert [len(one) for one in portions_of(runs, limit)] == portions
 
 
 # ---- values that can be meant -------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from tests.node.service_support import (
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.disk import Change
 from waltzctl.engine.node.answers import SUCCESS_SIZE, failure_frames, successes
-from waltzctl.engine.node.commit import _portions
+from waltzctl.engine.node.append_runs import portions_of
 from waltzctl.engine.node.hosted_storage import ServiceOptions
 from waltzctl.engine.node.partition_service import Admission
 from waltzctl.engine.node.permissions import out_of_order
@@ -413,7 +413,7 @@ def test_portions_hold_every_row_once_in_order_and_keep_the_limit(counts: list[l
             frames.append(appended(following, count, sequence=following))
             following += 1
         runs.append(run_of(Peer(), frames))
-    portions = list(_portions(runs, limit))
+    portions = list(portions_of(runs, limit))
     rows = [row for portion in portions for part in portion for row in part.table.tolist()]
     assert rows == [row for run in runs for row in run.table.tolist()]
     for portion in portions:
@@ -426,7 +426,7 @@ def test_a_long_run_is_cut_into_as_few_portions_as_the_limit_allows() -> None:
     frames = [appended(number, 1, sequence=number) for number in range(10)]
     size = len(encode(frames[0])) - 7
     run = run_of(Peer(), frames)
-    assert [len(part.table) for portion in _portions([run], 3 * size) for part in portion] == [3, 3, 3, 1]
+    assert [len(part.table) for portion in portions_of([run], 3 * size) for part in portion] == [3, 3, 3, 1]
 
 
 @given(st.lists(st.tuples(st.integers(-1, 2**63 - 1), st.integers(-1, 2**63 - 1)), min_size=1, max_size=9))

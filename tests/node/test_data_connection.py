@@ -405,7 +405,7 @@ def test_what_there_was_no_memory_for_is_given_back_too(
 ) -> None:
     peer = connected(hosted)
     frames = [*appends(0, 2), *appends(0, 2, partition=1), storage.encode(last_id(7, 2))]
-    real, made = data_port._run, list[object]()
+    real, made = data_port.run_of, list[object]()
 
     def run(*given: Any) -> AppendRun:
         if len(made) == which:
@@ -413,7 +413,7 @@ def test_what_there_was_no_memory_for_is_given_back_too(
         made.append(given)
         return real(*given)
 
-    monkeypatch.setattr(data_port, "_run", run)
+    monkeypatch.setattr(data_port, "run_of", run)
     with pytest.raises(MemoryError):
         peer.send(b"".join(frames))
     assert going_on(hosted) == [which, 0, 0]
