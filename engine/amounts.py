@@ -28,7 +28,8 @@ def _amount(text: str, units: dict[str, float] | dict[str, int], example: str) -
     unit = match[2].lower() if match else ""
     if match is None or unit not in units:
         raise ValueError(f"{text!r} is not understood; write for instance {example}")
-    value = float(match[1]) * units[unit]
+    number = match[1]
+    value = (float(number) if "." in number else int(number)) * units[unit]  # of bytes every one counts
     if value <= 0:
         raise ValueError(f"{text!r} must be more than nothing")
     return value
@@ -36,7 +37,7 @@ def _amount(text: str, units: dict[str, float] | dict[str, int], example: str) -
 
 def parse_duration(text: str) -> float:
     """Seconds from text such as ``30s``, ``5m``, ``2h``, ``30d`` or a bare number.  Raises ValueError."""
-    return _amount(text, _SECONDS, "30s, 5m, 2h or 30d")
+    return float(_amount(text, _SECONDS, "30s, 5m, 2h or 30d"))
 
 
 def parse_rate(text: str) -> int:
@@ -64,9 +65,10 @@ def write_size(count: int) -> str:
 
 
 def write_duration(seconds: float) -> str:
-    """Text that `parse_duration` reads back: ``500ms``, ``30s``, ``25m``."""
+    """Text that `parse_duration` reads back, to the microsecond: ``500ms``, ``30s``, ``25m``."""
     if seconds % 1:
-        return f"{seconds * 1000:g}ms" if seconds < 1 else f"{seconds:g}s"
+        number, unit = (seconds * 1000, "ms") if seconds < 1 else (seconds, "s")
+        return f"{number:.6f}".rstrip("0").rstrip(".") + unit
     size, unit = next(
         (one for one in ((3600, "h"), (60, "m")) if seconds >= 2 * one[0] and not seconds % one[0]), (1, "s")
     )

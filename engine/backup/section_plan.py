@@ -89,11 +89,6 @@ class SectionPlan:
         """Bytes of all files."""
         return sum(one.size for one in self.files)
 
-    @property
-    def to_read(self) -> int:
-        """Bytes of the source that have to be read."""
-        return sum(one.size for one in self.pieces if one.kept is None)
-
 
 @dataclass(slots=True)
 class _Stretch:

@@ -101,7 +101,6 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
         self.address = address
         self.timeout = timeout
         self.version = 0
-        self.peer_text = ""
         self.ended: asyncio.Future[PeerError] = asyncio.get_running_loop().create_future()
         """Done with the reason once nothing can be asked any more."""
         self._port = port
@@ -331,7 +330,6 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
     # ---- inside --------------------------------------------------------------------------------------------------------
 
     def _greet(self, hello: Hello) -> None:
-        self.peer_text = hello.text
         other = another_port(self.address, hello.text, self._port.server)
         if other is not None:
             self._break_off(other)

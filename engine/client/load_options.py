@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.errors import InvalidRequestError, RefusedError
 
 MAX_BATCH = 100_000
 MAX_DATA_SIZE = 64 << 20
@@ -48,14 +48,18 @@ class LoadOptions:
             )
         if self.seconds <= 0 or self.warm_up < 0:
             raise InvalidRequestError("the duration must be above 0 and the warm-up not below")
-        if self.session_id is not None and not 0 <= self.session_id < 2**63:
+        if self.session_id is not None and not 0 <= self.session_id < 2**63 - 1:  # no session follows the last one
             raise InvalidRequestError(f"session {self.session_id} does not exist")
 
     def session_of(self, found: SurveyedPartition) -> int:
-        """The session in which a partition is used."""
+        """The session in which a partition is used.  Raises RefusedError where none can follow the one in force."""
         if self.session_id is not None:
             return self.session_id
-        return found.session_id if self.read else found.session_id + 1
+        if self.read:
+            return found.session_id
+        if found.session_id == 2**63 - 1:
+            raise RefusedError(f"partition {found.partition}: session {found.session_id} is the last that there can be")
+        return found.session_id + 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,6 +185,7 @@ class SegmentCheck:
             return self.finish_short()
         scan = self.whole()
         try:
+            self.limits.check()  # it may have waited for its turn until the time was over
             if options.partial:
                 fraction = None if options.quick else options.sample
                 seed = f"{options.sample_seed}/{self.job.partition}/{self.job.first}"

@@ -52,10 +52,10 @@ def restore(
     return _restored(directory, every_version=every_version)
 
 
-def directory_of(edits: Iterable[Edit], *, lenient: bool = False) -> PageDirectory:
-    """The same from edits.  Raises DamageError for those that cannot follow each other, unless `lenient`."""
+def directory_of(edits: Iterable[Edit]) -> PageDirectory:
+    """The same from edits.  Raises DamageError for those that cannot follow each other."""
     directory = PageDirectory()
-    _apply(directory, edits, lenient=lenient)
+    _apply(directory, edits, lenient=False)
     return _restored(directory, every_version=False)
 
 

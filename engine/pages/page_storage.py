@@ -110,6 +110,8 @@ class PageStorage(PageReader):
     ) -> PageStorage:
         """Make a store at `path`, an empty directory or none, and `open` it.  Raises InvalidRequestError, DiskWriteError."""
         if not path.is_dir():
+            if os.path.lexists(path):
+                raise InvalidRequestError(f"{path}: exists and is not a directory", advice="name a new directory")
             disk.make_directory(path)
             disk.sync_directory(path.parent)
         ours = (BLOB_DIRECTORY, WAL_DIRECTORY)  # empty ones are what is left where this was interrupted

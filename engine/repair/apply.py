@@ -30,9 +30,9 @@ class RepairResult:
     """What came of a repair.
 
     `undo_id` and `quarantine` are None when nothing had to be kept.  `status`: clean, repairable or damaged, as verify says
-    afterwards of the partitions that were looked at; `exit_status_name` is that, or *damage-remains* when something was applied
-    and it is not clean; `findings` are what is left, without notes.  `taken_back` names the interrupted repairs that were.
-    `others_files`: what the repair put there and could not give to whom it ought to belong.
+    afterwards of the partitions that were looked at; `exit_status_name` is verify's, or *damage-remains* when something was
+    applied and it is not clean; `findings` are what is left, without notes.  `taken_back` names the interrupted repairs that
+    were.  `others_files`: what the repair put there and could not give to whom it ought to belong.
     """
 
     plan_hash: str
@@ -85,8 +85,18 @@ def apply(repair: Repair | StoreRepair, *, arguments: Sequence[str]) -> RepairRe
                 status, findings = _verified(repair, exclusive=True)
     else:
         status, findings = _verified(repair, exclusive=False)
-    name = status if status == "clean" or not applied else "damage-remains"
+    name = "damage-remains" if applied and status != "clean" else _as_verify_ends(status, findings)
     return RepairResult(plan.hash, applied, undo_id, quarantine, status, name, findings, taken_back, others_files)
+
+
+def _as_verify_ends(status: str, findings: Sequence[Finding]) -> str:
+    """The name of verify's exit status: what could not be read is no damage that anybody has seen."""
+    from waltzctl.engine.inspect.verification import Tally
+
+    tally = Tally()
+    for one in findings:
+        tally.add(one)
+    return tally.exit_status_name if tally.status == status else status
 
 
 def _apply_to_store(repair: StoreRepair, arguments: Sequence[str]) -> RepairResult:

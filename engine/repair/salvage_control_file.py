@@ -9,6 +9,7 @@ nothing is lowered: a mark that promises more than the partition holds is a find
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -130,7 +131,7 @@ def _look_at(to: Path) -> StorageView | None:
     if (to / CONTROL_FILE_NAME).exists():
         raise RefusedError(
             f"{to / CONTROL_FILE_NAME}: there is a control file, which is never overwritten",
-            advice=f"waltzctl verify {to} says what is wrong with it; if nothing in it is of use, move it away",
+            advice=f"waltzctl verify {shlex.quote(str(to))} says what is wrong with it; if nothing in it is of use, move it away",
         )
     try:
         return view_storage(to)

@@ -15,6 +15,7 @@ partitions are put aside, and back.
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path, PurePath
 
 from waltzctl.engine.durable import disk
@@ -337,7 +338,7 @@ def _in_force(draft: PlanDraft, path: PurePath, info: PartitionInfo) -> Partitio
     if current is None or info.stored_partition != info.partition:
         raise RefusedError(
             f"{path}: partition {info.partition}: its info is damaged, so that nothing tells what holds now",
-            advice=f"run waltzctl recover {draft.storage} --partition {info.partition} first",
+            advice=f"run waltzctl recover {shlex.quote(str(draft.storage))} --partition {info.partition} first",
         )
     return current
 

@@ -67,7 +67,10 @@ class AppendSession:
     """
 
     def __init__(self, storage: StorageDirectory, partition: int) -> None:
-        """Raises NotAssignedError, NotAvailableError, PartitionQuarantinedError, RefusedError for a replica that is behind."""
+        """Raises NotAssignedError, NotAvailableError, PartitionQuarantinedError, RefusedError for a replica that is behind.
+
+        RefusedError as well where no session can follow the one that is in force.
+        """
         found = storage.look(partition)
         if found.quarantined:
             raise _quarantined(found.path, partition, found.findings)
@@ -85,6 +88,11 @@ class AppendSession:
                 f"{found.path}: partition {partition} ends with transaction {last}, below its low-water mark {mark}:"
                 " this replica is behind its cluster",
                 advice="let a running cluster bring it up to date first",
+            )
+        if current.session_id == 2**63 - 1:
+            raise RefusedError(
+                f"{found.path}: partition {partition}: session {current.session_id} is the last that there can be",
+                advice="waltzctl set-partition --session-id lowers it, with --allow-data-loss",
             )
         self._storage, self._number, self._path = storage, partition, found.path
         self._last = last

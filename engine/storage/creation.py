@@ -81,6 +81,8 @@ def _check_empty(path: Path) -> None:
     try:
         names = os.listdir(path)
     except FileNotFoundError:
+        if path.is_symlink():
+            raise RefusedError(f"{path}: not a directory") from None
         if not path.absolute().parent.is_dir():
             raise InvalidRequestError(f"{path}: the directory above it does not exist") from None
         return

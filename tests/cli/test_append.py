@@ -328,6 +328,15 @@ def test_a_partition_that_is_switched_off_is_refused_unchanged(storage: Path) ->
     assert outside(storage) == before
 
 
+def test_behind_the_last_session_nothing_is_appended(storage: Path) -> None:
+    with StorageDirectory.open(storage) as opened:
+        opened.partition(0).set_low_water_mark(2**63 - 1, 2)
+    before = digest(storage)
+    answer = invoke("append", storage, "--partition", 0, given="x\n")
+    assert (answer.status, "is the last that there can be" in answer.err) == (13, True)
+    assert digest(storage) == before
+
+
 def test_damage_of_another_partition_does_not_matter(storage: Path) -> None:
     damage_record(segment_of(storage), 1)
     before = of(outside(storage), 0)

@@ -175,6 +175,25 @@ def test_the_undo_that_a_repair_of_a_partition_prints_can_be_run(tmp_path: Path)
     assert not (storage / index(8)).exists()
 
 
+def test_commands_in_advice_can_be_run_where_a_path_has_spaces(tmp_path: Path) -> None:
+    storage, vault = tmp_path / "a storage", tmp_path / "a vault"
+    assert invoke("create-cluster", storage, "--partitions", 1).status == 0
+    refused = invoke("undo", storage, "--yes")
+    assert shlex.split(refused.err.splitlines()[1])[:4] == ["waltzctl", "undo", str(storage), "--list"]
+    made = invoke("backup", "init", vault)
+    assert shlex.split(made.out.splitlines()[-1].partition(": ")[2]) == [
+        "waltzctl", "backup", "create", str(vault), "DIR",
+    ]  # fmt: skip
+    assert invoke("append", storage, "--partition", 0, given="one\ntwo\n").status == 0
+    data = storage / "0" / "0000000000000000000.seg"
+    with data.open("r+b") as file:
+        file.truncate(data.stat().st_size - 1)
+    seen = invoke("status", storage).out
+    assert f"waltzctl verify '{storage}' names" in seen
+    said = invoke("append", storage, "--partition", 0, given="two\n").err
+    assert f"(waltzctl undo '{storage}' --list)" in said
+
+
 def test_every_code_with_a_remedy_has_an_example(tmp_path: Path) -> None:
     seen = {"repair-interrupted", *map(str, OF_PAGE_STORES)}  # remedies of page stores are followed in test_pages.py
     for number, files in enumerate(EXAMPLES.values()):

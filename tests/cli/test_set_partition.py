@@ -60,6 +60,15 @@ def test_what_loses_needs_its_word(storage: Path) -> None:
     assert (answer.status, "acknowledged-missing" in answer.out) == (5, True)
 
 
+@pytest.mark.parametrize("option", ["--session-id", "--low-water-mark", "--local-low-water-mark"])
+def test_a_number_that_nothing_could_follow_is_a_usage_error(storage: Path, option: str) -> None:
+    """Such a session would end every append, and such a mark, once given up, the ledger of losses."""
+    before = digest(storage)
+    answer = invoke("set-partition", storage, "--partition", 2, option, 2**63 - 1, "--allow-data-loss", "--yes")
+    assert (answer.status, "nothing could come after it" in answer.err) == (2, True)
+    assert digest(storage) == before
+
+
 def test_assignment(storage: Path) -> None:
     assert invoke("set-partition", storage, "--partition", 2, "--unassigned", "--yes").status == 0
     assert status(storage, 2)["health"] == "unassigned"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from waltzctl.engine.amounts import parse_size, write_duration, write_size
@@ -24,14 +24,24 @@ def test_ranges_are_read_back_as_they_were_written(numbers: set[int]) -> None:
     assert set(parse_ranges(format_ranges(numbers))) == numbers
 
 
-@given(st.one_of(st.integers(1, 1 << 40), st.integers(1, 5000).map(lambda n: n << 20)))
+@given(st.one_of(st.integers(1, 1 << 59), st.integers(1, 5000).map(lambda n: n << 20)))
+@example((1 << 53) + 1)
 def test_sizes_are_read_back_as_they_were_written(size: int) -> None:
     assert parse_size(write_size(size)) == size
 
 
-@given(st.one_of(st.integers(1, 10**6).map(float), st.integers(1, 999).map(lambda ms: ms / 1000)))
+@given(
+    st.one_of(
+        st.integers(1, 10**6).map(float),
+        st.integers(1, 10**12).map(lambda microseconds: microseconds / 10**6),
+        st.integers(1, 999).map(lambda ms: ms / 1000),
+    )
+)
+@example(100_000.5)
+@example(1_234_567.5)
+@example(1e-8)
 def test_durations_are_read_back_as_they_were_written(seconds: float) -> None:
-    assert parse_duration(write_duration(seconds)) == pytest.approx(seconds)
+    assert parse_duration(write_duration(seconds)) == pytest.approx(seconds, rel=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -314,6 +314,7 @@ def test_a_peer_that_is_no_node_ends_the_load_with_its_fault(
         LoadOptions(seconds=0),
         LoadOptions(warm_up=-1),
         LoadOptions(session_id=-1),
+        LoadOptions(session_id=2**63 - 1),
         LoadOptions(connections=0),
     ],
 )

@@ -287,6 +287,18 @@ def test_a_pause_ends_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> 
     assert clock.waited <= 5
 
 
+def test_what_waited_for_its_turn_is_not_read_when_the_time_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise all of it is read at once, at whatever rate, behind the end of the time."""
+    monkeypatch.setattr(verify_module, "_WORTH_THREADS", 0)
+    storage = age(build_directory(tmp_path / "s", {0: 800}, per_segment=100, size=SIZE))
+    size = seg(storage, 0, 0).stat().st_size
+    findings, summary = run(storage, threads=2, limit_rate=1, max_duration=0.2)
+    assert (codes(findings), summary.complete) == ([], False)
+    assert 0 < summary.bytes <= 2 * size
+
+
 def test_a_verification_that_runs_out_of_time_is_incomplete_and_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

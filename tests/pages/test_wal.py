@@ -86,6 +86,10 @@ def test_a_store_is_made_in_an_empty_directory_only(tmp_path: Path) -> None:
     (tmp_path / "t" / "else").write_bytes(b"")
     with pytest.raises(InvalidRequestError, match="not empty, else is there"):
         PageStorage.create(tmp_path / "t")
+    (tmp_path / "link").symlink_to("nowhere")
+    for path in (tmp_path / "t" / "else", tmp_path / "link"):
+        with pytest.raises(InvalidRequestError, match="exists and is not a directory"):
+            PageStorage.create(path)
 
 
 def test_each_start_takes_a_new_number(tmp_path: Path) -> None:

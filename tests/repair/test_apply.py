@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.builders import build_directory
-from tests.repair.scenes import Scene, actions, copy, flip, make_scene, same_bytes
+from tests.repair.scenes import Scene, actions, copy, flip, make_scene, recovered, same_bytes
 from tests.repair.trees import Crash, crashing_at, recording, snapshot
 from waltzctl.engine.columns.plan_columns import PLAN
 from waltzctl.engine.durable import disk, journal
@@ -34,6 +34,7 @@ from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.repair.recover_pages import StoreRepair
 from waltzctl.engine.repair.truncate import plan_truncate
 from waltzctl.engine.repair.undoing import undo
+from waltzctl.engine.scan.byte_source import FileSource
 from waltzctl.engine.storage.store import interrupted, list_entries
 from waltzctl.formats.control import CONTROL_FILE_NAME, Layout
 from waltzctl.formats.segment import index_name
@@ -297,6 +298,24 @@ def test_what_cannot_be_read_afterwards_is_damaged(tmp_path: Path, monkeypatch: 
     storage = build_directory(tmp_path / "d", {0: 5})
     monkeypatch.setattr(verify_module, "verify", unreadable)
     assert verify_again(storage, (0,)) == ("damaged", ())
+
+
+def test_what_cannot_be_read_and_was_not_mended_ends_as_verify_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = build_directory(tmp_path / "d", {0: 5})
+    target = str(storage / "0" / "0000000000000000000.seg")
+    original = FileSource.read_into
+
+    def failing(self: FileSource, offset: int, buffer: memoryview) -> int:
+        if self.name == target:
+            raise DiskReadError(self.name, offset, OSError(5, "Input/output error"))
+        return original(self, offset, buffer)
+
+    monkeypatch.setattr(FileSource, "read_into", failing)
+    _, result = recovered(storage)
+    assert (result.applied, result.status, result.exit_status_name) == (False, "damaged", "io-error")
+    assert [one.code.value for one in result.findings] == ["read-error"]
 
 
 ENTRY = SimpleNamespace(id="1", path=Path("kept"), files=())

@@ -78,6 +78,9 @@ def test_creation_refuses_before_it_makes_anything(tmp_path: Path) -> None:
         create_cluster([tmp_path / "new", tmp_path / "full"], num_partitions=1)
     with pytest.raises(RefusedError, match="not a directory"):
         create_cluster([tmp_path / "full" / "x"], num_partitions=1)
+    (tmp_path / "lost").symlink_to("nowhere")
+    with pytest.raises(RefusedError, match="not a directory"):
+        create_cluster([tmp_path / "new", tmp_path / "lost"], num_partitions=1)
     for arguments in (
         {"num_partitions": 0},
         {"num_partitions": 2, "assign": [2]},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -220,7 +221,8 @@ def _say_mended(path: Path, result: AppendResult) -> None:
     for finding in result.mended:
         say(f"waltzctl: mended first: {finding.code}: {finding.message}")
     for undo_id in result.undo_ids:
-        say(f"waltzctl: what was taken away is kept in the quarantine: {undo_id} (waltzctl undo {path} --list)")
+        how = f"waltzctl undo {shlex.quote(str(path))} --list"
+        say(f"waltzctl: what was taken away is kept in the quarantine: {undo_id} ({how})")
 
 
 def _durable(result: AppendResult) -> str:

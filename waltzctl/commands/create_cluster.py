@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import uuid
 from typing import TYPE_CHECKING, Annotated
 
@@ -159,7 +160,7 @@ def _write_metadata(location: MetadataLocation, name: str, made: ClusterResult) 
     try:
         run_async(write())
     except WaltzError as error:
-        options = f"--metadata {location} --partitions {made.num_partitions} --key {made.cluster_key}"
+        options = f"--metadata {shlex.quote(str(location))} --partitions {made.num_partitions} --key {made.cluster_key}"
         made_since = f"the storage directories were made; waltzctl cluster create {options} writes the metadata"
         error.advice = f"{error.advice}; {made_since}" if error.advice else made_since
         raise

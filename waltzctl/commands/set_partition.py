@@ -98,7 +98,8 @@ def run(
         (local_low_water_mark, "--local-low-water-mark"),
     )
     for number, option in numbers:
-        transaction_of(number, option)
+        if transaction_of(number, option) == 2**63 - 1:
+            raise typer.BadParameter(f"{number}: nothing could come after it", param_hint=f"'{option}'")
     switches = Switches(yes, dry_run, plan)
     switches.check()
     nothing = all(one is None for one in (session_id, low_water_mark, local_low_water_mark, assigned, available))

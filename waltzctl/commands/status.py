@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -129,6 +130,7 @@ def _conclude(console: Console, found: StorageStatus, *, from_outside: bool) -> 
         console.success(f"OK  {what}. Nothing was modified.")
     else:
         bad = sum(health in ("damaged", "repairable") for health in healths)
+        verify = f"waltzctl verify {shlex.quote(str(found.path))}"
         console.sentence(f"{verdict(status.label)}  {counted(bad, 'partition')} of {len(healths)}; {what}."
-                         f" waltzctl verify {found.path} names what is wrong. Nothing was modified.")  # fmt: skip
+                         f" {verify} names what is wrong. Nothing was modified.")  # fmt: skip
     return status

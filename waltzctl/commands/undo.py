@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -210,7 +211,7 @@ def _list(console: Console, entries: Sequence[QuarantineEntry]) -> ExitStatus:
 def _choose(storage: Path, entries: Sequence[QuarantineEntry], entry_id: str | None) -> QuarantineEntry:
     from waltzctl.engine.durable.manifest import INTERRUPTED, RepairState
 
-    advice = f"waltzctl undo {storage} --list shows what was kept"
+    advice = f"waltzctl undo {shlex.quote(str(storage))} --list shows what was kept"
     open_states = (RepairState.APPLIED, *INTERRUPTED)
     if entry_id is None:
         left = [entry for entry in entries if entry.state in open_states]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,7 @@ def screen(ready: Object, info: NodeReadyInfo, options: NodeOptions, *, version:
         "  HTTP port    off" if http is None else f"  HTTP port    http://{place}:{http}/health, /metrics, /ping",
     ]
     if info.findings:
-        lines.append(f"  findings     {info.findings}; waltzctl verify {ready['directory']} names them")
+        lines.append(f"  findings     {info.findings}; waltzctl verify {shlex.quote(ready['directory'])} names them")
     lines.append("Ctrl-C stops, after what was asked for is answered; a second one at once.")
     return [printable(line) for line in lines]
 

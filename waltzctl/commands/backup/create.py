@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import uuid
 from typing import TYPE_CHECKING, Annotated
 
@@ -151,7 +152,7 @@ def run(
         if made.damaged:
             console.sentence(
                 f"BACKED UP WITH DAMAGE  {said} The source is damaged in {counted(made.damaged, 'place')}:"
-                f" waltzctl verify {made.source}"
+                f" waltzctl verify {shlex.quote(made.source)}"
             )
         else:
             console.success(f"BACKED UP  {said}")

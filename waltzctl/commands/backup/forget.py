@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Annotated
 
 import typer
@@ -93,15 +94,16 @@ def run(
         async def apply(plan: ForgetPlan) -> Changed:
             forget(plan, password=password)
             done = f"{counted(len(plan.steps), 'backup')} forgotten, {plan.kept} kept"
+            pruning = f"waltzctl backup prune {shlex.quote(str(directory))}"
             if not prune:
-                return Changed(f"{done}; waltzctl backup prune {directory} gives their room back.")
+                return Changed(f"{done}; {pruning} gives their room back.")
             try:
                 given = prune_vault(directory, password=password)
             except WaltzError as error:
                 # who thinks that nothing was forgotten does it once more, and finds nothing to do
                 console.trouble(f"the backups are forgotten, and their room could not be given back: {error}")
                 unpruned.append(ExitStatus.from_label(error.status))
-                return Changed(f"{done}; waltzctl backup prune {directory} gives their room back.")
+                return Changed(f"{done}; {pruning} gives their room back.")
             return Changed(
                 f"{done}; {human_bytes(given.before)} of files became {human_bytes(given.after)}.", given.findings
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from types import SimpleNamespace
 from typing import Annotated
 
@@ -62,7 +63,9 @@ def run(
                 SimpleNamespace(path=directory, vault_id=made.vault_id, compression=shown, encrypted=encrypt)
             ),
         )
-        console.success(f"CREATED  {directory} takes backups now: waltzctl backup create {directory} DIR")
+        console.success(
+            f"CREATED  {directory} takes backups now: waltzctl backup create {shlex.quote(str(directory))} DIR"
+        )
 
 
 def _level(text: str) -> int | None:

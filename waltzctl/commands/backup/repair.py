@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Annotated
 
 import typer
@@ -55,7 +56,7 @@ def run(
             console.success("OK  no page is damaged.")
         elif status is ExitStatus.CLEAN:
             console.success(
-                f"MENDED  {counted(done.mended, 'damaged page')}; waltzctl backup verify {directory} proves it."
+                f"MENDED  {counted(done.mended, 'damaged page')}; waltzctl backup verify {shlex.quote(str(directory))} proves it."
             )
         else:
             left = counted(done.damaged - done.mended, "page")

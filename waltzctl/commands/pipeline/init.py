@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import shlex
 from typing import Annotated
 
 import typer
@@ -109,7 +110,9 @@ def run(
         sources = source or (() if metadata is None else replicas_of(metadata))
         made = create_project(target, sources, tables, given, metadata)
         console.emit(PIPELINE_CREATED.shown(made), flush=True)
-        console.success(f"CREATED  {directory}: look at decoder.py, then waltzctl pipeline run {directory}")
+        console.success(
+            f"CREATED  {directory}: look at decoder.py, then waltzctl pipeline run {shlex.quote(directory)}"
+        )
 
 
 def _formats(given: list[TableFormat]) -> tuple[str, Format | None]:
