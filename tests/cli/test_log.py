@@ -31,6 +31,7 @@ from waltzctl.formats.wire import client as wire
 @dataclass
 class Troubled(LogInProcess):
     """Has transactions 0 to 2 of partition 0; `mounts_at`, `data_at`: the time from which it answers, None for never.
+    `data_each`: seconds that each transaction's data takes, one after the other.
 
     What is appended it commits at once; `max_body`: bytes of the longest append that clients believe it takes.
     """
@@ -40,6 +41,7 @@ class Troubled(LogInProcess):
     )
     mounts_at: float | None = 0.0
     data_at: float | None = 0.0
+    data_each: float = 0.0
     max_body: int = 1000
 
     async def connect(self, address: Address) -> LogConnection:
@@ -54,6 +56,8 @@ class Troubled(LogInProcess):
     def _answer(self, message: Any) -> None:
         match message:
             case wire.MountRequest() if not self._reached(self.mounts_at):
+                pass
+            case wire.TransactionDataRequest() if not self._reached((message.transaction_id + 1) * self.data_each):
                 pass
             case wire.TransactionDataRequest() if self._reached(self.data_at):
                 data = self.log[message.transaction_id][1]
@@ -98,7 +102,7 @@ MORE = ("--metadata", "x", "--timeout", "5s", "--data", "utf8", "--format", "ndj
 
 
 @pytest.mark.parametrize("action", ACTIONS)
-@pytest.mark.parametrize("answers", [{}, {"data_at": 2.0}])
+@pytest.mark.parametrize("answers", [{}, {"data_at": 2.0}, {"data_each": 2.0}])
 def test_what_is_there_is_shown(over: Callable[[Troubled], None], action: str, answers: dict[str, float]) -> None:
     over(Troubled(**answers))
     done = invoke("log", *ACTIONS[action], *MORE)

@@ -158,18 +158,21 @@ class RecordShower:
                     upcoming = None
                     if found.transaction_id >= first:
                         taken += 1
-                        waiting.append((found, self._ask(client, found)))
+                        waiting.append((found, self._ask(client, found, len(waiting))))
         finally:
             unfinished = [one for one in (upcoming, *(task for _, task in waiting)) if one is not None]
             for task in unfinished:
                 task.cancel()
             await asyncio.gather(*unfinished, return_exceptions=True)
 
-    def _ask(self, client: LogClient, one: Transaction) -> asyncio.Task[bytes] | None:
+    def _ask(self, client: LogClient, one: Transaction, ahead: int) -> asyncio.Task[bytes] | None:
+        """`ahead`: how many are to come before this one, each of which may take as long as the first."""
         if self._form is DataForm.NONE:
             return None
-        data = client.awaited_data(one) if self._follow else client.data(one.partition, one.transaction_id)
-        return asyncio.ensure_future(data)
+        if self._follow:
+            return asyncio.ensure_future(client.awaited_data(one))
+        timeout = (ahead + 1) * client.options.timeout
+        return asyncio.ensure_future(client.data(one.partition, one.transaction_id, timeout=timeout))
 
     def _show(self, one: Transaction, data: asyncio.Task[bytes] | None) -> None:
         from waltzctl.objects.log_objects import LOG_RECORD
