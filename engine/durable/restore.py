@@ -74,6 +74,17 @@ def ways_back(entry: QuarantineEntry) -> list[tuple[KeptFile, Way]]:
     return [(file, way_back(entry, file)) for file in entry.files]
 
 
+def check_kept(entry: QuarantineEntry) -> None:
+    """Raise DamageError where a copy that an applied repair keeps is gone, or is not what the manifest says.  Changes nothing."""
+    for file in entry.files:
+        whole = None if file.before is None else file.before.sha256
+        for name, digest in ((file.kept, whole), *((one.kept, one.kept_sha256) for one in file.ranges)):
+            found = None if name is None or not _present(entry, name) else stamp(entry.path / name)
+            if name is not None and (found is None or found.sha256 != digest):
+                why = "the kept copy is not " + ("there any more" if found is None else "what the manifest says")
+                raise _refuse(entry, entry.path / name, why)
+
+
 def way_back(entry: QuarantineEntry, file: KeptFile) -> Way:
     """How a file can be brought back.  Changes nothing.
 

@@ -13,7 +13,7 @@ from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.durable.edits import Edit
 from waltzctl.engine.durable.manifest import KeptFile, QuarantineEntry, quarantine_directory
 from waltzctl.engine.durable.quarantine import take_back
-from waltzctl.engine.durable.restore import Way, same_contents, stamp_as, ways_back
+from waltzctl.engine.durable.restore import Way, check_kept, same_contents, stamp_as, ways_back
 from waltzctl.engine.durable.undoable import check_as_left, choose_applied
 from waltzctl.engine.errors import DamageError, RefusedError, StalePlanError, told_with
 from waltzctl.engine.log.places import local
@@ -126,7 +126,14 @@ def check_undo(
 
 
 def to_set_aside(entry: QuarantineEntry, entries: Sequence[QuarantineEntry]) -> list[Edit]:
-    """The edits that take away what came since and stands in the way of an undo; none where nothing does."""
+    """The edits that take away what came since and stands in the way of an undo; none where nothing does.
+
+    Raises StalePlanError where the undo would be refused all the same: nothing is to be set aside for that.
+    """
+    try:
+        check_kept(entry)
+    except DamageError as error:
+        raise StalePlanError(error.message, advice=error.advice) from error
     unchanged = all(same_contents(stamp_as(entry.storage / one.path, one.after), one.after) for one in entry.files)
     if unchanged and next(obstacles(entry), None) is None:
         return []

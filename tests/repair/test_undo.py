@@ -22,7 +22,7 @@ from waltzctl.engine.repair.apply import apply, undo_repair
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.engine.repair.since import falling_marks
 from waltzctl.engine.repair.truncate import plan_truncate
-from waltzctl.engine.repair.undoing import undo
+from waltzctl.engine.repair.undoing import check_undo, undo
 from waltzctl.engine.storage.append import PendingRecord, append_lines
 from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
 from waltzctl.engine.storage.store import STATE_FILES, apply_edits, list_entries
@@ -132,6 +132,26 @@ def test_records_behind_the_cut_can_be_set_aside(scene: Scene) -> None:
     assert "--allow-data-loss" in said
     assert undo_repair(scene.root, undo_id, allow_data_loss=True).status == "clean"
     assert {name: one[:2] for name, one in segments(scene.root).items()} == {n: one[:2] for n, one in before.items()}
+
+
+@pytest.mark.parametrize("threshold", [1, 10**9])
+@pytest.mark.parametrize("gone", [True, False])
+def test_nothing_is_set_aside_for_a_repair_whose_kept_copy_is_not_there(
+    scene: Scene, threshold: int, *, gone: bool
+) -> None:
+    """The log would lose what came since, and the error would say that nothing was changed."""
+    undo_id = truncate(scene, 115)
+    append(scene.root, 2, threshold=threshold)
+    (entry,) = list_entries(scene.root)
+    kept = next(path for path in sorted(entry.path.iterdir()) if path.name.startswith(("old-", "range-")))
+    if gone:
+        kept.unlink()
+    else:
+        kept.write_bytes(bytes(kept.stat().st_size))
+    said = refused(scene.root, undo_id, allow_data_loss=True)
+    assert f"{kept}: " in said
+    with pytest.raises(StalePlanError):
+        check_undo(entry, [entry], allow_data_loss=True)
 
 
 def test_a_file_that_was_changed_and_not_only_made_longer_is_no_case_for_setting_aside(scene: Scene) -> None:
