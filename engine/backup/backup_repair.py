@@ -1,9 +1,9 @@
 """Damaged pages of a vault are taken anew from a directory that still holds what was in them.
 
 Records are found by their transaction ids, whatever segments hold them there, other bytes by their digests; only what has
-the digest that a backup names is taken. Configuration, heads and sections are taken from their other copies. A page that
-cannot be read is deleted and written anew, together with all pages that refer to it: its content was lost before, so that a
-crash in between loses nothing.
+the digest that a backup names is taken. Configuration, heads and sections are taken from their other copies, and both are
+written anew. Any other page that cannot be read is deleted and written anew, together with all pages that refer to it: its
+content was lost before, so that a crash in between loses nothing.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from waltzctl.engine.backup.section_plan import PlannedPiece, SourceChangedError
 from waltzctl.engine.backup.source_files import SourceDirectory, look_at, plan_partition, plan_storage
 from waltzctl.engine.errors import DamageError
 from waltzctl.engine.log import places
+from waltzctl.engine.pages.blob_stats import BlobSpan
 from waltzctl.engine.pages.page_batch import UNWRITTEN
 from waltzctl.engine.pages.page_storage import PageStorage
 from waltzctl.engine.scan.columns import Damage
@@ -55,6 +56,7 @@ def repair_vault(vault: Path, source: PurePath, *, password: bytes | None = None
         reader = VaultReader.over(store, password)
         heads = list(reader.heads())
         copies = _damaged_copies(reader, heads)
+        damaged = sum(len(group.damaged) for group in copies)
         pieces = list(needed_pieces(reader, contents_of(reader, heads)))
         checked = check_pieces(reader, pieces)
         broken: dict[PieceKey, list[NeededPiece]] = defaultdict(list)
@@ -63,32 +65,42 @@ def repair_vault(vault: Path, source: PurePath, *, password: bytes | None = None
                 broken[one.key].append(one)
         found = _contents(looked, reader, [needing[0] for needing in broken.values()])
         mended = size = 0
-        for copy, sealed in copies.items():
-            if sealed is not None:
-                _replace(store, [copy], sealed)
-                mended, size = mended + 1, size + len(sealed)
+        for group in copies:
+            if group.whole is not None:
+                _write_copies(store, group.pages, group.whole)
+                mended, size = mended + len(group.damaged), size + len(group.whole) * len(group.damaged)
         for (_, digest), needing in broken.items():
             content = found.get(digest)
             if content is not None:
                 sealed = reader.sealer.seal(content, digest)
                 _replace(store, [PageId(Namespace.DATA, one.page) for one in needing], sealed)
                 mended, size = mended + 1, size + len(sealed)
-        return VaultRepair(len(broken) + len(copies), mended, size)
+        return VaultRepair(len(broken) + damaged, mended, size)
 
 
-def _damaged_copies(reader: VaultReader, heads: Iterable[BackupHead | UnreadableBackup]) -> dict[PageId, bytes | None]:
-    """What is kept twice and cannot be read, each with its other copy; None where that is damaged as well."""
+@dataclass(frozen=True, slots=True)
+class _Copies:
+    """What is kept twice; those of the pages that cannot be read, and what the other one holds, None where there is none."""
+
+    pages: list[PageId]
+    damaged: list[PageId]
+    whole: bytes | None
+
+
+def _damaged_copies(reader: VaultReader, heads: Iterable[BackupHead | UnreadableBackup]) -> list[_Copies]:
+    """What is kept twice and cannot all be read."""
     groups = [[PageId(Namespace.CONFIGURATION, page) for page in CONFIGURATION_PAGES]]
     for head in heads:
         groups.append([PageId(name, head.id) for name in (Namespace.BACKUPS, Namespace.BACKUP_COPIES)])
         groups += [
             [PageId(Namespace.DATA, first + copy) for copy in range(SECTION_COPIES)] for first in _section_pages(head)
         ]
-    found: dict[PageId, bytes | None] = {}
+    found: list[_Copies] = []
     for group in groups:
         read = {page: _page(reader, page) for page in group}
         whole = next((data for data in read.values() if data is not None), None)
-        found |= {page: whole for page, data in read.items() if data is None}
+        if damaged := [page for page, data in read.items() if data is None]:
+            found.append(_Copies(group, damaged, whole))
     return found
 
 
@@ -104,10 +116,24 @@ def _page(reader: VaultReader, page: PageId) -> bytes | None:
         return None
 
 
+def _write_copies(store: PageStorage, pages: list[PageId], sealed: bytes) -> None:
+    """Write all copies of a page anew, the whole one as well: only those that are placed together lie apart.
+
+    It is one batch, so that a crash leaves the copy that was whole.  Raises DiskWriteError.
+    """
+    spans = store.place([sealed] * len(pages))
+    store.commit(
+        [Edit(EditType.PUT, page, UNWRITTEN, _entry(span, sealed)) for page, span in zip(pages, spans, strict=True)]
+    )
+
+
+def _entry(span: BlobSpan, sealed: bytes) -> PageEntry:
+    return PageEntry(span.file_id, span.offset, len(sealed), crc32c(sealed), 0, ())
+
+
 def _replace(store: PageStorage, pages: list[PageId], sealed: bytes) -> None:
     """Write pages that all show the same anew.  Raises DiskWriteError."""
-    spans = store.place([sealed])
-    entry = PageEntry(spans[0].file_id, spans[0].offset, len(sealed), crc32c(sealed), 0, ())
+    entry = _entry(store.place([sealed])[0], sealed)
     store.commit([Edit(EditType.DELETE, page, UNWRITTEN) for page in pages])
     store.commit(
         [

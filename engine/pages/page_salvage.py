@@ -20,6 +20,7 @@ from pathlib import Path
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DiskError, InvalidRequestError
 from waltzctl.engine.findings import Finding, Severity
+from waltzctl.engine.pages.blob_stats import BlobSpan
 from waltzctl.engine.pages.inspection import StoreView, view_store
 from waltzctl.engine.pages.page_batch import LAST_ID, WriteBatch
 from waltzctl.engine.pages.page_data import is_whole, page_finding, read_page
@@ -92,8 +93,12 @@ def salvage_store(source: Path, target: Path) -> PageSalvage:
         disk.remove_tree(place)  # of a salvage that did not come to its end
     try:
         with PageStorage.create(place, PageOptions(records_twice=view.contents.written_twice)) as store:
+            between: list[BlobSpan] = []
             for batch in _batches(view, shown, findings, kept, lost):
+                if batch.data:  # of what is kept twice the other copy may be in the batch before
+                    between += store.place([bytes(store.blobs.between_copies)])
                 store.write(batch)
+            store.give_back(between)
             for namespace, highest in view.directory.highest_ids.items():
                 if highest > store.max_id(namespace=namespace):
                     store.write(WriteBatch(namespace).put_external(highest))

@@ -310,11 +310,11 @@ class VaultReader:
             )
         latest = heads[-1]
         taken = f"the latest that can be read is {latest.name}: restore it by its id if that will do"
-        written = self._written(latest.id)
-        if later := [one for one in unreadable if self._written(one.id) > written]:
+        if unreadable and self._goes_on_behind(latest):
+            later = f"{unreadable[0].id:016x}" if len(unreadable) == 1 else f"one of {len(unreadable)}"
             raise DamageError(
-                f"{self.path}: {LATEST!r}: backup {later[-1].id:016x}, which was written later, cannot be read",
-                [one.finding for one in later],
+                f"{self.path}: {LATEST!r}: backup {later}, which was written later, cannot be read",
+                [one.finding for one in unreadable],
                 advice=taken,
             )
         if self.damage:
@@ -325,11 +325,9 @@ class VaultReader:
             )
         return latest
 
-    def _written(self, backup: int) -> int:
-        """The sequence number of the batch that wrote a backup: a repair writes one of its copies anew, the other stays."""
-        copies = (PageId(name, backup) for name in (Namespace.BACKUPS, Namespace.BACKUP_COPIES))
-        located = (self._pages.directory.locate(page) for page in copies)
-        return min((found.version.sequence for found in located if found is not None), default=0)
+    def _goes_on_behind(self, head: BackupHead) -> bool:
+        """Whether there are pages of a later backup: their ids stay, whatever mended, moved or salvaged them."""
+        return any(page >= head.first_page + head.num_pages for page in self.pages(Namespace.DATA))
 
     def section(self, head: BackupHead, one: BackedPartition) -> Section:
         """The files of a partition.  Raises ForgottenBackupError, DamageError where neither copy can be read, DiskReadError."""

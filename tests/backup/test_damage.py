@@ -21,12 +21,13 @@ from waltzctl.engine.inspect.verification import VerifySummary
 from waltzctl.engine.pages.inspection import view_store
 from waltzctl.engine.pages.page_batch import WriteBatch
 from waltzctl.engine.pages.page_recovery import apply_recovery, plan_recovery
+from waltzctl.engine.pages.page_salvage import salvage_store
 from waltzctl.engine.pages.page_storage import PageStorage
 from waltzctl.engine.pages.recovery_mode import RecoveryMode
 from waltzctl.engine.vault.sealing import Sealer, VaultKeys, WrongPasswordError
 from waltzctl.engine.vault.vault_reader import UnreadableBackup, VaultReader
 from waltzctl.formats.pages.write_batch import PageId
-from waltzctl.formats.vault import SECTION_COPIES, BackupHead, Namespace, VaultConfiguration
+from waltzctl.formats.vault import CONFIGURATION_PAGES, SECTION_COPIES, BackupHead, Namespace, VaultConfiguration
 
 PASSWORDS = pytest.mark.parametrize("password", [None, b"secret"], ids=["plain", "encrypted"])
 
@@ -130,6 +131,27 @@ def test_no_sector_costs_a_backup(tmp_path: Path, source: Path, password: bytes 
             path.write_bytes(data)
 
 
+def test_no_sector_costs_what_a_repair_has_mended(tmp_path: Path, source: Path, replica: Path) -> None:
+    """The copy that is written anew does not come to lie beside the one that was left."""
+    place = vault(tmp_path)
+    head = backup(place, source)
+    kept_twice = [
+        [PageId(Namespace.CONFIGURATION, page) for page in CONFIGURATION_PAGES],
+        [PageId(name, head.id) for name in (Namespace.BACKUPS, Namespace.BACKUP_COPIES)],
+        *([PageId(Namespace.DATA, head.first_page + one.section + copy) for copy in (0, 1)] for one in head.sections),
+    ]
+    for number in range(2):
+        for copies in kept_twice:
+            flip(place, copies[number])
+            done = repair_vault(place, replica)
+            assert (done.damaged, done.mended) == (1, 1)
+            directory = view_store(place).directory
+            found = [located.entry for page in copies if (located := directory.locate(page)) is not None]
+            first, second = sorted(one.offset for one in found if one is not None)
+            assert second - first >= 4096
+    assert restored(place, "latest", tmp_path / "back") == digest(source)
+
+
 def test_both_copies_lost(tmp_path: Path, source: Path) -> None:
     place = vault(tmp_path)
     whole = backup(place, source)
@@ -166,6 +188,22 @@ def test_the_latest_of_backups_that_cannot_be_read_is_damage_and_not_none(tmp_pa
     assert [one.code for one in told.value.findings] == ["page-checksum"] * 2
 
 
+def test_no_sector_costs_a_backup_of_a_salvaged_vault(tmp_path: Path, source: Path) -> None:
+    """The two copies of a head are in two namespaces, which are written one after the other."""
+    place, salvaged = vault(tmp_path), tmp_path / "salvaged"
+    heads = [backup(place, source) for _ in range(2)]
+    salvage_store(place, salvaged)
+    (path,) = (salvaged / "blob").iterdir()
+    data = path.read_bytes()
+    for start in range(0, len(data), 4096):
+        path.write_bytes(data[:start] + bytes(len(data[start : start + 4096])) + data[start + 4096 :])
+        reader = VaultReader.open(salvaged)
+        assert [*reader.heads()] == heads
+        for head in heads:
+            for one in head.sections:
+                reader.section(head, one)
+
+
 def test_the_latest_is_found_where_an_earlier_one_cannot_be_read(tmp_path: Path, source: Path) -> None:
     place = vault(tmp_path)
     heads = [backup(place, source) for _ in range(2)]
@@ -174,6 +212,26 @@ def test_the_latest_is_found_where_an_earlier_one_cannot_be_read(tmp_path: Path,
     flip(place, PageId(Namespace.BACKUPS, heads[1].id))
     repair_vault(place, source)
     assert VaultReader.open(place).find("latest") == heads[1]
+
+
+@pytest.mark.parametrize("how", ["repair", "salvage"])
+def test_the_latest_is_no_earlier_one_whose_head_was_written_anew(
+    tmp_path: Path, source: Path, replica: Path, how: str
+) -> None:
+    place = vault(tmp_path)
+    heads = [backup(place, source) for _ in range(3)]
+    if how == "repair":
+        for name in (Namespace.BACKUPS, Namespace.BACKUP_COPIES):
+            flip(place, PageId(name, heads[1].id))
+            assert repair_vault(place, replica).mended == 1
+    else:
+        salvage_store(place, tmp_path / "salvaged")
+        place = tmp_path / "salvaged"
+    assert VaultReader.open(place).find("latest") == heads[2]
+    for name in (Namespace.BACKUPS, Namespace.BACKUP_COPIES):
+        flip(place, PageId(name, heads[2].id))
+    with pytest.raises(DamageError, match=f"backup {heads[2].name}, which was written later, cannot be read"):
+        VaultReader.open(place).find("latest")
 
 
 def test_the_latest_of_a_log_that_lost_records_may_be_another(tmp_path: Path, source: Path) -> None:
