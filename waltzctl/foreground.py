@@ -255,7 +255,7 @@ class Service(Generic[Options, S]):
             self.notifier.ready(self.kind.status(serving))
 
     async def _reload_once(self, serving: S) -> None:
-        anew = await asyncio.to_thread(self.read_again)
+        anew = await asyncio.to_thread(self._read_anew)
         reload = self.configuration.reload(anew)
         await self.kind.reload(serving, reload.configuration.options)
         self.configuration = reload.configuration
@@ -268,6 +268,12 @@ class Service(Generic[Options, S]):
         for one in reload.needs_restart:
             log.warning("%s is %s (%s): this needs a restart", one.setting.key, one.shown, one.source)
         log.info("configuration and certificates were read anew")
+
+    def _read_anew(self) -> Configuration[Options]:
+        """The configuration as it is now.  What waits for a restart has to be right as well: that one would be refused."""
+        anew = self.read_again()
+        anew.check()
+        return anew
 
     # --- end ---------------------------------------------------------------------------------------------------------
 

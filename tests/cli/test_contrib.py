@@ -101,6 +101,12 @@ def test_the_unit_is_told_what_it_asks_for(process: Process) -> None:
     assert not prevented & {ExitStatus.CLEAN, ExitStatus.INTERNAL, ExitStatus.IO_ERROR, ExitStatus.LOCKED}
 
 
+@both
+def test_the_unit_lets_the_process_read_what_it_asks_the_kernel(process: Process) -> None:
+    """The node what others write (/proc/meminfo), the server of a cluster in one file the boot id (/proc/sys)."""
+    assert process.service().get("ProcSubset", "all") == "all"
+
+
 def test_both_units_may_run_on_one_machine() -> None:
     node, server = NODE.service(), SERVER.service()
     assert node["RuntimeDirectory"] != server["RuntimeDirectory"], (

@@ -396,6 +396,8 @@ def test_sighup_takes_over_what_can_change_and_names_what_cannot(storage: Path, 
         "waltzctl.limits.memory: 1",
         "waltzctl.limits.bigFrame: 4TiB",
         "x: !!bool foo",
+        "storage.admin.port: 7\nstorage.port: 7",
+        "waltzctl.plaintext: true\nwaltzctl.host: 0.0.0.0",
     ],
 )
 def test_a_new_configuration_that_is_wrong_changes_nothing(storage: Path, tmp_path: Path, broken: str) -> None:
