@@ -54,7 +54,8 @@ resolved mark if it holds it and
 
 The mark is set on any replica once a quorum of the last replicas keeps it, or once every assigned one that may vote by the
 metadata has told, and holds it or lost what it had.  Until then it is set on none but one that makes the quorum by it; where one
-is not enough, recovery waits.
+is not enough, recovery waits.  A voter that is no longer assigned may be given back and make the next session resolve less: where
+there is one, and one more replica makes the quorum, that one is marked first.
 
 W: a replica that was taken away, and is given back while it cannot be asked, comes with an end of its own.  R takes it for one
 that begins empty, writes (-1, resolved mark), and keeps what it holds up to that mark, which no other replica may hold.
@@ -120,11 +121,14 @@ def begin(partition: int, session_id: int, metadata: PartitionMetadata, nodes: S
     last = {one.node: one for one in metadata.replicas} or {
         node: ReplicaState(partition, node, -1, UNRESOLVED) for node in nodes
     }
+    latest = max(one.session_id for one in last.values())
+    gone = (one for node, one in last.items() if node not in nodes)
     return Recovery(
         partition=partition,
         session_id=session_id,
         last_replicas=len(last),
-        latest_session=max(one.session_id for one in last.values()),
+        latest_session=latest,
+        voters_taken_away=sum(one.session_id == latest and one.closing_high_water_mark == UNRESOLVED for one in gone),
         replicas=MappingProxyType({node: Replica(node, last.get(node)) for node in nodes}),
     )
 

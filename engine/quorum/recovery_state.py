@@ -83,7 +83,8 @@ class Replica:
 class Recovery:
     """The recovery of one partition for one session.
 
-    `last_replicas`: how many replicas the last session had.  `resolved`: the high-water mark at which the session opens, None
+    `last_replicas`: how many replicas the last session had; `voters_taken_away`: how many of them would vote, and are no longer
+    assigned.  `resolved`: the high-water mark at which the session opens, None
     before the vote.  `keepers`: last replicas that keep it (see above).  `written`, `writing`: replica states in the metadata,
     and on their way there.  `ended`: it gave up.
     """
@@ -92,6 +93,7 @@ class Recovery:
     session_id: int
     last_replicas: int
     latest_session: int
+    voters_taken_away: int = 0
     replicas: Mapping[str, Replica] = field(default_factory=dict)
     resolved: int | None = None
     keepers: frozenset[str] = frozenset()
@@ -126,9 +128,12 @@ class Recovery:
         mark = self.resolved
         if mark is None:
             return False
-        return len(self.keepers) >= self.last_quorum or all(
-            one.is_published and (one.cut_to is not None or one.held >= mark) for one in self.voters
-        )
+        wanted = self.last_quorum - len(self.keepers)
+        if wanted <= 0:
+            return True
+        if wanted == 1 and self.voters_taken_away:
+            return False  # one of them may be given back: who makes the quorum is marked first
+        return all(one.is_published and (one.cut_to is not None or one.held >= mark) for one in self.voters)
 
     @property
     def voters(self) -> tuple[Replica, ...]:

@@ -119,8 +119,8 @@ COMPARISONS: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/quorum/recovery.py",
-        "        latest_session=max(one.session_id for one in last.values()),",
-        "        latest_session=max(last[n].session_id for n in nodes if n in last),",
+        "    latest = max(one.session_id for one in last.values())\n",
+        "    latest = max(last[n].session_id for n in nodes if n in last)\n",
         ("tests/quorum/test_one_step.py",),
         "a replica that took no part in the latest session votes",
     ),
@@ -172,5 +172,12 @@ COMPARISONS: tuple[Slip, ...] = (
         "        return max(done)",
         ("tests/cli/test_recover_replicas.py",),
         "a dry run says that all is well where replicas differ",
+    ),
+    Slip(
+        "engine/quorum/recovery_state.py",
+        "        if wanted == 1 and self.voters_taken_away:\n",
+        "        if False:\n",
+        ("tests/quorum/test_lasting_marks.py",),
+        "marks that do not last shut replicas out for ever where one that was taken away is given back",
     ),
 )

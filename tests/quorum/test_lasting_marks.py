@@ -18,9 +18,9 @@ NEVER_IN_A_SESSION = (-1, -1)
 class Session:
     """A recovery that is told events, and what it asks for."""
 
-    def __init__(self, **states: tuple[int, int]) -> None:
+    def __init__(self, taken_away: str = "", **states: tuple[int, int]) -> None:
         last = tuple(ReplicaState(0, f"{name}:1", *state) for name, state in sorted(states.items()))
-        nodes = [one.node for one in last]
+        nodes = [one.node for one in last if one.node != f"{taken_away}:1"]
         self.state = recovery.begin(0, 9, PartitionMetadata(1, 9, last), nodes)
 
     def tell(self, event: Event) -> tuple[Action, ...]:
@@ -97,6 +97,36 @@ def test_when_all_who_may_vote_have_told_nobody_can_resolve_less(lost: bool) -> 
     assert session.state.is_kept == lost
     marked = {one.node for one in session.state.replicas.values() if isinstance(one.acting, SetLowWaterMark)}
     assert marked == ({f"{name}:1" for name in "abcd"} if lost else set())
+
+
+def test_a_voter_that_was_taken_away_may_be_given_back_and_resolve_less() -> None:
+    """The copy that makes the quorum is marked first then, too: without it the marks of the others do not last."""
+    of_four = {"a": VOTER, "b": VOTER, "c": NEVER_IN_A_SESSION, "d": VOTER}
+    session = Session(taken_away="d", **of_four)
+    session.connects("a", 0, -1, 15)
+    session.connects("c", -1, -1, -1)
+    session.tell(CaughtUp("c:1", 15))
+    assert session.connects("b", 0, -1, 15) == (SetLowWaterMark("c:1", 15),)
+    assert session.state.resolved == 15
+    assert not session.state.is_kept, "d would vote again"
+    later = Session(**of_four)
+    later.connects("c", -1, -1, -1)
+    later.connects("d", 0, -1, 14)
+    later.connects("b", 0, -1, 15)
+    later.connects("a", 0, -1, 15)
+    assert later.state.resolved == 14, "had this session ended here, a mark of 15 would shut a and b out"
+    assert session.tell(MarkSet("c:1")) == (SetLowWaterMark("a:1", 15), SetLowWaterMark("b:1", 15))
+
+
+def test_where_two_copies_would_be_needed_a_voter_that_was_taken_away_is_not_waited_for() -> None:
+    session = Session(taken_away="e", a=VOTER, b=NEVER_IN_A_SESSION, c=NEVER_IN_A_SESSION, d=VOTER, e=VOTER)
+    session.connects("a", 0, -1, 3)
+    for name in "bc":
+        session.connects(name, -1, -1, -1)
+        session.tell(CaughtUp(f"{name}:1", 3))
+    assert session.state.resolved == 3
+    session.connects("d", -1, -1, -1)
+    assert session.state.is_kept, "it may never come again"
 
 
 def test_who_was_never_in_a_session_need_not_be_heard() -> None:
