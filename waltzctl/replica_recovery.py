@@ -23,6 +23,7 @@ def recover_cluster(
 ) -> ExitStatus:
     """Show who votes for what in partitions that no server has, and recover them where that is agreed to."""
     from waltzctl.engine.cluster.quorum_recovery import plan_recovery, recover
+    from waltzctl.engine.errors import WaltzError
     from waltzctl.objects.cluster_objects import forecast_object, recovery_plan_object
 
     location, reach = target.location, target.connecting.reach(console)
@@ -40,9 +41,15 @@ def recover_cluster(
         return plan
 
     async def apply(agreed: RecoveryPlan) -> Changed:
-        async with location.open() as store:
-            marks = await recover(store, agreed, reach, timeout=reach.timeout, log=log)
-        return Changed(f"{counted(len(marks), 'partition')} recovered.")
+        done: list[int] = []
+        try:
+            async with location.open() as store:
+                await recover(store, agreed, reach, timeout=reach.timeout, log=log, told=done.append)
+        except WaltzError:
+            if done:
+                console.trouble(f"recovered all the same: partitions {format_ranges(done)}")
+            raise
+        return Changed(f"{counted(len(done), 'partition')} recovered.")
 
     return change(
         console,

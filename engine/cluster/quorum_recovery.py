@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from waltzctl.engine.amounts import chosen_partitions
@@ -49,7 +49,7 @@ class Forecast:
     """What recovery would do with a partition.
 
     `high_water_mark`: at which its session would open, None where that cannot be decided, and then `waits_for` says who would
-    decide it.  `voters`: the replicas that vote, and the last transaction of each.
+    decide it, or why no session can open.  `voters`: the replicas that vote, and the last transaction of each.
     """
 
     partition: int
@@ -96,6 +96,7 @@ def forecast(
     last = {node: one.max_transaction_id for node, one in told.items() if isinstance(one, recovery_events.Connected)}
     steps: list[RecoveryStep] = []
     voters: dict[str, int] = {}
+    gave_up = ""
     while events:
         state, actions = recovery.step(state, events.popleft())
         untold -= 1
@@ -129,10 +130,13 @@ def forecast(
                     events.append(recovery_events.MarkSet(node))
                 case recovery_actions.WriteMetadata():
                     events.append(recovery_events.MetadataWritten())
-                case recovery_actions.Open() | recovery_actions.Join() | recovery_actions.GiveUp():
+                case recovery_actions.GiveUp(reason):
+                    gave_up = reason
+                case recovery_actions.Open() | recovery_actions.Join():
                     pass
-    resolved = state.resolved if state.is_open else None
-    return Forecast(partition, resolved, recovery.waits_for(state), tuple(sorted(voters.items())), tuple(steps))
+    resolved = state.resolved if state.is_open and not state.ended else None
+    why = gave_up or recovery.waits_for(state)
+    return Forecast(partition, resolved, why, tuple(sorted(voters.items())), tuple(steps))
 
 
 async def plan_recovery(
@@ -186,12 +190,23 @@ def _told(node: str, one: PartitionReading) -> Told:
     return recovery_events.Connected(node, one.session_id, one.low_water_mark, one.last_transaction_id)
 
 
-async def recover(
-    store: MetadataStore, agreed: RecoveryPlan, reach: ConnectionFactory, *, timeout: float, log: logging.Logger
-) -> dict[int, int]:
-    """Recover what was agreed to; the high-water mark of each partition.
+def _say_nothing(_partition: int) -> None:
+    pass
 
-    Raises StalePlanError, before anything is done, where the plan is another by now; RefusedError where a session does not open.
+
+async def recover(
+    store: MetadataStore,
+    agreed: RecoveryPlan,
+    reach: ConnectionFactory,
+    *,
+    timeout: float,
+    log: logging.Logger,
+    told: Callable[[int], None] = _say_nothing,
+) -> dict[int, int]:
+    """Recover what was agreed to; the high-water mark of each partition.  `told` is called with each that is recovered.
+
+    Raises StalePlanError, before anything is done, where the plan is another by now; RefusedError, once the others are recovered,
+    where a session does not open.
     """
     numbers = [one.partition for one in agreed.forecasts]
     again = await plan_recovery(store, reach, numbers)
@@ -208,13 +223,22 @@ async def recover(
         )
 
     nodes = StorageNodes(connect, log=log)
-    marks = {}
+    marks: dict[int, int] = {}
+    failed: list[RefusedError] = []
     try:
         for one in agreed.forecasts:
-            if one.high_water_mark is not None:
+            if one.high_water_mark is None:
+                continue
+            try:
                 marks[one.partition] = await _recover(store, one.partition, nodes, timeout, log)
+            except RefusedError as error:
+                failed.append(error)
+            else:
+                told(one.partition)
     finally:
         await nodes.close()
+    if failed:
+        raise RefusedError("; ".join(one.message for one in failed), advice=failed[0].advice)
     return marks
 
 

@@ -36,7 +36,7 @@ async def unassign(
     last session.  One whose node does not answer counts: its node may come back.  Raises RefusedError, InvalidRequestError.
     """
     state = await read_cluster_state(store)
-    wanted = {*partitions}
+    wanted = {one for one in partitions if 0 <= one < state.num_partitions}  # of others nobody has a session
     staying = [one for one in state.nodes if one.node != node and wanted & {*one.partitions}]
     unfit: dict[int, dict[str, str]] = {}
     for answer in await ask_nodes(state, staying, reach, wanted):

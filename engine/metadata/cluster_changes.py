@@ -224,7 +224,7 @@ async def remove_node(store: MetadataStore, node: str, *, mode: Mode = APPLY) ->
 
 async def assign(store: MetadataStore, node: str, partitions: Collection[int], *, mode: Mode = APPLY) -> Steps:
     """Give partitions to a storage node.  Raises RefusedError, InvalidRequestError for a partition beyond the cluster."""
-    await _check_numbers(store, partitions)
+    chosen_partitions(partitions, await _count_where_some_are_named(store, partitions))
 
     def change(maps: _Maps) -> None:
         _known(store, maps, node)
@@ -246,15 +246,16 @@ async def unassign(
     mode: Mode = APPLY,
     unfit: Mapping[int, Mapping[str, str]] | None = None,
 ) -> Steps:
-    """Take partitions from a storage node.  Raises RefusedError; see the module.
+    """Take partitions from a storage node, also those beyond the cluster.  Raises RefusedError; see the module.
 
     `unfit`: of each partition, the nodes whose replicas stay and are of no use to a recovery, and why.
     """
-    await _check_numbers(store, partitions)
+    count = await _count_where_some_are_named(store, partitions)
 
     def change(maps: _Maps) -> None:
         _known(store, maps, node)
         held = maps.assignment.get(node, ())
+        chosen_partitions({*partitions} - {*held}, count)
         if missing := sorted({*partitions} - {*held}):
             raise RefusedError(
                 f"{store.where}: storage node {node} does not have partition {missing[0]}; nothing was changed"
@@ -440,7 +441,8 @@ def _known(store: MetadataStore, maps: _Maps, node: str) -> None:
         )
 
 
-async def _check_numbers(store: MetadataStore, partitions: Collection[int]) -> None:
+async def _count_where_some_are_named(store: MetadataStore, partitions: Collection[int]) -> int:
+    """How many partitions the cluster has.  Raises InvalidRequestError where none is named."""
     if not partitions:
         raise InvalidRequestError("no partition was named")
-    chosen_partitions(partitions, (await store_parameters(store)).num_partitions)
+    return (await store_parameters(store)).num_partitions

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import shutil
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -11,7 +14,10 @@ from tests.cli.running import Answer, invoke
 from tests.cli.test_schemas import check_object
 from tests.cluster.processes import ClusterOfProcesses
 from tests.interop.processes import Stage, wait_until
-from waltzctl.engine.cluster.quorum_recovery import RecoveryStep, Told, forecast
+from waltzctl.engine.cluster import quorum_recovery
+from waltzctl.engine.cluster.quorum_recovery import Forecast, RecoveryPlan, RecoveryStep, Told, forecast
+from waltzctl.engine.cluster.quorum_recovery import recover as recover_all
+from waltzctl.engine.errors import RefusedError
 from waltzctl.engine.quorum.recovery_events import Connected, Failed
 from waltzctl.formats.znodes import PartitionMetadata, ReplicaState
 
@@ -60,6 +66,13 @@ def test_what_cannot_be_decided_names_who_would_decide_it() -> None:
     found = forecast(3, session(7), NODES, told(at("a:1", 20), Failed("b:1", "no answer"), Failed("c:1", "down")))
     assert found.high_water_mark is None
     assert "b:1 (no answer), c:1 (down)" in found.waits_for
+
+
+@pytest.mark.parametrize("metadata", [PartitionMetadata(), session(5)], ids=["made anew", "an older one"])
+def test_a_replica_of_a_later_session_than_the_metadata_has_is_named(metadata: PartitionMetadata) -> None:
+    found = forecast(3, metadata, NODES, told(*(at(node, 20) for node in NODES)))
+    assert (found.high_water_mark, found.steps) == (None, ())
+    assert found.waits_for == f"a:1 is in session 7, which is later than this one, {metadata.session_id + 1}"
 
 
 def test_a_replica_of_an_older_session_is_cut_and_catches_up() -> None:
@@ -132,6 +145,31 @@ def test_a_recovery_is_shown_refused_done_and_then_there_is_less_to_do(stopped: 
         assert partition["session_id"] == was["session_id"] + 1
     steps = recover(stopped, "--dry-run").only("plan")[0]["steps"]
     assert {step["action"] for step in steps} <= {"begin-session", "copy"}
+
+
+def test_one_that_cannot_be_recovered_keeps_no_other_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    forecasts = tuple(Forecast(number, None if number == 1 else 4, "", (), ()) for number in range(5))
+    agreed = RecoveryPlan("here", forecasts, ())
+
+    async def the_same(*_: object) -> RecoveryPlan:
+        return agreed
+
+    async def state(_: object) -> None:
+        return None
+
+    async def one(_store: object, partition: int, *_: object) -> int:
+        if partition in (2, 3):
+            raise RefusedError(f"partition {partition}: its session did not open", advice="mend it")
+        return 4
+
+    monkeypatch.setattr(quorum_recovery, "plan_recovery", the_same)
+    monkeypatch.setattr(quorum_recovery, "read_cluster_state", state)
+    monkeypatch.setattr(quorum_recovery, "_recover", one)
+    done: list[int] = []
+    told_to: Any = None
+    with pytest.raises(RefusedError, match=r"partition 2: .*; partition 3: ") as refused:
+        asyncio.run(recover_all(told_to, agreed, told_to, timeout=1, log=logging.getLogger(), told=done.append))
+    assert (done, refused.value.advice) == ([0, 4], "mend it")
 
 
 @pytest.mark.turns(3)

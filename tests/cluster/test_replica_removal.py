@@ -16,6 +16,7 @@ from waltzctl.engine.errors import InvalidRequestError, PeerUnreachableError, Re
 from waltzctl.engine.metadata.cluster_changes import PLAN_ONLY
 from waltzctl.engine.metadata.cluster_state import ReplicaInSession, read_cluster_state
 from waltzctl.engine.metadata.embedded_store import EmbeddedStore
+from waltzctl.formats.znodes import ASSIGNMENT_PATH, NodeAssignment, NodePartitions
 
 END = 9
 
@@ -137,3 +138,20 @@ def test_what_the_metadata_refuses_is_refused_as_before(tmp_path: Path) -> None:
 def test_a_partition_beyond_the_cluster_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequestError, match="0 to 1"):
         without(tmp_path, ToldCluster(whole(), whole(), server=None), (2,))
+
+
+def test_one_beyond_the_cluster_that_two_nodes_were_given_is_taken_away(tmp_path: Path) -> None:
+    cluster = ToldCluster(whole(), whole(), server=None)
+
+    async def work() -> None:
+        store = await EmbeddedStore.open(tmp_path / "metadata", create=True, session_timeout=5.0)
+        try:
+            await cluster.write_metadata(store)
+            given = NodeAssignment((NodePartitions("n0:1", (0, 1, 7)), NodePartitions("n1:1", (0, 1, 7))))
+            await store.set(ASSIGNMENT_PATH, given.encode())
+            (step,) = await unassign(store, cluster.reach, "n0:1", (7,))
+            assert (step.node, step.partition) == ("n0:1", 7)
+        finally:
+            await store.close()
+
+    asyncio.run(work())

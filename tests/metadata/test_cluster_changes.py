@@ -25,7 +25,15 @@ from waltzctl.engine.metadata.cluster_changes import (
 from waltzctl.engine.metadata.cluster_state import NodeState, PartitionState, ReplicaInSession, read_cluster_state
 from waltzctl.engine.metadata.metadata_store import MetadataStore
 from waltzctl.engine.metadata.partition_sessions import PartitionSessions
-from waltzctl.formats.znodes import LOCK_PATH, PARTITION_PATH, PartitionMetadata, ReplicaState
+from waltzctl.formats.znodes import (
+    ASSIGNMENT_PATH,
+    LOCK_PATH,
+    PARTITION_PATH,
+    NodeAssignment,
+    NodePartitions,
+    PartitionMetadata,
+    ReplicaState,
+)
 
 KEY = uuid.UUID("01234567-89ab-cdef-0123-456789abcdef")
 
@@ -141,6 +149,23 @@ def test_nodes_come_and_go(stores: Stores) -> None:
         assert (await read_cluster_state(store)).nodes == ()
         with pytest.raises(RefusedError, match="no storage node h:1"):
             await remove_node(store, "h:1")
+
+    over(stores, test)
+
+
+def test_a_partition_beyond_the_cluster_that_a_node_was_given_can_be_taken_away(stores: Stores) -> None:
+    """Nobody of ours gives it; verify names it, and says that unassign and remove-node mend it."""
+
+    async def test(store: MetadataStore) -> None:
+        await add_node(store, "h:1", admin_port=2, group=0)
+        await store.set(ASSIGNMENT_PATH, NodeAssignment((NodePartitions("h:1", (1, 7)),)).encode())
+        with pytest.raises(InvalidRequestError, match="partition 8 does not exist: they are 0 to 3"):
+            await unassign(store, "h:1", [7, 8])
+        steps = await unassign(store, "h:1", [7])
+        assert [(one.action, one.partition) for one in steps] == [("unassign", 7)]
+        assert (await read_cluster_state(store)).nodes == (NodeState("h:1", 2, 0, (1,)),)
+        await unassign(store, "h:1", [1])
+        await remove_node(store, "h:1")
 
     over(stores, test)
 
