@@ -3,7 +3,8 @@
 Connections are accepted here and not by asyncio's server: that way the bound on their number holds before a TLS handshake is
 paid for, the options that the release sets only on its listener (weakness S11) reach the sockets, and running out of
 descriptors is survived under every event loop.  For that a spare descriptor is kept: it is given up for a moment to accept the
-connection that cannot be served, and to close it.
+connection that cannot be served, and to close it.  And peers do not get the last ones: a new segment, the journal of metadata in
+one file need them, and a log server that could not say that it lives would lose its partitions.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ import contextlib
 import errno
 import logging
 import os
+import resource
 import socket
 import ssl
+import sys
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -45,6 +48,8 @@ _LONGEST_USER_TIMEOUT = 2**31 - 1
 """Milliseconds, 24.8 days: what the system takes."""
 _SMALL_REQUESTS = 8
 """The part of the memory that frames which are still being received leave to small requests: an eighth."""
+_OWN_DESCRIPTORS = 128
+"""What peers leave to the process for files that it opens now and then, and cannot do without: an eighth where there are few."""
 _SOFT_DESCRIPTOR_ERRORS = (errno.EMFILE, errno.ENFILE)
 _SOFT_MEMORY_ERRORS = (errno.ENOBUFS, errno.ENOMEM)
 
@@ -263,6 +268,12 @@ class Port(ABC):
                 )
                 accepted.close()
                 continue
+            if accepted.fileno() >= _for_peers():  # the system gives away the lowest that is free
+                self.complain(
+                    f"{peer}: refused, the last descriptors are kept for this process's own files; raise the limit of open files"
+                )
+                accepted.close()
+                continue
             self._expected += 1
             task = self.loop.create_task(self._welcome(accepted, peer))
             self._arriving.add(task)
@@ -278,6 +289,8 @@ class Port(ABC):
             accepted, address = listener.accept()
             self.complain(f"{_text(address)}: refused, no descriptor is left: {error}; raise the limit of open files")
             accepted.close()
+        except (BlockingIOError, InterruptedError):
+            pass  # nobody is there: the system looks for a descriptor first
         except OSError as again:
             self._back_off(listener, again)
         finally:
@@ -311,10 +324,9 @@ class Port(ABC):
         except Exception as error:  # whatever it is: nobody else closes it, or would tell
             accepted.close()
             what = f"{peer}: no connection came about: {str(error) or type(error).__name__}"
-            if isinstance(
-                error, (ConnectionError, EOFError)
-            ):  # it went away without a word, as a load balancer's probe
-                self.log.debug("%s: %s", self.name, what)
+            late = isinstance(error, ConnectionAbortedError)  # how loops call a handshake that took too long
+            if isinstance(error, (ConnectionError, EOFError)) and not late:
+                self.log.debug("%s: %s", self.name, what)  # it went away without a word, as a load balancer's probe
             else:
                 self.complain(what)
         finally:
@@ -417,6 +429,12 @@ def _listen(
         listener.close()
         raise
     return listener
+
+
+def _for_peers() -> int:
+    """How many descriptors may be in use when a peer is let in."""
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if most == resource.RLIM_INFINITY else most - min(_OWN_DESCRIPTORS, most // 8)
 
 
 def _spare_descriptor() -> int | None:

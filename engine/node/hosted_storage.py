@@ -221,9 +221,10 @@ class HostedStorage:
         """Each assigned partition, ascending, and whether it is also available."""
         return [(service.number, service.availability.available) for service in self.services]
 
-    def set_min_free_bytes(self, size: int) -> None:
-        """Bytes that the disk must have for a partition that found it full."""
-        self._room.probe.min_free_bytes = size
+    def use_health(self, health: HealthOptions) -> None:
+        """How much space a partition that found the disk full waits for from now on, and how long a look at it is believed."""
+        self._room.probe.min_free_bytes = health.min_free_bytes
+        self._room.max_age = health.max_age
 
     def reopen(self, partition: int) -> None:
         """Close and open one partition again: what is needed after a failed sync.  Raises NotAssignedError, DiskError."""

@@ -268,7 +268,7 @@ class Node:
                 port.use_context(context)
         self.options, reloaded = reload_fields(self.options, options, RELOADABLE)
         self.health.use(options.health)
-        self.hosted.set_min_free_bytes(options.health.min_free_bytes)
+        self.hosted.use_health(options.health)
         return reloaded
 
     def _use_limits(self, limits: PortLimits) -> None:

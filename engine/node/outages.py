@@ -165,7 +165,7 @@ class Room:
     def __init__(self, probe: DiskProbe, *, max_age: float) -> None:
         """`max_age`: seconds for which a look is believed that found no space."""
         self.probe = probe
-        self._max_age = max_age
+        self.max_age = max_age
         self._lock = threading.Lock()
         self._refused_at: float | None = None
 
@@ -184,7 +184,7 @@ class Room:
         if not self._lock.acquire(blocking=False):
             return False
         try:
-            if self._refused_at is not None and time.monotonic() - self._refused_at < self._max_age:
+            if self._refused_at is not None and time.monotonic() - self._refused_at < self.max_age:
                 return False
             well = self.probe.look().problem is None
             self._refused_at = None if well else time.monotonic()

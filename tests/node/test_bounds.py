@@ -411,7 +411,7 @@ class Listener:
     """One peer at the door."""
 
     def __init__(self) -> None:
-        self.peers = [SimpleNamespace(close=lambda: None)]
+        self.peers = [SimpleNamespace(close=lambda: None, fileno=lambda: 9)]
 
     def accept(self) -> tuple[object, tuple[str, int]]:
         if not self.peers:

@@ -628,7 +628,7 @@ def test_a_reload_is_passed_on_to_everything_it_concerns(tmp_path: Path) -> None
 
     async def work() -> None:
         async with running(tmp_path, http_port=None) as one:
-            health = replace(one.options.health, min_free_bytes=5, max_stall=7.0)
+            health = replace(one.options.health, min_free_bytes=5, max_stall=7.0, max_age=0.25)
             limits = replace(one.options.limits, max_connections=3, output=777_777, reads=9, memory=200 << 20)
             await one.reload(replace(one.options, health=health, limits=limits, drain_seconds=3.0))
             assert (one.options.health, one.options.limits, one.options.drain_seconds) == (health, limits, 3.0)
@@ -636,6 +636,7 @@ def test_a_reload_is_passed_on_to_everything_it_concerns(tmp_path: Path) -> None
             assert one.data.output_budget.capacity == 777_777
             assert (one.data.reads.capacity, one.data.budget.capacity) == (9, 200 << 20)
             assert one.health.probe.min_free_bytes == one.hosted._room.probe.min_free_bytes == 5
+            assert one.hosted._room.max_age == 0.25
             assert one.health._options is health
 
     run(work())

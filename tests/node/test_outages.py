@@ -316,7 +316,7 @@ def test_space_means_the_space_that_should_be_free(tmp_path: Path, monkeypatch: 
             assert refused(served, appended(0, session=SESSION)) == "disk-full"
         assert refused(served, first_question()) == "disk-full"
         served.succeed(appended(0, partition=1))
-        served.hosted.set_min_free_bytes(free)
+        served.hosted.use_health(HealthOptions(min_free_bytes=free, max_age=0.0))
         expect_in(served)
 
 

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import logging
 import os
+import resource
 import socket
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -25,15 +26,15 @@ BACK_OFF = 0.5
 class Listener:
     """A listening socket that gives peers, or errors, in this order; then there is nobody."""
 
-    def __init__(self, *gives: Any) -> None:
-        self.gives = list(gives)
+    def __init__(self, *gives: Any, descriptor: int = 100) -> None:
+        self.gives, self.descriptor = list(gives), descriptor
         self.closed: list[Any] = []
 
     def accept(self) -> tuple[Any, Any]:
         found = self.gives.pop(0) if self.gives else BlockingIOError()
         if isinstance(found, Exception):
             raise found
-        return SimpleNamespace(close=lambda: self.closed.append(found)), found
+        return SimpleNamespace(close=lambda: self.closed.append(found), fileno=lambda: self.descriptor), found
 
     def fileno(self) -> int:
         return 99
@@ -85,6 +86,21 @@ def test_peers_are_let_in_up_to_the_bound_and_the_others_are_told_so(
     assert lines(caplog) == [f"data port: [::1]:9: {told}", f"data port: 10.0.0.1:3: {told}"]
     assert port._expected == 2
     assert len(port._arriving) == 2
+
+
+@pytest.mark.parametrize(
+    ("limit", "descriptor", "in_"),
+    [(4096, 3967, True), (4096, 3968, False), (80, 69, True), (80, 70, False), (resource.RLIM_INFINITY, 1 << 30, True)],
+)
+def test_the_last_descriptors_are_for_files(
+    port: Any, monkeypatch: pytest.MonkeyPatch, limit: int, descriptor: int, in_: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
+    listener = Listener(ONE, descriptor=descriptor)
+    port._accept(listener)
+    assert (port.loop.begun, listener.closed) == ((1, []) if in_ else (0, [ONE]))
+    told = "refused, the last descriptors are kept for this process's own files; raise the limit of open files"
+    assert lines(caplog) == ([] if in_ else [f"data port: 127.0.0.1:7: {told}"])
 
 
 @pytest.mark.parametrize(
@@ -157,6 +173,18 @@ def test_the_spare_descriptor_is_for_sending_a_newcomer_away(
         os.fstat(spare)
 
 
+@pytest.mark.parametrize("nobody", [BlockingIOError(), InterruptedError()])
+def test_the_last_descriptor_is_given_to_somebody_without_complaint(
+    port: Any, nobody: OSError, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Accepting asks the system for a descriptor before it looks whether somebody is there."""
+    port._spare = os.open(os.devnull, os.O_RDONLY)
+    port._accept(Listener(OSError(errno.EMFILE, "no more"), nobody))
+    assert port._spare is not None
+    port.give_up_spare()
+    assert (port.loop.readers, port.loop.planned, lines(caplog)) == ([], [], [])
+
+
 def test_a_spare_descriptor_that_is_not_there_is_done_without(port: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def none_left(*_: object) -> int:
         raise OSError(errno.EMFILE, "none")
@@ -174,6 +202,7 @@ def test_a_spare_descriptor_that_is_not_there_is_done_without(port: Any, monkeyp
     [
         (TimeoutError(), "no connection came about: TimeoutError"),
         (OSError("no certificate"), "no connection came about: no certificate"),
+        (ConnectionAbortedError("late"), "no connection came about: late"),
         (ConnectionResetError("gone"), None),
         (EOFError(), None),
         (OverflowError("of ours"), "no connection came about: of ours"),

@@ -138,11 +138,13 @@ def test_silence_and_half_a_hello_end_after_the_stall_time(tmp_path: Path, loop:
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_a_tls_handshake_that_does_not_come_ends(tmp_path: Path, loop: str) -> None:
+def test_a_tls_handshake_that_does_not_come_ends(tmp_path: Path, loop: str, caplog: pytest.LogCaptureFixture) -> None:
     with serving(tmp_path / "d", loop=loop, tls=True, limits=PortLimits(handshake_seconds=0.1)) as served:
         for part in (b"", HELLO):
             with Peer(served.address, hello=False) as peer:
                 peer.send(part)
                 peer.rest()
+        told = [line for line in caplog.messages if "no connection came about" in line]
+        assert any("taking longer than 0.1 seconds" in line for line in told)
         with served.connect() as peer:
             assert works(peer)
