@@ -28,6 +28,12 @@ def test_the_page_lists_every_public_name_and_no_other() -> None:
     assert sorted(re.findall(r"^\| `(\w+)` \|", PAGE, re.M)) == sorted(waltzctl.__all__) == sorted(waltzctl._MODULES)
 
 
+def test_errors_that_the_pages_name_can_be_caught() -> None:
+    pages = PAGE + (ROOT / "docs" / "client.md").read_text()
+    named = set(re.findall(r"`(\w+Error)`", pages))
+    assert {"DeadlineError", "PeerUnreachableError", "InvalidRequestError"} <= named <= set(waltzctl.__all__)
+
+
 def test_type_checkers_see_the_same_names() -> None:
     tree = ast.parse(Path(waltzctl.__file__).read_text())
     checked = next(node for node in tree.body if isinstance(node, ast.If))

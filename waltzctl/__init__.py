@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from waltzctl.engine.client.partition_mount import ClientOptions
     from waltzctl.engine.client.sql_applier import SqlDatabase, SqlTransaction, apply_feed
     from waltzctl.engine.client.storage_client import StorageClient
-    from waltzctl.engine.errors import WaltzError
+    from waltzctl.engine.errors import DeadlineError, InvalidRequestError, PeerUnreachableError, WaltzError
     from waltzctl.engine.findings import Code, Finding, Severity
     from waltzctl.engine.inspect.dump_records import DumpedRecord, dump_records
     from waltzctl.engine.inspect.status import StorageStatus, storage_status
@@ -39,11 +39,14 @@ _MODULES = {
     "AdminClient": "waltzctl.engine.client.admin_client",
     "ClientOptions": "waltzctl.engine.client.partition_mount",
     "Code": "waltzctl.engine.findings",
+    "DeadlineError": "waltzctl.engine.errors",
     "Draft": "waltzctl.engine.client.log_transaction",
     "DumpedRecord": "waltzctl.engine.inspect.dump_records",
     "Finding": "waltzctl.engine.findings",
+    "InvalidRequestError": "waltzctl.engine.errors",
     "LogClient": "waltzctl.engine.client.log_client",
     "Partition": "waltzctl.engine.storage.partition",
+    "PeerUnreachableError": "waltzctl.engine.errors",
     "Record": "waltzctl.formats.segment",
     "RequestId": "waltzctl.formats.request_id",
     "Severity": "waltzctl.engine.findings",
@@ -76,11 +79,14 @@ __all__ = [
     "AdminClient",
     "ClientOptions",
     "Code",
+    "DeadlineError",
     "Draft",
     "DumpedRecord",
     "Finding",
+    "InvalidRequestError",
     "LogClient",
     "Partition",
+    "PeerUnreachableError",
     "Record",
     "RequestId",
     "Severity",

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from waltzctl.engine.client.log_transaction import Build, Draft, Transaction
 from waltzctl.engine.errors import DeadlineError
+from waltzctl.engine.net.deadlines import ANEW, HELD_UP
 from waltzctl.formats.request_id import RequestId
 
 Numbered = tuple[int, Build | Draft]
@@ -313,30 +314,40 @@ class AppendsInBulk(AppendCall):
         self._told, self._seconds, self._late = told, seconds, late
         self._committed: list[tuple[int, int]] = []
         self._loop = asyncio.get_running_loop()
-        self._progress = self._loop.time()
+        self._progress, self._anew = self._loop.time(), ANEW
         self._timer: asyncio.TimerHandle | None = None
 
     async def run(self, mount: AppendingMount) -> bool:
         """See `AppendCall`; raises what `late` makes and what `told` raises as well, at once."""
         self._gets_on()
-        self._timer = self._loop.call_at(self._progress + self._seconds, self._ring)
+        self._ring_at(self._progress + self._seconds)
+        assert self._timer is not None
         try:
             return await super().run(mount)
         finally:
             self._timer.cancel()
 
     def _gets_on(self) -> None:
-        self._progress = self._loop.time()
+        self._progress, self._anew = self._loop.time(), ANEW
 
-    def _ring(self) -> None:
-        """Look whether it is late: one timer, whatever is under way."""
-        if self._committed or not (self.sent or self.again or self._wants_more):  # or it waits for who gives the drafts
+    def _ring_at(self, when: float) -> None:
+        self._timer = self._loop.call_at(when, self._ring, when)
+
+    def _ring(self, due: float) -> None:
+        """Look whether it is late: one timer, whatever is under way.
+
+        A loop that was held up has heard nothing meanwhile: it begins anew, as other deadlines do (`engine.net.deadlines`).
+        """
+        waits = self.sent or self.again or self._wants_more  # or else for who gives the drafts
+        if self._committed or not waits:
             self._gets_on()
+        elif self._anew and self._loop.time() - due > HELD_UP:
+            self._progress, self._anew = self._loop.time(), self._anew - 1
         when = self._progress + self._seconds
         if when <= self._loop.time():
             self.end(self._late())
         else:
-            self._timer = self._loop.call_at(when, self._ring)
+            self._ring_at(when)
 
     def _tell(self) -> None:
         if not self._committed:

@@ -31,7 +31,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Collection, Coroutine, Iterable, Mapping
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeVar
 
 from waltzctl.engine.amounts import chosen_partitions, format_ranges
 from waltzctl.engine.client.append_call import AppendsInBulk, OneAppend
@@ -53,6 +53,7 @@ from waltzctl.engine.net.deadlines import Deadline, Deadlines
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.wire import client as wire
 
+T = TypeVar("T")
 _NO_CLIENT = -1
 _DATA_ATTEMPTS = 3
 _DATA_SILENCE = 1.0
@@ -89,6 +90,10 @@ class LogClient:
         self._mounts: dict[Mount, None] = {}  # in their order
         self._tasks: dict[asyncio.Task[None], None] = {}  # in their order
         self._client_id: int | None = None
+        self._no_client_id: tuple[float, PeerError] | None = None
+        """When, and why, the metadata gave none at last; None where it did."""
+        self._silent: set[int] = set()
+        """Partitions of which it was said that somebody waits for them."""
         self._deadlines = Deadlines()
         self._closed: PeerUnreachableError | None = None
 
@@ -205,7 +210,8 @@ class LogClient:
                     f"partition {number}: a feed begins behind transaction {begins[number]}",
                     advice="-1 is the log's beginning",
                 )
-        client_id = await self._servers.client_id()
+        with self._patience(numbers, timeout):
+            client_id = await self._new_client_id()
         queue: asyncio.Queue[Transaction | WaltzError] = asyncio.Queue()
         open_ends = {number: None if until is None else until(number) for number in numbers}
         mounts: dict[int, Mount] = {}
@@ -232,26 +238,66 @@ class LogClient:
             mine = [key for key in self._endpoints if key[1] == client_id]
             await asyncio.gather(*(self._endpoints.pop(key).close() for key in mine))
 
+    def _patience(self, numbers: Collection[int], timeout: float | None) -> contextlib.AbstractContextManager[object]:
+        """For how long a feed waits until it can begin."""
+        if timeout is None or not numbers:
+            return contextlib.nullcontext()
+        what = f"a feed of partitions {format_ranges(numbers)}, which has not begun"
+        return self._deadlines.within(timeout, lambda: self._late(min(numbers), timeout, what))
+
     async def _next(
         self, queue: asyncio.Queue[Transaction | WaltzError], mounts: Collection[Mount], timeout: float | None
     ) -> Transaction | WaltzError:
         """What comes next for a feed."""
-        if timeout is None or not queue.empty():
-            return await queue.get()
+        if not queue.empty():
+            return queue.get_nowait()
 
         def late() -> DeadlineError:
             waits = min(mounts, key=lambda one: one.ready.is_set())
             what = f"a feed of partition {waits.partition} behind transaction {waits.position}"
-            return self._late(waits.partition, timeout, what)
+            return self._late(waits.partition, seconds, what)
 
-        with self._deadlines.within(timeout, late):
-            return await queue.get()
+        seconds = self._seconds(timeout)
+        while True:
+            try:
+                with self._deadlines.within(seconds, late):
+                    found = await queue.get()
+            except DeadlineError as error:
+                if timeout is not None:
+                    raise
+                for one in mounts:
+                    if not one.ready.is_set():  # or else there is nothing new
+                        self._say_silent(one.partition, error)
+                        break
+            else:
+                if isinstance(found, Transaction):
+                    self._silent.discard(found.partition)
+                return found
 
     async def awaited_data(self, transaction: Transaction) -> bytes:
         """A transaction's data, however long the cluster does not answer; a feed waits as long.  Raises as `data`."""
+        partition, number = transaction.partition, transaction.transaction_id
+        return await self._awaited(partition, lambda: self.data(partition, number))
+
+    async def awaited_high_water_mark(self, partition: int) -> int:
+        """The last committed transaction of a partition, however long the cluster does not answer; -1: none."""
+        return await self._awaited(partition, lambda: self.high_water_mark(partition))
+
+    async def _awaited(self, partition: int, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
         while True:
-            with contextlib.suppress(DeadlineError):
-                return await self.data(transaction.partition, transaction.transaction_id)
+            try:
+                found = await ask()
+            except DeadlineError as error:
+                self._say_silent(partition, error)
+            else:
+                self._silent.discard(partition)
+                return found
+
+    def _say_silent(self, partition: int, error: DeadlineError) -> None:
+        """What somebody waits for who has no deadline; once, until it is over."""
+        if partition not in self._silent:
+            self._silent.add(partition)
+            self._log.warning("%s; it is waited for", error.message)
 
     async def data(self, partition: int, transaction_id: int, *, timeout: float | None = None) -> bytes:
         """A transaction's data, its checksum verified.  Raises RefusedError where there is none, CorruptRecordError."""
@@ -303,7 +349,9 @@ class LogClient:
         there = [one for one in self._endpoints.values() if one.address == address]
         failures = [one.failure for one in there if one.failure]
         losses = [loss for one in there if (loss := one.loss(seconds))]
-        if failures:
+        if (missed := self._no_client_id) and asyncio.get_running_loop().time() - missed[0] <= seconds:
+            why, advice = f"the metadata does not answer: {missed[1].message}", missed[1].advice
+        elif failures:
             why, advice = failures[-1].message, failures[-1].advice
         elif address is None:
             why, advice = "no log server has the partition", "are log servers running? waltzctl cluster verify tells"
@@ -333,14 +381,34 @@ class LogClient:
             found = self._appending.get(partition)
             if found is None:
                 if self._client_id is None:
-                    self._client_id = await self._servers.client_id()
+                    self._client_id = await self._new_client_id()
                 return self._append_as(partition, self._client_id, await self._high_water_mark(partition))
             if found.spent:
                 await found.settled()  # what comes later goes behind it
-                client_id = await self._servers.client_id()
+                client_id = await self._new_client_id()
                 self._end(found)
                 return self._append_as(partition, client_id, found.position)
             return found
+
+    async def _new_client_id(self) -> int:
+        """A new one.  For ever, where the metadata does not answer: a deadline is the caller's."""
+        pause, said = 0.0, ""
+        while True:
+            self._refuse_when_closed()
+            self._news.clear()
+            try:
+                made = await self._servers.client_id()
+            except PeerError as error:
+                if said != (said := str(error)):
+                    self._log.warning("the metadata gives no client id, and is asked again and again: %s", error)
+                self._no_client_id = asyncio.get_running_loop().time(), error
+            else:
+                self._no_client_id = None
+                return made
+            pause = self.options.pause_after(pause)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._news.wait()
 
     async def _high_water_mark(self, partition: int) -> int:
         """For ever, as `_ask`."""

@@ -150,14 +150,24 @@ async def _at_a_time(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 async def _check(client: LogClient, partition: int, before: int, last: int, told: dict[tuple[int, int], int]) -> None:
-    expected = before
+    expected, writers = before, {*told.values()}
     feed = client.feed(partition, after=before, until=lambda _: last, timeout=client.options.timeout)
     async for one in feed:
         expected += 1
         if one.transaction_id != expected:
             raise DamageError(f"partition {partition}: transaction {one.transaction_id} came where {expected} is next")
         data = await client.data(partition, expected)
-        if (partition, expected) in told and data != _LONG.pack(expected):
+        writer, client_id = told.get((partition, expected)), one.request_id.client
+        if writer is None and client_id in writers:
+            raise DamageError(
+                f"partition {partition}: transaction {expected} is of client {client_id}, and none of its appends became that:"
+                " one is there twice"
+            )
+        if writer is not None and client_id != writer:
+            raise DamageError(
+                f"partition {partition}: transaction {expected} was given to client {writer}, and is of client {client_id}"
+            )
+        if writer is not None and data != _LONG.pack(expected):
             raise DamageError(
                 f"partition {partition}: transaction {expected} was written on transaction {_LONG.unpack(data)[0] - 1}:"
                 " optimistic locking does not work"

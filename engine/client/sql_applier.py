@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import re
 import threading
 import time
@@ -46,6 +47,24 @@ _ENDS = re.compile(
     rf"{_NOTHING}(COMMIT|END|ABORT|BEGIN|START\s+TRANSACTION|ROLLBACK(?!\s+((WORK|TRANSACTION)\s+)?TO\b))\b",
     re.IGNORECASE | re.DOTALL,
 )
+_ENDS_BEHIND = re.compile(
+    rf"{_NOTHING}(COMMIT|END|ABORT|START\s+TRANSACTION|ROLLBACK(?!\s+((WORK|TRANSACTION)\s+)?TO\b))\b",
+    re.IGNORECASE | re.DOTALL,
+)
+"""As `_ENDS`, where another statement stands in front; BEGIN would begin a block there as well."""
+_HAS_BODY = re.compile(
+    rf"{_NOTHING}CREATE\b[^;]*?\b(TRIGGER|FUNCTION|PROCEDURE|PACKAGE|EVENT)\b", re.IGNORECASE | re.DOTALL
+)
+"""What has statements of its own inside, which are not executed now."""
+_SEMICOLONS = tuple(
+    re.compile(
+        rf"'(?:{within}|'')*+'|\"[^\"]*\"|`[^`]*`|\$(\w*)\$.*?\$\1\$|--[^\r\n]*|/\*(?!M?!).*?\*/|;",
+        re.DOTALL | re.ASCII,
+    )
+    for within in (r"[^']", r"[^'\\]|\\.")
+)
+"""What may hold a semicolon that ends no statement, and those that do.  A backslash in a text is itself, or as MySQL has it."""
+_BLOCK = re.compile(r"\bBEGIN\b", re.IGNORECASE)
 _CURSOR = frozenset(
     (
         *("arraysize", "callproc", "close", "description", "fetchall", "fetchmany", "fetchone", "lastrowid", "nextset"),
@@ -127,7 +146,7 @@ class SqlTransaction:
         raise _forbidden(name)
 
 
-Apply = Callable[[SqlTransaction, Transaction, bytes], None]
+Apply = Callable[[SqlTransaction, Transaction, bytes], object]
 """The application's changes for a transaction and its data.  Called again after an SQL error."""
 
 
@@ -140,10 +159,35 @@ def _forbidden(name: str) -> Exception:
     )
 
 
+def _refuse_coroutine(given: object) -> None:
+    """What a function gives that would have to be awaited has changed nothing as yet, and its mark would be committed."""
+    if inspect.isawaitable(given):
+        if inspect.iscoroutine(given):
+            given.close()
+        raise InvalidRequestError(
+            "the function that applies a transaction is a coroutine, of which nothing was executed",
+            advice="make it a plain function: it is called in a thread of its own, and may block",
+        )
+
+
 def _check_statement(statement: str) -> None:
     found = _ENDS.match(statement) or _ENDS.match(_behind_nested_comments(statement))
+    if found is None and ";" in statement and not _HAS_BODY.match(statement):
+        found = _end_behind_another(statement)
     if found:
         raise _forbidden(found.group(1).upper())
+
+
+def _end_behind_another(statement: str) -> re.Match[str] | None:
+    """Of several statements in one text, which drivers that hand it to the server as it is execute at once, as psycopg does."""
+    for pieces in _SEMICOLONS:
+        for piece in pieces.finditer(statement):
+            if piece[0] == ";":
+                behind = statement[piece.end() :]
+                found = _ENDS_BEHIND.match(behind) or _ENDS_BEHIND.match(_behind_nested_comments(behind))
+                if found and not (found[1].upper() == "END" and _BLOCK.search(statement, 0, piece.start())):
+                    return found
+    return None
 
 
 def _behind_nested_comments(statement: str) -> str:
@@ -196,7 +240,7 @@ class SqlApplier:
         def attempt(cursor: Any) -> bool:
             cursor.execute(update, values)
             if cursor.rowcount == 1:
-                self.apply(SqlTransaction(self._connection), transaction, data)
+                _refuse_coroutine(self.apply(SqlTransaction(self._connection), transaction, data))
                 return True
             if cursor.rowcount != 0:
                 raise InvalidRequestError(

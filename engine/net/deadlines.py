@@ -4,7 +4,8 @@ What `asyncio.timeout` does with a timer for each call: to make one and to take 
 tenth of an append.  Everything belongs to one event loop.
 
 A loop that was held up, by a program that prints what nobody reads for a while, or because the process was stopped, has heard
-nothing meanwhile: deadlines that passed in that time begin anew, so that what has come can be looked at first.
+nothing meanwhile: deadlines that passed in that time begin anew, so that what has come can be looked at first.  A loop that is
+held up all the time has them end all the same: each begins anew a few times, and no more.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ import asyncio
 from collections.abc import Callable
 from types import TracebackType
 
-_HELD_UP = 0.5
+HELD_UP = 0.5
 """Seconds by which a timer is late when the loop was held up."""
+ANEW = 3
+"""How often a deadline begins anew."""
 
 
 class _SameLength:
@@ -42,9 +45,11 @@ class _SameLength:
     def _ring(self) -> None:
         self._timer = None
         now = self._loop.time()
-        if now - self._due > _HELD_UP:
-            for deadline in self.running:
-                deadline.when = now + self._seconds
+        if now - self._due > HELD_UP:
+            for deadline in [one for one in self.running if one.anew]:
+                deadline.anew, deadline.when = deadline.anew - 1, now + self._seconds
+                del self.running[deadline]
+                self.running[deadline] = None  # behind those that do not begin anew: they end before
         for deadline in [*self.running]:
             if deadline.when > now:
                 self._ring_at(deadline.when)
@@ -63,13 +68,15 @@ class _SameLength:
 class Deadline:
     """``with deadlines.within(seconds, late):`` in a task: what takes longer is cancelled there, and `late()` raised."""
 
-    __slots__ = ("_cancelling", "_expired", "_late", "_line", "_task", "when")
+    __slots__ = ("_cancelling", "_expired", "_late", "_line", "_task", "anew", "when")
 
     def __init__(self, line: _SameLength, late: Callable[[], BaseException]) -> None:
         self._line, self._late = line, late
         self._expired = False
         self.when = 0.0
         """In the loop's time."""
+        self.anew = ANEW
+        """How often it may begin anew."""
 
     def __enter__(self) -> None:
         task = asyncio.current_task()

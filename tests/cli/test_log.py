@@ -30,7 +30,7 @@ from waltzctl.formats.wire import client as wire
 
 @dataclass
 class Troubled(LogInProcess):
-    """Has transactions 0 to 2 of partition 0; `mounts_at`, `data_at`: the time from which it answers, None for never.
+    """Has transactions 0 to 2 of partition 0; `marks_at`, `mounts_at`, `data_at`: the time from which it answers, None for never.
     `data_each`: seconds that each transaction's data takes, one after the other.
 
     What is appended it commits at once; `max_body`: bytes of the longest append that clients believe it takes.
@@ -39,6 +39,7 @@ class Troubled(LogInProcess):
     log: list[tuple[RequestId, bytes]] = field(
         default_factory=lambda: [(RequestId(OTHER, 1, 0, number + 1), b"%d" % number) for number in range(3)]
     )
+    marks_at: float | None = 0.0
     mounts_at: float | None = 0.0
     data_at: float | None = 0.0
     data_each: float = 0.0
@@ -58,6 +59,8 @@ class Troubled(LogInProcess):
             case wire.MountRequest() if not self._reached(self.mounts_at):
                 pass
             case wire.TransactionDataRequest() if not self._reached((message.transaction_id + 1) * self.data_each):
+                pass
+            case wire.HighWaterMarkRequest() if not self._reached(self.marks_at):
                 pass
             case wire.TransactionDataRequest() if self._reached(self.data_at):
                 data = self.log[message.transaction_id][1]
@@ -124,8 +127,11 @@ def test_a_server_that_cannot_read_is_given_up(
     assert f"no answer within 5 s to {what}" in error["message"]
 
 
-def test_a_tail_that_follows_waits_for_a_server_that_cannot_read(over: Callable[[Troubled], None]) -> None:
-    over(Troubled(data_at=100.0))
+@pytest.mark.parametrize("answers", [{"data_at": 100.0}, {"marks_at": 100.0}])
+def test_a_tail_that_follows_waits_for_a_server_that_cannot_read(
+    over: Callable[[Troubled], None], answers: dict[str, float]
+) -> None:
+    over(Troubled(**answers))
     done = invoke("log", "tail", "--follow", "--to", 2, *MORE)
     assert (done.status, [one["data"] for one in done.objects]) == (0, ["0", "1", "2"])
 
@@ -141,6 +147,8 @@ def test_a_tail_reads_no_partition_from_where_a_shorter_one_ends(monkeypatch: py
 
         async def high_water_mark(self, partition: int) -> int:
             return (1_000_000, 7, -1)[partition]
+
+        awaited_high_water_mark = high_water_mark
 
         async def feed(self, partitions: object, **_: object) -> AsyncGenerator[Transaction, None]:
             asked.append(partitions)

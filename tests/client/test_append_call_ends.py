@@ -81,6 +81,34 @@ def test_what_is_committed_in_the_moment_of_the_deadline_counts() -> None:
     run(test)
 
 
+def test_time_in_which_the_loop_was_held_up_counts_for_nothing() -> None:
+    """A process that was stopped, or a program that printed: what came meanwhile is looked at first."""
+
+    async def test(made: InProcess) -> None:
+        bulk, log = Bulk(made, drafts(range(1)), timeout=10), made.log
+        await quiet()
+        asyncio.get_running_loop()._idle.now += 20.0  # type: ignore[attr-defined]
+        await asyncio.sleep(0)
+        await quiet()
+        log.commit()
+        assert await bulk.task == 1
+        late = Bulk(made, drafts(range(1)), timeout=10)
+        await quiet()
+        asyncio.get_running_loop()._idle.now += 20.0  # type: ignore[attr-defined]
+        await asyncio.sleep(9.9)
+        assert not late.task.done()
+        await asyncio.sleep(0.2)
+        assert isinstance(late.task.exception(), DeadlineError), "what has not come then is late all the same"
+        always = Bulk(made, drafts(range(1)), timeout=10)
+        for held_up in range(5):
+            await quiet()
+            assert always.task.done() is (held_up == 4), "three times it begins anew"
+            asyncio.get_running_loop()._idle.now += 20.0  # type: ignore[attr-defined]
+            await asyncio.sleep(0)
+
+    run(test)
+
+
 def test_a_server_that_is_nowhere_is_waited_for_until_the_deadline() -> None:
     async def test(made: InProcess) -> None:
         made.directory.tell({})

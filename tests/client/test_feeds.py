@@ -155,6 +155,32 @@ def test_a_feed_that_is_late_names_the_partition_that_is_not_mounted() -> None:
     run(test)
 
 
+def test_what_a_feed_waits_for_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(server: FeedingServer, client: LogClient, directory: Directory) -> None:
+        directory.tell({0: PartitionServer("here", 1, 1)})
+        feed, one = client.feed((0, 1)), Transaction(1, 7, RequestId(OTHER, 1, 1, 8), 0)
+        waiting: list[asyncio.Future[Any]] = [
+            asyncio.ensure_future(what) for what in (anext(feed), client.awaited_data(one))
+        ]
+        waiting.append(asyncio.ensure_future(client.awaited_high_water_mark(0)))
+        caplog.clear()
+        await asyncio.sleep(9.9)
+        assert caplog.messages == []
+        await asyncio.sleep(100.0)
+        feed_waits, mark_waits = sorted(caplog.messages)
+        assert (
+            "a feed of partition 1 behind transaction -1: no log server has the partition; it is waited for"
+            in feed_waits
+        )
+        assert "the high-water mark of partition 0: server here:1 has the partition" in mark_waits
+        for task in waiting:
+            task.cancel()
+        await asyncio.wait(waiting)
+        await feed.aclose()
+
+    run(test)
+
+
 def test_data_for_a_feed_is_awaited_however_long_it_takes() -> None:
     async def test(server: FeedingServer, client: LogClient, directory: Directory) -> None:
         directory.tell({})

@@ -280,3 +280,44 @@ def test_a_feed_begins_no_earlier_than_the_log(begin: Any) -> None:
                 await coming
 
     run(test)
+
+
+@dataclass
+class Unanswered(Directory):
+    """Metadata that gives no client id in the first minute; `hangs`: and does not even say so."""
+
+    hangs: bool = False
+
+    async def client_id(self) -> int:
+        if asyncio.get_running_loop().time() < 60.0:
+            if not self.hangs:
+                raise PeerUnreachableError("the metadata", "nobody there")
+            await asyncio.sleep(60.0)
+        return await super().client_id()
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+@pytest.mark.parametrize("seconds", [5.0, 90.0])
+@pytest.mark.parametrize("called", ["flush", "feed"])
+def test_metadata_that_gives_no_client_id_is_waited_for(called: str, seconds: float, hangs: bool) -> None:
+    async def whole() -> None:
+        directory = Unanswered(servers={0: PartitionServer("here", 1, 1)}, hangs=hangs)
+        async with LogClient(
+            directory, LogInProcess().connect, log=LOG, options=ClientOptions(timeout=seconds)
+        ) as client:
+            feed = client.feed(0, timeout=seconds)
+            call = asyncio.ensure_future(client.flush(0) if called == "flush" else anext(feed))
+            await asyncio.sleep(4.9)
+            assert not call.done()
+            if seconds == 5.0:
+                await asyncio.sleep(0.2)
+                assert isinstance(error := call.exception(), DeadlineError)
+                assert ("the metadata does not answer" in str(error)) is not hangs
+            else:
+                await asyncio.sleep(61.0)
+                assert call.done() is (called == "flush"), "nothing comes in the feed"
+                call.cancel()
+            await asyncio.wait([call])
+            await feed.aclose()
+
+    simulate(whole())

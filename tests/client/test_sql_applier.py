@@ -15,7 +15,7 @@ import pytest
 from tests.client.test_log_client import Around, run
 from tests.server.storing import PARTITION
 from waltzctl.engine.client.log_transaction import Draft, Transaction
-from waltzctl.engine.client.sql_applier import SqlApplier, SqlDatabase, SqlTransaction, apply_feed
+from waltzctl.engine.client.sql_applier import SqlApplier, SqlDatabase, SqlTransaction, _check_statement, apply_feed
 from waltzctl.engine.errors import DeadlineError, InvalidRequestError, RefusedError
 from waltzctl.formats.request_id import RequestId
 
@@ -281,6 +281,17 @@ def test_what_the_application_raises_propagates_and_leaves_nothing(tmp_path: Pat
             )
         ),
         lambda sql: sql.execute("/**/" * 100 + "Begin"),
+        *(
+            lambda sql, text=text: sql.execute(text)
+            for text in (
+                "INSERT INTO applied VALUES (1, ''); COMMIT",
+                "SELECT 1;;/* x */\nend ; SELECT 2",
+                "SELECT ';'';' , \"'\", `'`, $a$ ' $a$ /* ' */ -- '\n; ROLLBACK",
+                r"SELECT 'C:\'; COMMIT",
+                r"SELECT 'it\'s'; COMMIT",
+                "SELECT 1; /* a /* b */ c */ COMMIT AND CHAIN",
+            )
+        ),
     ],
 )
 def test_the_application_cannot_end_the_sql_transaction(tmp_path: Path, wrong: Callable[[Any], None]) -> None:
@@ -294,6 +305,49 @@ def test_the_application_cannot_end_the_sql_transaction(tmp_path: Path, wrong: C
     with pytest.raises(InvalidRequestError, match="is not for the function"):
         apply_three(Driver(path), apply)
     assert len(tried) == 1  # it is no error of the database, which would be tried again
+    assert (applied(path), mark(path)) == ([], -1)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT '; COMMIT', '''; COMMIT' AS \"; COMMIT\" -- ; COMMIT",
+        "SELECT 1 /* ; COMMIT */;",
+        "CREATE TEMP TRIGGER kept AFTER INSERT ON applied BEGIN SELECT 1; SELECT 2; END",
+    ],
+)
+def test_a_semicolon_in_a_text_a_comment_or_a_trigger_ends_no_statement(tmp_path: Path, statement: str) -> None:
+    path = made(tmp_path)
+
+    def apply(sql: SqlTransaction, transaction: Transaction, data: bytes) -> None:
+        if transaction.transaction_id == 0:
+            sql.execute(statement)
+        insert(sql, transaction, data)
+
+    assert apply_three(Driver(path), apply) == [True] * 3
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DO $$ BEGIN NULL; END $$",
+        "IF 1 = 1 BEGIN SELECT 1; END",
+        "DECLARE x INT; BEGIN x := 1; END;",
+        "A; ROLLBACK TO a",
+    ],
+)
+def test_blocks_of_other_databases_are_the_applications(statement: str) -> None:
+    _check_statement(statement)
+
+
+def test_a_coroutine_is_refused_and_not_taken_for_applied(tmp_path: Path) -> None:
+    path = made(tmp_path)
+
+    async def apply(sql: SqlTransaction, transaction: Transaction, data: bytes) -> None:
+        insert(sql, transaction, data)
+
+    with pytest.raises(InvalidRequestError, match="is a coroutine"):
+        apply_three(Driver(path), apply)
     assert (applied(path), mark(path)) == ([], -1)
 
 

@@ -161,3 +161,21 @@ def test_time_in_which_the_loop_was_held_up_counts_for_nothing() -> None:
         deadlines.close()
 
     asyncio.run(work())
+
+
+def test_a_loop_that_is_held_up_all_the_time_has_deadlines_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("waltzctl.engine.net.deadlines.HELD_UP", 0.01)
+
+    async def work() -> None:
+        deadlines = Deadlines()
+        first, second = (asyncio.ensure_future(call(deadlines, 0.05, 3600.0)) for _ in range(2))
+        for _ in range(100):
+            time.sleep(0.07)
+            await asyncio.sleep(0)
+            if first.done() and second.done():
+                break
+        assert first.done()
+        assert second.done()
+        deadlines.close()
+
+    asyncio.run(work())

@@ -95,7 +95,8 @@ def run(
 
         async def work(client: LogClient) -> None:
             numbers = chosen_partitions(wanted, client.num_partitions)
-            marks = dict(zip(numbers, await asyncio.gather(*map(client.high_water_mark, numbers)), strict=True))
+            ask = client.awaited_high_water_mark if follow else client.high_water_mark
+            marks = dict(zip(numbers, await asyncio.gather(*map(ask, numbers)), strict=True))
             there = [number for number in numbers if follow or first <= marks[number]]
             ends = {number: _end(marks[number], last, follow=follow) for number in there}
             feed = client.feed(
