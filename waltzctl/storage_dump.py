@@ -68,10 +68,8 @@ def dump(request: DumpRequest) -> ExitStatus:
     """Show what was asked for.  Raises what the engine's dump raises, and usage errors."""
     with refusals(request.format):
         target = resolve(request.path)
-    what = request.what or _USUAL.get(target.kind, What.RECORDS)
+    what = what_of(target, request.what)
     _check(request, what)
-    if target.kind is TargetKind.CONTROL and what is not What.CONTROL:
-        raise typer.BadParameter(f"a control file holds no {what}; name the storage directory", param_hint="'--what'")
     if request.output is not None:
         check_outside(request.output, target.storage or request.path)
     shown = _format(request)
@@ -93,6 +91,14 @@ def dump(request: DumpRequest) -> ExitStatus:
     if request.output is not None and not request.quiet:
         say(f"waltzctl: {request.output}: {_counts(what, count, tally)}")
     return ExitStatus.from_label(tally.exit_status_name)
+
+
+def what_of(target: Target, what: What | None) -> What:
+    """What was asked for, or what such a target usually shows.  Raises usage errors where it holds nothing of the kind."""
+    what = what or _USUAL.get(target.kind, What.RECORDS)
+    if target.kind is TargetKind.CONTROL and what is not What.CONTROL:
+        raise typer.BadParameter(f"a control file holds no {what}; name the storage directory", param_hint="'--what'")
+    return what
 
 
 def _check(request: DumpRequest, what: What) -> None:

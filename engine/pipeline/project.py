@@ -44,8 +44,13 @@ FOLLOWING = {
 
 _ENCODED = re.compile(r"""[\x00-\x20"#%<>?\[\\\]^`{|}\x7f]""")
 """What Spark writes as ``%20`` and so on where it makes names of checkpoints of a URI, and not where it looks for them (4.3)."""
-_SETTING = re.compile(r"([^\s=:]+)(?:\s*[=:]\s*|\s+|\Z)(.*)")
-"""A line of ``spark-defaults.conf``, as Java reads properties: spaces, a tab, ``=`` or ``:`` behind the name."""
+_LINE = re.compile(r"^[ \t\f]*[#!].*|((?:\\[\s\S]|[^\\\n])+)", re.MULTILINE)
+"""Of ``spark-defaults.conf``, as Java reads properties: a comment, or (group 1) a line with those that a backslash adds to it."""
+_GOES_ON = re.compile(r"(\\.)|\\\n[ \t\f]*")
+_SETTING = re.compile(r"((?:\\.|[^\\ \t\f=:])+)(?:[ \t\f]*[=:][ \t\f]*|[ \t\f]+|\Z)(.*)")
+"""In such a line: spaces, a tab, ``=`` or ``:`` behind the name."""
+_ESCAPED = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|(.))")
+_SIGNS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 @dataclass(frozen=True)
@@ -188,10 +193,15 @@ def defaults_of(directory: Path) -> dict[str, str]:
     if not path.is_file():
         return {}
     found = {}
-    for line in _lines(path.read_text(encoding="utf-8")):
-        if (setting := _SETTING.match(line)) is not None:
-            found[setting[1]] = setting[2]
+    for line in _LINE.finditer(path.read_text(encoding="utf-8")):
+        if (setting := _SETTING.match(_GOES_ON.sub(r"\1", line[1] or "").strip())) is not None:
+            found[_plain(setting[1])] = _plain(setting[2]).strip()
     return found
+
+
+def _plain(text: str) -> str:
+    """Without the backslashes of a file of properties."""
+    return _ESCAPED.sub(lambda found: chr(int(found[1], 16)) if found[1] else _SIGNS.get(found[2], found[2]), text)
 
 
 def with_following(tables: tuple[str, ...]) -> tuple[str, ...]:

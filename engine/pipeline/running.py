@@ -60,6 +60,8 @@ _KEPT = 400
 _REFRESHING = "storage/refreshing"
 """A file with the names of tables that begin anew, while they do."""
 _CATALOG = "storage/metastore"
+_HALF_MADE = 10.0
+"""Seconds after which nobody is about to lock a catalog that was begun and has no lock."""
 _HELD = ("Another instance of Derby", "XSDB6", "SessionHiveMetaStoreClient", "Failed to start database")
 """What is said where another process has it."""
 _TRIES, _PAUSE = 30, 1.0
@@ -69,6 +71,8 @@ _NOTHING_TO_STREAM = "lastOffsetForTriggerAvailableNow"
 """In what Iceberg (1.12) ends with where it should say that there is nothing."""
 _OTHER_TYPES = "CANNOT_MERGE_INCOMPATIBLE_DATA_TYPE"
 """In what Spark ends with where a table that there is has other types than what is to come into it."""
+_DETAILS = "# Detailed Table Information"
+"""Where Spark's description of a table goes on behind its columns."""
 _FAILED = re.compile(r"Flow '?([\w.`]+?)'? has FAILED")
 _EVENT = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d: (.*)$")
 
@@ -265,9 +269,13 @@ def _forget_half_catalog(project: Project) -> None:
     catalog = project.directory / _CATALOG
     if not catalog.is_dir() or (catalog / "service.properties").exists():
         return
-    with contextlib.suppress(FileNotFoundError), open(catalog / "dbex.lck", "r+b") as lock:
+    with contextlib.ExitStack() as stack, contextlib.suppress(FileNotFoundError):
         try:
+            lock = stack.enter_context(open(catalog / "dbex.lck", "r+b"))
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # Derby's own
+        except FileNotFoundError:  # which it makes some hundredths of a second after the directory
+            if {*os.listdir(catalog)} - {"tmp", "db.lck"} or time.time() - catalog.stat().st_mtime < _HALF_MADE:
+                return
         except OSError:  # another run is making it
             return
         if not (catalog / "service.properties").exists():
@@ -340,9 +348,13 @@ def _removed(server: PipelineServer, project: Project, but: tuple[str, ...]) -> 
 
 
 def _location(spark: SparkSession, name: str) -> str | None:
-    """Where a table lies, as a path or a URI; None where the catalog does not tell."""
-    row = spark.sql(f"DESCRIBE TABLE EXTENDED {name}").where("col_name = 'Location'").first()
-    return None if row is None else str(row["data_type"])
+    """Where a table lies, as a path or a URI; None where the catalog does not tell.
+
+    The columns stand in front of that, and one may have the same name.
+    """
+    rows = iter(spark.sql(f"DESCRIBE TABLE EXTENDED {name}").collect())
+    next((row for row in rows if row["col_name"] == _DETAILS), None)
+    return next((str(row["data_type"]) for row in rows if row["col_name"] == "Location"), None)
 
 
 def _never_made(spark: SparkSession, project: Project, but: tuple[str, ...]) -> tuple[str, ...]:

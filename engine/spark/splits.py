@@ -95,7 +95,7 @@ def survey(paths: Iterable[PurePath], selection: Selection) -> Iterator[Surveyed
     limits = ReadLimits()
     named = [one for path in paths for one in expand(path)]
     if not selection.partitions.open:
-        named = [path for path in named if _is_wanted(path, selection) and _holds_any(path, selection)]
+        named = [path for path in _first_named(named) if _is_wanted(path, selection) and _holds_any(path, selection)]
     if selection.nodes is not None:
         named = list(_of_nodes(named, selection.nodes))
     for scope in plan(named, wanted):
@@ -127,6 +127,18 @@ def expand(path: PurePath) -> list[PurePath]:
                 return held
         raise
     return [path]
+
+
+def _first_named(named: Iterable[PurePath]) -> Iterator[PurePath]:
+    """The same paths below the first name of their storage: the column `node` has it, though a filter leaves that path out."""
+    names: dict[str, PurePath] = {}
+    for path in named:
+        storage = resolve(path).storage
+        first = storage if storage is None else names.setdefault(places.identity(storage), storage)
+        if storage is None or first is None or first == storage:
+            yield path
+        else:
+            yield first / places.absolute(path).relative_to(places.absolute(storage))
 
 
 def _of_nodes(named: Iterable[PurePath], nodes: frozenset[str]) -> Iterator[PurePath]:

@@ -22,6 +22,7 @@ from waltzctl.engine.log import places
 from waltzctl.engine.log.view import (
     FileState,
     PartitionView,
+    check_partitions,
     partition_number,
     read_control,
     view_partition,
@@ -140,7 +141,9 @@ class DirectoryHistory:
         )
 
     def latest(self, partitions: Collection[int] | None, known: Mapping[int, Anchor], up_to: str) -> dict[int, Anchor]:
-        """See `History.latest`."""
+        """See `History.latest`.  Raises InvalidRequestError for partitions that the directory cannot have."""
+        if partitions is not None and self._control is not None and self._control.size_fits:
+            check_partitions(self._control, partitions)
         found = {}
         for number in self._places:
             if partitions is not None and number not in partitions:

@@ -77,8 +77,8 @@ def spark_schema(columns: Iterable[Column]) -> StructType:
 def columns_of(view: str, schema: StructType) -> tuple[Column, ...]:
     """The columns that a caller's schema names, in its order; names as in Spark, whatever the case.
 
-    Raises InvalidRequestError for a name that the view does not have, and for a type that cannot stand for the column's own
-    (`engine.spark.wanted_types`).
+    Raises InvalidRequestError for a name that the view does not have, for a type that cannot stand for the column's own
+    (`engine.spark.wanted_types`), and for a column that is said to be never null.
     """
     known = {one.name: one for one in VIEWS[view]}
     chosen = []
@@ -94,6 +94,11 @@ def columns_of(view: str, schema: StructType) -> tuple[Column, ...]:
             raise InvalidRequestError(
                 f"the schema says that column {field.name} is {kind}; in view {view} it is {column.kind.spark}",
                 advice=f"its columns are {ddl(VIEWS[view])}",
+            )
+        if not field.nullable:  # Spark leaves `is null` out of a query on the word of the schema
+            raise InvalidRequestError(
+                f"the schema says that column {field.name} is NOT NULL; every column of view {view} may be null",
+                advice="leave NOT NULL out: a row that tells of damage has nothing but its place",
             )
         if column in chosen:
             raise InvalidRequestError(f"the schema names column {field.name} twice")

@@ -9,10 +9,11 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import yaml
@@ -76,6 +77,23 @@ def test_settings_are_read_as_spark_reads_them(tmp_path: Path, between: str) -> 
     assert defaults_of(tmp_path / "p") == {
         **before, "spark.driver.memory": "4g", "spark.a": "jdbc:derby:;b=c d", "spark.b": "",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "value"),
+    [
+        ("spark.jars.packages  a:b:1,\\\n    c:d:2,\\\n# e", "spark.jars.packages", "a:b:1,c:d:2,# e"),
+        ("! spark.b 1\n# spark.c 1\\\nspark.a 2", "spark.a", "2"),
+        ("spark.a -Dx=\\\\d\\tz", "spark.a", "-Dx=\\d\tz"),
+        ("spark.a C:\\\\\nspark.d 1", "spark.a", "C:\\"),
+        ("spark.a\\:b\\ c \\\n\t= \\u00e9", "spark.a:b c", "é"),
+    ],
+)
+def test_settings_go_on_behind_a_backslash(tmp_path: Path, line: str, name: str, value: str) -> None:
+    """As Java reads properties; of a long list of packages the second line was a setting of its own."""
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "spark-defaults.conf").write_text(line + "\n", encoding="utf-8")
+    assert {**defaults_of(tmp_path), "spark.d": ""} == {name: value, "spark.d": ""}
 
 
 def test_the_catalog_takes_other_columns_in_a_project_of_before_as_well(tmp_path: Path) -> None:
@@ -351,6 +369,16 @@ def test_a_table_that_somebody_removed_begins_anew(tmp_path: Path, monkeypatch: 
     assert not commits["state"].exists()
 
 
+@pytest.mark.parametrize("told", [True, False])
+def test_where_a_table_lies_is_no_column_of_that_name(*, told: bool) -> None:
+    """A decoder's column "Location" made state_history one that somebody had removed, at every run."""
+    said = [("key", "string"), ("Location", "string"), ("", ""), ("# Detailed Table Information", ""), ("Name", "t")]
+    said += [("Location", "file:/lake/t")] if told else []
+    rows = [{"col_name": name, "data_type": kind} for name, kind in said]
+    spark = cast("Any", SimpleNamespace(sql=lambda _asked: SimpleNamespace(collect=lambda: rows)))
+    assert running._location(spark, "t") == ("file:/lake/t" if told else None)
+
+
 def test_tables_that_were_never_made_are_made_with_those_that_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -436,6 +464,23 @@ def test_half_a_catalog_that_a_kill_left_is_removed(
     finally:
         if holder is not None:
             holder.communicate()
+
+
+@pytest.mark.parametrize("files", [(), ("tmp",), ("tmp", "db.lck")])
+@pytest.mark.parametrize("age", [0, 60])
+def test_a_catalog_without_even_a_lock_is_removed_when_nobody_can_be_making_it(
+    tmp_path: Path, files: tuple[str, ...], age: int
+) -> None:
+    """Derby refuses a directory that exists, however empty, and every run waited minutes for whoever had it."""
+    create_project(tmp_path / "p", ["/n"])
+    catalog = tmp_path / "p" / "storage" / "metastore"
+    catalog.mkdir(parents=True)
+    for one in files:
+        (catalog / one).touch()
+    began = time.time() - age
+    os.utime(catalog, (began, began))
+    running._forget_half_catalog(open_project(tmp_path / "p"))
+    assert catalog.exists() is (age == 0)
 
 
 def test_half_a_first_plan_that_a_kill_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -232,6 +232,18 @@ def test_a_filter_on_the_node_reads_nothing_of_the_others(tmp_path: Path) -> Non
     assert {row["node"] for row in read(*parted, filters=[EqualTo(node, str(one))])} == {str(one)}
 
 
+def test_a_storage_goes_by_its_first_name_though_a_filter_leaves_that_path_out(tmp_path: Path) -> None:
+    storage, link = build_directory(tmp_path / "s", {0: 5, 1: 5}), tmp_path / "link"
+    link.symlink_to(storage)
+    for others in ([link], [link / "1"], [link / "1" / seg(storage, 1, 0).name]):
+        named = [storage / "0", *others]
+        everything = read(*named)
+        assert {(row["node"], row["partition"]) for row in everything} == {(str(storage), 0), (str(storage), 1)}
+        wanted = in_order(row for row in everything if row["partition"] == 1)
+        for filters in ([EqualTo(PARTITION, 1)], [EqualTo(PARTITION, 1), EqualTo(("node",), str(storage))]):
+            assert in_order(read(*named, filters=filters)) == wanted
+
+
 @pytest.fixture
 def pushing(spark: SparkSession) -> Iterator[SparkSession]:
     spark.conf.set(CONF, "true")

@@ -224,6 +224,16 @@ def test_only_the_wanted_partitions_are_read(tmp_path: Path) -> None:
     assert {row["partition"] for row in query.rows} == {1, 2}
 
 
+def test_partitions_that_the_directory_cannot_have_are_refused_as_in_a_batch(tmp_path: Path) -> None:
+    path = build_directory(tmp_path / "d", {0: 5}, num_partitions=3)
+    open_stream(path, partitions="0-2").initialOffset()  # two of them are not there yet
+    said = "partition 3: the control file has partitions 0 to 2"
+    with pytest.raises(InvalidRequestError, match=said):
+        open_stream(path, partitions="1-3").initialOffset()
+    with pytest.raises(InvalidRequestError, match=said):
+        open_stream(path, partitions="1-3").prepareForTriggerAvailableNow()
+
+
 def test_up_to_the_low_water_mark_nothing_above_it_is_read(tmp_path: Path) -> None:
     path = build_directory(tmp_path / "d", {0: 90}, local_low_water_mark=41)
     query = Query(path, upTo="low-water-mark", maxRecordsPerTrigger="10")

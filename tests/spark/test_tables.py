@@ -155,6 +155,33 @@ def test_the_command_says_what_is_missing_and_what_it_found(tmp_path: Path) -> N
         assert why in done.err
 
 
+@pytest.mark.parametrize(
+    ("name", "asked", "column", "rows"),
+    [
+        ("waltz-storage.ctl", (), "stored_partition", 3),
+        ("1/0000000000000000000.idx", (), "offset", 8),
+        ("1/0000000000000000000.idx", ("--what", "records"), "data", 8),
+    ],
+)
+def test_a_file_is_written_as_what_dump_shows_of_it(
+    tmp_path: Path, name: str, asked: tuple[str, ...], column: str, rows: int
+) -> None:
+    """A control file became an empty table of records, with a status of 0."""
+    path = f"fixtures/clean-released/storage/{name}"
+    done = invoke("dump", path, "--export", "parquet", "-o", str(tmp_path / "table"), *asked)
+    table = dataset.dataset(tmp_path / "table", format="parquet").to_table()
+    assert (done.status, table.num_rows, column in table.column_names) == (0, rows, True)
+    assert ("data" in table.column_names) == (column == "data")
+
+
+@pytest.mark.parametrize("what", ["records", "segments", "index"])
+def test_a_control_file_has_no_rows_of_anything_else(tmp_path: Path, what: str) -> None:
+    path, table = "fixtures/clean-released/storage/waltz-storage.ctl", tmp_path / "table"
+    done = invoke("dump", path, "--export", "parquet", "-o", str(table), "--what", what)
+    assert (done.status, table.exists()) == (2, False)
+    assert f"a control file holds no {what}" in done.err
+
+
 class Frame:
     """What Spark reads or has written: rows as pairs of a finding and an id."""
 

@@ -120,6 +120,16 @@ def test_a_schema_that_is_not_the_views_is_refused(fields: list[tuple[str, Any]]
         RowMaker(schema)
 
 
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_schema_cannot_say_that_a_column_is_never_null(view: str) -> None:
+    first = VIEWS[view][0].name
+    schema = spark_schema(VIEWS[view])
+    schema[first].nullable = False
+    said = f"the schema says that column {first} is NOT NULL; every column of view {view} may be null"
+    with pytest.raises(InvalidRequestError, match=f"^{said}"):
+        columns_of(view, schema)
+
+
 def test_a_schema_names_columns_in_any_order_and_case() -> None:
     schema = StructType([StructField("Node", StringType()), StructField("DATA", BinaryType())])
     assert [one.name for one in columns_of("records", schema)] == ["node", "data"]

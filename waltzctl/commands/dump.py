@@ -176,15 +176,18 @@ def run(
         if data not in (None, DataForm.NONE):
             raise typer.BadParameter("a table holds the bytes themselves; none leaves them out", param_hint="'--data'")
 
+        from waltzctl.engine.log.view import resolve
+        from waltzctl.storage_dump import what_of
         from waltzctl.table_export import Export
         from waltzctl.table_export import export as export_table
 
+        place = place_of(path)
         return export_table(
             Export(
-                path=place_of(path),
+                path=place,
                 target=path_of(output, name="-o"),
                 format=export,
-                what=what or What.RECORDS,
+                what=what_of(resolve(place), what),
                 partitions=partitions,
                 first=dumping.first,
                 last=dumping.last,
