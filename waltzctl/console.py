@@ -68,6 +68,7 @@ class Console:
         self._single = single
         self._answered = False
         self._gone = False
+        self._done: list[Object] = []  # and perhaps not shown as yet
         self._began = time.monotonic()
         self._writer = self._open()
 
@@ -109,6 +110,8 @@ class Console:
             if isinstance(error, WaltzError):
                 self._show_error(error)
             self._guarded(self._writer.close)
+            if self._done:
+                self.flush()
         self.detail(f"{'ended early' if error else 'done'} after {human_duration(time.monotonic() - self._began)}")
 
     def _show_error(self, error: WaltzError) -> None:
@@ -135,18 +138,28 @@ class Console:
 
     def emit_done(self, shown: Object) -> None:
         """Show what a command has done.  Where stdout takes nothing it stands on stderr, so that nobody does it once more."""
-        try:
-            self.emit(shown, flush=True)
-        except OSError:
-            from waltzctl.render.table import TableWriter
+        self._done.append(shown)
+        self.emit(shown, flush=True)
+        if self.format is not Format.TABLE:  # which holds rows back, and leaves some of it to the sentence behind them
+            self._done.clear()
 
+    def _tell_done(self) -> None:
+        """On stderr, each object once: as a table shows it, or by its values where tables leave it to a sentence."""
+        from waltzctl.render.plain import cell, rows
+        from waltzctl.render.table import TableWriter
+
+        done, self._done = self._done, []
+        if done:
+            self.trouble("what was done, and could not be written to standard output:")
+        for shown in done:
             told = io.StringIO()
             table = TableWriter(told)
             table.write(shown)
             table.close()
-            self.trouble("what was done, and could not be written to standard output:")
+            values = rows(shown["type"], shown) if not told.getvalue() else ()
             say(told.getvalue())
-            raise
+            for kind, row in values:
+                say(f"{kind}: {', '.join(f'{name} {cell(value)}' for name, value in row.items())}")
 
     def flush(self) -> None:
         """Hand over what was shown so far."""
@@ -192,12 +205,14 @@ class Console:
             act()
         except BrokenPipeError:
             if not self._must_finish:
+                self._tell_done()
                 raise
             self._gone = True
             drop_output()
         except OSError as error:
             if self.stream is sys.stdout:
                 name_stdout(error)
+            self._tell_done()
             raise
 
 

@@ -79,6 +79,8 @@ def create_vault(
     configuration = VaultConfiguration(identity, level, encryption)
     make = PageStorage.open if _is_begun(path) else PageStorage.create
     with make(path, VAULT_OPTIONS) as store:
+        if store.directory.sequence:  # of somebody who was faster; as it is locked now it stays so
+            raise InvalidRequestError(f"{path}: a vault was made here meanwhile", advice="name a new directory")
         batch = WriteBatch(Namespace.CONFIGURATION)
         for page in CONFIGURATION_PAGES:
             batch.put_page(page, configuration.encode())

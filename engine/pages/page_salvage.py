@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.errors import DiskError, InvalidRequestError
 from waltzctl.engine.findings import Finding, Severity
 from waltzctl.engine.pages.blob_stats import BlobSpan
@@ -75,12 +76,13 @@ class _Shown:
 def salvage_store(source: Path, target: Path) -> PageSalvage:
     """Write what is whole of the store at `source` into a new one at `target`.
 
-    Raises InvalidRequestError where `target` is not empty or inside `source`, NotWaltzError, DiskError; nothing has the name
-    `target` then.
+    Raises InvalidRequestError where `target` is not empty or inside `source`, DirectoryLockedError where another one writes it,
+    NotWaltzError, DiskError; nothing of this one has the name `target` then.
     """
-    if target.resolve().is_relative_to(source.resolve()):
-        raise InvalidRequestError(f"{target}: lies in the store that is salvaged", advice="name another directory")
     target = Path(os.path.abspath(target))
+    place = target.with_name(target.name + disk.TEMPORARY_SUFFIX)
+    if any(one.resolve().is_relative_to(source.resolve()) for one in (target, place)):
+        raise InvalidRequestError(f"{target}: lies in the store that is salvaged", advice="name another directory")
     if os.path.lexists(target) and not (target.is_dir() and not target.is_symlink() and not os.listdir(target)):
         raise InvalidRequestError(f"{target}: something is there", advice="name a directory that is empty or not there")
     view = view_store(source)
@@ -88,11 +90,11 @@ def salvage_store(source: Path, target: Path) -> PageSalvage:
     findings = list(view.findings)
     kept: list[_Shown] = []
     lost: list[PageId] = []
-    place = target.with_name(target.name + disk.TEMPORARY_SUFFIX)
     if place.exists():
-        disk.remove_tree(place)  # of a salvage that did not come to its end
-    try:
-        with PageStorage.create(place, PageOptions(records_twice=view.contents.written_twice)) as store:
+        with DirectoryLock.acquire(place, None):  # or another one is at it
+            disk.remove_tree(place)  # of a salvage that did not come to its end
+    with PageStorage.create(place, PageOptions(records_twice=view.contents.written_twice)) as store:
+        try:
             between: list[BlobSpan] = []
             for batch in _batches(view, shown, findings, kept, lost):
                 if batch.data:  # of what is kept twice the other copy may be in the batch before
@@ -103,12 +105,12 @@ def salvage_store(source: Path, target: Path) -> PageSalvage:
                 if highest > store.max_id(namespace=namespace):
                     store.write(WriteBatch(namespace).put_external(highest))
                     store.write(WriteBatch(namespace).delete(highest))
-        disk.rename(place, target)
-        disk.sync_directory(target.parent)
-    except BaseException:
-        with contextlib.suppress(DiskError):
-            disk.remove_tree(place)
-        raise
+            disk.rename(place, target)  # as long as it is locked
+            disk.sync_directory(target.parent)
+        except BaseException:
+            with contextlib.suppress(DiskError):
+                disk.remove_tree(place)
+            raise
     return PageSalvage(
         source, target, sum(one.entry is not None and not one.held for one in kept),
         sum(len(one.references) for one in kept), sum(one.entry is None and not one.held for one in kept),

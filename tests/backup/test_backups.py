@@ -11,7 +11,7 @@ import pytest
 from tests.backup.vaults import backup, findings, records_of, restored, settle, vault
 from tests.builders import build_directory, digest, make_records, write_segment
 from tests.pages.stores import disk_full_after
-from waltzctl.engine.backup import section_plan
+from waltzctl.engine.backup import backup_creation, section_plan
 from waltzctl.engine.backup.backup_creation import create_backup, create_vault
 from waltzctl.engine.backup.backup_difference import SectionDifference, differences
 from waltzctl.engine.backup.backup_removal import forget, plan_forgetting, prune_vault
@@ -74,6 +74,27 @@ def test_a_directory_beyond_all_partitions_is_backed_up_as_something_else(tmp_pa
     head = backup(place, source)
     assert [one.partition for one in head.partitions] == [0, 2]
     assert restored(place, head.name, tmp_path / "back") == digest(source)
+
+
+def test_who_makes_a_vault_last_does_not_take_another_ones_place(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "vault"
+    PageStorage.create(place).close()
+    look = backup_creation._is_begun
+
+    def slow(path: Path) -> bool:
+        """Who looks, and is held up; meanwhile another one makes the vault and a backup."""
+        found = look(path)
+        monkeypatch.setattr(backup_creation, "_is_begun", look)
+        create_vault(path)
+        backup(path, source)
+        return found
+
+    monkeypatch.setattr(backup_creation, "_is_begun", slow)
+    with pytest.raises(InvalidRequestError, match="a vault was made here meanwhile"):
+        create_vault(place, password=b"another", scrypt_cost=16)
+    assert restored(place, "latest", tmp_path / "back") == digest(source)
 
 
 def test_nothing_is_written_twice(tmp_path: Path, source: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -379,3 +380,24 @@ def test_a_full_disk(tmp_path: Path, place: Path, source: Path, monkeypatch: pyt
             if answer.status == 0:
                 break
     assert invoke("backup", "restore", place, kept, "--to", tmp_path / "back").status == 0
+
+
+@pytest.mark.parametrize("shape", ["table", "plain", "ndjson"])
+def test_a_full_disk_behind_stdout_does_not_hide_what_was_done(tmp_path: Path, source: Path, shape: str) -> None:
+    """Also what tables leave to a sentence, and where rows are held back until the end."""
+    place = tmp_path / "vault"
+    for command, told in (
+        (["init", place], f"path {place}, vault_id "),
+        (["create", place, source], f"{source}  -    0-1"),
+        (["restore", place, "latest", "--to", tmp_path / "back"], f"path {tmp_path / 'back'}, backup "),
+        (["forget", place, "latest", "--yes", "--quiet"], "applied true"),
+    ):
+        if command[0] == "forget" and shape != "ndjson":
+            continue  # its plan comes first, and nothing is done
+        with open("/dev/full", "wb") as full:
+            line = command_line("backup", *command, "--format", shape)
+            done = warm_start.run(line, stdout=full, stderr=subprocess.PIPE, env=environment())
+        said = done.stderr.decode().splitlines()
+        assert (done.returncode, said[-1]) == (14, "waltzctl: error: standard output: No space left on device")
+        assert said.count("waltzctl: what was done, and could not be written to standard output:") == 1
+        assert any(told in one for one in said), said

@@ -70,7 +70,7 @@ NODES: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/node/outages.py",
-        "time.monotonic() - self._refused_at < self._max_age",
+        "time.monotonic() - self._refused_at < self.max_age",
         "time.monotonic() - self._refused_at < 0",
         ("tests/node/test_outages.py",),
         "every request looks at the disk",

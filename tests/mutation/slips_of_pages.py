@@ -735,4 +735,11 @@ PAGES: tuple[Slip, ...] = (
         ("tests/backup/test_damage.py",),
         "collection moves copies into one sector",
     ),
+    Slip(
+        "engine/pages/page_salvage.py",
+        "        with DirectoryLock.acquire(place, None):  # or another one is at it\n            disk",
+        "        if True:\n            disk",
+        ("tests/pages/test_inspection.py",),
+        "a salvage gives its name to the part that another one has written",
+    ),
 )

@@ -13,7 +13,7 @@ from tests.crash.simdisk import Tree
 from tests.pages.model import TIGHT, Model, expected, shown_by, step
 from tests.pages.stores import crash, data, delete, disk_full_after, put, ref
 from waltzctl.engine.durable.disk import TEMPORARY_SUFFIX
-from waltzctl.engine.errors import DamageError, DiskFullError, InvalidRequestError, NotWaltzError
+from waltzctl.engine.errors import DamageError, DirectoryLockedError, DiskFullError, InvalidRequestError, NotWaltzError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.pages import inspection
 from waltzctl.engine.pages.checkpoint import checkpoint_of
@@ -211,6 +211,20 @@ def test_a_salvage_that_does_not_come_to_its_end_leaves_nothing(
     assert salvage_store(path, target).exit_status_name == "clean"
     assert [*target.parent.iterdir()] == [target]
     assert verify_store(target).status == "clean"
+
+
+def test_a_salvage_gives_its_name_to_nothing_of_another_one(path: Path, tmp_path: Path) -> None:
+    target, beside = tmp_path / "to", tmp_path / f"to{TEMPORARY_SUFFIX}"
+    with PageStorage.create(beside) as under_way:
+        put(under_way, 1, b"a part")
+        with pytest.raises(DirectoryLockedError):
+            salvage_store(path, target)
+        assert (data(under_way, 1), target.exists(), verify_store(beside).status) == (b"a part", False, "clean")
+    assert salvage_store(path, target).exit_status_name == "clean"
+    target.rename(beside)
+    with pytest.raises(InvalidRequestError, match="lies in the store that is salvaged"):
+        salvage_store(beside, target)
+    assert verify_store(beside).status == "clean"
 
 
 def test_salvage_into_the_store_itself_is_seen_through_links(path: Path, tmp_path: Path) -> None:
