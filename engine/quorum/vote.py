@@ -27,8 +27,8 @@ low-water mark every transaction was acknowledged, so that a single intact copy 
 
 Where the cluster's metadata is known it says which session was the last one, and how many replicas were in it (`LastSession`).
 Replicas in earlier sessions do not vote; where there are more of them than the metadata has closed, some have lost what they
-held, nothing tells which, and each of them may have held any version. Where those and the replicas that are not here are a
-quorum together, they may have acknowledged what nobody here holds.
+held, nothing tells which, and each of them may have held any version. Where those, voters whose end cannot be read, and the
+replicas that are not here are a quorum together, they may have acknowledged what nobody here holds.
 
 There is a fork between two replicas where, of the ids below that both have a version of, the nearest has another one in each.
 What is written in order is from there on two histories, and a copy that one of them lost was not what the other one holds.  Yet
@@ -262,7 +262,7 @@ class _Vote:
         self.gone = sum(not one.present for one in ballots)
         self.present = len(ballots) - self.gone
         self.missing = self.unseen + self.gone
-        lost = sum(one.blank for one in ballots)
+        lost = sum(one.blank or (one.open_end and votes) for one, votes in zip(ballots, self.voters, strict=True))
         self.unheard = self.missing < self.quorum and unheard(self.missing, lost, self.quorum)
         self.acknowledged = max((one.low_water_mark for one in ballots if one.low_water_mark is not None), default=-1)
 

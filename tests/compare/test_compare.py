@@ -486,3 +486,17 @@ def test_replicas_behind_urls_are_compared_with_files(nodes: list[Path]) -> None
     assert damaged(one.replicas[0]) == [20]
     assert one.replicas[0].restore_from == nodes[2]
     assert one.first_divergence == 70
+
+
+def test_what_an_unreadable_end_and_a_replica_that_was_not_given_may_hold_together_is_open(nodes: list[Path]) -> None:
+    """The last segment of one has no header and no index any more, another is behind, and the third is not here."""
+    first, second, third = nodes
+    keep_up_to(first, 99)
+    last = segments(second)[-1]
+    last.write_bytes(bytes(HEADER_SIZE) + last.read_bytes()[HEADER_SIZE:])
+    last.with_suffix(".idx").unlink()
+    answer = compared(first, second, replicas=3)
+    assert (answer[0].verdict, answer[0].clean_to) == (Verdict.UNDECIDABLE, 99)
+    assert answer.summary.exit_status_name == "damaged"
+    whole = compared(first, second, third, replicas=3)
+    assert (whole[0].verdict, whole[0].clean_to) == (Verdict.RECOVERABLE, LAST)

@@ -174,7 +174,7 @@ QUORUM: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/quorum/vote.py",
-        "lost = sum(one.blank for one in ballots)",
+        "lost = sum(one.blank or (one.open_end and votes) for one, votes in zip(ballots, self.voters, strict=True))",
         "lost = 0",
         ("tests/quorum/test_vote.py",),
         "offline, what a replaced disk and a missing one acknowledged together is cut",

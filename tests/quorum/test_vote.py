@@ -398,3 +398,31 @@ def test_what_lost_and_absent_replicas_may_have_acknowledged_together_is_open(
     assert decision.clean_to == 4
     if undecidable:
         assert "they may have acknowledged more than is here" in decision.reason
+
+
+@pytest.mark.parametrize(
+    ("here", "open_ends", "gone", "replicas", "undecidable"),
+    [
+        (1, 1, 0, 3, True),  # what the one cannot read, the one that is not here may hold as well
+        (1, 1, 1, 3, True),
+        (2, 0, 1, 3, False),
+        (2, 1, 0, 3, False),  # nobody is left who could tell
+        (3, 1, 0, 5, False),
+        (2, 2, 0, 5, True),
+    ],
+)
+def test_behind_an_end_that_cannot_be_read_the_absent_may_know_of_more(
+    here: int, open_ends: int, gone: int, replicas: int, undecidable: bool
+) -> None:
+    ballots = [*[Ballot()] * here, *[Ballot(open_end=True)] * open_ends, *[Ballot(present=False)] * gone]
+    decision = decide([Run(0, 5, (*[0] * (here + open_ends), *[ABSENT] * gone))], ballots, replicas)
+    assert (decision.verdict is Verdict.UNDECIDABLE, decision.clean_to) == (undecidable, 4)
+
+
+@pytest.mark.parametrize(("session_id", "undecidable"), [(7, True), (6, False)])
+def test_who_was_not_in_the_last_session_acknowledged_nothing_behind_its_end(
+    session_id: int, undecidable: bool
+) -> None:
+    ballots = [Ballot(session_id=7), Ballot(session_id=session_id, open_end=True)]
+    decision = decide([Run(0, 5, (0, 0))], ballots, 3, LastSession(7, 3, 2))
+    assert (decision.verdict is Verdict.UNDECIDABLE) == undecidable
