@@ -9,6 +9,8 @@ recovery.  A server that takes the partition afterwards begins a session of its 
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hashlib
 import logging
 from collections import deque
@@ -84,6 +86,8 @@ class RecoveryPlan:
 
 
 Told = recovery_events.Connected | recovery_events.Failed
+_LOOK = 0.01
+"""Seconds between looks at whether all replicas that answer take part."""
 
 
 def forecast(
@@ -230,7 +234,8 @@ async def recover(
             if one.high_water_mark is None:
                 continue
             try:
-                marks[one.partition] = await _recover(store, one.partition, nodes, timeout, log)
+                generation = state.partitions[one.partition].generation
+                marks[one.partition] = await _recover(store, one.partition, generation, nodes, timeout, log)
             except RefusedError as error:
                 failed.append(error)
             else:
@@ -243,11 +248,10 @@ async def recover(
 
 
 async def _recover(
-    store: MetadataStore, partition: int, nodes: StorageNodes, timeout: float, log: logging.Logger
+    store: MetadataStore, partition: int, generation: int, nodes: StorageNodes, timeout: float, log: logging.Logger
 ) -> int:
     sessions = PartitionSessions(store)
-    known, _ = await sessions.partition(partition)
-    begun = await sessions.begin_session(partition, known.generation)
+    begun = await sessions.begin_session(partition, generation)  # which a server that came meanwhile has raised
 
     async def write(replicas: tuple[ReplicaState, ...]) -> None:
         await sessions.write_replicas(partition, begun.session_id, replicas)
@@ -256,7 +260,12 @@ async def _recover(
         begun.session_id, begun, partition, await sessions.assigned(partition), nodes, write, log=log
     )
     try:
-        return await session.open(timeout)
+        mark = await session.open(timeout)
+        with contextlib.suppress(TimeoutError):  # a quorum is enough; who copies for longer goes on with a log server
+            async with asyncio.timeout(timeout):
+                while session.is_open and session.late:
+                    await asyncio.sleep(_LOOK)
+        return mark
     except StoreSessionClosedError as error:
         raise RefusedError(
             str(error), advice="what was copied stays, and the same command goes on from there"

@@ -98,6 +98,11 @@ class StoreSession:
         return recovery.waits_for(self._state)
 
     @property
+    def late(self) -> tuple[str, ...]:
+        """The replicas that do not take part yet and are not known to be unable to."""
+        return tuple(node for node, one in self._state.replicas.items() if not one.joined and not one.is_gone)
+
+    @property
     def is_open(self) -> bool:
         """Whether it takes batches."""
         return self._opened.done() and not self._closed.done()

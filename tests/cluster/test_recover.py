@@ -6,6 +6,8 @@ import asyncio
 import logging
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,11 +15,14 @@ import pytest
 from tests.cli.running import Answer, invoke
 from tests.cli.test_schemas import check_object
 from tests.cluster.processes import ClusterOfProcesses
+from tests.cluster.told_cluster import ToldCluster, ToldNode
 from tests.interop.processes import Stage, wait_until
 from waltzctl.engine.cluster import quorum_recovery
-from waltzctl.engine.cluster.quorum_recovery import Forecast, RecoveryPlan, RecoveryStep, Told, forecast
+from waltzctl.engine.cluster.quorum_recovery import Forecast, RecoveryPlan, RecoveryStep, Told, forecast, plan_recovery
 from waltzctl.engine.cluster.quorum_recovery import recover as recover_all
 from waltzctl.engine.errors import RefusedError
+from waltzctl.engine.metadata.embedded_store import EmbeddedStore
+from waltzctl.engine.metadata.partition_sessions import PartitionSessions
 from waltzctl.engine.quorum.recovery_events import Connected, Failed
 from waltzctl.formats.znodes import PartitionMetadata, ReplicaState
 
@@ -143,8 +148,10 @@ def test_a_recovery_is_shown_refused_done_and_then_there_is_less_to_do(stopped: 
     now = stopped.state()
     for was, partition in zip(before["partitions"], now["partitions"], strict=True):
         assert partition["session_id"] == was["session_id"] + 1
+        in_session = [(one["session_id"], one["closing_high_water_mark"]) for one in partition["replicas"]]
+        assert in_session == [(partition["session_id"], None)] * 3, "not only the quorum with which it opened"
     steps = recover(stopped, "--dry-run").only("plan")[0]["steps"]
-    assert {step["action"] for step in steps} <= {"begin-session", "copy"}
+    assert {step["action"] for step in steps} == {"begin-session"}
 
 
 def test_one_that_cannot_be_recovered_keeps_no_other_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,8 +161,8 @@ def test_one_that_cannot_be_recovered_keeps_no_other_from_it(monkeypatch: pytest
     async def the_same(*_: object) -> RecoveryPlan:
         return agreed
 
-    async def state(_: object) -> None:
-        return None
+    async def state(_: object) -> Any:
+        return SimpleNamespace(partitions=[SimpleNamespace(generation=7)] * 5)
 
     async def one(_store: object, partition: int, *_: object) -> int:
         if partition in (2, 3):
@@ -226,3 +233,42 @@ def test_directories_are_recovered_offline(stopped: ClusterOfProcesses) -> None:
     strange = invoke("recover", "--replicas", *copies, "--metadata", other, "--dry-run")
     assert (strange.status, "name the metadata of the cluster" in strange.err) == (12, True)
     assert invoke("recover").status == 2
+
+
+def test_a_server_that_comes_meanwhile_keeps_its_sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes the second partition while the first one is recovered: its session is not shut out."""
+    cluster = ToldCluster(*(ToldNode({0: [4], 1: [4]}) for _ in range(3)), server=None)
+
+    async def work() -> None:
+        store = await EmbeddedStore.open(tmp_path / "metadata", create=True, session_timeout=5.0)
+        sessions = PartitionSessions(store)
+
+        class Session:
+            is_open = False
+
+            def __init__(self, _number: int, _metadata: object, partition: int, *_more: object, log: object) -> None:
+                self.partition = partition
+
+            async def open(self, _timeout: float) -> int:
+                known, _ = await sessions.partition(1)
+                await sessions.begin_session(1, known.generation + 1)
+                return 4
+
+            async def close(self, _reason: str) -> None:
+                pass
+
+        monkeypatch.setattr(quorum_recovery, "StoreSession", Session)
+        try:
+            await cluster.write_metadata(store)
+            plan = await plan_recovery(store, cluster.reach)
+            assert [one.high_water_mark for one in plan.forecasts] == [4, 4]
+            before, _ = await sessions.partition(1)
+            with pytest.raises(
+                RefusedError, match=f"partition 1: it is served under generation {before.generation + 1}"
+            ):
+                await recover_all(store, plan, cluster.reach, timeout=1, log=logging.getLogger())
+            assert (await sessions.partition(1))[0].session_id == before.session_id + 1
+        finally:
+            await store.close()
+
+    asyncio.run(work())
