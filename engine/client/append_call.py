@@ -237,6 +237,11 @@ class AppendCall:
         return self.source.ended or mount.spent
 
     @property
+    def undecided(self) -> set[int]:
+        """Places of what is under way, or was refused and is sent again."""
+        return {place for place, _ in (*self.sent.values(), *self.again)}
+
+    @property
     def _wants_more(self) -> bool:
         return self._failure is None and self.source.ready
 
@@ -280,6 +285,11 @@ class OneAppend(AppendCall):
     def __init__(self, draft: Build | Draft) -> None:
         super().__init__(OneDraft(draft))
         self.transaction: Transaction | None = None
+
+    @property
+    def undecided(self) -> set[int]:
+        """See `AppendCall`; also what waits for room."""
+        return {0} if self.transaction is None else set()
 
     def committed(self, sequence: int, transaction_id: int, generation: int, header: int) -> None:
         """See `AppendCall`."""

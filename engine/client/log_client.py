@@ -55,6 +55,7 @@ from waltzctl.formats.wire import client as wire
 
 T = TypeVar("T")
 _NO_CLIENT = -1
+_LAST_ID = 2**63 - 1
 _DATA_ATTEMPTS = 3
 _DATA_SILENCE = 1.0
 """Seconds of silence after which data is asked for again, at first."""
@@ -112,9 +113,10 @@ class LogClient:
             mount.end(self._closed)
         for task in [*self._tasks]:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.gather(*(endpoint.close() for endpoint in self._endpoints.values()))
-        self._deadlines.close()
+        try:
+            await _ended_all([*self._tasks, *_closing(self._endpoints.values())])
+        finally:
+            self._deadlines.close()
 
     @property
     def num_partitions(self) -> int:
@@ -205,10 +207,10 @@ class LogClient:
         begins = partitions if isinstance(partitions, Mapping) else dict.fromkeys(numbers, after)
         for number in numbers:
             self._check(number)
-            if begins[number] < -1:
+            if not -1 <= begins[number] <= _LAST_ID:
                 raise InvalidRequestError(
                     f"partition {number}: a feed begins behind transaction {begins[number]}",
-                    advice="-1 is the log's beginning",
+                    advice=f"-1 is the log's beginning, and ids end at {_LAST_ID}",
                 )
         with self._patience(numbers, timeout):
             client_id = await self._new_client_id()
@@ -236,7 +238,7 @@ class LogClient:
             for mount in mounts.values():
                 self._end(mount)
             mine = [key for key in self._endpoints if key[1] == client_id]
-            await asyncio.gather(*(self._endpoints.pop(key).close() for key in mine))
+            await _ended_all(_closing(self._endpoints.pop(key) for key in mine))
 
     def _patience(self, numbers: Collection[int], timeout: float | None) -> contextlib.AbstractContextManager[object]:
         """For how long a feed waits until it can begin."""
@@ -488,3 +490,13 @@ class LogClient:
         self._tasks.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._log.error("%s", error, exc_info=error)
+
+
+def _closing(endpoints: Iterable[Endpoint]) -> list[asyncio.Task[None]]:
+    """Tasks of their own, so that what is closed is closed even if whoever waits for it is cancelled."""
+    return [asyncio.ensure_future(endpoint.close()) for endpoint in endpoints]
+
+
+async def _ended_all(tasks: Collection[asyncio.Task[None]]) -> None:
+    if tasks:
+        await asyncio.wait(tasks)

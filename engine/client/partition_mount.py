@@ -435,16 +435,24 @@ class Mount:
     async def flush(self) -> int:
         """See `LogClient.flush`."""
         self._flushing += 1
+        before = self._undecided()
         try:
             while True:
                 await self.ready.wait()
                 if self._error is not None:
                     raise self._error.with_traceback(None)
                 with contextlib.suppress(PeerError):
-                    return await self._flush().done
+                    mark = await self._flush().done
+                    before &= self._undecided()
+                    if not before:  # what was refused meanwhile, and is sent again, stands behind that flush
+                        return mark
         finally:
             self._flushing -= 1
             self._one_is_over()
+
+    def _undecided(self) -> set[tuple[AppendCall, int]]:
+        """Appends that were begun and are neither committed nor given up, by their calls and their places there."""
+        return {(call, place) for call in self._calls for place in call.undecided}
 
     def _flush(self) -> _Flushing:
         assert self._connection is not None

@@ -241,6 +241,7 @@ class SqlApplier:
             cursor.execute(update, values)
             if cursor.rowcount == 1:
                 _refuse_coroutine(self.apply(SqlTransaction(self._connection), transaction, data))
+                self._insist_on_mark(cursor, partition, number)
                 return True
             if cursor.rowcount != 0:
                 raise InvalidRequestError(
@@ -337,6 +338,19 @@ class SqlApplier:
         cursor.execute(*self._sql("SELECT HIGH_WATER_MARK FROM {table} WHERE PARTITION_ID = {0}", partition))
         row = cursor.fetchone()
         return missing if row is None else int(row[0])
+
+    def _insist_on_mark(self, cursor: Any, partition: int, number: int) -> None:
+        """The SQL transaction must still be there: a commit of one that failed commits nothing, and says so nowhere.
+
+        PostgreSQL fails a transaction at the first error in it, also one that the application has caught; then this fails too.
+        """
+        found = self._read(cursor, partition, missing=-2)
+        if found != number:
+            raise InvalidRequestError(
+                f"{self.database.table}: partition {partition} is at {found} in the SQL transaction in which it was raised to"
+                f" {number}",
+                advice="the function that applies a transaction must neither end the SQL transaction nor change the mark",
+            )
 
     def _read_or_make(self, cursor: Any, partition: int) -> int:
         mark = self._read(cursor, partition, missing=-2)

@@ -109,6 +109,30 @@ def test_time_in_which_the_loop_was_held_up_counts_for_nothing() -> None:
     run(test)
 
 
+def test_a_flush_waits_for_what_was_refused_meanwhile_and_is_sent_again() -> None:
+    async def test(made: InProcess) -> None:
+        log = made.log
+        one = asyncio.ensure_future(made.client.append(0, Draft(b"one")))
+        bulk = Bulk(made, drafts(range(3)))  # the last one waits for room
+        await quiet()
+        flush = asyncio.ensure_future(made.client.flush(0))
+        await quiet()
+        log.refuse()
+        log.commit(others=1)
+        await quiet()
+        assert not flush.done()
+        log.commit(1)
+        log.refuse()
+        await quiet()
+        assert not flush.done(), "two are sent again"
+        while log.appends:
+            log.commit(1)
+            await quiet()
+        assert await flush >= max((await one).transaction_id, bulk.told[0][1])  # type: ignore[union-attr]
+
+    run(test)
+
+
 def test_a_server_that_is_nowhere_is_waited_for_until_the_deadline() -> None:
     async def test(made: InProcess) -> None:
         made.directory.tell({})

@@ -14,10 +14,12 @@ from tests.client.told_servers import Directory
 from tests.server.storing import LOG
 from tests.simulation.virtual_time import simulate
 from waltzctl.engine.client.log_client import LogClient
+from waltzctl.engine.client.log_connection import LogConnection
 from waltzctl.engine.client.log_transaction import Transaction
 from waltzctl.engine.client.partition_mount import ClientOptions
 from waltzctl.engine.errors import DeadlineError, PeerUnreachableError
 from waltzctl.engine.metadata.server_directory import PartitionServer
+from waltzctl.engine.net.addresses import Address
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.wire import client as wire
@@ -179,6 +181,42 @@ def test_what_a_feed_waits_for_is_said_once(caplog: pytest.LogCaptureFixture) ->
         await feed.aclose()
 
     run(test)
+
+
+@pytest.mark.parametrize("turns", range(1, 6))
+@pytest.mark.parametrize("closed", ["feed", "client"])
+def test_no_connection_is_left_open_by_who_is_cancelled_while_it_is_closed(closed: str, turns: int) -> None:
+    connections: list[LogConnection] = []
+
+    async def whole() -> None:
+        server, directory = FeedingServer(), Directory(servers={0: PartitionServer("here", 1, 1)})
+
+        async def connect(address: Address) -> LogConnection:
+            connections.append(await server.connect(address))
+            return connections[-1]
+
+        async def read() -> None:
+            async for _ in client.feed(0):
+                pass
+
+        async with LogClient(directory, connect, log=LOG) as client:
+            reading = asyncio.ensure_future(read())
+            await quiet()
+            assert len(connections) == 1
+            ending = reading
+            if closed == "feed":
+                reading.cancel()
+            else:
+                ending = asyncio.ensure_future(client.close())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            ending.cancel()
+            await quiet()
+            assert connections[0].closed
+            await asyncio.wait([reading])
+            assert reading.cancelled() is (closed == "feed") or reading.exception() is not None
+
+    simulate(whole())
 
 
 def test_data_for_a_feed_is_awaited_however_long_it_takes() -> None:

@@ -351,6 +351,51 @@ def test_a_coroutine_is_refused_and_not_taken_for_applied(tmp_path: Path) -> Non
     assert (applied(path), mark(path)) == ([], -1)
 
 
+@dataclass
+class Failing(Driver):
+    """As PostgreSQL: an error fails the SQL transaction, whoever catches it, and its commit rolls back."""
+
+    failed: bool = False
+
+    def connect(self) -> Connection:
+        self.step = self.refuse_when_failed
+        return super().connect()
+
+    def refuse_when_failed(self, step: str) -> None:
+        if self.failed and step.startswith("before "):
+            if step != "before commit":
+                raise sqlite3.OperationalError("current transaction is aborted")
+            self.made[-1].rollback()
+        if step in ("rollback", "before commit"):
+            self.failed = False
+
+
+def test_what_failed_is_not_taken_for_applied_though_the_application_caught_the_error(tmp_path: Path) -> None:
+    path, calls = made(tmp_path), []
+    driver = Failing(path)
+
+    def apply(sql: SqlTransaction, transaction: Transaction, data: bytes) -> None:
+        insert(sql, transaction, data)
+        calls.append(transaction.transaction_id)
+        driver.failed = len(calls) == 1  # as after an INSERT of what is there already, whose error was caught
+
+    assert apply_three(driver, apply) == [True] * 3
+    assert (calls, applied(path), mark(path)) == ([0, 0, 1, 2], [0, 1, 2], 2)
+
+
+def test_an_application_that_changes_the_mark_is_told(tmp_path: Path) -> None:
+    path = made(tmp_path)
+
+    def apply(sql: SqlTransaction, transaction: Transaction, data: bytes) -> None:
+        sql.execute("UPDATE HIGH_WATER_MARKS SET HIGH_WATER_MARK = 7")
+
+    with pytest.raises(
+        InvalidRequestError, match="partition 0 is at 7 in the SQL transaction in which it was raised to 0"
+    ):
+        apply_three(Driver(path), apply)
+    assert (applied(path), mark(path)) == ([], -1)
+
+
 def test_savepoints_and_queries_are_the_applications(tmp_path: Path) -> None:
     path, seen = made(tmp_path), []
 
