@@ -299,7 +299,11 @@ class Service(Generic[Options, S]):
         self.notifier.stopping("answering what was asked, then closing", seconds)
         for task in tuple(self._background):
             task.cancel()
-        await serving.stop(seconds)
+        try:
+            await serving.stop(seconds)
+        finally:
+            if self.ready_file is not None:  # with peers on every descriptor it could not be read before, whose it is
+                self.ready_file.remove()
         self.log.logger.info("stopped")
 
 

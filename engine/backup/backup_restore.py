@@ -125,6 +125,8 @@ def restore_backup(
 def _refuse_occupied(target: Path) -> None:
     if os.path.lexists(target) and not (target.is_dir() and not target.is_symlink() and not os.listdir(target)):
         raise RefusedError(f"{target}: something is there", advice="name a directory that is empty or does not exist")
+    if os.path.ismount(target):  # beside it is another disk, and no directory takes the place of a mounted one
+        raise RefusedError(f"{target}: a disk is mounted there", advice="name a new directory in it")
 
 
 class _Restoring:

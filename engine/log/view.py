@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import errno
 import hashlib
 import re
 from collections.abc import Collection, Iterable, Iterator
@@ -273,6 +274,8 @@ def _listing_errors(path: PurePath) -> Iterator[None]:
     except FileNotFoundError as error:
         raise NotWaltzError(f"{path}: no such directory") from error
     except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise NotWaltzError(f"{path}: a link that leads in a circle, no directory") from error
         raise DiskReadError(path, None, error, doing="list") from error
 
 

@@ -85,6 +85,8 @@ def salvage_store(source: Path, target: Path) -> PageSalvage:
         raise InvalidRequestError(f"{target}: lies in the store that is salvaged", advice="name another directory")
     if os.path.lexists(target) and not (target.is_dir() and not target.is_symlink() and not os.listdir(target)):
         raise InvalidRequestError(f"{target}: something is there", advice="name a directory that is empty or not there")
+    if os.path.ismount(target):  # beside it is another disk, and no directory takes the place of a mounted one
+        raise InvalidRequestError(f"{target}: a disk is mounted there", advice="name a new directory in it")
     view = view_store(source)
     shown = _shown(view)
     findings = list(view.findings)

@@ -35,6 +35,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,6 +75,8 @@ _OTHER_TYPES = "CANNOT_MERGE_INCOMPATIBLE_DATA_TYPE"
 _DETAILS = "# Detailed Table Information"
 """Where Spark's description of a table goes on behind its columns."""
 _FAILED = re.compile(r"Flow '?([\w.`]+?)'? has FAILED")
+_QUERY, _PLAN = "=== Streaming Query ===", "Logical Plan:"
+"""Between these, and on to an empty line, Spark describes the query that failed: pages of offsets and columns."""
 _EVENT = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d: (.*)$")
 
 
@@ -512,6 +515,16 @@ def failure(project: Project, lines: list[str]) -> WaltzError:
     )
 
 
+def _without_query(lines: list[str]) -> list[str]:
+    """What was said of one failure, without the description of the query that stands between it and what caused it."""
+    block = list(takewhile(lambda line: not _EVENT.match(line), lines))
+    if _QUERY in block and _PLAN in block:
+        plan = block.index(_PLAN)
+        behind = next((place for place in range(plan, len(block)) if not block[place].strip()), len(block))
+        return block[: block.index(_QUERY)] + block[behind:]
+    return block
+
+
 def _said(lines: list[str]) -> str:
     """Spark's own reason: that of the first flow that failed, else what its program ended with, with the lines that belong to
     it.
@@ -521,7 +534,7 @@ def _said(lines: list[str]) -> str:
         if at is not None:
             told = [
                 line.strip()
-                for line in lines[at : at + 12]
+                for line in _without_query(lines[at:])[:12]
                 if line.strip() and not line.startswith(("\tat ", "  File "))
             ]
             return " ".join(told)

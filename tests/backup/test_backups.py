@@ -97,6 +97,18 @@ def test_who_makes_a_vault_last_does_not_take_another_ones_place(
     assert restored(place, "latest", tmp_path / "back") == digest(source)
 
 
+def test_the_place_of_a_mounted_disk_is_refused_before_anything_is_written(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, target = vault(tmp_path), tmp_path / "disk"
+    backup(place, source)
+    target.mkdir()
+    monkeypatch.setattr("os.path.ismount", target.__eq__)
+    with pytest.raises(RefusedError, match="a disk is mounted there"):
+        restored(place, "latest", target)
+    assert restored(place, "latest", target / "back") == digest(source)
+
+
 def test_nothing_is_written_twice(tmp_path: Path, source: Path) -> None:
     place = vault(tmp_path)
     first = backup(place, source)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -29,9 +30,11 @@ from tests.cli.nodes import PATIENCE, Served, serving, starting, write_config
 from tests.cli.running import ROOT, command_line, environment, invoke, on_terminal, run
 from tests.net.certificates import PASSWORD, Authority
 from tests.reserved_ports import reserved_ports
+from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.foreground import Service
 from waltzctl.formats.control import Layout
+from waltzctl.ready_file import ReadyFile
 
 
 def validator(name: str) -> Draft202012Validator:
@@ -524,6 +527,34 @@ def test_a_start_removes_the_ready_file_of_a_process_that_is_gone_before_anythin
         ready.write_text(contents)
         assert run("serve", tmp_path / "none", *FREE, "--ready-file", ready).status == 10
         assert ready.read_text() == contents
+
+
+def test_a_process_that_stops_without_a_free_descriptor_leaves_no_ready_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connections have all of them, until they are closed."""
+    path = tmp_path / "ready.json"
+    path.write_text(json.dumps({"pid": os.getpid()}))
+    nothing: Any = None
+    notifier: Any = SimpleNamespace(stopping=lambda *_: None)
+    log: Any = SimpleNamespace(logger=logging.getLogger(__name__))
+    kind: Any = SimpleNamespace(ports=lambda _: SimpleNamespace(drain_seconds=1.0))
+    configuration: Any = SimpleNamespace(options=None)
+
+    def none_left(*_: object) -> bytes:
+        raise OSError(errno.EMFILE, "none left")
+
+    async def stop(_seconds: float) -> None:
+        assert path.exists()
+        monkeypatch.undo()
+
+    async def work() -> None:
+        service: Service[Any, Any] = Service(kind, configuration, nothing, log, notifier, nothing, ReadyFile(path))
+        monkeypatch.setattr(disk, "read_range", none_left)
+        await service._stop(SimpleNamespace(stop=stop))
+
+    asyncio.run(work())
+    assert not path.exists()
 
 
 # --- service managers ----------------------------------------------------------------------------------------------------

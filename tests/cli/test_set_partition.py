@@ -79,6 +79,18 @@ def test_assignment(storage: Path) -> None:
     assert status(storage, 2)["last_transaction_id"] == 19
 
 
+@pytest.mark.parametrize("leads", ["nowhere", "2"])
+def test_a_partition_in_whose_place_a_dead_link_stands(tmp_path: Path, leads: str) -> None:
+    """One that leads in a circle ended what was asked for in the middle, which was then taken back."""
+    root = build_directory(tmp_path / "n", {0: 60, 2: 20}, layout=Layout.RELEASED)
+    (root / "2").rename(tmp_path / "elsewhere")
+    (root / "2").symlink_to(leads)
+    assert invoke("set-partition", root, "--partition", 2, "--session-id", 9, "--yes").status == 5
+    assert status(root, 2)["session_id"] == 9
+    assert invoke("set-partition", root, "--partition", 2, "--unassigned", "--yes").status == 0
+    assert status(root, 2)["health"] == "unassigned"
+
+
 def test_nothing_set_is_a_usage_error(storage: Path) -> None:
     before = digest(storage)
     for words in ([], ["--allow-data-loss"], ["--session-id", -2], ["--low-water-mark", 2**63], ["--session-id", "x"]):

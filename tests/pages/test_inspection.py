@@ -227,6 +227,17 @@ def test_a_salvage_gives_its_name_to_nothing_of_another_one(path: Path, tmp_path
     assert verify_store(beside).status == "clean"
 
 
+def test_salvage_into_the_place_of_a_mounted_disk_is_refused_before_anything_is_written(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was built on the disk beside, all of it, and then could not have its name."""
+    (tmp_path / "to").mkdir()
+    monkeypatch.setattr("os.path.ismount", (tmp_path / "to").__eq__)
+    with pytest.raises(InvalidRequestError, match="a disk is mounted there"):
+        salvage_store(path, tmp_path / "to")
+    assert salvage_store(path, tmp_path / "to" / "s").exit_status_name == "clean"
+
+
 def test_salvage_into_the_store_itself_is_seen_through_links(path: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(path)
     before = sorted(path.rglob("*"))

@@ -536,6 +536,36 @@ def test_an_error_names_the_table_and_what_to_do(tmp_path: Path) -> None:
     assert "low-water marks" in str(empty.advice)
 
 
+def test_an_error_names_the_cause_that_spark_tells_behind_the_query(tmp_path: Path) -> None:
+    create_project(tmp_path / "p", ["/n"])
+    said = [  # of Spark 4.3, where the disk is full
+        "2026-01-01 00:00:00: Flow 'spark_catalog.default.records' has FAILED.",
+        "Error: [STREAM_FAILED] Query [id = x] terminated with exception: [TASK_WRITE_FAILED] Task failed while writing rows",
+        "=== Streaming Query ===",
+        "Identifier: spark_catalog.default.records [id = x, runId = y]",
+        "Current Committed Offsets: {}",
+        "Current Available Offsets: {" + "o" * 3000 + "}",
+        "",
+        "Current State: ACTIVE",
+        "Thread State: RUNNABLE",
+        "",
+        "Logical Plan:",
+        "~WriteToMicroBatchDataSourceV1 " + "c" * 3000,
+        "+- ~StreamingDataSourceV2ScanRelation",
+        "",
+        "[TASK_WRITE_FAILED] Task failed while writing rows",
+        "Unable to close resource",
+        "java.io.IOException: No space left on device",
+        "2026-01-01 00:00:01: Flow spark_catalog.default.transactions has COMPLETED.",
+    ]
+    message = failure(open_project(tmp_path / "p"), said).message
+    assert (
+        "table records: Error: [STREAM_FAILED] Query [id = x] terminated with exception: [TASK_WRITE_FAILED]" in message
+    )
+    assert message.endswith("Unable to close resource java.io.IOException: No space left on device")
+    assert len(message) < 500
+
+
 def schema(name: str) -> Draft202012Validator:
     return Draft202012Validator(json.loads((ROOT / "docs" / "schemas" / f"{name}.schema.json").read_text()))
 
