@@ -259,7 +259,7 @@ class LogClient:
             what = f"a feed of partition {waits.partition} behind transaction {waits.position}"
             return self._late(waits.partition, seconds, what)
 
-        seconds = self._seconds(timeout)
+        seconds = max(self.options.timeout, 1.0) if timeout is None else timeout
         while True:
             try:
                 with self._deadlines.within(seconds, late):
@@ -291,6 +291,7 @@ class LogClient:
                 found = await ask()
             except DeadlineError as error:
                 self._say_silent(partition, error)
+                await asyncio.sleep(self.options.first_retry)  # the deadline may be a short one
             else:
                 self._silent.discard(partition)
                 return found
