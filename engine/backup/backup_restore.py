@@ -11,7 +11,6 @@ that it was restored: a replica in the session of the metadata votes, and what i
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 from collections.abc import Callable, Mapping
@@ -22,7 +21,8 @@ from pathlib import Path
 from waltzctl.engine.backup.backup_creation import WORKERS
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.disk import WritableFile
-from waltzctl.engine.errors import DiskError, DiskFullError, InvalidRequestError, RefusedError
+from waltzctl.engine.durable.work_directory import work_directory
+from waltzctl.engine.errors import DiskFullError, InvalidRequestError, RefusedError
 from waltzctl.engine.progress import SILENT, Progress
 from waltzctl.engine.scan.byte_source import BytesSource, FileSource
 from waltzctl.engine.scan.columns import Damage
@@ -86,7 +86,8 @@ def restore_backup(
 ) -> Restored:
     """Restore a backup into `target`, an empty directory or none.
 
-    Raises what `VaultReader.open` and `VaultReader.find` raise, RefusedError for a target that holds something,
+    Raises what `VaultReader.open` and `VaultReader.find` raise, RefusedError for a target that holds something or that another
+    run is at work for,
     InvalidRequestError for one that lies in the vault, for partitions and transactions that the backup does not hold and for a
     backup that is forgotten meanwhile, DamageError for a page that is damaged, DiskWriteError; nothing has the name `target`
     then.
@@ -107,18 +108,12 @@ def restore_backup(
             target, None, OSError(28, f"{total} bytes are to be written, and {free} are free"), doing="restore"
         )
     place = target.with_name(f".{target.name}{WORK_SUFFIX}")
-    if place.exists():
-        disk.remove_tree(place)  # of a restore that did not come to its end
-    try:
+    with work_directory(place):
         _write(place, files, work, restoring.directories(), progress)
         if target.exists():
             disk.remove_directory(target)  # it is empty
         disk.rename(place, target)
         disk.sync_directory(target.parent)
-    except BaseException:
-        with contextlib.suppress(DiskError):
-            disk.remove_tree(place)
-        raise
     return Restored(target, files.head, restoring.ends, len(work), total)
 
 
@@ -285,7 +280,6 @@ def _first_id(name: str) -> int | None:
 
 
 def _write(place: Path, files: BackupFiles, work: list[_Work], directories: list[str], progress: Progress) -> None:
-    disk.make_directory(place)
     for name in directories:
         disk.make_directory(place / name)
     progress.start("restoring", sum(one.size for one in work))

@@ -7,7 +7,6 @@ truncate it, and it is for reading, comparing and for filling gaps of another re
 
 from __future__ import annotations
 
-import contextlib
 import errno
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,7 +16,8 @@ from uuid import UUID
 import numpy as np
 
 from waltzctl.engine.durable import disk
-from waltzctl.engine.errors import DamageError, DiskError, InvalidRequestError, write_error
+from waltzctl.engine.durable.work_directory import work_directory
+from waltzctl.engine.errors import DamageError, InvalidRequestError, write_error
 from waltzctl.engine.repair.salvage_selection import RecordPiece
 from waltzctl.engine.scan.byte_source import ByteSource, FileSource
 from waltzctl.engine.scan.columns import Damage
@@ -222,7 +222,7 @@ def write_directory(
 
     `selected`: the pieces of each partition in the order of their ids, none for a partition that was there and of which
     nothing was found; `copied` hears of each block's bytes.  Raises DiskFullError before anything is written when it would
-    not fit, DiskReadError, DiskWriteError, DamageError.
+    not fit, RefusedError while another run is at work for the same target, DiskReadError, DiskWriteError, DamageError.
     """
     beside = to.with_name(to.name + disk.TEMPORARY_SUFFIX)
     needed = described.layout.file_size(described.num_partitions) + SPARE
@@ -234,10 +234,7 @@ def write_directory(
     if needed > free:
         cause = OSError(errno.ENOSPC, f"{needed} bytes are needed, {free} are free")
         raise write_error(to, None, cause)
-    if beside.is_dir():
-        disk.remove_tree(beside)  # left by a salvage that was interrupted
-    try:
-        disk.make_directory(beside)
+    with work_directory(beside):
         written = {
             number: _write_partition(beside / str(number), number, pieces, sources, described, threshold, copied)
             for number, pieces in selected.items()
@@ -247,9 +244,5 @@ def write_directory(
             file.sync()
         disk.sync_directory(beside)
         disk.rename(beside, to)
-    except BaseException:
-        with contextlib.suppress(DiskError):
-            disk.remove_tree(beside)
-        raise
     disk.sync_directory(to.parent)
     return written

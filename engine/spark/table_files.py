@@ -14,6 +14,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.work_directory import work_directory
 from waltzctl.engine.errors import ClusterError, InvalidRequestError, UnavailableError, write_error
 from waltzctl.engine.findings import Code, Finding, make_finding
 from waltzctl.engine.inspect.targets import plan
@@ -81,8 +82,9 @@ class TableResult:
 def write_table(request: TableRequest, executor: TaskExecutor) -> TableResult:
     """Write the table, by Spark where `executor` is Spark's.
 
-    Raises InvalidRequestError for a target that exists or a format that needs Spark, UnavailableError where a library is
-    missing, and what reading and writing raise.  A table that could not be written whole is not left behind.
+    Raises InvalidRequestError for a target that exists or a format that needs Spark, RefusedError while another run writes to
+    it, UnavailableError where a library is missing, and what reading and writing raise.  A table that could not be written whole
+    is not left behind.
     """
     _check_new(request.target)
     rows, found = _by_spark(request, executor) if isinstance(executor, SparkExecutor) else _here(request, executor)
@@ -128,9 +130,7 @@ def _here(request: TableRequest, executor: TaskExecutor) -> tuple[int, list[Plac
     read = reader(request.options(), spark_schema(columns))
     packets = [packet for packet in read.partitions() if isinstance(packet, Packet)]
     staging = request.target.with_name(request.target.name + disk.TEMPORARY_SUFFIX)
-    shutil.rmtree(staging, ignore_errors=True)  # of an earlier run that was killed
-    disk.make_directory(staging)
-    try:
+    with work_directory(staging):
         tasks = [
             _FileTask(
                 read, packet, arrow_schema(columns), str(staging / f"part-{number:05}.{request.format}"), request.format
@@ -144,9 +144,6 @@ def _here(request: TableRequest, executor: TaskExecutor) -> tuple[int, list[Plac
         disk.sync_directory(staging)
         disk.rename(staging, request.target)
         disk.sync_directory(request.target.absolute().parent)
-    except BaseException:
-        shutil.rmtree(staging, ignore_errors=True)
-        raise
     return sum(one.rows for one in written), [place for one in written for place in one.found]
 
 

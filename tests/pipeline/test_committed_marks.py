@@ -191,14 +191,14 @@ def replica(path: Path, count: int, *, session: int = SESSION, seed: int = 0) ->
     """The first 20 records, up to its marks, are those of every other."""
     records = [*make_records(20), *make_records(count, seed=seed)[20:]]
     segments = [records[at : at + 50] for at in range(0, count, 50)]
-    return build_directory(path, {0: segments}, local_low_water_mark=19, session=session)
+    return build_directory(path, {0: segments}, num_partitions=2, local_low_water_mark=19, session=session)
 
 
 def agreed(
-    where: str | None, *sources: object, differences: bool = False, partitions: str = "0-7"
+    where: str | None, *sources: object, differences: bool = False, partitions: str | None = None
 ) -> list[dict[str, Any]]:
     """A batch, as a run of a pipeline makes it."""
-    given = {"plaintext": "true", "partitions": partitions}
+    given = {"plaintext": "true"} | ({} if partitions is None else {"partitions": partitions})
     reader = agreement_stream(
         [str(one) for one in sources], given, from_arrow_schema(COPY), differences=differences, metadata=where
     )

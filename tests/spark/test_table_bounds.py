@@ -12,11 +12,12 @@ pytest.importorskip("pyarrow.dataset", reason="the extra 'spark' is not installe
 pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
 
 import pyarrow as pa
+import pyarrow.parquet
 
 from tests.builders import build_directory
 from tests.inspect.helpers import age, flip, seg
 from waltzctl.engine.durable import disk
-from waltzctl.engine.errors import DiskWriteError, InvalidRequestError, SyncFailedError, UnavailableError
+from waltzctl.engine.errors import DiskWriteError, InvalidRequestError, RefusedError, SyncFailedError, UnavailableError
 from waltzctl.engine.spark import table_files
 from waltzctl.engine.spark.table_files import TableRequest, TableResult, write_table
 from waltzctl.engine.task_executor import LocalExecutor
@@ -85,6 +86,20 @@ def test_what_an_earlier_run_left_is_no_part_of_the_table(storage: Path, tmp_pat
     (left / "part-00009.parquet").touch()
     write_table(TableRequest(storage, tmp_path / "t", "parquet"), LocalExecutor(1))
     assert [path.name for path in (tmp_path / "t").iterdir()] == ["part-00000.parquet"]
+
+
+def test_a_table_that_another_run_is_writing_is_left_alone(storage: Path, tmp_path: Path) -> None:
+    request = TableRequest(storage, tmp_path / "t", "parquet")
+
+    class Slow(LocalExecutor):
+        def map(self, work, tasks, *, weights, what):  # type: ignore[no-untyped-def]
+            written = list(super().map(work, tasks, weights=weights, what=what))
+            with pytest.raises(RefusedError, match=r"t\.waltzctl-tmp: another run is at work there"):
+                write_table(request, LocalExecutor(1))
+            return written
+
+    assert write_table(request, Slow(1)).rows == 19
+    assert pyarrow.parquet.read_table(tmp_path / "t").num_rows == 20
 
 
 def test_a_table_has_its_name_when_all_of_it_is_durable_and_keeps_it(
