@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, BinaryIO, TextIO
 
@@ -126,18 +127,9 @@ def _format(request: DumpRequest) -> DumpFormat:
 
 def _items(request: DumpRequest, what: What) -> Iterator[Item]:
     """What is to be shown, in order; `--limit` counts everything but findings."""
-    if what is What.RECORDS:
-        yield from dump_records(
-            request.path,
-            partitions=request.partitions,
-            first=request.first,
-            last=request.last,
-            limit=request.limit,
-            reverse=request.reverse,
-            data=request.data is not DataForm.NONE,
-        )
-    elif what is What.INDEX:
-        yield from dump_index(
+    if what in (What.RECORDS, What.INDEX):
+        records: Callable[..., Iterator[Item]] = partial(dump_records, data=request.data is not DataForm.NONE)
+        yield from (records if what is What.RECORDS else dump_index)(
             request.path,
             partitions=request.partitions,
             first=request.first,
