@@ -28,7 +28,8 @@ from waltzctl.engine.pipeline.column_types import parse_columns
 from waltzctl.engine.pipeline.completeness import IncompleteRange
 from waltzctl.engine.pipeline.project import FORMATS, TABLES, defaults_of, open_project, with_following
 from waltzctl.engine.pipeline.project_creation import create_project
-from waltzctl.engine.pipeline.running import RunOptions, check_tables, failure
+from waltzctl.engine.pipeline.run_failures import run_failure
+from waltzctl.engine.pipeline.running import RunOptions, check_tables
 from waltzctl.engine.spark.spark_session import Session, SparkOptions
 
 
@@ -517,19 +518,19 @@ def test_an_error_names_the_table_and_what_to_do(tmp_path: Path) -> None:
         "Error: [STREAM_FAILED] Query [id = x] terminated with exception: ...",
         "waltzctl.engine.errors.StalePlanError: /n, partition 0: it was truncated; compare",
     ]
-    error = failure(project, lines)
+    error = run_failure(project, lines)
     assert (error.status, error.message) == (
         "refused",
         f"{tmp_path / 'p'}, table records: /n, partition 0: it was truncated; compare",
     )
     assert f"pipeline run {tmp_path / 'p'} --full-refresh records" in str(error.advice)
-    other = failure(project, lines[:2])
+    other = run_failure(project, lines[:2])
     assert (other.status, "STREAM_FAILED" in other.message) == ("io-error", True)
-    assert failure(project, []).status == "io-error"
-    types = failure(project, ["pyspark.errors.X: [CANNOT_MERGE_INCOMPATIBLE_DATA_TYPE] Failed to merge"])
+    assert run_failure(project, []).status == "io-error"
+    types = run_failure(project, ["pyspark.errors.X: [CANNOT_MERGE_INCOMPATIBLE_DATA_TYPE] Failed to merge"])
     assert types.status == "usage"
     assert f"pipeline run {tmp_path / 'p'} --full-refresh transactions" in str(types.advice)
-    empty = failure(
+    empty = run_failure(
         project, [lines[0], 'Error: Cannot invoke "json()" because "this.lastOffsetForTriggerAvailableNow" is null']
     )
     assert "none of the transactions is known as committed yet" in str(empty)
@@ -558,7 +559,7 @@ def test_an_error_names_the_cause_that_spark_tells_behind_the_query(tmp_path: Pa
         "java.io.IOException: No space left on device",
         "2026-01-01 00:00:01: Flow spark_catalog.default.transactions has COMPLETED.",
     ]
-    message = failure(open_project(tmp_path / "p"), said).message
+    message = run_failure(open_project(tmp_path / "p"), said).message
     assert (
         "table records: Error: [STREAM_FAILED] Query [id = x] terminated with exception: [TASK_WRITE_FAILED]" in message
     )
