@@ -62,8 +62,9 @@ _HALF_MADE = 10.0
 """Seconds after which nobody is about to lock a catalog that was begun and has no lock."""
 _HELD = ("Another instance of Derby", "XSDB6", "SessionHiveMetaStoreClient", "Failed to start database")
 """What is said where another process has it."""
-_TRIES, _PAUSE = 30, 1.0
-"""How often the catalog is asked for while another process holds it: one that was killed needs seconds to end."""
+_PATIENCE, _PAUSE = 60.0, 1.0
+"""Seconds for which the catalog is asked for while another process holds it (one that was killed needs some to end), and between
+two attempts."""
 _DETAILS = "# Detailed Table Information"
 """Where Spark's description of a table goes on behind its columns."""
 
@@ -143,7 +144,7 @@ def run_pipeline(project: Project, options: RunOptions, say: Callable[[str], Non
         _check_sources(project)
         settings = dict(_settings(project, options.spark))
         check_packages(project.format, settings.get(PACKAGES, ""), installed_spark())
-    with serving(project, options.spark) as server:
+    with serving(project, options.spark, say) as server:
         return run_at(server, project, options, say)
 
 
@@ -231,10 +232,13 @@ def _settings(project: Project, given: SparkOptions) -> tuple[tuple[str, str], .
 
 
 @contextlib.contextmanager
-def serving(project: Project, given: SparkOptions) -> Iterator[PipelineServer]:
+def serving(
+    project: Project, given: SparkOptions, say: Callable[[str], None] = lambda _: None
+) -> Iterator[PipelineServer]:
     """A server for runs of a project, until the block ends: one that is there (``sc://...``), or one of our own.
 
-    Raises DirectoryLockedError while another process has the catalog, and what opening a session raises.
+    `say` is told when another process is waited for.  Raises DirectoryLockedError while that one has the catalog, and what
+    opening a session raises.
     """
     from waltzctl.engine.spark.start import open_session
 
@@ -249,7 +253,7 @@ def serving(project: Project, given: SparkOptions) -> Iterator[PipelineServer]:
     try:
         with open_session(SparkOptions(given.where, _settings(project, given))) as session:
             port = getattr(getattr(session.spark._jvm, _SERVER), "MODULE$").localPort()
-            _wait_for_catalog(session.spark, project)
+            _wait_for_catalog(session.spark, project, say)
             yield PipelineServer(session, dict(os.environ) | {"SPARK_REMOTE": f"sc://localhost:{port}"})
     finally:
         os.environ.pop("SPARK_CONNECT_AUTHENTICATE_TOKEN", None)
@@ -273,18 +277,25 @@ def _forget_half_catalog(project: Project) -> None:
             shutil.rmtree(catalog)
 
 
-def _wait_for_catalog(spark: SparkSession, project: Project) -> None:
+def _wait_for_catalog(spark: SparkSession, project: Project, say: Callable[[str], None]) -> None:
     """Raises DirectoryLockedError where another process does not let go of the catalog."""
-    for _ in range(_TRIES):
+    until, said = time.monotonic() + _PATIENCE, False
+    while True:
         try:
             spark.sql("SHOW TABLES").collect()
         except Exception as error:
             if not any(words in f"{error}" for words in _HELD):
                 raise
+            if time.monotonic() > until:  # an attempt takes Spark some ten seconds
+                raise DirectoryLockedError(project.directory, None) from None
+            if not said:
+                say(
+                    f"another process has the catalog, {project.directory / _CATALOG}; it is waited for, {_PATIENCE:g} s"
+                )
+            said = True
             time.sleep(_PAUSE)
         else:
             return
-    raise DirectoryLockedError(project.directory, None)
 
 
 def _leftovers(server: PipelineServer, project: Project) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from jsonschema import Draft202012Validator
 
 from tests.builders import build_directory
 from tests.cli.running import ROOT, invoke
-from waltzctl.engine.errors import InvalidRequestError, NotWaltzError, RefusedError
+from waltzctl.engine.errors import DirectoryLockedError, InvalidRequestError, NotWaltzError, RefusedError
 from waltzctl.engine.pipeline import running
 from waltzctl.engine.pipeline.bucket_files import bucket_file, keep_number
 from waltzctl.engine.pipeline.column_types import parse_columns
@@ -482,6 +482,32 @@ def test_a_catalog_without_even_a_lock_is_removed_when_nobody_can_be_making_it(
     os.utime(catalog, (began, began))
     running._forget_half_catalog(open_project(tmp_path / "p"))
     assert catalog.exists() is (age == 0)
+
+
+def test_another_process_that_has_the_catalog_is_waited_for_and_it_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_project(tmp_path / "p", ["/n"])
+    project, said, attempts = open_project(tmp_path / "p"), list[str](), list[float]()
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now, sleep=lambda seconds: None)
+
+    def sql(_: str) -> Any:
+        attempts.append(clock.now)
+        clock.now += 10.0
+        if len(attempts) > 3 and not held:
+            return SimpleNamespace(collect=list)
+        raise RuntimeError("ERROR XSDB6: Another instance of Derby may have already booted the database")
+
+    monkeypatch.setattr(running, "time", clock)
+    spark = cast("Any", SimpleNamespace(sql=sql))
+    held = False
+    running._wait_for_catalog(spark, project, said.append)
+    assert (len(attempts), len(said)) == (4, 1)
+    assert "another process has the catalog" in said[0]
+    held = True
+    with pytest.raises(DirectoryLockedError):
+        running._wait_for_catalog(spark, project, said.append)
+    assert attempts[-1] - attempts[4] == 60.0
 
 
 def test_half_a_first_plan_that_a_kill_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
