@@ -26,7 +26,15 @@ def work_directory(place: Path) -> Iterator[None]:
         if place.is_symlink() or place.is_dir():
             _hold(place, held)
             disk.remove_tree(place)
-        disk.make_directory(place)
+        try:
+            disk.make_directory(place)
+        except DiskError:
+            raise
+        except BaseException:  # stopped when it was there
+            with contextlib.suppress(RefusedError, DiskError):
+                _hold(place, held)
+                disk.remove_tree(place)
+            raise
         descriptor = _hold(place, held)
         try:
             yield

@@ -644,6 +644,7 @@ def test_the_documented_bounds_are_those_of_the_code() -> None:
         ),
         "silence": f"{limits.idle_seconds:,.0f} s",
         "connections of a port": f"{limits.max_connections:,}",
+        "descriptors that connections leave to files": f"{port._OWN_DESCRIPTORS}, an eighth of all where there are few",
     }
     assert {name: rows.get(name) for name in expected} == expected
     assert {*rows} - {*expected} == {"what"}

@@ -143,7 +143,7 @@ def test_a_directory_to_which_a_task_still_writes_is_removed_again_and_again(
         if len(tries) <= failures:
             raise FileNotFoundError(path)
 
-    monkeypatch.setattr(staging, "_remove_tree", remove_tree)
+    monkeypatch.setattr(disk, "remove_tree", remove_tree)
     if failures == 100:
         with pytest.raises(FileNotFoundError):
             staging.remove(left)
