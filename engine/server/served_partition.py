@@ -31,7 +31,7 @@ from waltzctl.engine.scan.client_appends import NumberedRecords, numbered
 from waltzctl.engine.scan.wire_layout import ADMITTED
 from waltzctl.engine.server.append_requests import Append
 from waltzctl.engine.server.locks import LockTable
-from waltzctl.engine.server.server_metrics import ServerPartitionMetrics, ServerPartitionReading
+from waltzctl.engine.server.server_metrics import CommittedInSecond, ServerPartitionMetrics, ServerPartitionReading
 from waltzctl.engine.server.server_settings import CacheOptions, PartitionOptions
 from waltzctl.engine.server.store_partition import PartitionClosedError, StorePartition
 from waltzctl.engine.server.store_session import StoreSession
@@ -60,25 +60,6 @@ class _Flush:
 
 
 _client_of = attrgetter("client")
-
-
-class CommittedInSecond:
-    """How many transactions were committed in this second, or in the one before where those were more."""
-
-    def __init__(self, now: float) -> None:
-        self._begun, self._now, self._before = now, 0, 0
-
-    def note(self, now: float, count: int) -> None:
-        """So many are committed."""
-        if now - self._begun >= 1.0:
-            self._before = self._now if now - self._begun < 2.0 else 0
-            self._begun, self._now = now, 0
-        self._now += count
-
-    @property
-    def committed(self) -> int:
-        """As of the last time that any were."""
-        return max(self._now, self._before)
 
 
 class Reader(Protocol):

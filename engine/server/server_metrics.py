@@ -25,6 +25,25 @@ class ServerPartitionMetrics:
         self.feeds_removed = 0
 
 
+class CommittedInSecond:
+    """How many transactions were committed in this second, or in the one before where those were more."""
+
+    def __init__(self, now: float) -> None:
+        self._begun, self._now, self._before = now, 0, 0
+
+    def note(self, now: float, count: int) -> None:
+        """So many are committed."""
+        if now - self._begun >= 1.0:
+            self._before = self._now if now - self._begun < 2.0 else 0
+            self._begun, self._now = now, 0
+        self._now += count
+
+    @property
+    def committed(self) -> int:
+        """As of the last time that any were."""
+        return max(self._now, self._before)
+
+
 @dataclass(frozen=True, slots=True)
 class ServerPartitionReading:
     """A partition at one moment.  `waits_for`: why no session is open, `recovering_seconds`: since when; empty and None when

@@ -222,7 +222,7 @@ CLUSTERS: tuple[Slip, ...] = (
         "what appends take in memory is not counted",
     ),
     Slip(
-        _PARTITION,
+        "engine/server/server_metrics.py",
         "self._before = self._now if now - self._begun < 2.0 else 0",
         "self._before = self._now",
         _SERVED,

@@ -18,7 +18,8 @@ from waltzctl.engine.net.futures import fail
 from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.truncate import plan_truncate
 from waltzctl.engine.server.append_requests import Append
-from waltzctl.engine.server.served_partition import CommittedInSecond, Partition
+from waltzctl.engine.server.served_partition import Partition
+from waltzctl.engine.server.server_metrics import CommittedInSecond
 from waltzctl.engine.server.store_partition import PartitionClosedError
 from waltzctl.engine.server.store_session import StoreSession
 from waltzctl.formats.checksums import crc32
