@@ -401,7 +401,7 @@ WEAKNESSES = (
     Weakness("absent", the_highest_is_kept, 13),
     Weakness("lasting", marks_are_set_before_a_quorum_keeps_them, 5_692, "storage", most=5_700),
     Weakness("new-votes", a_new_replica_votes, 33),
-    Weakness("given-back", a_replica_that_was_away_is_new, 13_550, most=13_600),
+    Weakness("given-back", a_replica_that_was_away_is_new, 910, most=1_000),
     Weakness("lost-votes", a_lost_storage_votes, 16),
     Weakness("lost-counts", what_was_lost_was_never_held, 311),
     Weakness("uncut", nothing_is_cut, 25),
