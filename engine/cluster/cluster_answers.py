@@ -20,6 +20,8 @@ from waltzctl.formats.wire.client import UNKNOWN_HIGH_WATER_MARK
 
 _AT_ONCE = 256
 """High-water marks that one server is asked for at the same time."""
+_MARK_SECONDS = 5.0
+"""How long one is waited for: a server that answers has them in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,10 @@ async def _marks(client: ServerClient, partitions: Sequence[int]) -> tuple[tuple
 
 async def _mark(client: ServerClient, partition: int) -> int:
     try:
-        return await client.high_water_mark(partition)
-    except DeadlineError:  # it went to another server just now, and who does not have one says nothing of it
+        async with asyncio.timeout(_MARK_SECONDS):
+            return await client.high_water_mark(partition)
+    except (
+        DeadlineError,
+        TimeoutError,
+    ):  # it went to another server just now, and who does not have one says nothing of it
         return UNKNOWN_HIGH_WATER_MARK
