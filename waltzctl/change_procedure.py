@@ -146,8 +146,6 @@ def _ask(console: Console, shown: Object, partitions: set[int]) -> None:
 def _report(console: Console, plan: ChangePlan, changed: Changed | None, status: ExitStatus) -> None:
     from waltzctl.objects.repair_objects import result_object
 
-    if status is ExitStatus.CLEAN and console.quiet and console.for_people:
-        return
     shown = result_object(
         plan_hash=plan.hash,
         applied=changed is not None,
@@ -157,7 +155,7 @@ def _report(console: Console, plan: ChangePlan, changed: Changed | None, status:
         exit_status=status,
         findings=() if changed is None else changed.findings,
     )
-    console.emit_done(shown)
+    console.emit_result(shown, status)
 
 
 def in_words(plan: ChangePlan) -> str:

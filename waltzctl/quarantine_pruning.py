@@ -60,9 +60,7 @@ def _carry_out(prepared: Prune) -> None:
 
 
 def _report(console: Console, prepared: Prune, *, applied: bool) -> None:
-    if console.quiet and console.for_people:
-        return
-    console.emit_done(
+    console.emit_result(
         result_object(
             plan_hash=prepared.plan.hash,
             applied=applied,

@@ -87,10 +87,9 @@ def restore_backup(
     """Restore a backup into `target`, an empty directory or none.
 
     Raises what `VaultReader.open` and `VaultReader.find` raise, RefusedError for a target that holds something or that another
-    run is at work for,
-    InvalidRequestError for one that lies in the vault, for partitions and transactions that the backup does not hold and for a
-    backup that is forgotten meanwhile, DamageError for a page that is damaged, DiskWriteError; nothing has the name `target`
-    then.
+    run is at work for, InvalidRequestError for one that lies in the vault, for partitions and transactions that the backup does
+    not hold and for a backup that is forgotten meanwhile, DamageError for a page that is damaged, DiskWriteError; nothing has the
+    name `target` then.
     """
     target = Path(os.path.abspath(target))
     _refuse_occupied(target)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from waltzctl.engine.errors import InvalidRequestError, RefusedError
+from waltzctl.formats.control import LAST_SESSION_ID
 
 MAX_BATCH = 100_000
 MAX_DATA_SIZE = 64 << 20
@@ -48,7 +49,7 @@ class LoadOptions:
             )
         if self.seconds <= 0 or self.warm_up < 0:
             raise InvalidRequestError("the duration must be above 0 and the warm-up not below")
-        if self.session_id is not None and not 0 <= self.session_id < 2**63 - 1:  # no session follows the last one
+        if self.session_id is not None and not 0 <= self.session_id < LAST_SESSION_ID:
             raise InvalidRequestError(f"session {self.session_id} does not exist")
 
     def session_of(self, found: SurveyedPartition) -> int:
@@ -57,7 +58,7 @@ class LoadOptions:
             return self.session_id
         if self.read:
             return found.session_id
-        if found.session_id == 2**63 - 1:
+        if found.session_id == LAST_SESSION_ID:
             raise RefusedError(f"partition {found.partition}: session {found.session_id} is the last that there can be")
         return found.session_id + 1
 

@@ -50,6 +50,7 @@ from waltzctl.engine.errors import (
 from waltzctl.engine.metadata.server_directory import PartitionServer, Told
 from waltzctl.engine.net.addresses import Address
 from waltzctl.engine.net.deadlines import Deadline, Deadlines
+from waltzctl.engine.net.events import happens_within
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.wire import client as wire
 
@@ -409,9 +410,7 @@ class LogClient:
                 self._no_client_id = None
                 return made
             pause = self.options.pause_after(pause)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._news.wait()
+            await happens_within(self._news, pause)
 
     async def _high_water_mark(self, partition: int) -> int:
         """For ever, as `_ask`."""
@@ -460,9 +459,7 @@ class LogClient:
                         number.sequence, frame, expected, "a question", timeout=seconds, of_silence=is_data
                     )
             pause = self.options.pause_after(pause)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._news.wait()
+            await happens_within(self._news, pause)
 
     def _told(self, servers: Mapping[int, PartitionServer]) -> None:
         wanted = {mount.partition for mount in self._mounts}

@@ -43,14 +43,9 @@ _NOTHING = rf"(?:{_BLANK}|/\*M?!\d*|/\*.*?\*/)*+"
 """What may stand in front of a statement.  MySQL and MariaDB execute what is in a comment with a ``!``."""
 _NOTHING_NESTED = re.compile(rf"(?:{_BLANK})*+")
 _COMMENT_EDGE = re.compile(r"/\*|\*/")
-_ENDS = re.compile(
-    rf"{_NOTHING}(COMMIT|END|ABORT|BEGIN|START\s+TRANSACTION|ROLLBACK(?!\s+((WORK|TRANSACTION)\s+)?TO\b))\b",
-    re.IGNORECASE | re.DOTALL,
-)
-_ENDS_BEHIND = re.compile(
-    rf"{_NOTHING}(COMMIT|END|ABORT|START\s+TRANSACTION|ROLLBACK(?!\s+((WORK|TRANSACTION)\s+)?TO\b))\b",
-    re.IGNORECASE | re.DOTALL,
-)
+_ENDING = r"COMMIT|END|ABORT|START\s+TRANSACTION|ROLLBACK(?!\s+((WORK|TRANSACTION)\s+)?TO\b)"
+_ENDS = re.compile(rf"{_NOTHING}({_ENDING}|BEGIN)\b", re.IGNORECASE | re.DOTALL)
+_ENDS_BEHIND = re.compile(rf"{_NOTHING}({_ENDING})\b", re.IGNORECASE | re.DOTALL)
 """As `_ENDS`, where another statement stands in front; BEGIN would begin a block there as well."""
 _HAS_BODY = re.compile(
     rf"{_NOTHING}CREATE\b[^;]*?\b(TRIGGER|FUNCTION|PROCEDURE|PACKAGE|EVENT)\b", re.IGNORECASE | re.DOTALL
@@ -171,7 +166,7 @@ def _refuse_coroutine(given: object) -> None:
 
 
 def _check_statement(statement: str) -> None:
-    found = _ENDS.match(statement) or _ENDS.match(_behind_nested_comments(statement))
+    found = _begins_with(_ENDS, statement)
     if found is None and ";" in statement and not _HAS_BODY.match(statement):
         found = _end_behind_another(statement)
     if found:
@@ -183,11 +178,15 @@ def _end_behind_another(statement: str) -> re.Match[str] | None:
     for pieces in _SEMICOLONS:
         for piece in pieces.finditer(statement):
             if piece[0] == ";":
-                behind = statement[piece.end() :]
-                found = _ENDS_BEHIND.match(behind) or _ENDS_BEHIND.match(_behind_nested_comments(behind))
+                found = _begins_with(_ENDS_BEHIND, statement[piece.end() :])
                 if found and not (found[1].upper() == "END" and _BLOCK.search(statement, 0, piece.start())):
                     return found
     return None
+
+
+def _begins_with(what: re.Pattern[str], statement: str) -> re.Match[str] | None:
+    """Behind comments, whether they nest or not: databases differ."""
+    return what.match(statement) or what.match(_behind_nested_comments(statement))
 
 
 def _behind_nested_comments(statement: str) -> str:

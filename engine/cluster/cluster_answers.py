@@ -108,8 +108,6 @@ async def _mark(client: ServerClient, partition: int) -> int:
     try:
         async with asyncio.timeout(_MARK_SECONDS):
             return await client.high_water_mark(partition)
-    except (
-        DeadlineError,
-        TimeoutError,
-    ):  # it went to another server just now, and who does not have one says nothing of it
+    except (DeadlineError, TimeoutError):
+        # it went to another server just now, and who does not have one says nothing of it
         return UNKNOWN_HIGH_WATER_MARK

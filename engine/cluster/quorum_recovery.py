@@ -2,8 +2,7 @@
 
 What it would do follows from the function that log servers perform (`engine.quorum.recovery`), fed with what the storage nodes
 say at their admin ports, which shuts nobody out; every action is taken to succeed.  Doing it is a store session as a server opens
-it:
-the metadata's session is counted up, the nodes let no older session in any more, and the session is closed again behind its
+it: the metadata's session is counted up, the nodes let no older session in any more, and the session is closed again behind its
 recovery.  A server that takes the partition afterwards begins a session of its own.
 """
 
@@ -194,10 +193,6 @@ def _told(node: str, one: PartitionReading) -> Told:
     return recovery_events.Connected(node, one.session_id, one.low_water_mark, one.last_transaction_id)
 
 
-def _say_nothing(_partition: int) -> None:
-    pass
-
-
 async def recover(
     store: MetadataStore,
     agreed: RecoveryPlan,
@@ -205,9 +200,9 @@ async def recover(
     *,
     timeout: float,
     log: logging.Logger,
-    told: Callable[[int], None] = _say_nothing,
-) -> dict[int, int]:
-    """Recover what was agreed to; the high-water mark of each partition.  `told` is called with each that is recovered.
+    told: Callable[[int], None],
+) -> None:
+    """Recover what was agreed to.  `told` is called with each partition that is recovered.
 
     Raises StalePlanError, before anything is done, where the plan is another by now; RefusedError, once the others are recovered,
     where a session does not open.
@@ -227,7 +222,6 @@ async def recover(
         )
 
     nodes = StorageNodes(connect, log=log)
-    marks: dict[int, int] = {}
     failed: list[RefusedError] = []
     try:
         for one in agreed.forecasts:
@@ -235,7 +229,7 @@ async def recover(
                 continue
             try:
                 generation = state.partitions[one.partition].generation
-                marks[one.partition] = await _recover(store, one.partition, generation, nodes, timeout, log)
+                await _recover(store, one.partition, generation, nodes, timeout, log)
             except RefusedError as error:
                 failed.append(error)
             else:
@@ -244,12 +238,11 @@ async def recover(
         await nodes.close()
     if failed:
         raise RefusedError("; ".join(one.message for one in failed), advice=failed[0].advice)
-    return marks
 
 
 async def _recover(
     store: MetadataStore, partition: int, generation: int, nodes: StorageNodes, timeout: float, log: logging.Logger
-) -> int:
+) -> None:
     sessions = PartitionSessions(store)
     begun = await sessions.begin_session(partition, generation)  # which a server that came meanwhile has raised
 
@@ -260,12 +253,11 @@ async def _recover(
         begun.session_id, begun, partition, await sessions.assigned(partition), nodes, write, log=log
     )
     try:
-        mark = await session.open(timeout)
+        await session.open(timeout)
         with contextlib.suppress(TimeoutError):  # a quorum is enough; who copies for longer goes on with a log server
             async with asyncio.timeout(timeout):
                 while session.is_open and session.late:
                     await asyncio.sleep(_LOOK)
-        return mark
     except StoreSessionClosedError as error:
         raise RefusedError(
             str(error), advice="what was copied stays, and the same command goes on from there"

@@ -31,7 +31,6 @@ from waltzctl.engine.scan.columns import Damage, DamageCause, RecordBatch
 from waltzctl.engine.scan.scanner import scan_records
 from waltzctl.formats.segment import (
     HEADER_SIZE,
-    MAX_DATA_LENGTH,
     SegmentHeader,
 )
 
@@ -314,7 +313,6 @@ class _Scanned:
             stop=self.size,
             index=None if self.reader is None else self.reader.source,
             data=True,
-            max_record=MAX_DATA_LENGTH,
             ceiling=self.segment.stop,
         )
 

@@ -12,7 +12,7 @@ from waltzctl.engine.log.assess import Stretch, begun
 from waltzctl.engine.log.index import RecordPlace, prove, prove_at_or_before
 from waltzctl.engine.scan.columns import Damage, RecordBatch
 from waltzctl.engine.scan.scanner import summarise_records
-from waltzctl.formats.segment import HEADER_SIZE, MAX_DATA_LENGTH
+from waltzctl.formats.segment import HEADER_SIZE
 
 CHUNK = 1 << 20
 """Bytes that are read at once when going backwards."""
@@ -124,7 +124,6 @@ class ChunkReader(SegmentCheck):
                 start=start.offset,
                 stop=self.size,
                 index=index,
-                max_record=MAX_DATA_LENGTH,
                 ceiling=self.job.following,
             )
             for run in scan:

@@ -17,7 +17,7 @@ from waltzctl.engine.log.index_comparison import IndexComparison
 from waltzctl.engine.scan.byte_source import ByteSource
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordRun, RecordView
 from waltzctl.engine.scan.scanner import summarise_records
-from waltzctl.formats.segment import MAX_DATA_LENGTH, RECORD_OVERHEAD
+from waltzctl.formats.segment import RECORD_OVERHEAD
 
 MAX_LISTED = 10_000
 """Damaged places of a segment that are named one by one."""
@@ -89,7 +89,6 @@ class RangeScan:
             start=self.position,
             stop=stop,
             index=None if self.index is None else self.index.source,
-            max_record=MAX_DATA_LENGTH,
             ceiling=self.ceiling,
         )
         for item in items:

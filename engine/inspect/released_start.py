@@ -356,7 +356,7 @@ class _PartitionStart:
 
     def _good_at_all(self, source: ByteSource, first: int, number: int) -> bool:
         """Whether a scan from the beginning finds the record, so that only the index is wrong."""
-        for item in summarise_records(source, first_transaction_id=first, max_record=MAX_DATA_LENGTH):
+        for item in summarise_records(source, first_transaction_id=first):
             if isinstance(item, Damage):
                 return False
             if item.first_transaction_id + len(item) > number:
@@ -377,7 +377,7 @@ class _PartitionStart:
     def _size_of_good(self, path: PurePath, source: ByteSource, offset: int, number: int) -> int | None:
         """Bytes of a good record; None for a bad one.  Raises _Refused for a length that ends the start."""
         self._check_length(path, source, offset, number)
-        for item in summarise_records(source, first_transaction_id=number, start=offset, max_record=MAX_DATA_LENGTH):
+        for item in summarise_records(source, first_transaction_id=number, start=offset):
             if isinstance(item, RecordRun):
                 ends = int(item.offset[1]) if len(item) > 1 else item.end
                 return ends - offset
@@ -397,7 +397,7 @@ class _PartitionStart:
         following, stopped = number, offset
         dropped: list[Ids] = []
         bad = False
-        for item in summarise_records(source, first_transaction_id=number, start=offset, max_record=MAX_DATA_LENGTH):
+        for item in summarise_records(source, first_transaction_id=number, start=offset):
             if isinstance(item, Damage):
                 bad = True
             elif bad:

@@ -31,7 +31,7 @@ from waltzctl.engine.scan.columns import Damage, RecordBatch
 from waltzctl.engine.scan.known_records import KnownRecords
 from waltzctl.engine.scan.scanner import scan_records
 from waltzctl.engine.storage.belonging import stranger
-from waltzctl.formats.segment import HEADER_SIZE, MAX_DATA_LENGTH
+from waltzctl.formats.segment import HEADER_SIZE
 
 _ATTEMPTS = 4
 
@@ -231,7 +231,6 @@ class SegmentCheck:
             stop=stop,
             index=None if self.reader is None else self.reader.source,
             data=data,
-            max_record=MAX_DATA_LENGTH,
             ceiling=self.job.following,
             known=known,
             borrowed=borrowed,

@@ -35,7 +35,6 @@ from waltzctl.formats.segment import (
     ENTRY_SIZE,
     HEADER_SIZE,
     INDEX_ENTRY,
-    MAX_DATA_LENGTH,
     RECORD_OVERHEAD,
     entry_position,
 )
@@ -175,7 +174,7 @@ def _leads_here(segment: SegmentView) -> bool:
             offset = entry(place)
             if offset < HEADER_SIZE:
                 return False
-            found = read_record_at(data, offset, expected_id=first + place, max_record=MAX_DATA_LENGTH)
+            found = read_record_at(data, offset, expected_id=first + place)
             if not isinstance(found, RecordView):
                 return False
     return True

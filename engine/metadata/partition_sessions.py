@@ -21,6 +21,7 @@ from waltzctl.engine.metadata.metadata_store import (
     Watch,
     ZnodeState,
 )
+from waltzctl.engine.net.events import happens_within
 from waltzctl.formats.znodes import (
     ASSIGNMENT_PATH,
     PARTITION_PATH,
@@ -97,9 +98,7 @@ async def follow_replicas(
             for partition in one.partitions:
                 nodes.setdefault(partition, set()).add(one.node)
         await told(nodes)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(store.session_timeout):
-                await changed.wait()
+        await happens_within(changed, store.session_timeout)
 
 
 class PartitionSessions:

@@ -8,7 +8,6 @@ Source: release 0.13.2 (its cluster manager, client side).
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from waltzctl.engine.errors import WaltzError
 from waltzctl.engine.metadata.membership import new_client_id, read_servers
 from waltzctl.engine.metadata.metadata_store import MetadataStore
 from waltzctl.engine.metadata.partition_sessions import store_parameters
+from waltzctl.engine.net.events import happens_within
 
 _PAUSE = 1.0
 _LOOK_AGAIN = 10.0
@@ -74,9 +74,7 @@ class ServerDirectory:
             if now is not None and now != last:
                 last = now
                 told(now)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_AGAIN):
-                    await changed.wait()
+            await happens_within(changed, _LOOK_AGAIN)
 
     async def _look(self, changed: asyncio.Event) -> Mapping[int, PartitionServer] | None:
         assignment, _, cversion, servers = await read_servers(self._store, changed.set)

@@ -10,7 +10,6 @@ one file need them, and a log server that could not say that it lives would lose
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import logging
 import os
@@ -26,6 +25,7 @@ from typing import TYPE_CHECKING
 
 from waltzctl.engine.errors import ListenError
 from waltzctl.engine.net.budget import Budget
+from waltzctl.engine.net.events import happens_within
 from waltzctl.engine.net.outbox import Outbox
 from waltzctl.engine.net.output_budget import OutputBudget
 from waltzctl.engine.net.peer_limits import PortLimits
@@ -209,9 +209,7 @@ class Port(ABC):
             connection.finish()
         if self._connections:
             self._empty.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await self._empty.wait()
+            await happens_within(self._empty, seconds)
         await self.close()
 
     async def close(self) -> None:

@@ -105,7 +105,7 @@ from waltzctl.engine.quorum.recovery_events import (
     MetadataWritten,
     Truncated,
 )
-from waltzctl.engine.quorum.recovery_state import Phase, Recovery, Replica
+from waltzctl.engine.quorum.recovery_state import Phase, Recovery, Replica, may_vote
 from waltzctl.engine.quorum.vote import unheard
 from waltzctl.formats.znodes import UNRESOLVED, PartitionMetadata, ReplicaState
 
@@ -128,7 +128,7 @@ def begin(partition: int, session_id: int, metadata: PartitionMetadata, nodes: S
         session_id=session_id,
         last_replicas=len(last),
         latest_session=latest,
-        voters_taken_away=sum(one.session_id == latest and one.closing_high_water_mark == UNRESOLVED for one in gone),
+        voters_taken_away=sum(may_vote(one, latest) for one in gone),
         replicas=MappingProxyType({node: Replica(node, last.get(node)) for node in nodes}),
     )
 

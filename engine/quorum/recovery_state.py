@@ -24,6 +24,11 @@ class Phase(enum.Enum):
 _UNTOLD = "not connected yet"
 
 
+def may_vote(last: ReplicaState, latest_session: int) -> bool:
+    """Whether the metadata lets a replica vote: it was in the latest session that there was, which is not closed for it."""
+    return last.session_id == latest_session and last.closing_high_water_mark == UNRESOLVED
+
+
 @dataclass(frozen=True, slots=True)
 class Replica:
     """One assigned replica.
@@ -84,9 +89,8 @@ class Recovery:
     """The recovery of one partition for one session.
 
     `last_replicas`: how many replicas the last session had; `voters_taken_away`: how many of them would vote, and are no longer
-    assigned.  `resolved`: the high-water mark at which the session opens, None
-    before the vote.  `keepers`: last replicas that keep it (see above).  `written`, `writing`: replica states in the metadata,
-    and on their way there.  `ended`: it gave up.
+    assigned.  `resolved`: the high-water mark at which the session opens, None before the vote.  `keepers`: last replicas that
+    keep it (see above).  `written`, `writing`: replica states in the metadata, and on their way there.  `ended`: it gave up.
     """
 
     partition: int
@@ -139,11 +143,7 @@ class Recovery:
     def voters(self) -> tuple[Replica, ...]:
         """The assigned replicas that may vote, by the metadata."""
         return tuple(
-            one
-            for one in self.replicas.values()
-            if one.last is not None
-            and one.last.session_id == self.latest_session
-            and one.last.closing_high_water_mark == UNRESOLVED
+            one for one in self.replicas.values() if one.last is not None and may_vote(one.last, self.latest_session)
         )
 
     @property

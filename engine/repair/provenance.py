@@ -46,7 +46,6 @@ from waltzctl.formats.segment import (
     ENTRY_SIZE,
     FORMAT_VERSION,
     HEADER_SIZE,
-    MAX_DATA_LENGTH,
     SegmentHeader,
     decode_entries,
     entry_position,
@@ -117,7 +116,7 @@ def judge(view: SegmentView, content: Content, around: SegmentSurroundings) -> P
     right = SegmentHeader(FORMAT_VERSION, data.created, key, around.partition, named, data.reserved)
     if data == right:
         return _behind_right_header(view, content, around, data)
-    record = read_record_at(content, HEADER_SIZE, expected_id=None, max_record=MAX_DATA_LENGTH)
+    record = read_record_at(content, HEADER_SIZE, expected_id=None)
     first_record = record.transaction_id if isinstance(record, RecordView) else None
     reasons, wrong, unproven = _fields(data, index, right, first_record)
     twin = index is not None and index == replace(right, created=index.created, reserved=index.reserved)
@@ -150,7 +149,7 @@ def judge(view: SegmentView, content: Content, around: SegmentSurroundings) -> P
 def _of_another_name(content: Content, header_first: int, around: SegmentSurroundings, named: int) -> bool:
     """Whether intact records behind a damaged first one do not lie between the file's name and that of the next data file."""
     following = around.following(named)
-    for item in scan_records(content, first_transaction_id=min(header_first, named), max_record=MAX_DATA_LENGTH):
+    for item in scan_records(content, first_transaction_id=min(header_first, named)):
         if not isinstance(item, Damage):
             first = int(item.transaction_id[0])
             if first < named or (following is not None and first + len(item) > following):
@@ -252,7 +251,7 @@ def _compare(
     """Compare the records with the index; return how many name the partition in their request ids, and the id behind them."""
     named_here = agree = differ = compared = 0
     last = named
-    for item in scan_records(content, first_transaction_id=named, max_record=MAX_DATA_LENGTH):
+    for item in scan_records(content, first_transaction_id=named):
         if isinstance(item, Damage):
             continue
         said.records += len(item)

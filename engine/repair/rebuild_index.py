@@ -60,7 +60,6 @@ from waltzctl.formats.segment import (
     ENTRY_SIZE,
     FORMAT_VERSION,
     HEADER_SIZE,
-    MAX_DATA_LENGTH,
     RECORD_OVERHEAD,
     SegmentHeader,
     decode_entries,
@@ -108,7 +107,6 @@ class IndexPlan:
             self.content,
             first_transaction_id=self.begins,
             index=hint,
-            max_record=MAX_DATA_LENGTH,
             ceiling=self.ceiling,
         ):
             if isinstance(item, Damage):

@@ -22,7 +22,7 @@ from waltzctl.engine.repair.survey import Survey, hint_of, survey
 from waltzctl.engine.scan.columns import Damage
 from waltzctl.engine.scan.scanner import summarise_records
 from waltzctl.formats.control import CONTROL_FILE_NAME, ControlFile
-from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, MAX_DATA_LENGTH, SegmentHeader, index_name, segment_name
+from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, SegmentHeader, index_name, segment_name
 
 
 @dataclass(slots=True)
@@ -287,7 +287,6 @@ def offsets(part: RepairedSegment, ids: Iterable[int]) -> dict[int, int]:
             part.original,
             first_transaction_id=part.first,
             index=hint,
-            max_record=MAX_DATA_LENGTH,
             ceiling=part.ceiling,
         ):
             if isinstance(item, Damage):

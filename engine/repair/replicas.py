@@ -32,7 +32,6 @@ from waltzctl.formats.segment import (
     FORMAT_VERSION,
     HEADER_SIZE,
     INDEX_ENTRY,
-    MAX_DATA_LENGTH,
     RECORD_HEADER,
     entry_position,
 )
@@ -157,7 +156,7 @@ class ReplicaSegments:
             offset = _offset(source, held[0], transaction_id)
             if offset is None:
                 return None
-            found = read_record_at(source, offset, expected_id=transaction_id, max_record=MAX_DATA_LENGTH)
+            found = read_record_at(source, offset, expected_id=transaction_id)
         return bytes(found.record) if isinstance(found, RecordView) else None
 
     def compare(self, partition: int, content: Content, begins: int) -> Agreement:
@@ -168,7 +167,7 @@ class ReplicaSegments:
         Raises DiskReadError.
         """
         found = Agreement.SILENT
-        for item in summarise_records(content, first_transaction_id=begins, max_record=MAX_DATA_LENGTH):
+        for item in summarise_records(content, first_transaction_id=begins):
             if isinstance(item, Damage):
                 continue
             first, stop = item.first_transaction_id, item.first_transaction_id + len(item)
@@ -216,10 +215,10 @@ def _offset(source: ByteSource, segment: _Segment, transaction_id: int) -> int |
         if len(raw) == ENTRY_SIZE:
             (offset,) = INDEX_ENTRY.struct.unpack(raw)
             if HEADER_SIZE <= offset < segment.size:
-                found = read_record_at(source, offset, expected_id=transaction_id, max_record=MAX_DATA_LENGTH)
+                found = read_record_at(source, offset, expected_id=transaction_id)
                 if isinstance(found, RecordView):
                     return int(offset)
-    for item in summarise_records(source, first_transaction_id=segment.first, max_record=MAX_DATA_LENGTH):
+    for item in summarise_records(source, first_transaction_id=segment.first):
         if not isinstance(item, Damage):
             place = transaction_id - item.first_transaction_id
             if 0 <= place < len(item):
@@ -233,7 +232,7 @@ def _run(segment: _Segment, first: int, stop: int) -> ReplicaRun | None:
         if start is None:
             return None
         following = first
-        for item in summarise_records(source, first_transaction_id=first, start=start, max_record=MAX_DATA_LENGTH):
+        for item in summarise_records(source, first_transaction_id=first, start=start):
             if isinstance(item, Damage) or item.first_transaction_id != following:
                 return None
             wanted = min(len(item), stop - following)

@@ -23,7 +23,7 @@ from waltzctl.engine.repair.witnesses import record_at, records_in_a_row
 from waltzctl.engine.scan.columns import RecordView
 from waltzctl.engine.scan.scanner import read_record_at
 from waltzctl.formats.accepted_losses import AcceptedLoss
-from waltzctl.formats.segment import CHECKSUM, MAX_DATA_LENGTH, RECORD_HEADER, Record
+from waltzctl.formats.segment import CHECKSUM, RECORD_HEADER, Record
 
 MOST_COMPARED = 10_000
 """Records in one place that are compared one by one; of more nothing is told."""
@@ -124,7 +124,7 @@ class Rivals:
         ends = (loss.offset + one.end for one in records_in_a_row(theirs, 0, len(found)))
         place = loss.offset
         while place < loss.end:
-            here = read_record_at(part.original, place, expected_id=None, max_record=MAX_DATA_LENGTH)
+            here = read_record_at(part.original, place, expected_id=None)
             if not isinstance(here, RecordView) or here.end > loss.end:
                 place = next((end for end in ends if end > place), loss.end)
                 continue

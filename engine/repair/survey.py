@@ -17,7 +17,7 @@ from waltzctl.engine.scan.carve import holds_records
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordView
 from waltzctl.engine.scan.order import SKIPPED_ALLOWANCE
 from waltzctl.engine.scan.scanner import read_record_at, summarise_records
-from waltzctl.formats.segment import HEADER_SIZE, MAX_DATA_LENGTH, RECORD_OVERHEAD
+from waltzctl.formats.segment import HEADER_SIZE, RECORD_OVERHEAD
 
 MAX_PLACES = 100_000
 """Damaged places of one segment beyond which nothing is planned for it."""
@@ -129,7 +129,7 @@ def hint_of(path: PurePath | None) -> Iterator[FileSource | None]:
 def begins_at(content: Content, named: int, header_first: int) -> int:
     """Id of the first record: the name's, unless the first record proves that only the header's is right."""
     if header_first != named:
-        found = read_record_at(content, HEADER_SIZE, expected_id=None, max_record=MAX_DATA_LENGTH)
+        found = read_record_at(content, HEADER_SIZE, expected_id=None)
         if isinstance(found, RecordView) and found.transaction_id == header_first:
             return header_first
     return named
@@ -202,9 +202,7 @@ def _scan(content: Content, begins: int, hint: ByteSource | None, start: int, ce
     losses: list[Loss] = []
     next_id, end, records, last = begins, start, 0, None
     size = content.size()
-    for item in summarise_records(
-        content, first_transaction_id=begins, start=start, index=hint, max_record=MAX_DATA_LENGTH, ceiling=ceiling
-    ):
+    for item in summarise_records(content, first_transaction_id=begins, start=start, index=hint, ceiling=ceiling):
         if isinstance(item, Damage):
             earlier = losses[-1] if losses else None
             stop = item.next_transaction_id

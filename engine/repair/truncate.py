@@ -41,7 +41,6 @@ from waltzctl.formats.control import ControlFile
 from waltzctl.formats.segment import (
     FORMAT_VERSION,
     HEADER_SIZE,
-    MAX_DATA_LENGTH,
     SegmentHeader,
     entry_position,
     index_name,
@@ -232,9 +231,7 @@ def _cut(draft: PlanDraft, segment: SegmentView, after: int, last: int, ceiling:
 def _offset_behind(content: Content, begins: int, after: int, segment: SegmentView, ceiling: int | None) -> int:
     """Offset where the record behind transaction `after` begins.  Raises RefusedError where damage leaves that open."""
     with hint_of(segment.index_path) as hint:
-        items = summarise_records(
-            content, first_transaction_id=begins, index=hint, max_record=MAX_DATA_LENGTH, ceiling=ceiling
-        )
+        items = summarise_records(content, first_transaction_id=begins, index=hint, ceiling=ceiling)
         for item in items:
             if isinstance(item, Damage):
                 if item.transaction_id == after + 1:

@@ -15,7 +15,7 @@ from waltzctl.engine.repair.replicas import Neighbours, WitnessRecord
 from waltzctl.engine.repair.survey import Loss, Survey
 from waltzctl.engine.scan.columns import RecordView
 from waltzctl.engine.scan.scanner import read_record_at
-from waltzctl.formats.segment import HEADER_SIZE, MAX_DATA_LENGTH
+from waltzctl.formats.segment import HEADER_SIZE
 
 Row = tuple[Loss, Loss]
 """The first and the last of some losses without an intact record between them."""
@@ -117,7 +117,7 @@ def record_at(part: RepairedSegment, offset: int | None) -> bytes | None:
     """An intact record of a segment as it is now; None when there is none at that offset.  Raises DiskReadError."""
     if offset is None or part.original is None:
         return None
-    found = read_record_at(part.original, offset, expected_id=None, max_record=MAX_DATA_LENGTH)
+    found = read_record_at(part.original, offset, expected_id=None)
     return bytes(found.record) if isinstance(found, RecordView) else None
 
 
@@ -128,7 +128,7 @@ def records_in_a_row(content: Content, start: int, stop: int) -> Iterator[Record
     """
     offset = start
     while offset < stop:
-        record = read_record_at(content, offset, expected_id=None, max_record=MAX_DATA_LENGTH)
+        record = read_record_at(content, offset, expected_id=None)
         if not isinstance(record, RecordView) or record.end > stop:
             return
         yield record

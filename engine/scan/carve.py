@@ -41,7 +41,6 @@ def holds_records(
         stop=stop,
         min_id=expected,
         max_id=expected + stop - offset,
-        max_record=MAX_DATA_LENGTH,
     )
     return any(
         not out_of_reach(int(batch.transaction_id[0]), expected, int(batch.offset[0]) - offset, ceiling)

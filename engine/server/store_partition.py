@@ -9,13 +9,13 @@ Sources: design document *Waltz Server*; release 0.13.2 (store session manager, 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Protocol
 
 from waltzctl.engine.errors import PeerError, RefusedError, RemoteError, StoreSessionClosedError, WaltzError
+from waltzctl.engine.net.events import happens_within
 from waltzctl.engine.server.server_settings import SessionOptions
 from waltzctl.engine.server.storage_nodes import StorageNodes
 from waltzctl.engine.server.store_session import StoreSession
@@ -169,9 +169,7 @@ class StorePartition:
                 self._last_error = str(error)
                 self._log.error("partition %d: no session: %s", self.partition, error)
             pause = self.pause_after(pause)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._news.wait()
+            if await happens_within(self._news, pause):
                 pause = 0.0
 
     async def _try(self) -> StoreSession:

@@ -147,9 +147,7 @@ def _leads(reader: ChunkReader, first: int, start: int | None, stop: int, expect
     if start is None or not HEADER_SIZE <= start < stop:
         return False
     end, next_id = start, first
-    scan = summarise_records(
-        reader.data, first_transaction_id=first, start=start, stop=stop, max_record=MAX_DATA_LENGTH
-    )
+    scan = summarise_records(reader.data, first_transaction_id=first, start=start, stop=stop)
     for run in scan:
         if isinstance(run, Damage):
             return False
@@ -208,9 +206,7 @@ def _chain(reader: ChunkReader, head: RecordPlace, target: int) -> tuple[RecordP
     found: RecordPlace | None = None
     size = reader.size
     enough = target + LOOKAHEAD
-    scan = summarise_records(
-        reader.data, first_transaction_id=head.transaction_id, start=head.offset, stop=size, max_record=MAX_DATA_LENGTH
-    )
+    scan = summarise_records(reader.data, first_transaction_id=head.transaction_id, start=head.offset, stop=size)
     end = head.offset
     for run in scan:
         if isinstance(run, Damage):

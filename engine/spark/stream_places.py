@@ -26,7 +26,7 @@ from waltzctl.engine.scan.columns import Damage, RecordBatch, RecordView
 from waltzctl.engine.scan.scanner import read_record_at
 from waltzctl.engine.spark.offsets import BEGINNING, Anchor
 from waltzctl.formats.request_id import RequestId
-from waltzctl.formats.segment import HEADER_SIZE, MAX_DATA_LENGTH, RECORD_OVERHEAD
+from waltzctl.formats.segment import HEADER_SIZE, RECORD_OVERHEAD
 
 SPLIT_BYTES = 128 << 20
 """Bytes of one segment that one range covers, about."""
@@ -250,9 +250,7 @@ def _look(opened: SegmentCheck, anchor: Anchor) -> Anchor | None:
     """The intact record of the anchor's id where the anchor says that it stood."""
     if anchor.offset is None or anchor.offset < HEADER_SIZE or anchor.size is None:
         return None
-    found = read_record_at(
-        opened.data, anchor.offset, expected_id=anchor.transaction_id, limit=opened.size, max_record=MAX_DATA_LENGTH
-    )
+    found = read_record_at(opened.data, anchor.offset, expected_id=anchor.transaction_id, limit=opened.size)
     return None if isinstance(found, Damage) else anchor_of_view(found, opened.job.first)
 
 

@@ -23,6 +23,7 @@ from waltzctl.engine.storage.batch import batch_of_records
 from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
 from waltzctl.engine.storage.loss_ledger import ledger_path, of_partition, read_ledger, still_lost
 from waltzctl.engine.storage.partition import Partition
+from waltzctl.formats.control import LAST_SESSION_ID
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import RECORD_OVERHEAD, Record
 
@@ -89,7 +90,7 @@ class AppendSession:
                 " this replica is behind its cluster",
                 advice="let a running cluster bring it up to date first",
             )
-        if current.session_id == 2**63 - 1:
+        if current.session_id == LAST_SESSION_ID:
             raise RefusedError(
                 f"{found.path}: partition {partition}: session {current.session_id} is the last that there can be",
                 advice="waltzctl set-partition --session-id lowers it, with --allow-data-loss",

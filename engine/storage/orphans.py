@@ -20,7 +20,7 @@ from waltzctl.engine.log.view import SegmentView
 from waltzctl.engine.scan.byte_source import ByteSource, read_bytes
 from waltzctl.engine.scan.columns import Damage
 from waltzctl.engine.scan.scanner import summarise_records
-from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, MAX_DATA_LENGTH, decode_entries, entry_position
+from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, decode_entries, entry_position
 
 
 def stand_elsewhere(orphan: SegmentView, holders: Iterable[SegmentView]) -> bool:
@@ -67,7 +67,7 @@ def _alike(index: ByteSource, first: int, stop: int, begins: int, data: ByteSour
     `begins`: the id of its first record.  Raises DiskReadError.
     """
     compared = 0
-    for run in summarise_records(data, first_transaction_id=begins, max_record=MAX_DATA_LENGTH):
+    for run in summarise_records(data, first_transaction_id=begins):
         if isinstance(run, Damage):
             continue
         low = max(run.first_transaction_id, first)

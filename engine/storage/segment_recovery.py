@@ -43,7 +43,6 @@ from waltzctl.formats.segment import (
     ENTRY_SIZE,
     HEADER_SIZE,
     INDEX_ENTRY,
-    MAX_DATA_LENGTH,
     RECORD_OVERHEAD,
     encode_offsets,
     entry_position,
@@ -223,7 +222,6 @@ class _Examination:
             first_transaction_id=start_id,
             start=start,
             index=self.index,
-            max_record=MAX_DATA_LENGTH,
             ceiling=self.next_first,
         )
         for part in parts:
@@ -361,9 +359,7 @@ def index_entries(extent: SegmentExtent, start: tuple[int, int]) -> Iterator[byt
     """
     expected, offset = start
     with FileSource(extent.data_path) as data:
-        parts = summarise_records(
-            data, first_transaction_id=expected, start=offset, stop=extent.end, max_record=MAX_DATA_LENGTH
-        )
+        parts = summarise_records(data, first_transaction_id=expected, start=offset, stop=extent.end)
         for part in parts:
             if isinstance(part, Damage):
                 cause = OSError(f"transaction {part.transaction_id} changed while the index was built")

@@ -17,7 +17,7 @@ from waltzctl.engine.losses import without
 from waltzctl.engine.scan.byte_source import FileSource
 from waltzctl.engine.scan.columns import RecordRun
 from waltzctl.engine.scan.scanner import summarise_records
-from waltzctl.formats.segment import FORMAT_VERSION, HEADER_SIZE, MAX_DATA_LENGTH, SegmentHeader
+from waltzctl.formats.segment import FORMAT_VERSION, HEADER_SIZE, SegmentHeader
 
 Ids = tuple[int, int]
 """First and last transaction id of a range."""
@@ -87,7 +87,7 @@ def ids_of(verdict: StrayVerdict) -> tuple[Ids, ...]:
         return ()
     try:
         with FileSource(verdict.stray.data.path) as source:
-            items = summarise_records(source, first_transaction_id=first, start=HEADER_SIZE, max_record=MAX_DATA_LENGTH)
+            items = summarise_records(source, first_transaction_id=first, start=HEADER_SIZE)
             runs = (item for item in items if isinstance(item, RecordRun))
             return joined((run.first_transaction_id, run.first_transaction_id + len(run) - 1) for run in runs)
     except FileNotFoundError:

@@ -4,6 +4,7 @@ import hashlib
 import hmac
 import shutil
 import uuid
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -106,6 +107,21 @@ def test_damage_costs_only_what_it_hits(tmp_path: Path, source: Path) -> None:
     }
 
 
+def each_sector_lost(path: Path) -> Iterator[int]:
+    """One sector of the file after the other is zeros; at the end the file is as it was."""
+    data = path.read_bytes()
+    for start in range(0, len(data), 4096):
+        path.write_bytes(data[:start] + bytes(len(data[start : start + 4096])) + data[start + 4096 :])
+        yield start
+    path.write_bytes(data)
+
+
+def read_all_sections(reader: VaultReader, heads: Sequence[BackupHead]) -> None:
+    for head in heads:
+        for one in head.sections:
+            reader.section(head, one)
+
+
 @PASSWORDS
 def test_no_sector_costs_a_backup(tmp_path: Path, source: Path, password: bytes | None) -> None:
     """A disk loses sectors, not bytes: configuration, heads and lists are in two of them, also after they were moved."""
@@ -120,15 +136,10 @@ def test_no_sector_costs_a_backup(tmp_path: Path, source: Path, password: bytes 
             forget(plan_forgetting(place, [aside.name], None, password=password), password=password)
             assert prune_vault(place, password=password).pages_moved
         for path in sorted((place / "blob").iterdir()):
-            data = path.read_bytes()
-            for start in range(0, len(data), 4096):
-                path.write_bytes(data[:start] + bytes(len(data[start : start + 4096])) + data[start + 4096 :])
+            for _ in each_sector_lost(path):
                 reader = VaultReader.open(place, password)
                 assert [one for one in reader.heads() if one != aside] == heads
-                for head in heads:
-                    for one in head.sections:
-                        reader.section(head, one)
-            path.write_bytes(data)
+                read_all_sections(reader, heads)
 
 
 def test_no_sector_costs_what_a_repair_has_mended(tmp_path: Path, source: Path, replica: Path) -> None:
@@ -194,14 +205,10 @@ def test_no_sector_costs_a_backup_of_a_salvaged_vault(tmp_path: Path, source: Pa
     heads = [backup(place, source) for _ in range(2)]
     salvage_store(place, salvaged)
     (path,) = (salvaged / "blob").iterdir()
-    data = path.read_bytes()
-    for start in range(0, len(data), 4096):
-        path.write_bytes(data[:start] + bytes(len(data[start : start + 4096])) + data[start + 4096 :])
+    for _ in each_sector_lost(path):
         reader = VaultReader.open(salvaged)
         assert [*reader.heads()] == heads
-        for head in heads:
-            for one in head.sections:
-                reader.section(head, one)
+        read_all_sections(reader, heads)
 
 
 def test_the_latest_is_found_where_an_earlier_one_cannot_be_read(tmp_path: Path, source: Path) -> None:

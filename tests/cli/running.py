@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import select
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,6 +70,15 @@ def run(*arguments: object, given: bytes = b"", **changes: str) -> Answer:
     """As a process of its own, through pipes."""
     done = warm_start.run(command_line(*arguments), given=given, env=environment(**changes), timeout=120)
     return Answer(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def on_full_disk(*arguments: object, given: bytes = b"") -> Answer:
+    """As a process of its own whose stdout takes nothing."""
+    with open("/dev/full", "wb") as full:
+        done = warm_start.run(
+            command_line(*arguments), given=given, stdout=full, stderr=subprocess.PIPE, env=environment()
+        )
+    return Answer(done.returncode, "", done.stderr.decode())
 
 
 def on_terminal(

@@ -14,7 +14,7 @@ import pytest
 from tests import warm_start
 from tests.builders import build_directory, digest
 from tests.cli.damage import damage_record, index_of, records_of, segment_of
-from tests.cli.running import command_line, environment, invoke
+from tests.cli.running import command_line, environment, invoke, on_full_disk
 from waltzctl.engine.storage.append import AppendSession
 from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.formats.control import Layout, decode_control
@@ -220,14 +220,10 @@ def test_a_reader_that_goes_away_does_not_stop_it(storage: Path) -> None:
 @pytest.mark.parametrize("more", [[], ["--batch", "2", "--progress-ids"], ["--format", "ndjson"]])
 def test_a_full_disk_behind_stdout_does_not_hide_what_is_durable(storage: Path, more: list[str]) -> None:
     """Who is told of a full disk alone believes that nothing was appended, and appends it again."""
-    with open("/dev/full", "wb") as full:
-        done = warm_start.run(
-            command_line("append", storage, "--partition", 1, *more),
-            given=b"x\n" * 4, stdout=full, stderr=subprocess.PIPE, env=environment(),
-        )  # fmt: skip
+    done = on_full_disk("append", storage, "--partition", 1, *more, given=b"x\n" * 4)
     there = len(data_of(storage, 1))
-    assert (done.returncode, there) == (14, 2 if "--batch" in more else 4)
-    said = done.stderr.decode().splitlines()
+    assert (done.status, there) == (14, 2 if "--batch" in more else 4)
+    said = done.err.splitlines()
     assert said[0] == "waltzctl: what was done, and could not be written to standard output:"
     assert f"records       {there}" in said
     assert said[-1] == "waltzctl: error: standard output: No space left on device"

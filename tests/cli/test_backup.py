@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import time
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 from tests import warm_start
 from tests.builders import build_directory, digest
 from tests.cli.damage import damage_record, segment_of
-from tests.cli.running import command_line, environment, invoke
+from tests.cli.running import command_line, environment, invoke, on_full_disk
 from waltzctl.engine.backup import backup_creation, backup_removal, backup_verification
 from waltzctl.engine.pages.page_storage import PageStorage
 from waltzctl.engine.vault.vault_reader import VAULT_OPTIONS
@@ -394,10 +393,8 @@ def test_a_full_disk_behind_stdout_does_not_hide_what_was_done(tmp_path: Path, s
     ):
         if command[0] == "forget" and shape != "ndjson":
             continue  # its plan comes first, and nothing is done
-        with open("/dev/full", "wb") as full:
-            line = command_line("backup", *command, "--format", shape)
-            done = warm_start.run(line, stdout=full, stderr=subprocess.PIPE, env=environment())
-        said = done.stderr.decode().splitlines()
-        assert (done.returncode, said[-1]) == (14, "waltzctl: error: standard output: No space left on device")
+        done = on_full_disk("backup", *command, "--format", shape)
+        said = done.err.splitlines()
+        assert (done.status, said[-1]) == (14, "waltzctl: error: standard output: No space left on device")
         assert said.count("waltzctl: what was done, and could not be written to standard output:") == 1
         assert any(told in one for one in said), said

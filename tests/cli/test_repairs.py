@@ -13,7 +13,7 @@ import pytest
 from tests import warm_start
 from tests.builders import build_directory, digest
 from tests.cli.damage import damage_record, index_of, records_of, segment_of, tear_tail
-from tests.cli.running import Answer, command_line, environment, invoke, on_terminal, run
+from tests.cli.running import Answer, command_line, environment, invoke, on_full_disk, on_terminal, run
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.formats.control import Layout
@@ -338,12 +338,10 @@ def test_a_reader_that_goes_away_does_not_stop_a_repair(storage: Path) -> None:
 
 
 def test_a_full_disk_behind_stdout_does_not_hide_what_was_applied(storage: Path) -> None:
-    line = command_line("truncate", storage, "--partition", 2, "--after", 12, "--yes", "--format", "json")
-    with open("/dev/full", "wb") as full:
-        done = warm_start.run(line, stdout=full, stderr=subprocess.PIPE, env=environment())
+    done = on_full_disk("truncate", storage, "--partition", 2, "--after", 12, "--yes", "--format", "json")
     (entry,) = (storage / ".waltzctl" / "quarantine").iterdir()
-    said = done.stderr.decode().splitlines()
-    assert (done.returncode, said[-1]) == (14, "waltzctl: error: standard output: No space left on device")
+    said = done.err.splitlines()
+    assert (done.status, said[-1]) == (14, "waltzctl: error: standard output: No space left on device")
     assert f"undo id     {entry.name}" in said
 
 

@@ -13,7 +13,7 @@ import pytest
 from tests import warm_start
 from tests.builders import build_directory, digest
 from tests.cli.damage import damage_record, index_of, segment_of, tear_tail
-from tests.cli.running import command_line, environment, invoke, on_terminal, run
+from tests.cli.running import command_line, environment, invoke, on_full_disk, on_terminal, run
 from waltzctl.engine.inspect import sampling
 
 
@@ -197,17 +197,15 @@ def test_help_into_a_closed_pipe_is_quiet(arguments: list[str]) -> None:
 
 
 def test_a_full_disk_behind_stdout_is_an_input_output_error(storage: Path) -> None:
-    with open("/dev/full", "wb") as full:
-        done = warm_start.run(command_line("verify", storage), stdout=full, stderr=subprocess.PIPE, env=environment())
-    assert done.returncode == 14
-    assert done.stderr == b"waltzctl: error: standard output: No space left on device\n"
+    done = on_full_disk("verify", storage)
+    assert done.status == 14
+    assert done.err == "waltzctl: error: standard output: No space left on device\n"
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["verify", "--help"], ["node", "--help"], ["--version"]])
 def test_help_onto_a_full_disk_is_an_input_output_error(arguments: list[str]) -> None:
-    with open("/dev/full", "wb") as full:
-        done = warm_start.run(command_line(*arguments), stdout=full, stderr=subprocess.PIPE, env=environment())
-    assert (done.returncode, done.stderr) == (14, b"waltzctl: error: No space left on device\n")
+    done = on_full_disk(*arguments)
+    assert (done.status, done.err) == (14, "waltzctl: error: No space left on device\n")
 
 
 @pytest.mark.parametrize(("damaged", "status"), [(False, 0), (True, 4)])

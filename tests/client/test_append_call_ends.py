@@ -11,6 +11,7 @@ from itertools import count
 import pytest
 
 from tests.client.log_in_process import OPTIONS, Bulk, InProcess, drafts, named, quiet, run
+from tests.simulation.virtual_time import hold_up
 from waltzctl.engine.client.log_transaction import Build, Draft
 from waltzctl.engine.client.partition_mount import ClientAheadError, ClientOptions, OversizedAppendError
 from waltzctl.engine.errors import DeadlineError, PeerUnreachableError
@@ -68,7 +69,7 @@ def test_what_is_committed_in_the_moment_of_the_deadline_counts() -> None:
 
         def slow() -> None:
             log.commit()
-            asyncio.get_running_loop()._idle.now += 1.0  # type: ignore[attr-defined]
+            hold_up(1.0)
 
         asyncio.get_running_loop().call_later(
             9.5, slow
@@ -87,14 +88,14 @@ def test_time_in_which_the_loop_was_held_up_counts_for_nothing() -> None:
     async def test(made: InProcess) -> None:
         bulk, log = Bulk(made, drafts(range(1)), timeout=10), made.log
         await quiet()
-        asyncio.get_running_loop()._idle.now += 20.0  # type: ignore[attr-defined]
+        hold_up(20.0)
         await asyncio.sleep(0)
         await quiet()
         log.commit()
         assert await bulk.task == 1
         late = Bulk(made, drafts(range(1)), timeout=10)
         await quiet()
-        asyncio.get_running_loop()._idle.now += 20.0  # type: ignore[attr-defined]
+        hold_up(20.0)
         await asyncio.sleep(9.9)
         assert not late.task.done()
         await asyncio.sleep(0.2)
@@ -103,7 +104,7 @@ def test_time_in_which_the_loop_was_held_up_counts_for_nothing() -> None:
         for held_up in range(5):
             await quiet()
             assert always.task.done() is (held_up == 4), "three times it begins anew"
-            asyncio.get_running_loop()._idle.now += 20.0  # type: ignore[attr-defined]
+            hold_up(20.0)
             await asyncio.sleep(0)
 
     run(test)

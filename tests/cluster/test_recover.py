@@ -164,10 +164,9 @@ def test_one_that_cannot_be_recovered_keeps_no_other_from_it(monkeypatch: pytest
     async def state(_: object) -> Any:
         return SimpleNamespace(partitions=[SimpleNamespace(generation=7)] * 5)
 
-    async def one(_store: object, partition: int, *_: object) -> int:
+    async def one(_store: object, partition: int, *_: object) -> None:
         if partition in (2, 3):
             raise RefusedError(f"partition {partition}: its session did not open", advice="mend it")
-        return 4
 
     monkeypatch.setattr(quorum_recovery, "plan_recovery", the_same)
     monkeypatch.setattr(quorum_recovery, "read_cluster_state", state)
@@ -238,6 +237,7 @@ def test_directories_are_recovered_offline(stopped: ClusterOfProcesses) -> None:
 def test_a_server_that_comes_meanwhile_keeps_its_sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes the second partition while the first one is recovered: its session is not shut out."""
     cluster = ToldCluster(*(ToldNode({0: [4], 1: [4]}) for _ in range(3)), server=None)
+    done: list[int] = []
 
     async def work() -> None:
         store = await EmbeddedStore.open(tmp_path / "metadata", create=True, session_timeout=5.0)
@@ -266,7 +266,8 @@ def test_a_server_that_comes_meanwhile_keeps_its_sessions(tmp_path: Path, monkey
             with pytest.raises(
                 RefusedError, match=f"partition 1: it is served under generation {before.generation + 1}"
             ):
-                await recover_all(store, plan, cluster.reach, timeout=1, log=logging.getLogger())
+                await recover_all(store, plan, cluster.reach, timeout=1, log=logging.getLogger(), told=done.append)
+            assert done == [0]
             assert (await sessions.partition(1))[0].session_id == before.session_id + 1
         finally:
             await store.close()

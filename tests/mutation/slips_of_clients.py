@@ -51,8 +51,8 @@ CLIENTS: tuple[Slip, ...] = (
     ),
     Slip(
         _FILE,
-        'rf"{_NOTHING}(COMMIT|END|ABORT|BEGIN',
-        'rf"\\s*(COMMIT|END|ABORT|BEGIN',
+        'rf"{_NOTHING}({_ENDING}|BEGIN',
+        'rf"\\s*({_ENDING}|BEGIN',
         _APPLIER,
         "an application commits behind a comment, and a transaction that fails afterwards counts as applied",
     ),

@@ -207,8 +207,8 @@ DIRECTORIES: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/log/evidence.py",
-        "expected_id=first + place,",
-        "expected_id=None,",
+        "expected_id=first + place)",
+        "expected_id=None)",
         ("tests/log/test_evidence.py",),
         "another partition's index proves a loss",
     ),

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -16,15 +19,39 @@ from waltzctl.engine.client.log_transaction import Draft
 from waltzctl.engine.metadata.server_directory import PartitionServer
 from waltzctl.engine.net.addresses import Address
 from waltzctl.engine.server.client_port import ClientConnection
+from waltzctl.engine.server.log_server import LogServer
 
 
 async def connect(address: Address) -> LogConnection:
     return await LogConnection.connect(PORT, address, ssl_context=None, timeout=5.0)
 
 
+@dataclass
+class Given:
+    """A client of a partition that is given from one server to another and back."""
+
+    cluster: Serving
+    first: LogServer
+    client: LogClient
+    directory: Directory
+
+    def to(self, server: int, generation: int) -> None:
+        """The metadata says so; the server itself is not told."""
+        self.directory.tell(given_to(self.cluster, server, generation))
+
+
 def given_to(cluster: Serving, server: int, generation: int) -> dict[int, PartitionServer]:
     _, host, port = cluster.servers[server]
     return {PARTITION: PartitionServer(host, port, generation)}
+
+
+@contextlib.asynccontextmanager
+async def given_to_the_first(path: Path) -> AsyncIterator[Given]:
+    async with serving(path) as cluster:
+        first = await cluster.server()
+        directory = Directory(servers=given_to(cluster, 0, 1))
+        async with LogClient(directory, connect, log=LOG) as client:
+            yield Given(cluster, first, client, directory)
 
 
 def test_what_another_server_committed_is_not_appended_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,22 +63,20 @@ def test_what_another_server_committed_is_not_appended_again(tmp_path: Path, mon
             feed(connection, frames)
 
     async def work() -> None:
-        async with serving(tmp_path) as cluster:
-            first = await cluster.server()
-            directory = Directory(servers=given_to(cluster, 0, 1))
-            async with LogClient(directory, connect, log=LOG) as client:
-                await client.append(PARTITION, Draft(b"before"))
-                second = await cluster.server(generation=2)
-                silent.append(second.port)
-                directory.tell(given_to(cluster, 1, 2))
-                appending = asyncio.ensure_future(client.append(PARTITION, Draft(b"once")))
-                await until(lambda: second.partitions[PARTITION].high_water_mark == 1)
-                directory.tell(given_to(cluster, 0, 3))
-                await asyncio.sleep(1.0)
-                await first.assign({PARTITION: 3})
-                done = await appending
-                assert done is not None
-                found = [await client.data(PARTITION, n) for n in range(await client.high_water_mark(PARTITION) + 1)]
+        async with given_to_the_first(tmp_path) as given:
+            client = given.client
+            await client.append(PARTITION, Draft(b"before"))
+            second = await given.cluster.server(generation=2)
+            silent.append(second.port)
+            given.to(1, 2)
+            appending = asyncio.ensure_future(client.append(PARTITION, Draft(b"once")))
+            await until(lambda: second.partitions[PARTITION].high_water_mark == 1)
+            given.to(0, 3)
+            await asyncio.sleep(1.0)
+            await given.first.assign({PARTITION: 3})
+            done = await appending
+            assert done is not None
+            found = [await client.data(PARTITION, n) for n in range(await client.high_water_mark(PARTITION) + 1)]
             assert found == [b"before", b"once"]
             assert done.transaction_id == 1
 
@@ -61,21 +86,19 @@ def test_what_another_server_committed_is_not_appended_again(tmp_path: Path, mon
 
 def test_a_client_that_has_seen_more_waits_for_it_to_hear(tmp_path: Path) -> None:
     async def work() -> None:
-        async with serving(tmp_path) as cluster:
-            first = await cluster.server()
-            directory = Directory(servers=given_to(cluster, 0, 1))
-            async with LogClient(directory, connect, log=LOG) as client:
-                await client.append(PARTITION, Draft(b"0"))
-                await cluster.server(generation=2)
-                directory.tell(given_to(cluster, 1, 2))
-                await client.append(PARTITION, Draft(b"1"))
-                directory.tell(given_to(cluster, 0, 3))
-                asking = asyncio.gather(client.data(PARTITION, 1), client.high_water_mark(PARTITION))
-                await asyncio.sleep(0.5)
-                await first.assign({PARTITION: 3})
-                assert await asking == [b"1", 1]
-                done = await client.append(PARTITION, Draft(b"2"))
-                assert done is not None
-                assert done.transaction_id == 2
+        async with given_to_the_first(tmp_path) as given:
+            client = given.client
+            await client.append(PARTITION, Draft(b"0"))
+            await given.cluster.server(generation=2)
+            given.to(1, 2)
+            await client.append(PARTITION, Draft(b"1"))
+            given.to(0, 3)
+            asking = asyncio.gather(client.data(PARTITION, 1), client.high_water_mark(PARTITION))
+            await asyncio.sleep(0.5)
+            await given.first.assign({PARTITION: 3})
+            assert await asking == [b"1", 1]
+            done = await client.append(PARTITION, Draft(b"2"))
+            assert done is not None
+            assert done.transaction_id == 2
 
     asyncio.run(work())

@@ -45,6 +45,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._idle.now
 
 
+def hold_up(seconds: float) -> None:
+    """Let what runs now in virtual time take so long, while everybody else waits."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    loop._idle.now += seconds
+
+
 def simulate(work: Coroutine[Any, Any, T]) -> T:
     """Run something to its end in virtual time.  Raises StuckError."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:

@@ -287,18 +287,16 @@ def _undo(console: Console, storage: Path, entry: QuarantineEntry, *, allow_data
         say(f"waltzctl: {fall}")
     for path in undone.other_times:
         say(f"waltzctl: {path}: its bytes are back, and its time is not, which only its owner may set")
-    if status is not ExitStatus.CLEAN or not (console.quiet and console.for_people):
-        console.emit_done(
-            result_object(
-                plan_hash=entry.plan_hash,
-                applied=True,
-                undo_id=entry.id,
-                quarantine=done.entry.path,
-                status="undone",
-                exit_status=status,
-                findings=undone.findings,
-            )
-        )
+    shown = result_object(
+        plan_hash=entry.plan_hash,
+        applied=True,
+        undo_id=entry.id,
+        quarantine=done.entry.path,
+        status="undone",
+        exit_status=status,
+        findings=undone.findings,
+    )
+    console.emit_result(shown, status)
     sentence = f"UNDONE  {counted(len(done.files), 'file')} brought back as before {entry.id}"
     if status is ExitStatus.CLEAN:
         console.success(f"{sentence}; verified again: clean.")
