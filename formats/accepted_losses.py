@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from waltzctl.formats.checksums import crc32
+from waltzctl.formats.ids import LAST_TRANSACTION_ID
 
 LEDGER_FILE_NAME = "accepted-losses"
 LEDGER_SCHEMA = "waltzctl.accepted-losses/1"
 _HEAD, _LOSS = "accepted-losses", "accepted-loss"
-_LAST_ID = 2**63 - 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +141,6 @@ def _loss(body: dict[str, Any]) -> AcceptedLoss:
 
 
 def _number(value: Any, least: int) -> int:
-    if type(value) is not int or not least <= value <= _LAST_ID:
+    if type(value) is not int or not least <= value < LAST_TRANSACTION_ID:
         raise ValueError(value)
     return value

@@ -72,8 +72,6 @@ FLAG_AVAILABLE = 1
 FLAG_ASSIGNED = 4
 MAX_PARTITIONS = 1_000_000
 """A header that claims more is taken as damaged; it bounds what a reader allocates."""
-LAST_SESSION_ID = 2**63 - 1
-"""No session can follow it."""
 _SCORED = 4096
 """Partition infos whose checksums tell the layout of a file of a length that fits neither."""
 OURS, RELEASE = "waltzctl", "waltz 0.13.2"

@@ -167,6 +167,8 @@ def transaction_range(first: int | None, last: int | None) -> None:
 
 def transaction_of(number: int | None, option: str) -> int | None:
     """A transaction id.  Raises typer.BadParameter for one that 64 bits cannot hold."""
-    if number is not None and number >= 2**63:
-        raise typer.BadParameter(f"{number}: transaction ids end at {2**63 - 1}", param_hint=f"'{option}'")
+    from waltzctl.formats.ids import LAST_TRANSACTION_ID
+
+    if number is not None and number > LAST_TRANSACTION_ID:
+        raise typer.BadParameter(f"{number}: transaction ids end at {LAST_TRANSACTION_ID}", param_hint=f"'{option}'")
     return number

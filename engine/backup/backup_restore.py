@@ -21,8 +21,9 @@ from pathlib import Path
 from waltzctl.engine.backup.backup_creation import WORKERS
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.disk import WritableFile
+from waltzctl.engine.durable.new_directory import check_new
 from waltzctl.engine.durable.work_directory import work_directory
-from waltzctl.engine.errors import DiskFullError, InvalidRequestError, RefusedError
+from waltzctl.engine.errors import DiskFullError, InvalidRequestError
 from waltzctl.engine.progress import SILENT, Progress
 from waltzctl.engine.scan.byte_source import BytesSource, FileSource
 from waltzctl.engine.scan.columns import Damage
@@ -92,7 +93,7 @@ def restore_backup(
     name `target` then.
     """
     target = Path(os.path.abspath(target))
-    _refuse_occupied(target)
+    check_new(target, renamed=True)
     if target.resolve().is_relative_to(vault.resolve()):
         raise InvalidRequestError(f"{target}: lies in the vault", advice="name another directory")
     reader = VaultReader.open(vault, password)
@@ -100,8 +101,6 @@ def restore_backup(
     restoring = _Restoring(files, options)
     work = restoring.work()
     total = sum(one.size for one in work)
-    if not target.parent.is_dir():
-        raise InvalidRequestError(f"{target}: {target.parent} is not there", advice="make it first")
     if (free := disk.free_bytes(target.parent)) < total:
         raise DiskFullError(
             target, None, OSError(28, f"{total} bytes are to be written, and {free} are free"), doing="restore"
@@ -114,13 +113,6 @@ def restore_backup(
         disk.rename(place, target)
         disk.sync_directory(target.parent)
     return Restored(target, files.head, restoring.ends, len(work), total)
-
-
-def _refuse_occupied(target: Path) -> None:
-    if os.path.lexists(target) and not (target.is_dir() and not target.is_symlink() and not os.listdir(target)):
-        raise RefusedError(f"{target}: something is there", advice="name a directory that is empty or does not exist")
-    if os.path.ismount(target):  # beside it is another disk, and no directory takes the place of a mounted one
-        raise RefusedError(f"{target}: a disk is mounted there", advice="name a new directory in it")
 
 
 class _Restoring:

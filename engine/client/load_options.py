@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from waltzctl.engine.errors import InvalidRequestError, RefusedError
-from waltzctl.formats.control import LAST_SESSION_ID
+from waltzctl.formats.ids import LAST_SESSION_ID
 
 MAX_BATCH = 100_000
 MAX_DATA_SIZE = 64 << 20

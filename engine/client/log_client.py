@@ -51,12 +51,12 @@ from waltzctl.engine.metadata.server_directory import PartitionServer, Told
 from waltzctl.engine.net.addresses import Address
 from waltzctl.engine.net.deadlines import Deadline, Deadlines
 from waltzctl.engine.net.events import happens_within
+from waltzctl.formats.ids import LAST_TRANSACTION_ID
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.wire import client as wire
 
 T = TypeVar("T")
 _NO_CLIENT = -1
-_LAST_ID = 2**63 - 1
 _DATA_ATTEMPTS = 3
 _DATA_SILENCE = 1.0
 """Seconds of silence after which data is asked for again, at first."""
@@ -208,10 +208,10 @@ class LogClient:
         begins = partitions if isinstance(partitions, Mapping) else dict.fromkeys(numbers, after)
         for number in numbers:
             self._check(number)
-            if not -1 <= begins[number] <= _LAST_ID:
+            if not -1 <= begins[number] <= LAST_TRANSACTION_ID:
                 raise InvalidRequestError(
                     f"partition {number}: a feed begins behind transaction {begins[number]}",
-                    advice=f"-1 is the log's beginning, and ids end at {_LAST_ID}",
+                    advice=f"-1 is the log's beginning, and ids end at {LAST_TRANSACTION_ID}",
                 )
         with self._patience(numbers, timeout):
             client_id = await self._new_client_id()

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.directory_lock import DirectoryLock
+from waltzctl.engine.durable.new_directory import check_new
 from waltzctl.engine.errors import DiskError, InvalidRequestError
 from waltzctl.engine.findings import Finding, Severity
 from waltzctl.engine.pages.blob_stats import BlobSpan
@@ -83,10 +84,7 @@ def salvage_store(source: Path, target: Path) -> PageSalvage:
     place = target.with_name(target.name + disk.TEMPORARY_SUFFIX)
     if any(one.resolve().is_relative_to(source.resolve()) for one in (target, place)):
         raise InvalidRequestError(f"{target}: lies in the store that is salvaged", advice="name another directory")
-    if os.path.lexists(target) and not (target.is_dir() and not target.is_symlink() and not os.listdir(target)):
-        raise InvalidRequestError(f"{target}: something is there", advice="name a directory that is empty or not there")
-    if os.path.ismount(target):  # beside it is another disk, and no directory takes the place of a mounted one
-        raise InvalidRequestError(f"{target}: a disk is mounted there", advice="name a new directory in it")
+    check_new(target, renamed=True, taken=InvalidRequestError)
     view = view_store(source)
     shown = _shown(view)
     findings = list(view.findings)

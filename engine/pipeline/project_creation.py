@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from waltzctl.engine.cluster.synchronisation import admin_address
+from waltzctl.engine.durable.new_directory import check_new
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError, RefusedError, write_error
 from waltzctl.engine.log import places
 from waltzctl.engine.metadata.cluster_state import ClusterState, read_cluster_state
@@ -60,7 +60,7 @@ def create_project(
         _check_utf8(name)
     check_name(str(directory))
     text = None if decoder is None else _read(decoder)
-    _check_empty(directory)
+    check_new(directory, renamed=False, parents=True)
     made = project_files(directory, named, table_format, text, where)
     for name, content in made.items():
         target = directory / name
@@ -116,19 +116,3 @@ def _read(decoder: Path) -> str:
     except (SyntaxError, ValueError) as error:
         raise InvalidRequestError(f"{decoder}: {error}", advice="mend the decoder first") from error
     return text
-
-
-def _check_empty(directory: Path) -> None:
-    try:
-        found = sorted(os.listdir(directory))
-    except FileNotFoundError:
-        return
-    except NotADirectoryError:
-        raise RefusedError(f"{directory} is a file", advice="name a new directory") from None
-    except OSError as error:
-        raise DiskReadError(directory, None, error) from error
-    if found:
-        raise RefusedError(
-            f"{directory} is not empty: {found[0]} lies there",
-            advice="a project is written into a new or empty directory",
-        )

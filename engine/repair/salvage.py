@@ -25,6 +25,7 @@ from pathlib import Path
 from uuid import UUID
 
 from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.new_directory import check_new
 from waltzctl.engine.errors import InvalidRequestError, NotWaltzError
 from waltzctl.engine.findings import Code, Finding, make_finding
 from waltzctl.engine.progress import SILENT, Progress
@@ -52,7 +53,6 @@ from waltzctl.engine.repair.salvage_output import (
     SEGMENT_SIZE_THRESHOLD,
     Description,
     WrittenSegment,
-    check_target,
     write_directory,
 )
 from waltzctl.engine.repair.salvage_report import (
@@ -129,7 +129,7 @@ def salvage(
     read back).
     """
     _check_arguments(partition, num_partitions)
-    check_target(to)
+    check_new(to, renamed=True, taken=InvalidRequestError)
     paths = list_sources(sources, to)
     with contextlib.ExitStack() as stack:
         files = OpenFiles()

@@ -17,7 +17,7 @@ import numpy as np
 
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.work_directory import work_directory
-from waltzctl.engine.errors import DamageError, InvalidRequestError, write_error
+from waltzctl.engine.errors import DamageError, write_error
 from waltzctl.engine.repair.salvage_selection import RecordPiece
 from waltzctl.engine.scan.byte_source import ByteSource, FileSource
 from waltzctl.engine.scan.columns import Damage
@@ -197,16 +197,6 @@ def _control(described: Description, partitions: Iterable[int]) -> bytes:
     for number, info in described.infos.items():
         infos[number] = info
     return replace(control, partitions=tuple(infos)).encode()
-
-
-def check_target(to: Path) -> None:
-    """Refuse a target that holds something, or that cannot be made.  Raises InvalidRequestError."""
-    if not to.parent.is_dir():
-        raise InvalidRequestError(f"{to}: its parent directory does not exist", advice="make it first")
-    if to.is_symlink() or (to.exists() and not to.is_dir()):
-        raise InvalidRequestError(f"{to}: exists and is not a directory", advice="name a new directory")
-    if to.is_dir() and any(to.iterdir()):
-        raise InvalidRequestError(f"{to}: the directory is not empty", advice="name a new directory")
 
 
 def write_directory(

@@ -18,6 +18,7 @@ from waltzctl.engine.scan.byte_source import ByteSource, read_bytes
 from waltzctl.engine.scan.index_mask import inside_index
 from waltzctl.engine.scan.kernel import HEADER, HEADER_WORDS, OVERHEAD
 from waltzctl.formats.checksums import crc32, multiply, shift_operator
+from waltzctl.formats.ids import LAST_TRANSACTION_ID
 from waltzctl.formats.segment import CHECKSUM, RECORD_HEADER
 
 GRANULE = 32 << 10
@@ -34,7 +35,6 @@ FLAT_CHARGE = 8192
 _shift = lru_cache(maxsize=256)(shift_operator)
 
 
-MAX_ID = 2**63 - 1
 _MIN_ID = -(2**63)
 
 
@@ -208,7 +208,7 @@ class Candidates:
     def __init__(self, probe: Probe, begin: int, stop: int, lowest: int, highest: int, origin: int | None) -> None:
         self._probe = probe
         self._stop = stop
-        self._lowest, self._highest, self._origin = max(lowest, _MIN_ID), min(highest, MAX_ID), origin
+        self._lowest, self._highest, self._origin = max(lowest, _MIN_ID), min(highest, LAST_TRANSACTION_ID), origin
         self._places: list[int] = []
         self._searched = begin
 
@@ -234,7 +234,7 @@ class Candidates:
         if count <= 0:
             return []
         risen = (at + count - self._origin) // OVERHEAD if self._origin is not None else 0
-        highest = min(self._highest + risen, MAX_ID)
+        highest = min(self._highest + risen, LAST_TRANSACTION_ID)
         if highest < self._lowest:
             return []
         if not window.any():  # nothing but zeros is never a record: the checksum of zeros is not zero
@@ -251,7 +251,9 @@ class Candidates:
         places, ids = places[keep], ids[keep]
         if self._origin is not None:
             rise = (at + places - self._origin) // OVERHEAD
-            keep = ids <= self._highest + np.minimum(rise, min(MAX_ID - self._highest, MAX_ID))
+            keep = ids <= self._highest + np.minimum(
+                rise, min(LAST_TRANSACTION_ID - self._highest, LAST_TRANSACTION_ID)
+            )
             places, ids = places[keep], ids[keep]
         lengths = _at_every_byte(window, RECORD_HEADER.dtype["data_length"], LENGTH_AT)[places].astype(np.int64)
         keep = (lengths >= 0) & (lengths <= self._probe.max_record) & (at + places + OVERHEAD + lengths <= self._stop)

@@ -32,8 +32,9 @@ from typing import NamedTuple
 from waltzctl.engine.errors import DiskReadError
 from waltzctl.engine.scan.byte_source import ByteSource, read_bytes
 from waltzctl.engine.scan.kernel import OVERHEAD, Kernel, Status
-from waltzctl.engine.scan.probe import MAX_ID, Candidates, Found, Probe
+from waltzctl.engine.scan.probe import Candidates, Found, Probe
 from waltzctl.engine.scan.walk import RecordWalk, following
+from waltzctl.formats.ids import LAST_TRANSACTION_ID
 from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, INDEX_ENTRY, SegmentHeader, entry_position
 
 SLACK = 4096
@@ -157,7 +158,7 @@ class Resynchroniser:
 
     def find(self, offset: int, expected: int) -> Resumption | None:
         """The first believable record behind the damaged one at `offset`, which should have had the id `expected`."""
-        if expected > MAX_ID:
+        if expected > LAST_TRANSACTION_ID:
             return None  # no record has such an id
         known = self.by_index(offset, expected)
         if known is not None and known.transaction_id <= expected + 1:

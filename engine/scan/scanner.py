@@ -22,10 +22,11 @@ from waltzctl.engine.scan.columns import Damage, DamageCause, RecordBatch, Recor
 from waltzctl.engine.scan.kernel import HEADER, HEADER_WORDS, INTERPRETED, OVERHEAD, Kernel, Status
 from waltzctl.engine.scan.known_records import KnownRecords
 from waltzctl.engine.scan.order import OrderJudge
-from waltzctl.engine.scan.probe import MAX_ID, BudgetExhaustedError, Probe, SearchBudget
+from waltzctl.engine.scan.probe import BudgetExhaustedError, Probe, SearchBudget
 from waltzctl.engine.scan.resync import IndexHint, Resynchroniser
 from waltzctl.engine.scan.walk import BLOCK, RecordWalk
 from waltzctl.formats.checksums import crc32
+from waltzctl.formats.ids import LAST_TRANSACTION_ID
 from waltzctl.formats.segment import CHECKSUM, HEADER_SIZE, MAX_DATA_LENGTH
 
 BATCH_ROWS = 8192
@@ -127,7 +128,7 @@ class _Scan:
         stop = end if stop is None else min(stop, end)
         stop = max(start, stop)
         self.kernel: Kernel = kernels.choose(stop - start, compiled)
-        if first + (stop - start) // OVERHEAD > MAX_ID:  # ids might end on the way, where those of a compiled loop wrap
+        if first + (stop - start) // OVERHEAD > LAST_TRANSACTION_ID:  # on the way ids might end; a compiled loop's wrap
             self.kernel = INTERPRETED
         self.walk = RecordWalk(
             source,
@@ -216,7 +217,7 @@ class _Scan:
     def _holds_records(self, offset: int, expected: int) -> bool:
         """Whether records that may be the log's stand in what is taken for torn; what provably ends there holds but its data."""
         stop = self.walk.stop
-        if expected > MAX_ID or self.search.probe.closes(offset, expected, stop):
+        if expected > LAST_TRANSACTION_ID or self.search.probe.closes(offset, expected, stop):
             return False
         return holds_records(self.walk.source, offset, stop, expected, self._ceiling, self.budget)
 

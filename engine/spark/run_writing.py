@@ -23,6 +23,7 @@ from waltzctl.engine.scan.columns import Damage
 from waltzctl.engine.scan.scanner import summarise_records
 from waltzctl.engine.spark.run_joining import StagedSegment
 from waltzctl.formats.checksums import crc32
+from waltzctl.formats.ids import LAST_TRANSACTION_ID
 from waltzctl.formats.segment import (
     CHECKSUM,
     ENTRY_SIZE,
@@ -216,7 +217,7 @@ def _encoded(rows: pa.RecordBatch, num_partitions: int | None) -> Iterator[tuple
             raise InvalidRequestError(
                 f"partition {partition}: there are partitions 0 to {(num_partitions or 2**31) - 1}"
             )
-        if not 0 <= transaction_id < 2**63 - 1 or len(data) > MAX_DATA:
+        if not 0 <= transaction_id < LAST_TRANSACTION_ID or len(data) > MAX_DATA:
             what = (
                 "its id is not possible"
                 if len(data) <= MAX_DATA

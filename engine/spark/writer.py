@@ -21,6 +21,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from waltzctl.engine.amounts import parse_size
 from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.new_directory import check_new
 from waltzctl.engine.errors import DamageError, DiskError, InvalidRequestError, RefusedError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.verify import VerifyOptions, verify
@@ -170,7 +171,7 @@ def storage_writer(options: Mapping[str, str], schema: StructType, overwrite: bo
             advice='write to a new directory with mode("append"), then take the old one away',
         )
     clear_left(wanted.path)
-    check_target(wanted.path)
+    check_new(wanted.path, renamed=True)
     return StorageWriter(wanted, make_staging(wanted.path), disk.now_ms())
 
 
@@ -193,19 +194,6 @@ def check_columns(schema: StructType) -> None:
             raise InvalidRequestError(
                 f"column request_id is {found.simpleString()}, and must be a struct of the integers {', '.join(_REQUEST_ID)}"
             )
-
-
-def check_target(path: Path) -> None:
-    """Raise RefusedError or InvalidRequestError unless a directory can be made here: it is not there, or empty."""
-    if not path.parent.is_dir():
-        raise InvalidRequestError(f"{path}: the directory above it does not exist", advice="make it first")
-    if path.is_symlink() or (path.exists() and not path.is_dir()):
-        raise RefusedError(f"{path}: exists and is no directory", advice="name a new directory")
-    if path.is_dir() and (names := os.listdir(path)):
-        raise RefusedError(
-            f"{path}: not empty; it holds {sorted(names)[0]}",
-            advice="a storage directory is never added to; name a new one",
-        )
 
 
 class StorageWriter(DataSourceArrowWriter):
@@ -260,7 +248,7 @@ class StorageWriter(DataSourceArrowWriter):
             self._build_partition(built / str(number), number, joined.get(number, ()))
         create_control_file(built / CONTROL_FILE_NAME, self._control(count, present, joined))
         self._check(built)
-        check_target(options.path)
+        check_new(options.path, renamed=True)
         disk.rename(built, options.path)
         disk.sync_directory(options.path.parent)
 

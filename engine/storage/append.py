@@ -23,7 +23,7 @@ from waltzctl.engine.storage.batch import batch_of_records
 from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
 from waltzctl.engine.storage.loss_ledger import ledger_path, of_partition, read_ledger, still_lost
 from waltzctl.engine.storage.partition import Partition
-from waltzctl.formats.control import LAST_SESSION_ID
+from waltzctl.formats.ids import LAST_SESSION_ID
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import RECORD_OVERHEAD, Record
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from waltzctl.engine.durable import disk
-from waltzctl.engine.errors import InvalidRequestError, RefusedError
+from waltzctl.engine.durable.new_directory import check_new
+from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.storage.control_file import create_control_file
 from waltzctl.engine.storage.segment_files import create_segment
 from waltzctl.formats.control import (
@@ -70,28 +71,11 @@ def create_cluster(
     if len({os.path.realpath(path) for path in paths}) != len(paths):
         raise InvalidRequestError("a directory is named twice")
     for path in paths:
-        _check_empty(path)
+        check_new(path, renamed=False)
     key = cluster_key or uuid.uuid4()
     for path in paths:
         _create_directory(path, initial_control(layout, key, num_partitions, disk.now_ms()), chosen)
     return ClusterResult(key, num_partitions, layout, tuple(CreatedDirectory(path, chosen) for path in paths))
-
-
-def _check_empty(path: Path) -> None:
-    try:
-        names = os.listdir(path)
-    except FileNotFoundError:
-        if path.is_symlink():
-            raise RefusedError(f"{path}: not a directory") from None
-        if not path.absolute().parent.is_dir():
-            raise InvalidRequestError(f"{path}: the directory above it does not exist") from None
-        return
-    except NotADirectoryError:
-        raise RefusedError(f"{path}: not a directory") from None
-    if names:
-        raise RefusedError(
-            f"{path}: not empty; it holds {sorted(names)[0]}", advice="choose an empty or a new directory"
-        )
 
 
 def _create_directory(path: Path, control: ControlFile, assigned: tuple[int, ...]) -> None:

@@ -59,8 +59,9 @@ FOURTH: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/storage/creation.py",
-        "    for path in paths:\n        _check_empty(path)\n    key = cluster_key or uuid.uuid4()\n    for path in paths:\n",
-        "    key = cluster_key or uuid.uuid4()\n    for path in paths:\n        _check_empty(path)\n",
+        "    for path in paths:\n        check_new(path, renamed=False)\n"
+        "    key = cluster_key or uuid.uuid4()\n    for path in paths:\n",
+        "    key = cluster_key or uuid.uuid4()\n    for path in paths:\n        check_new(path, renamed=False)\n",
         ("tests/storage/test_directory.py::test_creation_refuses_before_it_makes_anything",),
         "half a cluster stands there when the last of its directories turns out not to be empty",
     ),

@@ -484,7 +484,7 @@ CLUSTERS: tuple[Slip, ...] = (
         "engine/server/store_partition.py",
         '            self._session.end("the partition was assigned anew")',
         "            pass",
-        _PORT,
+        ("tests/server/test_store_partition.py",),
         "a partition that went to another server and came back is served without what was acknowledged there",
     ),
     Slip(

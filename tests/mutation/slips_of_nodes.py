@@ -169,8 +169,8 @@ NODES: tuple[Slip, ...] = (
     ),
     Slip(
         "formats/accepted_losses.py",
-        "not least <= value <= _LAST_ID",
-        "not least <= value <= _LAST_ID + 1",
+        "not least <= value < LAST_TRANSACTION_ID",
+        "not least <= value < LAST_TRANSACTION_ID + 1",
         _LEDGER,
         "the id behind the last one has no room",
     ),

@@ -132,9 +132,9 @@ def test_the_projects_own_tests_pass(tmp_path: Path) -> None:
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
     (tmp_path / "p").mkdir()
     (tmp_path / "p" / "decoder.py").write_text("mine")
-    with pytest.raises(RefusedError, match=r"decoder\.py lies there"):
+    with pytest.raises(RefusedError, match=r"not empty, decoder\.py is there"):
         create_project(tmp_path / "p", ["/data/n"])
-    with pytest.raises(RefusedError, match="is a file"):
+    with pytest.raises(RefusedError, match="exists and is not a directory"):
         create_project(tmp_path / "p" / "decoder.py", ["/data/n"])
     assert [one.name for one in (tmp_path / "p").iterdir()] == ["decoder.py"]
 

@@ -39,7 +39,7 @@ class TestTarget:
         for name, why in (("full", "not empty"), ("file", "not a directory"), ("link", "not a directory")):
             with pytest.raises(InvalidRequestError, match=why):
                 salvage([source], to=tmp_path / name)
-        with pytest.raises(InvalidRequestError, match="parent directory does not exist"):
+        with pytest.raises(InvalidRequestError, match="directory above it does not exist"):
             salvage([source], to=tmp_path / "absent" / "to")
         assert (tmp_path / "full" / "something").read_text() == (tmp_path / "file").read_text() == "of value"
         (tmp_path / "empty").mkdir()

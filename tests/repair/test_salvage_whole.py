@@ -171,10 +171,10 @@ def test_what_arrives_otherwise_than_it_was_found_is_not_kept(tmp_path: Path, mo
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("a/b", "its parent directory does not exist"),
+        ("a/b", "the directory above it does not exist"),
         ("file", "exists and is not a directory"),
         ("link", "exists and is not a directory"),
-        ("full", "the directory is not empty"),
+        ("full", "not empty, x is there"),
     ],
 )
 def test_a_target_is_new_or_empty(tmp_path: Path, name: str, said: str) -> None:

@@ -324,7 +324,7 @@ def test_a_target_that_is_a_link_or_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     (tmp_path / "file").touch()
     for name in ("link", "dangling", "file"):
-        with pytest.raises(Exception, match=f"{name}: exists and is no directory"):
+        with pytest.raises(Exception, match=f"{name}: exists and is not a directory"):
             begin(tmp_path / name)
 
 

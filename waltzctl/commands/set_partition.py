@@ -91,6 +91,8 @@ def run(
     verbose: VerboseOption = 0,
 ) -> ExitStatus:
     """Plan, confirm, set."""
+    from waltzctl.formats.ids import LAST_TRANSACTION_ID
+
     storage = path_of(path)
     numbers = (
         (session_id, "--session-id"),
@@ -98,7 +100,7 @@ def run(
         (local_low_water_mark, "--local-low-water-mark"),
     )
     for number, option in numbers:
-        if transaction_of(number, option) == 2**63 - 1:
+        if transaction_of(number, option) == LAST_TRANSACTION_ID:
             raise typer.BadParameter(f"{number}: nothing could come after it", param_hint=f"'{option}'")
     switches = Switches(yes, dry_run, plan)
     switches.check()
