@@ -33,6 +33,7 @@ from enum import Enum, auto
 from pathlib import PurePath
 
 from waltzctl.engine.catalogue import Code
+from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import (
     CorruptRecordError,
     DiskFullError,
@@ -174,10 +175,9 @@ class Room:
         try:
             if os.stat(directory).st_dev == os.stat(self.probe.path.parent).st_dev:
                 return True
-            status = os.statvfs(directory)
+            return disk.free_bytes(directory) >= max(self.probe.min_free_bytes, PROBE_SIZE)
         except OSError:
             return True
-        return status.f_bavail * status.f_frsize >= max(self.probe.min_free_bytes, PROBE_SIZE)
 
     def there(self) -> bool:
         """Look, unless somebody did a moment ago or is doing so; then the answer is no."""
