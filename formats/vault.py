@@ -62,6 +62,8 @@ class Namespace(enum.IntEnum):
     DATA = 4
 
 
+_LARGEST_SCRYPT = 1 << 24
+"""Cost times block size: 2 GiB of memory, and no more because a vault says so."""
 CONFIGURATION_PAGES = (1, 2)
 SECTION_COPIES = 2
 BESIDE = -1
@@ -129,7 +131,8 @@ class VaultConfiguration:
             if kept is not None:
                 scrypt = kept["scrypt"]
                 n, r, p = (int(scrypt[name]) for name in ("n", "r", "p"))
-                if kept["cipher"] != "aes-256-gcm" or n > 1 << 24 or r > 64 or p > 64:
+                some = n > 1 and n & (n - 1) == 0 and n * r <= _LARGEST_SCRYPT and 0 < r <= 64 and 0 < p <= 64
+                if kept["cipher"] != "aes-256-gcm" or not some:
                     raise VaultFormatError(f"cipher {kept['cipher']} with scrypt {(n, r, p)} is not known here")
                 encryption = Encryption(_bytes(scrypt["salt"]), n, r, p, _bytes(kept["nonce"]), _bytes(kept["key"]))
             compression = body["compression"]

@@ -19,6 +19,7 @@ from waltzctl.engine.backup.piece_cutting import LIMIT
 from waltzctl.engine.backup.section_plan import PlannedPiece, PreviousSection, SectionPlan, SourceChangedError
 from waltzctl.engine.backup.source_files import (
     SourceDirectory,
+    check_left_alone,
     check_not_replaced,
     check_unchanged,
     check_written_back,
@@ -211,6 +212,8 @@ class _Creation:
                     check_not_replaced(self._source, plan)
                 elif self._source.live and number is not None:
                     self._read_twice(number, plan, taken)
+                elif number is not None:
+                    check_left_alone(self._source, number, plan)
                 return self._writer.write_section(BESIDE if number is None else number, plan, taken)
             except (FileNotFoundError, SourceChangedError) as error:
                 if not left or not self._source.live:

@@ -37,12 +37,16 @@ class ForgetStep:
 
 @dataclass(frozen=True, slots=True)
 class ForgetPlan:
-    """The backups that go.  `unreadable`: ids of those among them whose heads cannot be read; `kept`: how many stay."""
+    """The backups that go.  `unreadable`: ids of those among them whose heads cannot be read; `kept`: how many stay.
+
+    `keeping`: ids of those for which, as rules have it, the others may go.
+    """
 
     vault: Path
     forgotten: tuple[BackupHead, ...]
     unreadable: tuple[int, ...]
     kept: int
+    keeping: tuple[int, ...] = ()
 
     @property
     def steps(self) -> tuple[ForgetStep, ...]:
@@ -88,7 +92,11 @@ def plan_forgetting(
     if retention is not None and retention.keeps_something:
         staying = kept(heads, retention)
         return ForgetPlan(
-            vault, tuple(one for one in heads if one.id not in staying), (), len(staying) + len(unreadable)
+            vault,
+            tuple(one for one in heads if one.id not in staying),
+            (),
+            len(staying) + len(unreadable),
+            tuple(staying),
         )
     gone: dict[int, BackupHead | None] = {}
     for text in ids:
@@ -107,13 +115,22 @@ def plan_forgetting(
 
 
 def forget(plan: ForgetPlan, *, password: bytes | None = None) -> None:
-    """Do it.  Raises StalePlanError where a backup is gone already, and as `PageStorage.open` and `PageStorage.commit`."""
+    """Do it.
+
+    Raises StalePlanError where a backup is gone already, one that rules keep as well, and as `PageStorage.open` and
+    `PageStorage.commit`.
+    """
     with PageStorage.open(plan.vault, VAULT_OPTIONS) as store:
         there = set(VaultReader.over(store, password).ids())
         gone = [*(one.id for one in plan.forgotten), *plan.unreadable]
         if missing := [one for one in gone if one not in there]:
             raise StalePlanError(
                 f"{plan.vault}: backup {missing[0]:016x} is gone already; nothing was done", advice="look at it again"
+            )
+        if missing := [one for one in plan.keeping if one not in there]:
+            raise StalePlanError(
+                f"{plan.vault}: backup {missing[0]:016x}, which was to be kept, is gone; nothing was done",
+                advice="look at it again",
             )
         pages = [PageId(name, one) for one in gone for name in (Namespace.BACKUPS, Namespace.BACKUP_COPIES)]
         for head in plan.forgotten:

@@ -101,12 +101,12 @@ def restore_backup(
     restoring = _Restoring(files, options)
     work = restoring.work()
     total = sum(one.size for one in work)
-    if (free := disk.free_bytes(target.parent)) < total:
-        raise DiskFullError(
-            target, None, OSError(28, f"{total} bytes are to be written, and {free} are free"), doing="restore"
-        )
     place = target.with_name(f".{target.name}{WORK_SUFFIX}")
     with work_directory(place):
+        if (free := disk.free_bytes(target.parent)) < total:  # without what a restore left that was killed
+            raise DiskFullError(
+                target, None, OSError(28, f"{total} bytes are to be written, and {free} are free"), doing="restore"
+            )
         _write(place, files, work, restoring.directories(), progress)
         if target.exists():
             disk.remove_directory(target)  # it is empty

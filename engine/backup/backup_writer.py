@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from waltzctl.engine.backup.section_plan import PreviousSection, SectionPlan
-from waltzctl.engine.errors import DamageError, DiskError
+from waltzctl.engine.errors import DamageError, DiskError, WaltzError
 from waltzctl.engine.pages.blob_stats import BlobSpan
 from waltzctl.engine.pages.page_batch import UNWRITTEN
 from waltzctl.engine.pages.page_storage import PageStorage
@@ -88,7 +88,8 @@ class BackupWriter:
             for one in head.sections:
                 first = head.first_page + one.first_piece
                 with contextlib.suppress(DamageError):  # what it lists is kept once more
-                    for number, piece in enumerate(self.reader.section(head, one).pieces):
+                    section = self.reader.section(head, one, keep=False)  # those of all backups are too many
+                    for number, piece in enumerate(section.pieces):
                         if piece.digest not in known and self._is_there(first + number):
                             known[piece.digest] = first + number
         return known
@@ -211,7 +212,13 @@ class BackupWriter:
         sealed = self.sealer.seal(head.encode(), head_digest(self._id))
         self._put(sealed, *(PageId(namespace, self._id) for namespace in (Namespace.BACKUPS, Namespace.BACKUP_COPIES)))
         self._place()
-        self._store.commit([*self._puts, *self._refs])  # a reference follows what it shows
+        # whoever is interrupted from here on gives nothing back: it may be in the log
+        puts, self._puts = self._puts, []
+        try:
+            self._store.commit([*puts, *self._refs])  # a reference follows what it shows
+        except WaltzError:
+            self._puts = puts
+            raise
         return head
 
     # ---- pages -------------------------------------------------------------------------------------------------------

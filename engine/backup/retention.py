@@ -1,8 +1,9 @@
 """Which backups are kept: a pure function of when they were made.
 
-Backups of each source are judged among themselves, the one made last first, whatever the clock said then. A rule such as
-``daily: 7`` keeps the newest backup of each of the last seven days that have one; what any rule keeps is kept. Days, weeks and
-the rest are those of UTC, weeks as ISO 8601 has them.
+Backups of each source are judged among themselves, the one made last first, whatever the clock said then; those of some of its
+partitions only with others of the same ones, as none of them has what one of all has. A rule such as ``daily: 7`` keeps the
+newest backup of each of the last seven days that have one; what any rule keeps is kept. Days, weeks and the rest are those of
+UTC, weeks as ISO 8601 has them.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ class Retention:
 
 def kept(heads: Iterable[BackupHead], retention: Retention) -> dict[int, tuple[str, ...]]:
     """The ids of the backups that are kept, each with the rules that keep it."""
-    groups: dict[str, list[BackupHead]] = defaultdict(list)
+    groups: dict[tuple[str, tuple[int, ...] | None], list[BackupHead]] = defaultdict(list)
     for one in heads:
-        groups[one.source].append(one)
+        groups[one.source, tuple(each.partition for each in one.partitions) if one.partial else None].append(one)
     found: dict[int, tuple[str, ...]] = {}
     for group in groups.values():
         newest_first = sorted(group, key=lambda one: one.first_page, reverse=True)

@@ -186,6 +186,20 @@ def check_unchanged(source: SourceDirectory, number: int, plan: SectionPlan) -> 
     return directory / data[-1] if data else None
 
 
+def check_left_alone(source: SourceDirectory, number: int, plan: SectionPlan) -> None:
+    """Of a partition that nobody held when it was looked at: its files are as they were when it was planned.
+
+    A node may have begun meanwhile, and may have put other records in the place of those that were planned.
+    Raises SourceChangedError.
+    """
+    directory = source.path / str(number)
+    there = places.listing(directory)
+    for one in plan.files:
+        name = one.name.partition("/")[2]
+        if parse_name(name) is not None and there.get(name) != FileNumbers(one.size, one.modified_ns, one.inode):
+            raise SourceChangedError(f"{directory / name}: it is another one now, and nobody held the directory before")
+
+
 def check_not_replaced(source: SourceDirectory, plan: SectionPlan) -> None:
     """Of what lies beside the partitions and was read in pieces while somebody writes: no piece is another file's.
 

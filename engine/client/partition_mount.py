@@ -441,6 +441,8 @@ class Mount:
                 await self.ready.wait()
                 if self._error is not None:
                     raise self._error.with_traceback(None)
+                if not self.ready.is_set():  # it was, and the connection was lost before it was this task's turn
+                    continue
                 with contextlib.suppress(PeerError):
                     mark = await self._flush().done
                     before &= self._undecided()

@@ -48,9 +48,10 @@ _ENDS = re.compile(rf"{_NOTHING}({_ENDING}|BEGIN)\b", re.IGNORECASE | re.DOTALL)
 _ENDS_BEHIND = re.compile(rf"{_NOTHING}({_ENDING})\b", re.IGNORECASE | re.DOTALL)
 """As `_ENDS`, where another statement stands in front; BEGIN would begin a block there as well."""
 _HAS_BODY = re.compile(
-    rf"{_NOTHING}CREATE\b[^;]*?\b(TRIGGER|FUNCTION|PROCEDURE|PACKAGE|EVENT)\b", re.IGNORECASE | re.DOTALL
+    rf"{_NOTHING}CREATE\b((?!\b(TABLE|VIEW|INDEX)\b)[^;])*?\b(TRIGGER|FUNCTION|PROCEDURE|PACKAGE|EVENT)\b",
+    re.IGNORECASE | re.DOTALL,
 )
-"""What has statements of its own inside, which are not executed now."""
+"""What has statements of its own inside, which are not executed now.  A table may have a column of such a name, and has none."""
 _SEMICOLONS = tuple(
     re.compile(
         rf"'(?:{within}|'')*+'|\"[^\"]*\"|`[^`]*`|\$(\w*)\$.*?\$\1\$|--[^\r\n]*|/\*(?!M?!).*?\*/|;",

@@ -66,6 +66,21 @@ def _recorded_pid(storage_directory: PurePath) -> int | None:
     return pid
 
 
+def _record_pid(descriptor: int) -> None:
+    """Say who holds the lock.  Raises OSError, but not for a full disk: who wants to make room must be let in.
+
+    What stands there is written over, and cut behind that: on a full disk the room of a file that was emptied may be gone.
+    """
+    text = f"{os.getpid()}\n".encode()
+    try:
+        os.pwrite(descriptor, text, 0)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        text = b""  # it is held, and nobody knows by whom
+    os.ftruncate(descriptor, len(text))
+
+
 class DirectoryLock:
     """Exclusive hold of a whole storage directory, until `release` or the end of the process.
 
@@ -93,8 +108,8 @@ class DirectoryLock:
                 asking = True
                 fcntl.fcntl(descriptors[-1], fcntl.F_OFD_SETLK, _flock(fcntl.F_WRLCK))
                 asking = False
-            os.ftruncate(descriptors[0], 0)
-            os.pwrite(descriptors[0], f"{os.getpid()}\n".encode(), 0)
+            path = state / "lock"
+            _record_pid(descriptors[0])
         except OSError as error:
             for descriptor in descriptors:
                 os.close(descriptor)

@@ -59,7 +59,7 @@ from waltzctl.engine.durable.restore import (
     stamp_as,
     ways_back,
 )
-from waltzctl.engine.errors import DiskReadError, DiskWriteError, RefusedError, WaltzError
+from waltzctl.engine.errors import DiskFullError, DiskReadError, DiskWriteError, RefusedError, WaltzError
 from waltzctl.engine.findings import Code, Finding, make_finding
 from waltzctl.formats.adapters import format_time
 
@@ -262,15 +262,24 @@ def _drop_copies(entry: QuarantineEntry) -> None:
 def give_up(entry: QuarantineEntry, size: int) -> None:
     """Drop the copies of an applied repair, `size` bytes, and the way back with them.  Raises DiskError.
 
-    The manifest is the one durable step: before it the entry is whole, behind it `roll_back_interrupted` finishes the work.  The
-    caller holds the DirectoryLock.
+    The manifest is the one durable step: before it the entry is whole, behind it `roll_back_interrupted` finishes the work.  Only
+    where the disk is too full to say so the copies make room first: whoever wants that room cannot have it otherwise.  An entry
+    that a crash leaves without them cannot be taken back, and is pruned again.  The caller holds the DirectoryLock.
     """
     done = replace(entry, state=RepairState.PRUNED)
     _unsettle(done.path)
-    journal.record(done.storage, "pruned", done, freed=size)
-    write_entry(done)
+    _making_room(done, lambda: journal.record(done.storage, "pruned", done, freed=size))
+    _making_room(done, lambda: write_entry(done))
     _drop_copies(done)
     _settle(done.path)
+
+
+def _making_room(pruned: QuarantineEntry, write: Callable[[], None]) -> None:
+    try:
+        write()
+    except DiskFullError:
+        _drop_copies(pruned)
+        write()
 
 
 def roll_back_interrupted(storage: Path, store: Store) -> tuple[QuarantineEntry, ...]:

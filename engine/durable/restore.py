@@ -136,6 +136,9 @@ def _way_back_in_place(entry: QuarantineEntry, file: KeptFile, path: Path) -> Wa
     if not shortest <= state.size <= longest:
         raise _refuse(entry, path, f"it has {state.size} bytes now, which this repair does not explain")
     for one in file.ranges:
+        for name in (one.kept, one.built):
+            if name is not None and not _present(entry, name):
+                raise _refuse(entry, entry.path / name, "the kept copy is not there any more")
         if not _explained(entry, one, path, state.size, shortest):
             raise _refuse(entry, path, f"the bytes at offset {one.offset} are neither the old nor the new ones")
     digest = hashlib.sha256()

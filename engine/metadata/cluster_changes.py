@@ -41,6 +41,7 @@ from waltzctl.engine.metadata.metadata_store import (
     NodeExistsError,
     NodeMissingError,
     NodeVersionError,
+    SessionLostError,
     Set,
 )
 from waltzctl.engine.metadata.partition_sessions import PartitionSessions, read_payload, store_parameters
@@ -411,6 +412,7 @@ async def _read(store: MetadataStore, sessions_of: Collection[int]) -> tuple[_Ma
 async def _lock(store: MetadataStore) -> AsyncIterator[None]:
     """The lock of the release's tools.  Versions protect what is written also where it is lost meanwhile."""
     gone = asyncio.Event()
+    lost = store.lost  # before the lock is there: a session that ends meanwhile is noticed
     try:
         async with asyncio.timeout(LOCK_SECONDS):
             while True:
@@ -429,8 +431,9 @@ async def _lock(store: MetadataStore) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        with contextlib.suppress(NodeMissingError):
-            await store.delete(LOCK_PATH)
+        if not lost.done():  # else it went with the session, and one that is there now is another tool's
+            with contextlib.suppress(NodeMissingError, SessionLostError):
+                await store.delete(LOCK_PATH)
 
 
 def _known(store: MetadataStore, maps: _Maps, node: str) -> None:

@@ -310,12 +310,13 @@ class EmbeddedStore:
         until = self._loop.time() + self._timeout
         while self._session == session:
             await asyncio.sleep(self._timeout / _HEARTBEATS)
+            begun = self._loop.time()
             try:
                 await self._change(lambda: embedded_sessions.extend(self._database, session, self._timeout))
-                until = self._loop.time() + self._timeout
+                until = begun + self._timeout  # no later than what was written, whose commit waits for readers
             except SessionLostError:
                 return
-            except (PeerUnreachableError, DeadlineError) as error:
+            except (PeerUnreachableError, DeadlineError, NotWaltzError) as error:  # a damaged file may be whole again
                 if self._loop.time() >= until:
                     self._lose(f"{error}; this process could not say for {self._timeout:g} s that it lives")
 
@@ -340,7 +341,7 @@ class EmbeddedStore:
         """Look for what other processes changed, and now and then for whose session is over.  For ever."""
         last, looks = None, 0
         while True:
-            with contextlib.suppress(PeerUnreachableError, DeadlineError):
+            with contextlib.suppress(PeerUnreachableError, DeadlineError, NotWaltzError):
                 (now,) = await self._run(lambda: self._database.execute("PRAGMA data_version").fetchone())
                 looks += 1
                 if now != last or self._unsure or looks % _LOOKS == 0:

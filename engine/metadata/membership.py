@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from waltzctl.engine.errors import ConcurrentUpdateError, PeerError, RefusedError, WaltzError
@@ -188,7 +188,7 @@ class Membership:
         assert self._descriptor is not None, "it registered"
         own = self._descriptor.server
         assignment, version, cversion, servers = await read_servers(self._store, self._changed.set)
-        if self._path not in (path for path, _ in servers):
+        if not self._stands_among(servers):
             raise _TakenAwayError(f"server {own} was taken from the servers of {self._store.where}")
         if self._seen is not None:
             self._seen(own, servers)
@@ -207,6 +207,10 @@ class Membership:
             for held in one.partitions
         }
 
+    def _stands_among(self, servers: Iterable[tuple[str, ServerDescriptor]]) -> bool:
+        """Whether this server's descriptor is one of them."""
+        return self._path in (path for path, _ in servers)
+
     async def _assign(
         self, before: ServerAssignment, version: int, cversion: int, servers: Sequence[ServerDescriptor]
     ) -> ServerAssignment | None:
@@ -221,7 +225,8 @@ class Membership:
     async def prefer(self, partitions: Sequence[int], preferred: bool) -> None:
         """Prefer these partitions from now on, or no longer, and assign anew.
 
-        Raises RefusedError where it has no descriptor, ConcurrentUpdateError when others kept changing the assignment.
+        Raises RefusedError where it has no descriptor, or none any more, ConcurrentUpdateError when others kept changing the
+        assignment.
         """
         async with self._writes:
             old = self._descriptor
@@ -234,6 +239,11 @@ class Membership:
             self._descriptor = new
         for _ in range(_ATTEMPTS):
             assignment, version, cversion, servers = await read_servers(self._store)
+            if not self._stands_among(servers):  # if nobody is left, all generations would be forgotten
+                raise RefusedError(
+                    f"{self._store.where}: this server was taken from the servers; its preferences are kept for when it is there"
+                    " again"
+                )
             if await self._assign(assignment, version, cversion, [one for _, one in servers]) is not None:
                 return
         raise ConcurrentUpdateError(

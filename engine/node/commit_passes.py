@@ -16,12 +16,14 @@ own, as those are whose requests are long or are no appends, so that nobody wait
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from waltzctl.engine.durable.file_system import cut_short
 from waltzctl.engine.durable.flusher import Flusher
 from waltzctl.engine.errors import SyncFailedError
 from waltzctl.engine.net.executor import Job, JobExecutor
@@ -200,11 +202,19 @@ class CommitPasses:
 
     def _make_durable(self, appends: list[UnsyncedAppend]) -> list[SyncFailedError | None]:
         """By the journal, or each in its segment; for each what that failed with, or None."""
-        if self._journal is not None and appends and self._journal.commit([append.to_journal for append in appends]):
-            for append in appends:
-                append.journaled()
-            return [None] * len(appends)
-        return self._flusher.flush([append.file for append in appends])
+        try:
+            if appends and self._journaled(appends):
+                for append in appends:
+                    append.journaled()
+                return [None] * len(appends)
+            return self._flusher.flush([append.file for append in appends])
+        except Exception as error:  # no memory: nobody can vouch for them, and each waits for its answer
+            return [SyncFailedError(append.file.path, None, cut_short(error), doing="sync") for append in appends]
+
+    def _journaled(self, appends: Sequence[UnsyncedAppend]) -> bool:
+        with contextlib.suppress(MemoryError):  # each in its segment needs less
+            return self._journal is not None and self._journal.commit([append.to_journal for append in appends])
+        return False
 
     @property
     def expects_company(self) -> bool:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import resource
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ LARGE = 256 << 10
 
 SECTOR = 4096
 """Bytes that a disk loses at once."""
+_OTHERS = 256
+"""Descriptors that a process has beside those of blob files."""
 
 
 @dataclass
@@ -64,9 +67,11 @@ class BlobStore:
 
     def adopt(self, file_id: int) -> None:
         """Open a file that exists.  Raises DiskWriteError, FileNotFoundError."""
+        _have_descriptors(len(self._files))
         self._files[file_id] = WritableFile.open(self.path(file_id))
 
     def _create(self, file_id: int) -> None:
+        _have_descriptors(len(self._files))
         file = WritableFile.create(self.path(file_id))
         try:
             disk.sync_directory(self.directory)
@@ -96,17 +101,17 @@ class BlobStore:
         if not whole:
             return (BlobSpan(0, 0, 0),) * len(pages)
         firsts, copies = _told_apart(whole) if self.between_copies else (range(len(whole)), ())
-        between = [bytes(self.between_copies)] if copies else []
-        groups = [[*(whole[place] for place in firsts), *between, *(whole[place] for place in copies)]]
-        if sum(map(len, groups[0])) > self.stats.limit:
-            between, groups = [], [[whole[place]] for place in (*firsts, *copies)]
+        gap = bytes(self.between_copies)
+        groups = [[*(whole[place] for place in firsts), *[gap][: len(copies)], *(whole[place] for place in copies)]]
+        if sum(map(len, groups[0])) > self.stats.limit:  # a copy may come to lie on either side of what it is a copy of
+            groups = [*([whole[place]] for place in firsts), *([gap, whole[place], gap] for place in copies)]
         taken: list[BlobSpan] = []
         try:
             for group in groups:
                 span = self.stats.take(sum(map(len, group)), self._create)
                 taken.append(span)
                 file = self.file(span.file_id)
-                file.write_pieces_at(span.offset, group)
+                file.write_pieces_at(span.offset, group[:-1] if group[-1] is gap else group)
                 if not flush and (begin or span.size >= LARGE):
                     begin_writing(file, span.offset, span.size)
             if flush:
@@ -120,13 +125,12 @@ class BlobStore:
             self.counters.written += 0 if moving else size
             self.counters.moved += size if moving else 0
         spans = [
-            BlobSpan(span.file_id, offset, len(page))
+            (page, BlobSpan(span.file_id, offset, len(page)))
             for span, group in zip(taken, groups, strict=True)
             for page, offset in zip(group, itertools.accumulate(map(len, group), initial=span.offset), strict=False)
         ]
-        if between:
-            self.stats.give_back(spans.pop(len(firsts)))
-        where = dict(zip((*firsts, *copies), spans, strict=True))
+        self.give_back(span for page, span in spans if page is gap)
+        where = dict(zip((*firsts, *copies), (span for page, span in spans if page is not gap), strict=True))
         places = map(where.__getitem__, range(len(whole)))
         return tuple(next(places) if len(page) else BlobSpan(0, 0, 0) for page in pages)
 
@@ -194,6 +198,14 @@ class BlobStore:
         for file in self._files.values():
             file.close()
         self._files.clear()
+
+
+def _have_descriptors(files: int) -> None:
+    """Let this process have as many as it may where so many files come near its limit: 1,024, the usual one, are 256 GiB."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files + _OTHERS > soft:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _told_apart(pages: Sequence[Data]) -> tuple[Sequence[int], Sequence[int]]:

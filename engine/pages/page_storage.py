@@ -17,6 +17,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
@@ -26,6 +27,7 @@ from waltzctl.engine.durable.disk import WritableFile
 from waltzctl.engine.durable.file_system import FileSystem
 from waltzctl.engine.durable.flusher import Flusher
 from waltzctl.engine.errors import (
+    DiskFullError,
     InvalidRequestError,
     NotWaltzError,
     PageStoreFailedError,
@@ -153,7 +155,16 @@ class PageStorage(PageReader):
             for names in (path, blobs.directory):  # whoever made them may have died before this
                 disk.sync_directory(names)
             blobs.confirm([span_of(entry) for entry in contents.unconfirmed_pages])
-            wal = WalStore.continue_behind(contents, flusher, log_size=options.log_size, twice=options.records_twice)
+            go_on = partial(
+                WalStore.continue_behind, flusher=flusher, log_size=options.log_size, twice=options.records_twice
+            )
+            try:
+                wal = go_on(contents)
+            except DiskFullError:  # perhaps of what a write left that died or failed here: nobody else can cut that
+                if not blobs.cut_tails():
+                    raise
+                take_back_interrupted(path)
+                wal = go_on(read_wal(path))
             blobs.between_copies = SECTOR if wal.twice else 0
         except BaseException:
             blobs.close()
@@ -294,6 +305,7 @@ class PageStorage(PageReader):
             for ticket in group:
                 ticket.error = ticket.error or told
             if told is not error:
+                self.fail(told)  # or room would be given back of what is in the log, and shown
                 raise
         finally:
             for ticket in group:

@@ -42,7 +42,9 @@ from waltzctl.engine.pipeline.quarantine_rows import differing_row, nowhere_row
 from waltzctl.engine.pipeline.replica_copies import ReplicaCopies
 from waltzctl.engine.pipeline.replica_stream import (
     VERSION,
+    check_kept,
     check_one_cluster,
+    forgotten,
     of_checkpoint,
     replica_readers,
 )
@@ -262,10 +264,21 @@ class AgreementReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begun, keys = from_json(start)
         ended, _ = from_json(end)
         self._look(keys)
+        self._check_kept(begun, ended)
         tasks: list[InputPartition] = []
         for number, goal in sorted(ended.items()):
             tasks += self._tasks(number, begun.get(number, NOTHING), goal)
         return tasks or [AgreementTask(-1, -1, -1, ())]
+
+    def _check_kept(self, begun: _Offset, ended: _Offset) -> None:
+        """Nothing of what was read and decided is forgotten, as where `latestOffset` did not know where the batch begins."""
+        for number, before in begun.items():
+            after = ended.get(number, NOTHING)
+            check_kept((place for place, one in before.seen.items() if one.transaction_id >= 0), after.seen)
+            if after.decided < before.decided:
+                raise forgotten(
+                    f"partition {number} was decided up to {before.decided}, and goes back to {after.decided}"
+                )
 
     def _tasks(self, number: int, before: Reached, after: Reached) -> Iterator[AgreementTask]:
         places = [place for place in self._histories if place in after.seen]

@@ -11,12 +11,12 @@ As JSON: ``{"version": 1, "replicas": {"/data/node-1": OFFSET, ...}}``, each off
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from waltzctl.engine.errors import InvalidRequestError, MismatchError
+from waltzctl.engine.errors import InvalidRequestError, MismatchError, StalePlanError
 from waltzctl.engine.net.addresses import names_node
 from waltzctl.engine.spark.offsets import StreamOffset
 from waltzctl.engine.spark.plain_errors import plain_errors
@@ -102,6 +102,21 @@ def check_one_cluster(keys: Mapping[str, object]) -> None:
             )
 
 
+def forgotten(what: str) -> StalePlanError:
+    """The error for a batch that ends in front of where it begins, as where `latestOffset` did not know where that is."""
+    return StalePlanError(
+        f"{what}; its checkpoint would forget how far it was, and what was read would come twice",
+        advice="begin the table anew; PySpark 4.2 and later say where a batch begins, and with them it does not come about",
+    )
+
+
+def check_kept(before: Iterable[str], after: Collection[str]) -> None:
+    """Raise StalePlanError where the end of a batch leaves out a replica that was read."""
+    for place in before:
+        if place not in after:
+            raise forgotten(f"{place} was read, and is left out now")
+
+
 class ReplicaTask(InputPartition):
     """What one task reads of one replica."""
 
@@ -149,8 +164,9 @@ class ReplicaSetReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             reader.prepareForTriggerAvailableNow()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """The tasks of a batch, those of each replica by itself."""
+        """The tasks of a batch, those of each replica by itself.  Raises StalePlanError where one would be forgotten."""
         begun, ended = of_checkpoint(start, "replicas"), of_checkpoint(end, "replicas")
+        check_kept((place for place, one in begun.items() if one["partitions"]), ended)
         tasks: list[InputPartition] = []
         for place, reader in self._readers.items():
             if place in ended:

@@ -36,7 +36,7 @@ from waltzctl.engine.log.places import local
 from waltzctl.engine.log.view import StorageView, TargetKind, resolve, view_storage
 from waltzctl.engine.repair.arguments import Arguments
 from waltzctl.engine.repair.plan import PlanDraft, Repair
-from waltzctl.engine.storage.assignment import put_aside_path
+from waltzctl.engine.storage.assignment import is_retired, put_aside_path
 from waltzctl.engine.storage.availability_marks import (
     Availability,
     availability_path,
@@ -144,7 +144,7 @@ def _check_assigned(view: StorageView, info: PartitionInfo) -> bool:
             f"{directory}: partition {number} is not assigned, and files of it are both here and in {aside}",
             advice="move one of the two away first",
         )
-    if not present and not aside.is_dir() and current.marks != _NEVER:
+    if not present and not is_retired(view.path, number) and current.marks != _NEVER:
         raise RefusedError(
             f"{directory}: partition {number} has seen session {current.session_id} (local low-water mark"
             f" {current.local_low_water_mark}) and its files are gone: nothing tells whether it is assigned",

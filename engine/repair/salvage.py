@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -129,6 +130,7 @@ def salvage(
     read back).
     """
     _check_arguments(partition, num_partitions)
+    to = Path(os.path.abspath(to))  # that of the working directory has no name
     check_new(to, renamed=True, taken=InvalidRequestError)
     paths = list_sources(sources, to)
     with contextlib.ExitStack() as stack:

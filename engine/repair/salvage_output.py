@@ -220,11 +220,11 @@ def write_directory(
         for piece in pieces:
             offsets = piece.offsets()
             needed += int(offsets[-1] - offsets[0]) + ENTRY_SIZE * (len(offsets) - 1) + 2 * HEADER_SIZE
-    free = disk.free_bytes(to.parent)
-    if needed > free:
-        cause = OSError(errno.ENOSPC, f"{needed} bytes are needed, {free} are free")
-        raise write_error(to, None, cause)
     with work_directory(beside):
+        free = disk.free_bytes(to.parent)  # without what a run left that was killed
+        if needed > free:
+            cause = OSError(errno.ENOSPC, f"{needed} bytes are needed, {free} are free")
+            raise write_error(to, None, cause)
         written = {
             number: _write_partition(beside / str(number), number, pieces, sources, described, threshold, copied)
             for number, pieces in selected.items()

@@ -36,7 +36,7 @@ from waltzctl.engine.log.view import TargetKind, check_partitions, resolve, view
 from waltzctl.engine.repair.arguments import MARK_NAMES, Arguments, PartitionSetting
 from waltzctl.engine.repair.content import Content, LiteralBytes
 from waltzctl.engine.repair.plan import PlanDraft, Repair
-from waltzctl.engine.storage.assignment import put_aside_path
+from waltzctl.engine.storage.assignment import is_retired, put_aside_path
 from waltzctl.engine.storage.availability_marks import (
     Availability,
     availability_path,
@@ -306,7 +306,7 @@ class _Planner:
                 )
             why = f"the partition no longer belongs to this node; its files are put aside in {disk.STATE_DIRECTORY}"
             self._move(self._directory, self._aside, "unassign", why)
-        elif not self._aside.is_dir() and self._current.marks != (-1, -1, -1):
+        elif not is_retired(self._draft.storage, self._number) and self._current.marks != (-1, -1, -1):
             raise RefusedError(
                 f"{self._directory}: the directory of partition {self._number} is lost (session {self._current.session_id},"
                 f" local low-water mark {self._current.local_low_water_mark}), so that there is nothing to put aside",

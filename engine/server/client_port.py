@@ -37,6 +37,8 @@ from waltzctl.formats.wire.primitives import Limits, MessageError
 
 _MOST_READS = 64
 """Transactions whose data is read from storage for one connection at a time, at most."""
+_MOST_CLIENTS = 64
+"""Clients that mount through one connection, at most: partitions remember each as long as it lasts.  Usually it is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,7 @@ class ClientConnection(Connection):
         self._asked: deque[tuple[wire.TransactionDataRequest, float]] = deque()  # and the pause before it
         self._unsent = 0  # bytes of the answers that are to be sent with the next `send`
         self._reads, self._read_window = 0, 1
+        self._clients = set[int]()
         self._handlers: dict[type, Callable[[Any], None]] = {
             wire.MountRequest: self._mount,
             wire.AppendRequest: self._append,
@@ -270,6 +273,13 @@ class ClientConnection(Connection):
             self._say(wire.MountResponse(request.request_id, wire.MountState.NOT_READY))
             return
         asked = request.request_id
+        self._clients.add(asked.client)
+        if len(self._clients) > _MOST_CLIENTS:
+            self._port.complain(
+                f"{self.peer}: closed: {len(self._clients)} clients mount through it, {_MOST_CLIENTS} may"
+            )
+            self.close()
+            return
         partition.register(asked.client, asked.generation, request.connection_sequence, self)
         self._begin_task(self._mounted(partition, request), parked=OVERHEAD)
 
@@ -440,7 +450,7 @@ class ClientConnection(Connection):
         partition = self._partition(request.request_id)
         # otherwise the client hears of the partition's new server and asks there, or asks here once more
         if partition is not None and not _is_behind(partition, request.request_id):
-            self._say(wire.HighWaterMarkResponse(request.request_id, partition.high_water_mark))
+            self._say(wire.HighWaterMarkResponse(request.request_id, partition.told_mark))
 
     # ---- about the server ----------------------------------------------------------------------------------------------
 

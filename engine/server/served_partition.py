@@ -19,13 +19,15 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, Protocol
 
 from waltzctl.engine.errors import StoreSessionClosedError
 from waltzctl.engine.net.connection import OVERHEAD
+from waltzctl.engine.net.events import Turns
+from waltzctl.engine.net.futures import fail
 from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.scan.client_appends import NumberedRecords, numbered
 from waltzctl.engine.scan.wire_layout import ADMITTED
@@ -56,7 +58,9 @@ _SESSIONS = 3
 
 @dataclass(frozen=True, slots=True)
 class _Flush:
-    done: asyncio.Future[int]
+    """`waiting`: who is told.  Those that came one behind the other share one, and who gives up leaves nothing in the queue."""
+
+    waiting: dict[asyncio.Future[int], None] = field(default_factory=dict)
 
 
 _client_of = attrgetter("client")
@@ -99,10 +103,11 @@ class Partition:
         self._pending: deque[tuple[int, Append]] = deque()
         self._batches = 0
         self._forgot = False  # what was undecided
+        self._anew = False  # assigned, and what another server committed is not known yet
         self._second = CommittedInSecond(self._time())
         self._locks: LockTable | None = None
         self._work = asyncio.Event()
-        self._advanced = asyncio.Event()
+        self._advanced = Turns()
         self._closed = False
         self._tasks: dict[asyncio.Task[None], None] = {}  # in their order
         self._connections: dict[int, tuple[int, int, Mounted]] = {}
@@ -111,6 +116,11 @@ class Partition:
     def number(self) -> int:
         """The partition."""
         return self.store.partition
+
+    @property
+    def told_mark(self) -> int:
+        """The high-water mark for whoever asks: none as long as another server may have committed what is not known here yet."""
+        return UNKNOWN_HIGH_WATER_MARK if self._anew else self.high_water_mark
 
     @property
     def waiting_for_session(self) -> int:
@@ -153,6 +163,7 @@ class Partition:
             return
         for _, item in self._pending:
             item.lost = _SESSIONS
+        self._anew = True
         self.end_mounts()
 
     async def close(self) -> None:
@@ -166,9 +177,9 @@ class Partition:
         for item in (*(one for _, one in self._pending), *self._queue):
             if isinstance(item, Append):
                 item.over()
-            elif not item.done.done():
-                item.done.set_exception(self._closed_error())
-                item.done.exception()
+            else:
+                for done in item.waiting:
+                    fail(done, self._closed_error())
         self._pending.clear()
         self._queue.clear()
 
@@ -237,18 +248,36 @@ class Partition:
         if self._closed:
             raise self._closed_error()
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._queue.append(_Flush(done))
+        last = self._queue[-1] if self._queue else None
+        flush = last if isinstance(last, _Flush) else _Flush()
+        if flush is not last:
+            self._queue.append(flush)
+        flush.waiting[done] = None
         self._work.set()
-        return await done
+        try:
+            return await done
+        finally:
+            flush.waiting.pop(done, None)
 
     async def _appends(self) -> None:
+        pause = 0.0
         while True:
-            session = await self.store.session()
+            session: StoreSession | None = None
             try:
+                session = await self.store.session()
                 await self._resolve(session)
                 await self._feed_session(session)
+                pause = 0.0
             except StoreSessionClosedError as error:
                 self._log.warning("%s", error)
+            except PartitionClosedError:
+                raise
+            except Exception as error:  # such as no memory: nobody else takes appends
+                self._log.error("partition %d", self.number, exc_info=error)
+                if session is not None:
+                    await session.close(f"{type(error).__name__}: {error}")
+                pause = self.store.pause_after(pause)
+                await asyncio.sleep(pause)
 
     async def _feed_session(self, session: StoreSession) -> None:
         """Send what is queued to a session until a checkpoint is due, and then once all of it is decided.
@@ -283,8 +312,9 @@ class Partition:
                 if batch or self._pending:
                     break
                 self._queue.popleft()
-                if not item.done.done():
-                    item.done.set_result(self.high_water_mark)
+                for done in item.waiting:
+                    if not done.done():
+                        done.set_result(self.high_water_mark)
                 continue
             fitting = item.records.fitting(left)
             if not fitting and batch:
@@ -351,11 +381,13 @@ class Partition:
         decided = list[tuple[int, Append]]()
         while self._pending and self._pending[0][0] <= batch.last:
             decided.append(self._pending.popleft())
-        self._commit(decided, batch)
-        count = self.high_water_mark - before
-        self.metrics.committed.mark(count)
-        self.metrics.latency.update(self._time() - arrived, count)  # of the batch's oldest; they arrived together
-        self._wake()
+        try:
+            self._commit(decided, batch)
+        finally:  # also where there was no memory to keep it: feeds read it from storage
+            count = self.high_water_mark - before
+            self.metrics.committed.mark(count)
+            self.metrics.latency.update(self._time() - arrived, count)  # of the batch's oldest; they arrived together
+            self._wake()
 
     def _commit(self, appends: Sequence[tuple[int, Append]], batch: NumberedRecords) -> None:
         """Appends, each with the id of its first one, that are the transactions of a batch now."""
@@ -365,15 +397,14 @@ class Partition:
                 self._locks.commit(item.locks, transaction_id)
         self.high_water_mark = batch.last
         self._second.note(self._time(), len(batch.records))
-        self._cache.put(self.number, batch)
         for client, items in groupby((item for _, item in appends), _client_of):
             counts = [(len(item.records), item.size) for item in items]
             client.over(sum(count for count, _ in counts), sum(size for _, size in counts))
+        self._cache.put(self.number, batch)
 
     def _wake(self) -> None:
         self._work.set()
-        self._advanced.set()
-        self._advanced = asyncio.Event()
+        self._advanced.happened()
 
     async def _resolve(self, session: StoreSession) -> None:
         """Look, in a new session, which of the last one's batches are in the log.
@@ -418,6 +449,7 @@ class Partition:
                 self._locks.reset(mark)
             self._forgot = False
         self.high_water_mark = max(self.high_water_mark, mark)
+        self._anew = self._anew and not session.is_open  # a later assignment would have ended it
         self._wake()
 
     def _shorten(self, mark: int) -> None:
@@ -458,13 +490,13 @@ class Partition:
             await reader.writable()
             if self._closed:
                 raise self._closed_error()
-            advanced = self._advanced
+            advanced = self._advanced.count
             if position >= self.high_water_mark:
-                await advanced.wait()
+                await self._advanced.beyond(advanced)
                 continue
             frames = await self._fed_from(position + 1, min(count, self.high_water_mark - position))
             if not frames:  # the log of a later session ends earlier, which is about to be found
-                await advanced.wait()
+                await self._advanced.beyond(advanced)
                 continue
             reader.feed(frames)
             position += len(frames) // FEED_FRAME

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from waltzctl.engine.errors import PeerError, RefusedError, RemoteError, StoreSessionClosedError, WaltzError
-from waltzctl.engine.net.events import happens_within
+from waltzctl.engine.net.events import Turns, happens_within
 from waltzctl.engine.server.server_settings import SessionOptions
 from waltzctl.engine.server.storage_nodes import StorageNodes
 from waltzctl.engine.server.store_session import StoreSession
@@ -81,6 +81,7 @@ class StorePartition:
         self._assigned: frozenset[str] | None = None  # by that look
         self._news = asyncio.Event()  # the last attempt was made under another assignment
         self._opening: asyncio.Task[StoreSession] | None = None
+        self._openings = Turns()  # that ended
         self._closed = False
         self._last_error = ""
         self._since = asyncio.get_running_loop().time()
@@ -150,11 +151,11 @@ class StorePartition:
                 return self._session
             if self._opening is None or self._opening.done():
                 self._opening = asyncio.ensure_future(self._open())
-            try:
-                return await asyncio.shield(self._opening)
-            except asyncio.CancelledError:
-                if not self._closed:
-                    raise
+                self._opening.add_done_callback(lambda _: self._openings.happened())
+            opening = self._opening
+            await self._openings.beyond(self._openings.count)
+            if opening.done() and not opening.cancelled():
+                return opening.result()
 
     async def _open(self) -> StoreSession:
         self._since = asyncio.get_running_loop().time()

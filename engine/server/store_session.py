@@ -164,6 +164,7 @@ class StoreSession:
                 case recovery_actions.Join(node):
                     held = self._state.replicas[node].high_water_mark
                     assert held is not None
+                    self._returned(node, held)
                     self._replicas[node].take_part(held)
                 case recovery_actions.GiveUp(reason):
                     self.end(reason)
@@ -171,6 +172,21 @@ class StoreSession:
                     self.spawn(self._write(replicas))
                 case _:
                     self.spawn(self._replicas[action.node].perform(action))
+
+    def _returned(self, node: str, held: int) -> None:
+        """A replica takes part, perhaps again: of what it wrote and does not hold any more it is no voter."""
+        known = self._replicas[node].acknowledged
+        if held < known:
+            self._log.error(
+                "partition %d: replica %s: it has lost what it had written, transactions %d to %d",
+                self.partition,
+                node,
+                held + 1,
+                known,
+            )
+        for batch in self._undecided:
+            if batch.last > held:
+                batch.voters.discard(node)
 
     async def _write(self, replicas: tuple[ReplicaState, ...]) -> None:
         try:

@@ -21,6 +21,7 @@ from waltzctl.engine.log.places import local
 from waltzctl.engine.log.view import TargetKind, resolve
 from waltzctl.engine.storage.batch import batch_of_records
 from waltzctl.engine.storage.directory import StorageDirectory, StorageOptions
+from waltzctl.engine.storage.fences import SessionFences
 from waltzctl.engine.storage.loss_ledger import ledger_path, of_partition, read_ledger, still_lost
 from waltzctl.engine.storage.partition import Partition
 from waltzctl.formats.ids import LAST_SESSION_ID
@@ -63,14 +64,15 @@ class AppendResult:
 class AppendSession:
     """A new session on one partition of an open storage directory, and what was appended in it so far.
 
-    The session begins with the first batch: what is in the partition by then counts as acknowledged.  Until then nothing in the
-    partition is changed.
+    The session is later than any that a node here has let in, which may not have set a mark: that one's server would go on in it
+    otherwise, and take what is appended for its own.  It begins with the first batch: what is in the partition by then counts as
+    acknowledged.  Until then nothing in the partition is changed.
     """
 
     def __init__(self, storage: StorageDirectory, partition: int) -> None:
         """Raises NotAssignedError, NotAvailableError, PartitionQuarantinedError, RefusedError for a replica that is behind.
 
-        RefusedError as well where no session can follow the one that is in force.
+        RefusedError as well where no session can follow the latest one, DamageError where that cannot be told.
         """
         found = storage.look(partition)
         if found.quarantined:
@@ -90,15 +92,17 @@ class AppendSession:
                 " this replica is behind its cluster",
                 advice="let a running cluster bring it up to date first",
             )
-        if current.session_id == LAST_SESSION_ID:
+        with SessionFences.open(storage.path, storage.num_partitions) as fences:
+            newest = max(current.session_id, fences.get(partition))
+        if newest == LAST_SESSION_ID:
             raise RefusedError(
-                f"{found.path}: partition {partition}: session {current.session_id} is the last that there can be",
+                f"{found.path}: partition {partition}: session {newest} is the last that there can be",
                 advice="waltzctl set-partition --session-id lowers it, with --allow-data-loss",
             )
         self._storage, self._number, self._path = storage, partition, found.path
         self._last = last
         self._partition: Partition | None = None
-        self.session_id = current.session_id + 1
+        self.session_id = newest + 1
         self.first_transaction_id: int | None = None
         self.records = 0
         self.bytes = 0

@@ -195,7 +195,10 @@ class CommitJournal:
         return self._fault
 
     def commit(self, writes: Sequence[WriteTo]) -> bool:
-        """Make bytes durable that stand in their segments already.  False: they are not; whoever asks flushes the segments."""
+        """Make bytes durable that stand in their segments already.  False: they are not; whoever asks flushes the segments.
+
+        So he does after a MemoryError.
+        """
         size = sum(len(piece) for write in writes for piece in write.pieces)
         if size > MOST_IN_ENTRY or self._fault is not None:
             return False
@@ -335,8 +338,9 @@ class CommitJournal:
 
         Raises DiskWriteError, also when entries in front of it are not written within `patience` seconds; it may count then.
         """
-        area, epoch, sequence, file = self._areas[self._current], self._epoch, self._sequence, self._unused.pop()
+        area, epoch, sequence = self._areas[self._current], self._epoch, self._sequence
         raw = encode_entry(self.state.journal_id, (epoch, sequence, self._durable), writes, forgotten)
+        file = self._unused.pop()  # not before there was memory for all that: from here on it is given back
         start = area.start + self._position
         self._position += len(raw)
         self._sequence += 1

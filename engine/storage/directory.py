@@ -31,6 +31,7 @@ from waltzctl.engine.durable.relocation import DELETING, UNASSIGNED
 from waltzctl.engine.errors import (
     DamageError,
     DiskError,
+    DiskFullError,
     NotAssignedError,
     NotWaltzError,
     PartitionQuarantinedError,
@@ -47,7 +48,7 @@ from waltzctl.engine.storage.availability_marks import OFF, Availability, combin
 from waltzctl.engine.storage.commit_journal import AREA_SIZE, CommitJournal
 from waltzctl.engine.storage.control_file import OpenControlFile
 from waltzctl.engine.storage.creation import ClusterResult, CreatedDirectory, create_cluster
-from waltzctl.engine.storage.journal_recovery import PutRight, put_right
+from waltzctl.engine.storage.journal_recovery import PutRight, keep_for, put_right
 from waltzctl.engine.storage.partition import Partition
 from waltzctl.engine.storage.partition_recovery import (
     Examination,
@@ -274,14 +275,22 @@ class StorageDirectory:
         info is damaged, DiskError.
         """
         with self._lock:
-            info = self._control.info(number)
+            self._control.info(number)
             if number in self._partitions or number in self._unopened:
                 return
+            directory = self.path / str(number)
+            if not directory.is_dir():  # a deletion that is finished later would forget the new one's fence
+                finish_deletions(self.path, self._control, (number,))
+            info = self._control.info(number)
             current = info.current_struct
             if current is None or info.stored_partition != number:
                 raise self._info_damaged(number)
-            directory = self.path / str(number)
-            if put_aside_path(self.path, number).is_dir() and not directory.exists():
+            if not directory.is_dir() and os.path.lexists(directory):  # before anything of the partition is begun anew
+                raise RefusedError(
+                    f"{directory}: it is {special_kind(directory) or 'a file'}, not a directory",
+                    advice=f"mount what it leads to, or bring the directory of partition {number} back",
+                )
+            if os.path.lexists(put_aside_path(self.path, number)) and not directory.exists():
                 take_from_aside(self.path, number)
             elif not directory.is_dir():
                 if current.marks != (-1, -1, -1):
@@ -327,6 +336,11 @@ class StorageDirectory:
             if delete_files:
                 self._acknowledged.pop(number, None)
                 begin_deletion(self.path, number)
+                try:
+                    self._leave_last_journal(number)
+                except DiskFullError:  # the files make room
+                    finish_deletions(self.path, self._control)
+                    self._leave_last_journal(number)
                 finish_deletions(self.path, self._control)
             elif not self.layout.has_flags:
                 put_aside(self.path, number)
@@ -349,6 +363,12 @@ class StorageDirectory:
         if leaving is not None:
             del self._partitions[number]
             leaving.close()
+
+    def _leave_last_journal(self, number: int) -> None:
+        """Its files are to be deleted: what could not be written back of it would be, into whatever has its name then."""
+        if self._put_right is not None and number in self._put_right.failed:
+            keep_for(self.path, self._control, [one for one in self._put_right.failed if one != number])
+            del self._put_right.failed[number]
 
     def reopen(self, number: int) -> Partition:
         """Close an assigned partition and open it again, as opening the directory would: what a failed sync asks for.

@@ -14,8 +14,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
 from waltzctl.engine.durable import disk
+from waltzctl.engine.durable.relocation import DELETING
 from waltzctl.engine.errors import DamageError, DiskError, WaltzError
 from waltzctl.engine.log import places
+from waltzctl.engine.storage.assignment import retired_place
 from waltzctl.engine.storage.control_file import OpenControlFile
 from waltzctl.engine.storage.journal_state import (
     GIVING_UP,
@@ -134,18 +136,36 @@ def put_right(storage: Path, control: OpenControlFile) -> PutRight | None:
         )
     failed: dict[int, WaltzError] = {}
     for partition, parts in sorted(in_force(state, list(_areas_of(state))).items()):
+        if _waits_for_deletion(storage, partition):
+            continue
         try:
             write_back(storage, parts, control.cluster_key)
         except (DamageError, DiskError) as error:
             failed[partition] = error
-    if failed:
-        write_state(storage, replace(state, partitions=tuple(sorted(failed))))
-    else:
-        control.set_journaled(False)
-        remove_state(storage)
-        if _is_own(storage, state.path):
-            remove_file(state.path)
+    _keep(storage, control, state, failed)
     return PutRight(state.path, failed)
+
+
+def keep_for(storage: Path, control: OpenControlFile, partitions: Iterable[int]) -> None:
+    """Keep the journal of a marked directory for these partitions only, durably; for none the mark goes.  Raises DiskError."""
+    state = read_state(storage)
+    if state is not None:
+        _keep(storage, control, state, partitions)
+
+
+def _keep(storage: Path, control: OpenControlFile, state: JournalState, partitions: Iterable[int]) -> None:
+    if kept := tuple(sorted(partitions)):
+        write_state(storage, replace(state, partitions=kept))
+        return
+    control.set_journaled(False)
+    remove_state(storage)
+    if _is_own(storage, state.path):
+        remove_file(state.path)
+
+
+def _waits_for_deletion(storage: Path, partition: int) -> bool:
+    """Whether a process died while it deleted a partition: nothing of that is wanted any more."""
+    return not (storage / str(partition)).is_dir() and retired_place(storage, DELETING, partition).is_dir()
 
 
 def _areas_of(state: JournalState) -> Iterator[bytes]:

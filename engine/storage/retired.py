@@ -23,18 +23,37 @@ from waltzctl.formats.control import FLAG_AVAILABLE
 
 
 def check_put_aside(storage: Path, number: int) -> None:
-    """Raise RefusedError when files of the partition were put aside before, or when there are none to put aside."""
+    """Raise RefusedError when files of the partition were put aside before, or when there are none that can be put aside."""
     target = put_aside_path(storage, number)
+    _refuse_elsewhere(storage / str(number), moved_back=True)
     if not (storage / str(number)).is_dir():
         raise RefusedError(
             f"{storage / str(number)}: the directory of partition {number} is lost, so that there is nothing to put aside",
             advice="bring it back, or take the partition away with its files deleted",
         )
-    if target.exists():
+    if os.path.lexists(target):
         raise RefusedError(
             f"{target}: files of partition {number} were put aside here before",
             advice="move one of the two away by hand",
         )
+
+
+def _refuse_elsewhere(directory: Path, *, moved_back: bool) -> None:
+    """Raises RefusedError where a partition's files lie elsewhere and cannot go: behind a link, or on a disk mounted here.
+
+    `moved_back`: the directory is only put aside, as a link can be that leads to the same place from there.
+    """
+    linked = directory.is_symlink()
+    if linked and not (moved_back and os.path.isabs(os.readlink(directory))):
+        what = "it is a symbolic link"
+    elif not linked and os.path.ismount(directory):
+        what = "a disk is mounted there"
+    else:
+        return
+    raise RefusedError(
+        f"{directory}: {what}, so that it is not moved away",
+        advice="switch the partition off instead, or stop the node and put the partition's own directory there",
+    )
 
 
 def prepare_relocation(storage: Path, kind: str) -> None:
@@ -61,7 +80,9 @@ def _sources(storage: Path, number: int) -> list[Path]:
 
 
 def check_deletion(storage: Path, number: int) -> None:
-    """Raise RefusedError when there is something in a partition's directories that is not Waltz's."""
+    """Raise RefusedError when there is something in a partition's directories that is not Waltz's, or they lie elsewhere."""
+    for place in (storage / str(number), put_aside_path(storage, number)):
+        _refuse_elsewhere(place, moved_back=False)
     for source in _sources(storage, number):
         view = view_partition(source, number)
         if unknown := (*view.unknown, *(one.data.path for one in view.strays), *view.special):
@@ -127,11 +148,16 @@ def _forget(storage: Path, control: OpenControlFile, number: int) -> None:
 
 
 def _empty(directory: Path) -> None:
+    if directory.is_symlink():  # put there by an earlier version: what it leads to stays
+        return
     for name in sorted(os.listdir(directory)):
         disk.unlink(directory / name)
 
 
 def _delete(directory: Path) -> None:
     _empty(directory)
-    disk.remove_directory(directory)
+    if directory.is_symlink():
+        disk.unlink(directory)
+    else:
+        disk.remove_directory(directory)
     disk.sync_directory(directory.parent)

@@ -329,12 +329,17 @@ class VaultReader:
         """Whether there are pages of a later backup: their ids stay, whatever mended, moved or salvaged them."""
         return any(page >= head.first_page + head.num_pages for page in self.pages(Namespace.DATA))
 
-    def section(self, head: BackupHead, one: BackedPartition) -> Section:
-        """The files of a partition.  Raises ForgottenBackupError, DamageError where neither copy can be read, DiskReadError."""
+    def section(self, head: BackupHead, one: BackedPartition, *, keep: bool = True) -> Section:
+        """The files of a partition.  `keep`: in memory, for the next time.
+
+        Raises ForgottenBackupError, DamageError where neither copy can be read, DiskReadError.
+        """
         key = head.id, one.section
         if (known := self._sections.get(key)) is None:
             with self._unless_forgotten(head.id):
-                known = self._sections[key] = self._section(head, one)
+                known = self._section(head, one)
+            if keep:
+                self._sections[key] = known
         return known
 
     def _section(self, head: BackupHead, one: BackedPartition) -> Section:

@@ -4,7 +4,8 @@ import os
 import random
 import shutil
 import zlib
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path, PurePath
 
 import pytest
 
@@ -16,7 +17,9 @@ from waltzctl.engine.backup.backup_creation import create_backup, create_vault
 from waltzctl.engine.backup.backup_difference import SectionDifference, differences
 from waltzctl.engine.backup.backup_removal import forget, plan_forgetting, prune_vault
 from waltzctl.engine.backup.backup_restore import RestoreOptions
+from waltzctl.engine.backup.backup_writer import BackupWriter
 from waltzctl.engine.backup.retention import Retention
+from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import (
     DamageError,
     DirectoryLockedError,
@@ -31,10 +34,12 @@ from waltzctl.engine.findings import Code, Finding
 from waltzctl.engine.inspect.status import storage_status
 from waltzctl.engine.inspect.verification import VerifySummary
 from waltzctl.engine.inspect.verify import verify
+from waltzctl.engine.pages.blob_store import BlobStore
 from waltzctl.engine.pages.inspection import view_store
 from waltzctl.engine.pages.page_storage import PageStorage
+from waltzctl.engine.pages.wal_store import WalStore
 from waltzctl.engine.vault.vault_path import VaultPath
-from waltzctl.engine.vault.vault_reader import VaultReader
+from waltzctl.engine.vault.vault_reader import VAULT_OPTIONS, VaultReader
 from waltzctl.formats.control import Layout, decode_control
 from waltzctl.formats.segment import HEADER_SIZE, RECORD_OVERHEAD
 from waltzctl.formats.vault import BackupHead, Namespace
@@ -365,6 +370,28 @@ def test_where_a_backup_cannot_go(tmp_path: Path, source: Path) -> None:
     assert digest(source) == before
 
 
+def test_room_that_a_killed_restore_takes_is_there_for_the_next_one(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lies in a hidden directory; whoever was told that the disk is full would never have been rid of it."""
+    place = vault(tmp_path)
+    head = backup(place, source)
+    left = tmp_path / ".back.restoring"
+    left.mkdir()
+    (left / "half").write_bytes(bytes(head.size // 2))
+
+    def free_bytes(_: PurePath) -> int:
+        return head.size - sum(one.stat().st_size for one in left.rglob("*") if one.is_file())
+
+    monkeypatch.setattr(disk, "free_bytes", free_bytes)
+    assert restored(place, "latest", tmp_path / "back") == digest(source)
+    monkeypatch.setattr(disk, "free_bytes", lambda _: head.size - 1)
+    with pytest.raises(DiskFullError, match=f"{head.size - 1} are free"):
+        restored(place, "latest", tmp_path / "more")
+    assert not (tmp_path / "more").exists()
+    assert not (tmp_path / ".more.restoring").exists()
+
+
 def test_a_backup_that_meets_a_full_disk_leaves_its_room(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -380,6 +407,55 @@ def test_a_backup_that_meets_a_full_disk_leaves_its_room(
     assert [one.stat().st_size for one in blobs] == sizes
     backup(place, source)
     assert restored(place, "latest", tmp_path / "back") == digest(source)
+
+
+@pytest.mark.parametrize("torn", [0, 40])
+def test_what_a_backup_left_that_met_a_full_disk_in_the_log_is_cut_by_whoever_opens_the_vault(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch, torn: int
+) -> None:
+    """Nobody else can cut it: the disk stayed full of it, as opening needs a few bytes of log."""
+    place = vault(tmp_path)
+    backup(place, source)
+    blobs = sorted((place / "blob").iterdir())
+    sizes = [one.stat().st_size for one in blobs]
+    write_segment(source / "0", make_records(100, first=230, size=9000), first=230)
+    append, cut = WalStore.append, BlobStore.cut_tails
+    with monkeypatch.context() as patch:
+
+        def met_full(log: WalStore, payload: bytes, *_: object, **__: object) -> None:
+            disk_full_after(patch, torn)
+            append(log, payload)
+
+        patch.setattr(WalStore, "append", met_full)
+        with pytest.raises(DiskFullError):
+            backup(place, source)
+    assert sum(one.stat().st_size for one in blobs) > sum(sizes) + 100_000
+
+    def cut_and_free(store: BlobStore) -> int:
+        given = cut(store)
+        if given:
+            monkeypatch.undo()  # there is room again
+        return given
+
+    monkeypatch.setattr(BlobStore, "cut_tails", cut_and_free)
+    disk_full_after(monkeypatch, len(f"{os.getpid()}\n"))  # who holds the lock, which is in its place already
+    prune_vault(place)
+    assert [one.stat().st_size for one in blobs] == sizes
+    assert findings(place) == []
+    backup(place, source)
+    assert restored(place, "latest", tmp_path / "back") == digest(source)
+
+
+def test_who_backs_up_keeps_one_section_of_all_backups_in_memory(tmp_path: Path, source: Path) -> None:
+    """Of 30 backups of a terabyte they are 30 million pieces, and a quarter of a kilobyte for each of them."""
+    place = vault(tmp_path)
+    heads = [backup(place, source) for _ in range(5)]
+    with PageStorage.open(place, VAULT_OPTIONS) as store:
+        reader = VaultReader.over(store)
+        writer = BackupWriter(store, reader, str(source), lambda: 0)
+        assert len(writer.heads) == len(heads)
+        assert set(writer.previous()) == {0, 2, None}
+        assert {backup for backup, _ in reader._sections} == {heads[-1].id}
 
 
 def test_one_writes_at_a_time(tmp_path: Path, source: Path) -> None:
@@ -471,6 +547,51 @@ def test_forgetting_by_rule_and_pruning(tmp_path: Path, source: Path) -> None:
     forget(plan_forgetting(place, ["latest", heads[3].name], None))
     prune_vault(place)
     assert {one.page.namespace for one in view_store(place).pages()} == {Namespace.CONFIGURATION}
+
+
+def test_a_rule_is_not_followed_once_what_it_keeps_is_gone(tmp_path: Path, source: Path) -> None:
+    """Somebody may forget that while a person thinks about the plan."""
+    place = vault(tmp_path)
+    first, last = backup(place, source), backup(place, source)
+    plan = plan_forgetting(place, [], Retention(last=1))
+    assert [one.id for one in plan.forgotten] == [first.id]
+    forget(plan_forgetting(place, [last.name], None))
+    with pytest.raises(StalePlanError, match=f"{last.name}, which was to be kept"):
+        forget(plan)
+    assert VaultReader.open(place).ids() == [first.id]
+    later = backup(place, source)
+    plan = plan_forgetting(place, [], Retention(last=1))
+    newest = backup(place, source)  # nothing that is to be kept is gone
+    forget(plan)
+    assert set(VaultReader.open(place).ids()) == {later.id, newest.id}
+
+
+@pytest.mark.parametrize("where", ["the log begins anew", "the threads end"])
+def test_a_backup_that_is_interrupted_when_it_is_in_the_log_is_whole(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Its pages were given back and cut off the file that they lie in, and its head as well: `latest` was refused for good."""
+    place = vault(tmp_path)
+    ended = ThreadPoolExecutor.shutdown
+
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    def interrupted_there(pool: ThreadPoolExecutor, *given: bool, **named: bool) -> None:
+        ended(pool, *given, **named)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        if where == "the threads end":
+            patch.setattr(ThreadPoolExecutor, "shutdown", interrupted_there)
+        else:
+            patch.setattr(WalStore, "roll_when_full", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            backup(place, source)
+    assert len(VaultReader.open(place).ids()) == 1
+    assert findings(place) == []
+    assert restored(place, "latest", tmp_path / "back") == digest(source)
+    assert backup(place, source).new_pages == 0
 
 
 def test_differences(tmp_path: Path, source: Path) -> None:

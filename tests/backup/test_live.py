@@ -283,6 +283,27 @@ def test_a_file_that_is_only_appended_to_is_as_it_was_planned(
     assert (tmp_path / "back" / "log").read_bytes() == b"a" * 2 * PIECE
 
 
+def test_a_node_that_begins_while_its_directory_is_read_is_noticed(tmp_path: Path) -> None:
+    """Its recovery puts other records in the place of those that were planned, which would be cut where those were."""
+    source, place = build_directory(tmp_path / "source", {0: 100}, size=40), vault(tmp_path)
+
+    class Beginning:
+        """A progress with which a node begins when everything is planned."""
+
+        def start(self, what: str, total: int) -> None:
+            write_segment(source / "0", make_records(60, first=50, size=70, seed=9), first=50)
+
+        def advance(self, amount: int) -> None:
+            """Nothing."""
+
+    with pytest.raises(SourceChangedError, match="it is another one now, and nobody held the directory"):
+        backup(place, source, progress=Beginning())
+    assert findings(place) == []
+    head = backup(place, source)
+    restore_backup(place, head.name, tmp_path / "back")
+    assert digest(tmp_path / "back") == digest(source)
+
+
 @pytest.mark.parametrize("live", [True, False])
 def test_a_file_that_is_gone_when_its_turn_comes_is_told(
     tmp_path: Path, held: Path, monkeypatch: pytest.MonkeyPatch, *, live: bool

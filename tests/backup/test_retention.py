@@ -1,5 +1,6 @@
 """Which backups are kept: each rule, at its border and one step to each side."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -54,6 +55,17 @@ def test_rules(retention: Retention, expected: set[int]) -> None:
 
 def test_each_source_is_judged_by_itself() -> None:
     assert set(kept([*HEADS, head(8, "2020-01-01", source="/b")], Retention(last=1))) == {7, 8}
+
+
+def test_a_backup_of_some_partitions_takes_nobody_elses_place() -> None:
+    """It has not what the one of all has, nor what one of others has."""
+    first, second = ([BackedPartition(number, 0, 9, 0, 0, 0, 0) for number in numbers] for numbers in ((3,), (1, 3)))
+    some = [
+        replace(head(8 + place, f"2026-02-0{place + 2}"), partitions=tuple(there), partial=True)
+        for place, there in enumerate((first, second, first))
+    ]
+    assert set(kept([*HEADS, *some], Retention(last=1))) == {7, 9, 10}
+    assert set(kept([*HEADS, *some], Retention(monthly=2))) == {7, 6, 9, 10}
 
 
 def test_the_newest_is_the_one_made_last_where_the_clock_was_put_back() -> None:

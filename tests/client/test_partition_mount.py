@@ -166,3 +166,48 @@ def test_an_append_that_a_lock_refused_for_what_is_known_already_is_built_anew_a
         await server.nothing_comes()
 
     run(test)
+
+
+class MountsOnce(Server):
+    """A server that, at the first mount, answers and breaks the connection in one breath."""
+
+    mounts = 0
+
+    async def script(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(Hello((4,), WALTZ_SERVER).encode())
+        bodies = Bodies(reader)
+        await bodies.next(Magic.HELLO)
+        while True:
+            message = wire.decode(await bodies.next(Magic.CLIENT, 4))
+            match message:
+                case wire.HighWaterMarkRequest():
+                    writer.write(wire.encode(wire.HighWaterMarkResponse(message.request_id, -1)))
+                case wire.MountRequest():
+                    self.mounts += 1
+                    ready = wire.encode(wire.MountResponse(message.request_id, wire.MountState.READY))
+                    writer.write(ready if self.mounts > 1 else ready + b"nonsense")
+                case wire.FlushRequest():
+                    writer.write(wire.encode(wire.FlushResponse(message.request_id, -1)))
+
+
+def test_a_flush_waits_for_the_next_mount_where_one_is_lost_in_the_moment_in_which_it_is_ready() -> None:
+    server = MountsOnce()
+    assert asyncio.run(flushed(server)) == -1
+    assert server.mounts == 2
+
+
+async def flushed(server: Server) -> int:
+    async def connect(address: Address) -> LogConnection:
+        return await LogConnection.connect(PORT, address, ssl_context=None, timeout=5.0)
+
+    async with (
+        asyncio.timeout(8.0),
+        scripted(server.script) as at,
+        LogClient(
+            Directory(servers={0: PartitionServer(at.host, at.port, 1)}),
+            connect,
+            log=LOG,
+            options=ClientOptions(timeout=5.0),
+        ) as client,
+    ):
+        return await client.flush(0)

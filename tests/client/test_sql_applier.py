@@ -290,6 +290,8 @@ def test_what_the_application_raises_propagates_and_leaves_nothing(tmp_path: Pat
                 r"SELECT 'C:\'; COMMIT",
                 r"SELECT 'it\'s'; COMMIT",
                 "SELECT 1; /* a /* b */ c */ COMMIT AND CHAIN",
+                "CREATE TEMP TABLE kept (event TEXT); COMMIT",
+                "CREATE VIEW IF NOT EXISTS kept AS SELECT 1 AS event; COMMIT",
             )
         ),
     ],

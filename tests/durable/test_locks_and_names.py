@@ -199,6 +199,40 @@ def test_a_directory_is_held_once_and_by_whom_is_written_down(storage: Path) -> 
     assert (storage / "control").read_bytes() == bytes(300)
 
 
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+def test_who_wants_to_make_room_on_a_full_disk_is_let_in(
+    storage: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """The node, whose partitions can be deleted, and `undo --prune`; only who holds it is not known then."""
+    record(storage, "123456789\n")
+
+    def full(descriptor: int, data: bytes, offset: int) -> int:
+        raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full)
+        if code == errno.EIO:
+            with pytest.raises(DiskWriteError, match=r"\.waltzctl/lock: cannot lock"):
+                DirectoryLock.acquire(storage, storage / "control")
+            return
+        lock = DirectoryLock.acquire(storage, storage / "control")
+    with lock:
+        assert lock_holder(storage, storage / "control") == 0
+        with pytest.raises(DirectoryLockedError):
+            DirectoryLock.acquire(storage, storage / "control")
+
+
+def test_what_was_recorded_is_written_over_and_never_missing(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that is full may not give its room back."""
+    record(storage, "1234567890123\n")
+    sizes: list[int] = []
+    ftruncate = os.ftruncate
+    monkeypatch.setattr(os, "ftruncate", lambda descriptor, size: sizes.append(size) or ftruncate(descriptor, size))
+    with DirectoryLock.acquire(storage, storage / "control"):
+        assert (storage / ".waltzctl" / "lock").read_text() == f"{os.getpid()}\n"
+    assert 0 not in sizes
+
+
 @pytest.mark.parametrize(("recorded", "pid"), [("{own}\n", True), ("\n", False)])
 def test_who_holds_our_own_lock_alone_is_told_as_well(storage: Path, recorded: str, pid: bool) -> None:
     """Another one is between its two locks."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import uuid
 from dataclasses import replace
 
 import pytest
@@ -11,10 +12,12 @@ from waltzctl.formats.vault import (
     SECTION_HEADER,
     BackedFile,
     DerivedIndex,
+    Encryption,
     Literal,
     Piece,
     Section,
     Slice,
+    VaultConfiguration,
     VaultFormatError,
 )
 
@@ -85,3 +88,30 @@ def test_a_section_has_the_size_that_it_says() -> None:
     for other in (data[:-1], data + b"\0", data[: SECTION_HEADER.size]):
         with pytest.raises(VaultFormatError, match="another size than it says"):
             Section.decode(other)
+
+
+@pytest.mark.parametrize(
+    ("n", "r", "p"),
+    [
+        (0, 8, 1),
+        (1, 8, 1),
+        (3, 8, 1),
+        (1 << 22, 8, 1),
+        (1 << 24, 2, 1),
+        (16, 0, 1),
+        (16, 65, 1),
+        (16, 8, 0),
+        (16, 8, 65),
+    ],
+)
+def test_a_password_takes_no_more_memory_than_is_usual_and_no_number_that_cannot_be(n: int, r: int, p: int) -> None:
+    """Whoever made the vault says them: one ended every command with a traceback, another took 137 GB."""
+
+    def made(*numbers: int) -> bytes:
+        kept = Encryption(b"s" * 16, *numbers, b"n" * 12, b"k" * 48)
+        return VaultConfiguration(uuid.UUID(int=1), 3, kept).encode()
+
+    with pytest.raises(VaultFormatError, match="is not known here"):
+        VaultConfiguration.decode(made(n, r, p))
+    for whole in ((2, 8, 1), (1 << 17, 8, 1), (1 << 21, 8, 1), (16, 64, 64)):
+        assert VaultConfiguration.decode(made(*whole)).encode() == made(*whole)

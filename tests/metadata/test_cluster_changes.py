@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
 from tests.golden import GOLDEN, needs_golden
 from tests.metadata.stores import Stores
+from tests.metadata.test_membership import end_session
 from waltzctl.engine.errors import DeadlineError, InvalidRequestError, NotWaltzError, RefusedError
 from waltzctl.engine.metadata import cluster_changes
 from waltzctl.engine.metadata.cluster_changes import (
@@ -23,7 +24,7 @@ from waltzctl.engine.metadata.cluster_changes import (
     unassign,
 )
 from waltzctl.engine.metadata.cluster_state import NodeState, PartitionState, ReplicaInSession, read_cluster_state
-from waltzctl.engine.metadata.metadata_store import MetadataStore
+from waltzctl.engine.metadata.metadata_store import Change, MetadataStore
 from waltzctl.engine.metadata.partition_sessions import PartitionSessions
 from waltzctl.formats.znodes import (
     ASSIGNMENT_PATH,
@@ -323,6 +324,32 @@ def test_a_tool_that_holds_the_lock_is_waited_for(stores: Stores, monkeypatch: p
         monkeypatch.setattr(cluster_changes, "LOCK_SECONDS", 0.05)
         with pytest.raises(DeadlineError, match="another tool holds"):
             await add_node(store, "b:1", admin_port=2, group=0)
+
+    over(stores, test)
+
+
+def test_a_tool_whose_session_ended_leaves_the_lock_to_the_one_that_has_it_now(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was stopped behind its change for longer than a session lasts; what it changed is told as changed."""
+
+    async def test(store: MetadataStore) -> None:
+        other, commit, lost = await stores.open(), type(store).commit, []
+
+        async def commit_and_stop(self: MetadataStore, changes: Sequence[Change]) -> None:
+            lost.append(self.lost)
+            await commit(self, changes)
+            await end_session(stores, self)
+            if stores.zookeeper is not None:
+                await asyncio.wait_for(lost[0], 20.0)
+            async with asyncio.timeout(20.0):
+                while await other.exists(LOCK_PATH) is not None:
+                    await asyncio.sleep(0.05)
+            await other.create(LOCK_PATH, ephemeral=True)
+
+        monkeypatch.setattr(type(store), "commit", commit_and_stop)
+        assert await add_node(store, "a:1", admin_port=2, group=0)
+        assert await other.exists(LOCK_PATH) is not None
 
     over(stores, test)
 

@@ -8,6 +8,7 @@ import logging
 import sqlite3
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 import pytest
 
@@ -182,6 +183,32 @@ def test_a_preference_that_cannot_be_assigned_ends(stores: Stores, monkeypatch: 
         monkeypatch.setattr(rooms.Membership, "_assign", busy)
         with pytest.raises(ConcurrentUpdateError, match="20 times"):
             await server.membership.prefer([0], True)
+
+    over(stores, test)
+
+
+def test_a_preference_of_a_server_that_is_taken_away_meanwhile_forgets_no_generation(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Were an assignment to nobody written, generations would begin at 1 again, and no partition could open a session."""
+
+    async def test(stores: Stores, store: MetadataStore) -> None:
+        server = Server(await stores.open())
+        await server.membership.register("h", 1)
+        await server.membership.prefer([0], True)
+        before = await store.get(SERVERS_PATH)
+        real = type(store).set
+
+        async def set_and_take_away(self: MetadataStore, path: str, *given: Any) -> Any:
+            found = await real(self, path, *given)
+            if path.startswith(f"{SERVERS_PATH}/"):
+                await store.delete(path)  # another server takes this one for dead
+            return found
+
+        monkeypatch.setattr(type(store), "set", set_and_take_away)
+        with pytest.raises(RefusedError, match="taken from the servers"):
+            await server.membership.prefer([1], True)
+        assert (await store.get(SERVERS_PATH))[0] == before[0]
 
     over(stores, test)
 

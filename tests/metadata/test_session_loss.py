@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -164,6 +165,58 @@ def test_a_process_without_a_descriptor_is_told_that_its_session_is_lost_and_see
         await store.create("again", ephemeral=True)
         await store.close()
         await other.close()
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("lasts", [0.9, 4.0])
+def test_a_file_that_is_damaged_for_a_while_ends_no_session_without_a_word(tmp_path: Path, lasts: float) -> None:
+    """As where somebody copies another one over it, and back: the process goes on saying that it lives."""
+
+    async def test() -> None:
+        store = await EmbeddedStore.open(tmp_path / "m", create=True, session_timeout=2.0)
+        await store.create_root()
+        await store.create("mine", ephemeral=True)
+        lost = store.lost
+        whole = (tmp_path / "m").read_bytes()
+        (tmp_path / "m").write_bytes(b"no database".ljust(len(whole), b"x"))
+        with pytest.raises(NotWaltzError):
+            await store.create("more")
+        await asyncio.sleep(lasts)
+        assert lost.done() == (lasts > 2.0)
+        (tmp_path / "m").write_bytes(whole)
+        if not lost.done():
+            await asyncio.sleep(3.0)
+            assert await store.exists("mine") is not None
+        await store.close()
+
+    asyncio.run(test())
+
+
+def test_a_session_is_over_for_its_process_when_it_is_for_others_however_long_it_took_to_say_that_it_lives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was said counts from when it was written; its commit waits for readers."""
+    change, says = EmbeddedStore._change, list[float]()
+
+    async def slowly(self: EmbeddedStore, *given: Any, **more: Any) -> Any:
+        if len(says) == 2:
+            raise DeadlineError("the metadata", "locked")
+        says.append(asyncio.get_running_loop().time())
+        found = await change(self, *given, **more)
+        await asyncio.sleep(1.6)
+        return found
+
+    async def test() -> None:
+        store = await EmbeddedStore.open(tmp_path / "m", create=True, session_timeout=2.0)
+        await store.create_root()
+        await store.create("mine", ephemeral=True)
+        with monkeypatch.context() as patch:
+            patch.setattr(EmbeddedStore, "_change", slowly)
+            says.append(0.0)
+            await asyncio.wait_for(store.lost, SOON)
+            assert asyncio.get_running_loop().time() - says[1] < 3.0
+        await store.close()
 
     asyncio.run(test())
 

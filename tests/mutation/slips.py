@@ -6,6 +6,7 @@ what is damaged, what is lost and what may be cut.  Whoever moves a judgement mo
 
 from __future__ import annotations
 
+from tests.mutation.slips_eighth import EIGHTH
 from tests.mutation.slips_fifth import FIFTH
 from tests.mutation.slips_fourth import FOURTH
 from tests.mutation.slips_of_backups import BACKUPS
@@ -216,6 +217,7 @@ SLIPS: tuple[Slip, ...] = (
     *FIFTH,
     *SIXTH,
     *SEVENTH,
+    *EIGHTH,
     *INSPECTIONS,
     *PLANS,
     *SALVAGES,

@@ -179,8 +179,8 @@ BACKUPS: tuple[Slip, ...] = (
     ),
     Slip(
         _WRITER,
-        "self._store.commit([*self._puts, *self._refs])",
-        "self._store.commit([*self._refs, *self._puts])",
+        "self._store.commit([*puts, *self._refs])",
+        "self._store.commit([*self._refs, *puts])",
         _BACKUPS,
         "a directory that holds the same bytes twice cannot be backed up",
     ),

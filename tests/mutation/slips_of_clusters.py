@@ -146,8 +146,8 @@ CLUSTERS: tuple[Slip, ...] = (
     ),
     Slip(
         _MEMBERSHIP,
-        "if self._path not in (path for path, _ in servers):",
-        "if False:",
+        "return self._path in (path for path, _ in servers)",
+        "return True",
         _MEMBERS,
         "a server that was taken for dead serves nothing, for ever",
     ),

@@ -50,8 +50,8 @@ NODE_REPORTS: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/storage/journal_recovery.py",
-        "        if _is_own(storage, state.path):\n",
-        "        if True:\n",
+        "    if _is_own(storage, state.path):\n",
+        "    if True:\n",
         ("tests/storage/test_commit_journal.py",),
         "a copy that is opened takes the journal away from the original",
     ),

@@ -497,7 +497,7 @@ STORAGE: tuple[Slip, ...] = (
     ),
     Slip(
         _WRITTEN_BACK,
-        "        write_state(storage, replace(state, partitions=tuple(sorted(failed))))\n",
+        "        write_state(storage, replace(state, partitions=kept))\n",
         "        pass\n",
         ("tests/storage/test_commit_journal.py::test_a_segment_that_is_not_the_journals_fails_its_partition_alone",),
         "a journal that is kept for one partition takes back what the others cut since",

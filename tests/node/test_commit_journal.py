@@ -21,6 +21,7 @@ from waltzctl.engine.errors import DiskError, RefusedError, WaltzError
 from waltzctl.engine.net.configuration import Given, load_configuration
 from waltzctl.engine.node.node import Node
 from waltzctl.engine.node.node_settings import SERVE
+from waltzctl.engine.storage import commit_journal
 from waltzctl.engine.storage.commit_journal import AREA_SIZE, CommitJournal
 from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.engine.storage.journal_state import read_state
@@ -91,6 +92,32 @@ async def until(true: Callable[[], bool]) -> None:
 
 
 # --- what it shows ----------------------------------------------------------------------------------------------------
+
+
+@LOOPS
+def test_without_memory_for_an_entry_appends_are_answered_all_the_same(
+    directory: Path, journal: Path, monkeypatch: pytest.MonkeyPatch, loop: str
+) -> None:
+    """They waited for ever, and so did a stop: the place of an entry that was never written was not given back."""
+    encode, failed = commit_journal.encode_entry, []
+
+    def encoded(*arguments: Any) -> bytes:
+        if len(failed) < 2 * commit_journal.AT_A_TIME:
+            failed.append(True)
+            raise MemoryError
+        return encode(*arguments)
+
+    async def work() -> None:
+        async with running(directory, journal=journal) as node:
+            monkeypatch.setattr(commit_journal, "encode_entry", encoded)
+            async with asyncio.timeout(20):
+                await append_to_all(node, 0)
+            assert failed
+            assert in_use(node).fault is None
+
+    run(work(), loop)
+    assert ended(directory) == {ROUNDS}
+    assert not journaled(directory)
 
 
 @LOOPS

@@ -193,6 +193,24 @@ def test_who_has_nothing_to_sync_goes_on_at_once() -> None:
     assert one.done.count("go on b") == 1
 
 
+def test_a_sync_for_which_there_is_no_memory_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = Passes()
+    members = [one.schedule(name) for name in "ab"]
+
+    class File(str):
+        path = Path("a")
+
+    def flush(files: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(one.flushes, "flush", flush)
+    for member in members:
+        monkeypatch.setattr(member, "begin", lambda runs: Commit(File(runs[0])))
+    one.pool.run()
+    assert [[type(error) for error in member.errors] for member in members] == [[SyncFailedError]] * 2
+    assert one.done == ["finish a", "finish b", "go on a", "go on b"]
+
+
 def test_a_sync_that_fails_is_told_to_its_own_partition() -> None:
     one = Passes()
     members = [one.schedule(name) for name in "abc"]

@@ -12,7 +12,7 @@ from tests.pages.stores import disk_full_after
 from waltzctl.engine.errors import DiskFullError
 from waltzctl.engine.pages import blob_store
 from waltzctl.engine.pages.blob_stats import BlobSpan
-from waltzctl.engine.pages.blob_store import LARGE, BlobStore
+from waltzctl.engine.pages.blob_store import LARGE, SECTOR, BlobStore
 
 KIB = 1024
 
@@ -33,6 +33,24 @@ def test_a_batch_over_the_limit_goes_page_by_page_and_a_page_over_it_has_a_file(
     assert spans == (BlobSpan(1, 0, 60), BlobSpan(2, 0, 60), BlobSpan(3, 0, 250), BlobSpan(1, 60, 40))
     assert [store.read(span)[:1] for span in spans] == [b"a", b"b", b"c", b"d"]
     assert store.write([b"e" * 50])[0].file_id == 4  # 3 is full
+    store.close()
+
+
+@pytest.mark.parametrize("in_front", [0, 100])
+def test_copies_lie_apart_in_a_batch_over_the_limit_too(tmp_path: Path, in_front: int) -> None:
+    """A copy is placed for itself then, on either side of what it is a copy of."""
+    store = BlobStore(tmp_path, 50_000)
+    store.between_copies = SECTOR
+    if in_front:  # a hole there fits best
+        spans = store.write([b"h" * in_front, b"x"])
+        store.give_back(spans[:1])
+    first, second, large = store.write([b"a" * 100, b"a" * 100, b"l" * 50_000])
+    assert first.file_id == second.file_id != large.file_id
+    assert abs(second.offset - first.offset) >= SECTOR + 100
+    assert [store.read(span)[:1] for span in (first, second, large)] == [b"a", b"a", b"l"]
+    stat = store.stats.all()[0]
+    assert stat.valid == 200 + bool(in_front), "what lies between is free"
+    assert os.stat(store.path(1)).st_size == max(first.offset, second.offset) + 100, "nothing stands behind it"
     store.close()
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import resource
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -35,6 +37,22 @@ from waltzctl.formats.pages.write_batch import PageId, Version, decode_batch, en
 @pytest.fixture
 def store(tmp_path: Path) -> PageStorage:
     return PageStorage.create(tmp_path / "s", PageOptions(blob_limit=64 << 10))
+
+
+def test_more_blob_files_than_a_process_may_have_open_unless_it_asks(tmp_path: Path) -> None:
+    """With the limit that shells and timers set a vault of 256 GiB could neither be written to nor pruned."""
+    options = PageOptions(blob_limit=10)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    few = len(os.listdir("/proc/self/fd")) + 20
+    try:
+        for fresh in (True, False):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (few, before[1]))
+            with (PageStorage.create if fresh else PageStorage.open)(tmp_path / "s", options) as store:
+                for page in range(30):
+                    put(store, page + 100 * fresh, b"0123456789")
+                assert len(store.status().blobs) == (30 if fresh else 60)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_an_empty_batch_is_a_no_op(store: PageStorage) -> None:
@@ -387,6 +405,42 @@ def test_an_interrupted_write_stops_the_store(store: PageStorage, monkeypatch: p
     monkeypatch.undo()
     with pytest.raises(PageStoreFailedError, match="interrupted"):
         put(store, 2, b"x")
+
+
+def test_who_waits_for_a_writer_that_is_interrupted_at_the_end_gives_nothing_back(
+    store: PageStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it wrote is in the log and shown by then: another page in its room would be read as this one."""
+    put(store, 1, b"a" * 900)
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(store.wal, "roll_when_full", interrupted)
+    errors: list[BaseException] = []
+
+    def write(page: int) -> None:
+        try:
+            put(store, page, bytes([page]) * 900)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=write, args=(page,)) for page in (2, 3)]
+    with store.commit_lock:
+        for thread in threads:
+            thread.start()
+        while len(store._queue) < len(threads):
+            time.sleep(0.001)
+    for thread in threads:
+        thread.join()
+    monkeypatch.undo()
+    assert {type(one) for one in errors} == {KeyboardInterrupt, PageStoreFailedError}
+    with pytest.raises(PageStoreFailedError):
+        put(store, 4, b"x" * 900)
+    assert [data(store, page) for page in (2, 3)] == [b"\2" * 900, b"\3" * 900]
+    crash(store)
+    with PageStorage.open(store.path) as again:
+        assert [data(again, page) for page in (1, 2, 3, 4)] == [b"a" * 900, b"\2" * 900, b"\3" * 900, None]
 
 
 def test_writers_readers_and_collection_side_by_side(store: PageStorage, tmp_path: Path) -> None:

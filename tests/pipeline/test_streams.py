@@ -333,3 +333,47 @@ def test_replicas_in_an_object_store_are_read_like_directories(tmp_path: Path) -
         assert ids(agreed.run()) == list(range(100, 126))
         assert len(records.run()) == 10
         assert records.run() == []
+
+
+def told_nothing(query: Query) -> list[Row]:
+    """A batch by a reader that is not told where it begins, as PySpark 4.1 asks."""
+    with contextlib.closing(Stopping(query.reader())) as made:
+        end = json.loads(json.dumps(made.reader.latestOffset()))
+        rows = query._batch(made.reader, end) if end != query.offset else []
+    query.offset = end
+    return rows
+
+
+@pytest.mark.parametrize("kind", ["records", "transactions", "differences"])
+def test_where_nobody_says_where_a_batch_begins_it_forgets_no_replica_without_a_word(tmp_path: Path, kind: str) -> None:
+    """Put in again it would be read from its beginning, and everything would be there twice."""
+    one, two = replica(tmp_path / "1", 100, mark=99), replica(tmp_path / "2", 60, mark=59)
+    query = Query(kind, one, two)
+    assert len(told_nothing(query)) == {"records": 160, "transactions": 100, "differences": 0}[kind]
+    assert told_nothing(query) == []
+    query.sources = (two,)
+    with pytest.raises(StalePlanError, match=r"1.* its checkpoint would forget"):
+        told_nothing(query)
+
+
+@pytest.mark.parametrize("kind", ["transactions", "differences"])
+def test_where_nobody_says_where_a_batch_begins_it_does_not_go_back_without_a_word(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session that is open knows more as committed than the low-water marks tell when there is none."""
+    one = replica(tmp_path / "1", 100, mark=49)
+    query = Query(kind, one)
+    reader = query.reader
+    marks = {0: 79}
+    monkeypatch.setattr(agreement_module, "committed_marks", lambda *_: dict(marks))
+
+    def with_metadata() -> Any:
+        made = reader()
+        made._metadata = "metadata"
+        return made
+
+    monkeypatch.setattr(query, "reader", with_metadata)
+    assert len(told_nothing(query)) == (80 if kind == "transactions" else 0)
+    marks.clear()
+    with pytest.raises(StalePlanError, match=r"79.* goes back to 49"):
+        told_nothing(query)

@@ -17,10 +17,13 @@ from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.errors import DirectoryLockedError, NotWaltzError, RefusedError, StalePlanError
 from waltzctl.engine.log.view import read_control
 from waltzctl.engine.repair.apply import RepairResult, apply
+from waltzctl.engine.repair.arguments import PartitionSetting
 from waltzctl.engine.repair.convert import plan_convert
+from waltzctl.engine.repair.set_partition import plan_set_partition
 from waltzctl.engine.repair.undoing import undo
 from waltzctl.engine.storage.availability_marks import Availability, load_marks, read_availability
 from waltzctl.engine.storage.directory import StorageDirectory
+from waltzctl.engine.storage.retired import begin_deletion
 from waltzctl.formats.control import (
     FLAG_ASSIGNED,
     FLAG_AVAILABLE,
@@ -345,3 +348,20 @@ def test_an_assigned_flag_alone_is_enough_for_an_empty_partition(tmp_path: Path)
     convert(storage, Layout.RELEASED)
     flags = [current(info).flags for info in decode_control((storage / CTL).read_bytes()).partitions]
     assert flags == [FLAG_AVAILABLE | FLAG_ASSIGNED] * 2
+
+
+@pytest.mark.parametrize("layout", list(Layout))
+def test_a_deletion_that_was_cut_short_needs_no_directory_back(tmp_path: Path, layout: Layout) -> None:
+    """Its files are gone on purpose; the next opening forgets what the control file still says of it."""
+    storage = build_directory(tmp_path / "s", {0: 5, 1: 5}, layout=layout)
+    if layout is Layout.RELEASED:
+        with StorageDirectory.open(storage) as opened:
+            opened.unassign(1, delete_files=False)
+    begin_deletion(storage, 1)
+    other = Layout.DOCUMENTED if layout is Layout.RELEASED else Layout.RELEASED
+    assert not plan_set_partition(storage, partition=1, setting=PartitionSetting(assigned=False)).edits
+    assert convert(storage, other).applied
+    with StorageDirectory.open(storage) as opened:
+        assert list(opened.partitions) == [0]
+        assert current(opened.info(1)).marks == (-1, -1, -1)
+    assert current(control_of(storage).partitions[0]).marks[0] == 3

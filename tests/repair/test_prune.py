@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,13 @@ from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.durable.journal import journal_path
 from waltzctl.engine.durable.manifest import MANIFEST, QuarantineEntry, RepairState
-from waltzctl.engine.errors import DirectoryLockedError, InvalidRequestError, RefusedError, StalePlanError
+from waltzctl.engine.errors import (
+    DirectoryLockedError,
+    DiskFullError,
+    InvalidRequestError,
+    RefusedError,
+    StalePlanError,
+)
 from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.arguments import PartitionSetting
 from waltzctl.engine.repair.prune import Prune, kept_bytes, plan_prune, prune
@@ -265,6 +273,44 @@ def test_a_pruning_that_was_cut_short_is_finished_by_the_next(storage: Path, clo
     assert 0 < left <= size
     assert prune(plan_prune(storage, older_than=365 * DAY, keep=5)) == left
     assert copies(storage, old) == []
+
+
+@pytest.mark.parametrize("place", [journal_path, lambda storage: storage / ".waltzctl" / "quarantine"])
+def test_on_a_full_disk_what_was_kept_makes_room_for_saying_that_it_is_gone(
+    storage: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, place: Callable[[Path], Path]
+) -> None:
+    """Nothing could be written, and so nothing given up."""
+    old = cut(storage, 0, 30)
+    clock.set(40)
+    prepared, kept, write_at = (
+        plan_prune(storage, older_than=30 * DAY),
+        entry(storage, old).path,
+        disk.WritableFile.write_at,
+    )
+    lines = len(journal_path(storage).read_text().splitlines())
+
+    def full(self: disk.WritableFile, offset: int, data: bytes) -> None:
+        if Path(self.path).is_relative_to(place(storage)) and any(kept.glob("range-*")):
+            write_at(self, offset, data[:10])
+            raise DiskFullError(self.path, offset, OSError(errno.ENOSPC, "No space left on device"))
+        write_at(self, offset, data)
+
+    monkeypatch.setattr(disk.WritableFile, "write_at", full)
+    assert prune(prepared) == prepared.bytes > 0
+    assert (entry(storage, old).state, copies(storage, old)) == (RepairState.PRUNED, [])
+    told = [one for one in journal_path(storage).read_text().splitlines()[lines:] if one.endswith("}")]
+    assert [json.loads(one)["event"] for one in told] == ["pruned"]
+
+
+def test_an_entry_whose_copies_went_before_it_said_so_is_pruned_again(storage: Path, clock: Clock) -> None:
+    old = cut(storage, 0, 30)
+    for one in entry(storage, old).path.glob("range-*"):
+        one.unlink()
+    with pytest.raises(StalePlanError, match="the kept copy is not there any more"):
+        undo(storage, old)
+    clock.set(40)
+    prune(plan_prune(storage, older_than=30 * DAY))
+    assert entry(storage, old).state is RepairState.PRUNED
 
 
 def test_values_that_cannot_be_meant(storage: Path) -> None:

@@ -45,6 +45,13 @@ class TestTarget:
         (tmp_path / "empty").mkdir()
         assert salvage([source], to=tmp_path / "empty").written == 70
 
+    def test_may_be_the_working_directory(self, tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It has no name of its own, beside which another one could be built."""
+        (tmp_path / "empty").mkdir()
+        monkeypatch.chdir(tmp_path / "empty")
+        assert salvage([Path("../source")], to=Path(".")).written == 70
+        assert names(tmp_path / "empty") == ["0", "1", "waltz-storage.ctl"]
+
     @pytest.mark.parametrize("place", ["to", "0/to", "../source/to"])
     def test_never_lies_inside_a_source(self, source: Path, place: str) -> None:
         before = digest(source)

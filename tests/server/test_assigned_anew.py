@@ -102,3 +102,26 @@ def test_a_client_that_has_seen_more_waits_for_it_to_hear(tmp_path: Path) -> Non
             assert done.transaction_id == 2
 
     asyncio.run(work())
+
+
+def test_the_mark_of_before_is_not_told_while_the_session_of_a_later_assignment_opens(tmp_path: Path) -> None:
+    """It has heard of its assignment, and not yet of what the other server committed: who asked would take the log to end."""
+
+    async def work() -> None:
+        async with given_to_the_first(tmp_path) as given:
+            client, nodes = given.client, given.cluster.cluster
+            await client.append(PARTITION, Draft(b"0"))
+            await given.cluster.server(generation=2)
+            given.to(1, 2)
+            await client.append(PARTITION, Draft(b"1"))
+            for name in nodes.names[1:]:
+                await nodes.stop(name)
+            given.to(0, 3)
+            await given.first.assign({PARTITION: 3})
+            asking = asyncio.ensure_future(client.high_water_mark(PARTITION))
+            await asyncio.sleep(0.5)
+            for name in nodes.names[1:]:
+                await nodes.start(name)
+            assert await asking == 1
+
+    asyncio.run(work())

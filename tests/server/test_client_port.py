@@ -15,6 +15,7 @@ from tests.server.storing import PARTITION, until
 from waltzctl.engine.errors import PeerUnreachableError
 from waltzctl.engine.net.connection import OVERHEAD
 from waltzctl.engine.net.peer_limits import STORAGE_GROWTH, PortLimits
+from waltzctl.engine.server.client_port import _MOST_CLIENTS
 from waltzctl.engine.server.server_settings import PartitionOptions
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.lock_id import lock_id
@@ -497,5 +498,27 @@ def test_appends_of_several_clients_and_partitions_on_one_connection_find_their_
                 found = [one.request_id for one in await session.read(0, 1000)]
                 assert [*map(str, found)] == [*map(str, sorted(mine, key=lambda one: one.sequence))]
                 assert [one.header for one in await session.read(0, 1000)] == [one.sequence - 100 for one in found]
+
+    run(work())
+
+
+@pytest.mark.parametrize(("clients", "closed"), [(_MOST_CLIENTS, False), (_MOST_CLIENTS + 1, True)])
+def test_so_many_clients_mount_through_one_connection(tmp_path: Path, clients: int, closed: bool) -> None:
+    """Each is remembered as long as the connection lasts, and a mount that is answered counts against no other bound."""
+
+    async def work() -> None:
+        async with serving(tmp_path, 1) as cluster:
+            partition = (await cluster.server()).partitions[PARTITION]
+            client = await cluster.client()
+            for number in [*range(clients - 1), 5, clients - 1]:
+                client.say(wire.MountRequest(RequestId(number, 1, PARTITION, 0), -1, 0))
+            client.say(wire.ServerPartitionsAssignmentRequest(client.next_id()))
+            if closed:
+                while await client.hear() is not None:
+                    pass
+                await until(lambda: not partition._connections)
+            else:
+                await client.hear_one(wire.ServerPartitionsAssignmentResponse)
+                assert len(partition._connections) == clients
 
     run(work())

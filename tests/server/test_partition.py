@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,11 +18,14 @@ from waltzctl.engine.errors import StoreSessionClosedError
 from waltzctl.engine.net.futures import fail
 from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.truncate import plan_truncate
+from waltzctl.engine.scan.client_appends import numbered
+from waltzctl.engine.server import served_partition, store_partition
 from waltzctl.engine.server.append_requests import Append
-from waltzctl.engine.server.served_partition import Partition
+from waltzctl.engine.server.served_partition import Partition, _Flush
 from waltzctl.engine.server.server_metrics import CommittedInSecond
 from waltzctl.engine.server.store_partition import PartitionClosedError
 from waltzctl.engine.server.store_session import StoreSession
+from waltzctl.engine.server.transaction_cache import TransactionCache
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import RecordHeader
@@ -409,5 +413,69 @@ def test_the_connection_that_a_client_mounted_through_last_counts(
             assert partition.is_registered(7, other) is counts
             partition.forget(other)
             assert not partition.is_registered(7, other)
+
+    asyncio.run(work())
+
+
+def test_clients_that_mount_and_vanish_leave_nothing_in_a_partition_without_a_session(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with serving(tmp_path, 1) as cluster:
+            node = cluster.cluster.names[0]
+            await cluster.cluster.stop(node)
+            server = await cluster.server()
+            partition = server.partitions[PARTITION]
+            stays = await cluster.client(client=1)
+            stays.say(wire.MountRequest(stays.next_id(), -1, 0))
+            for number in range(100, 120):
+                client = await cluster.client(client=number)
+                client.say(wire.MountRequest(client.next_id(), -1, 0))
+                await until(lambda number=number: number in partition._connections)
+                await client.close()
+            await until(lambda: len(server.port.connections) == 1)
+            [flush] = partition._queue
+            assert isinstance(flush, _Flush)
+            assert len(flush.waiting) == 1
+            await cluster.cluster.start(node)
+            assert (await stays.hear_one(wire.MountResponse))[0].state is wire.MountState.READY
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("where", ["a batch", "a session", "the cache"])
+def test_a_partition_goes_on_behind_a_moment_without_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Nobody else would take its appends, and its session is open: to health it would be well."""
+    failed = list[str]()
+
+    def failing(real: Any) -> Any:
+        def once(*arguments: Any, **options: Any) -> Any:
+            if not failed:
+                failed.append(where)
+                raise MemoryError
+            return real(*arguments, **options)
+
+        return once
+
+    async def work() -> None:
+        async with serving(tmp_path) as cluster:
+            if where == "a session":
+                monkeypatch.setattr(store_partition, "StoreSession", failing(StoreSession))
+            server = await cluster.server()
+            client = await cluster.client()
+            if where == "a session":
+                await until(lambda: failed)
+            await client.mount()
+            if where == "a batch":
+                monkeypatch.setattr(served_partition, "numbered", failing(numbered))
+            if where == "the cache":
+                monkeypatch.setattr(TransactionCache, "put", failing(TransactionCache.put))
+            made = client.append(b"once", write_locks=(5,))
+            assert (await client.flush())[0] == 0
+            assert failed
+            client.ask_for_feed(-1)
+            assert (await client.hear_one(wire.FeedData))[0].request_id == made
+            assert all(one.requests == 1 for one in server.port.connections), "its feed"
+            assert not server.partitions[PARTITION].store.state.waits_for
 
     asyncio.run(work())

@@ -16,6 +16,8 @@ from waltzctl.engine.client.admin_client import AdminClient
 from waltzctl.engine.client.storage_client import StorageClient
 from waltzctl.engine.errors import PeerError, ProtocolError, StoreSessionClosedError
 from waltzctl.engine.net.peer_limits import PortLimits
+from waltzctl.engine.repair.apply import apply
+from waltzctl.engine.repair.truncate import plan_truncate
 from waltzctl.engine.server import replica_session
 from waltzctl.engine.server.replica_session import SentBatch
 from waltzctl.engine.server.server_settings import SessionOptions
@@ -212,6 +214,44 @@ def test_a_session_goes_on_while_its_first_batch_can_have_a_quorum(
             assert not session.is_open
             with pytest.raises(StoreSessionClosedError, match="1 of 3 replicas take part, 2 are a quorum"):
                 await other
+
+    run(work())
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_what_a_replica_wrote_and_comes_back_without_has_no_vote_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, lost: bool
+) -> None:
+    """A node that starts on a damaged end cuts it off: another replica that writes the batch would be the only one to hold it."""
+
+    async def work() -> None:
+        async with running_cluster(tmp_path) as cluster, cluster.session() as session:
+            await session.open()
+            await until(lambda: all(one.takes_part for one in session._replicas.values()))
+            await session.append(packed(0, 3))
+            first, second, _ = cluster.names
+            real = replica_session.ReplicaSession.pump
+
+            def pump(replica: replica_session.ReplicaSession) -> None:
+                if replica.node == first and not stopped:
+                    real(replica)
+
+            stopped = list[str]()
+            monkeypatch.setattr(replica_session.ReplicaSession, "pump", pump)
+            undecided = session.append(packed(3, 2))
+            await until(lambda: session._replicas[first].acknowledged == 4)
+            stopped.append(first)
+            await cluster.stop(first)
+            await until(lambda: not session._replicas[first].takes_part)
+            if lost:
+                apply(plan_truncate(cluster.paths[first], partition=PARTITION, after=3), arguments=[])
+            await cluster.start(first)
+            await until(lambda: session._replicas[first].takes_part)
+            session.written(second, 4)
+            assert undecided.done() is not lost
+            said = [one for one in caplog.messages if "has lost" in one]
+            assert len(said) == lost
+            undecided.cancel()
 
     run(work())
 

@@ -22,7 +22,9 @@ from waltzctl.engine.errors import (
 )
 from waltzctl.engine.storage.append import AppendResult, PendingRecord, append_lines, grouped
 from waltzctl.engine.storage.directory import create_cluster
+from waltzctl.engine.storage.fences import SessionFences
 from waltzctl.formats.control import Layout
+from waltzctl.formats.ids import LAST_SESSION_ID
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import HEADER_SIZE
 
@@ -62,6 +64,28 @@ def test_no_input_begins_no_session(tmp_path: Path, layout: Layout) -> None:
     before = digest(tmp_path)
     assert append_lines(tmp_path, partition=0, records=[]) == AppendResult(0, None, None, 0, 0)
     assert {name: d for name, d in digest(tmp_path).items() if name in before} == before
+
+
+@pytest.mark.parametrize("fence", [0, 6, 7, 40])
+def test_the_session_is_later_than_any_that_was_let_in(tmp_path: Path, fence: int) -> None:
+    """Its server, if it comes back in the session that it had, must not find its own session here with other transactions."""
+    path = build_directory(tmp_path / "s", {0: 5, 1: 5}, session=6)
+    with opened(path), SessionFences.open(path, 2) as fences:
+        fences.raise_to(0, fence)
+        fences.raise_to(1, 99)
+    append_lines(path, partition=0, records=[PendingRecord(b"x")])
+    with opened(path) as storage:
+        assert storage.partition(0).session_id == max(6, fence) + 1
+
+
+def test_no_session_follows_the_last_one_that_was_let_in(tmp_path: Path) -> None:
+    path = build_directory(tmp_path / "s", {0: 5})
+    with opened(path), SessionFences.open(path, 1) as fences:
+        fences.raise_to(0, LAST_SESSION_ID)
+    before = digest(path)
+    with pytest.raises(RefusedError, match="is the last that there can be"):
+        append_lines(path, partition=0, records=[PendingRecord(b"x")])
+    assert digest(path) == before
 
 
 def test_the_generation_is_the_low_half_of_a_huge_session(tmp_path: Path) -> None:

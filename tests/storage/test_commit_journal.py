@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -9,6 +10,7 @@ import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -17,11 +19,12 @@ from hypothesis import strategies as st
 from tests.builders import digest
 from tests.storage.power_loss import BEFORE, LOG, Journaled, failing, is_marked, segment
 from waltzctl.engine.durable import disk
-from waltzctl.engine.errors import DamageError, DiskWriteError, RefusedError, SyncFailedError
-from waltzctl.engine.storage import commit_journal
+from waltzctl.engine.errors import DamageError, DiskFullError, DiskWriteError, RefusedError, SyncFailedError
+from waltzctl.engine.storage import commit_journal, directory, journal_recovery
 from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.engine.storage.journal_state import read_state, state_path
 from waltzctl.formats.journal_file import BLOCK
+from waltzctl.formats.segment import HEADER_SIZE
 
 
 def test_what_only_the_journal_has_is_there_after_a_power_loss(journaled: Journaled, tmp_path: Path) -> None:
@@ -455,6 +458,54 @@ def test_a_segment_that_is_not_the_journals_fails_its_partition_alone(
     held = journaled.held(copy)
     assert held == {**journaled.acknowledged, 0: journaled.acknowledged[0][:BEFORE]}
     assert not is_marked(copy)
+
+
+def test_what_could_not_be_written_back_of_a_partition_goes_with_its_files(
+    journaled: Journaled, tmp_path: Path
+) -> None:
+    """It was written into the one that came in its place, by the next opening."""
+    journaled.commit({0: 1, 1: 2, 2: 1})
+    copy = journaled.after_power_loss(tmp_path)
+    for number in (1, 2):
+        segment(copy, number).rename(tmp_path / str(number))
+    with StorageDirectory.open(copy) as storage:
+        storage.unassign(1, delete_files=True)
+        storage.assign(1)
+        assert (storage.partition(1).quarantined, storage.partition(2).quarantined) == (False, True)
+    assert is_marked(copy), "another partition wants it"
+    with StorageDirectory.open(copy) as storage:
+        assert storage.partition(1).max_transaction_id == -1
+        assert segment(copy, 1).stat().st_size == HEADER_SIZE
+        storage.unassign(2, delete_files=True)
+        assert not is_marked(copy)
+        storage.begin_journal(tmp_path / "new", log=LOG)
+    assert journaled.held(copy) == {0: journaled.acknowledged[0], 1: []}
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_deletion_in_whose_midst_a_process_died_wants_nothing_written_back(
+    journaled: Journaled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: bool
+) -> None:
+    journaled.commit({0: 1, 1: 2})
+    copy = journaled.after_power_loss(tmp_path)
+    segment(copy, 1).unlink()
+    with StorageDirectory.open(copy) as storage, monkeypatch.context() as patch:
+        error: DiskWriteError = DiskFullError(copy, None, OSError(errno.ENOSPC, "full"))
+        kept = journal_recovery.keep_for
+
+        def once(*arguments: Any) -> None:
+            patch.setattr(directory, "keep_for", kept)
+            raise error if full else DiskWriteError(copy, None, OSError(errno.EIO, "Input/output error"))
+
+        patch.setattr(directory, "keep_for", once)
+        with contextlib.nullcontext() if full else pytest.raises(DiskWriteError):
+            storage.unassign(1, delete_files=True)
+    assert is_marked(copy) == (not full)
+    with StorageDirectory.open(copy) as storage:
+        assert not is_marked(copy)
+        assert list(storage.partitions) == [0, 2]
+        storage.assign(1)
+        assert storage.partition(1).max_transaction_id == -1
 
 
 def test_a_journal_that_is_no_longer_in_force_is_not_looked_at(journaled: Journaled, tmp_path: Path) -> None:

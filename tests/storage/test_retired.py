@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from dataclasses import replace
@@ -13,7 +14,7 @@ from tests.builders import build_directory, digest
 from tests.repair.trees import recording
 from tests.storage.support import LAYOUTS, opened
 from waltzctl.engine.durable import disk
-from waltzctl.engine.errors import DiskFullError, DiskReadError, RefusedError
+from waltzctl.engine.errors import DiskFullError, DiskReadError, DiskWriteError, RefusedError
 from waltzctl.engine.storage.availability_marks import Availability, load_marks, save_marks
 from waltzctl.engine.storage.control_file import OpenControlFile
 from waltzctl.engine.storage.fences import SessionFences
@@ -284,3 +285,122 @@ def test_opening_finishes_what_was_begun(tmp_path: Path, layout: Layout) -> None
         assert found.info(1).current_struct is not None
         assert found.info(1).current_struct.marks == (-1, -1, -1)  # type: ignore[union-attr]
     assert list((path / ".waltzctl" / "deleting").iterdir()) == []
+
+
+@LAYOUTS
+@pytest.mark.parametrize("leads", ["relative", "absolute", "nowhere"])
+def test_what_lies_behind_a_link_is_not_deleted_by_halves(tmp_path: Path, layout: Layout, leads: str) -> None:
+    """The link had moved, and could be neither listed nor removed: no node started any more."""
+    path = behind_a_link(tmp_path, layout, leads)
+    with opened(path) as storage:
+        with pytest.raises(RefusedError, match="it is a symbolic link"):
+            storage.unassign(1, delete_files=True)
+        if leads != "nowhere":
+            assert storage.partition(1).max_transaction_id == 4
+            storage.partition(1).check_writable()
+    before = digest(path)
+    with opened(path):
+        assert digest(path) == before
+
+
+@pytest.mark.parametrize("leads", ["relative", "absolute"])
+def test_a_link_is_put_aside_only_where_it_still_leads_to_the_files(tmp_path: Path, leads: str) -> None:
+    """One that led nowhere from there counted as no files at all: the partition began anew, session and marks forgotten."""
+    path = behind_a_link(tmp_path, Layout.DOCUMENTED, leads)
+    with opened(path) as storage:
+        if leads == "relative":
+            with pytest.raises(RefusedError, match="it is a symbolic link"):
+                storage.unassign(1, delete_files=False)
+        else:
+            storage.unassign(1, delete_files=False)
+            assert 1 not in storage.partitions
+        storage.assign(1)
+        assert storage.partition(1).max_transaction_id == 4
+
+
+@LAYOUTS
+def test_a_link_that_was_put_away_before_stops_no_opening_and_begins_nothing_anew(
+    tmp_path: Path, layout: Layout
+) -> None:
+    path = behind_a_link(tmp_path, layout, "relative")
+    for number, kind in ((1, "unassigned"), (2, "deleting")):
+        (path / ".waltzctl" / kind).mkdir(parents=True)
+        (path / str(number)).rename(path / ".waltzctl" / kind / str(number))
+    with opened(path) as storage:
+        assert list((path / ".waltzctl" / "deleting").iterdir()) == []
+        assert storage.partition(1).quarantined, "its directory is lost"
+        if layout is Layout.RELEASED:
+            storage.unassign(1, delete_files=False)
+            storage.assign(1)
+            assert storage.partition(1).max_transaction_id == 4
+    for name in ("1", "2"):
+        assert any((tmp_path / "other" / name).iterdir())
+
+
+def test_a_mounted_disk_is_not_moved_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = build_directory(tmp_path / "s", {0: 5, 1: 5}, layout=Layout.DOCUMENTED)
+    monkeypatch.setattr(os.path, "ismount", lambda place: Path(place) == path / "1")
+    with opened(path) as storage:
+        for delete in (False, True):
+            with pytest.raises(RefusedError, match="a disk is mounted there"):
+                storage.unassign(1, delete_files=delete)
+            storage.partition(1).check_writable()
+
+
+@LAYOUTS
+def test_session_and_marks_stay_while_a_link_leads_nowhere(tmp_path: Path, layout: Layout) -> None:
+    """A disk that is not mounted at present: what it holds is not given up."""
+    path = behind_a_link(tmp_path, layout, "absolute")
+    with opened(path) as storage:
+        storage.unassign(1, delete_files=False)
+    (tmp_path / "other").rename(tmp_path / "away")
+    with opened(path) as storage, contextlib.suppress(RefusedError):
+        storage.assign(1)
+        assert storage.partition(1).quarantined
+    (tmp_path / "away").rename(tmp_path / "other")
+    with opened(path) as storage:
+        storage.assign(1)
+        assert storage.partition(1).max_transaction_id == 4
+        assert storage.partition(1).local_low_water_mark == 2
+
+
+def behind_a_link(place: Path, layout: Layout, leads: str) -> Path:
+    """Three partitions, of which 1 and 2 lie in another directory."""
+    path = build_directory(place / "s", {0: 5, 1: 5, 2: 5}, layout=layout)
+    (place / "other").mkdir()
+    for name in ("1", "2"):
+        (path / name).rename(place / "other" / name)
+        (path / name).symlink_to(place / "other" / name if leads == "absolute" else f"../other/{name}")
+    if leads == "nowhere":
+        (place / "other").rename(place / "away")
+    return path
+
+
+@LAYOUTS
+def test_a_deletion_that_failed_is_finished_before_the_partition_begins_anew(
+    tmp_path: Path, layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next opening finished it, and forgot fence and switches of the new one."""
+    path = build_directory(tmp_path / "s", {0: 5, 1: 5}, layout=layout)
+    unlink = os.unlink
+
+    def failing(name: PurePath) -> None:
+        if "deleting" in str(name):
+            raise OSError(errno.EIO, "Input/output error")
+        unlink(name)
+
+    with opened(path) as storage:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "unlink", failing)
+            with pytest.raises(DiskWriteError):
+                storage.unassign(1, delete_files=True)
+            with pytest.raises(DiskWriteError):
+                storage.assign(1)
+        storage.assign(1)
+        with SessionFences.open(path, 2) as fences:
+            fences.raise_to(1, 9)
+        storage.set_availability(1, writable=False)
+    with opened(path) as storage, SessionFences.open(path, 2) as fences:
+        assert fences.get(1) == 9
+        assert storage.availability(1) == Availability(True, False)
+        assert storage.partition(1).max_transaction_id == -1

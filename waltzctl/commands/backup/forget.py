@@ -23,7 +23,8 @@ MANUAL = Manual(
     description=(
         (
             "Which ones, their ids say, or rules: what any rule keeps is kept, and the others go. Backups of each source are"
-            " judged among themselves; --keep-daily 7 keeps the newest of each of the last seven days that have one, in UTC."
+            " judged among themselves, and those of some partitions only with others of the same ones; --keep-daily 7 keeps"
+            " the newest of each of the last seven days that have one, in UTC."
         ),
         ("What other backups refer to stays in the vault. Room is given back by prune, or at once with --prune."),
     ),
