@@ -238,13 +238,6 @@ _STORAGE = (
         "no loss ends below transaction 0",
     ),
     Equivalent(
-        "engine/durable/directory_lock.py",
-        "DirectoryLock.acquire",
-        "os.ftruncate(descriptors[0], 0)",
-        "os.ftruncate(descriptors[0], 1)",
-        "the process id is written over that byte",
-    ),
-    Equivalent(
         "engine/durable/disk.py",
         "",
         "_MOST_PIECES = 1024",
