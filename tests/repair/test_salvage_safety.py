@@ -153,7 +153,10 @@ def test_a_full_disk_is_noticed_before_anything_is_written(
     with pytest.raises(DiskFullError, match="bytes are needed, 1000 are free"):
         salvage([source], to=tmp_path / "to")
     # the place is made first: what a run left there that was killed is gone then, and its room is free
-    assert [(one.kind, one.path.name) for one in changes] == [("mkdir", "to.waltzctl-tmp"), ("rmdir", "to.waltzctl-tmp")]
+    assert [(one.kind, one.path.name) for one in changes] == [
+        ("mkdir", "to.waltzctl-tmp"),
+        ("rmdir", "to.waltzctl-tmp"),
+    ]
     assert names(tmp_path) == ["source"]
 
 
