@@ -36,7 +36,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from waltzctl.engine.errors import DirectoryLockedError, InvalidRequestError, PipelineError, WaltzError
+from waltzctl.engine.durable import disk
+from waltzctl.engine.errors import DirectoryLockedError, DiskError, InvalidRequestError, PipelineError, WaltzError
 from waltzctl.engine.pipeline.bucket_files import buckets_there
 from waltzctl.engine.pipeline.completeness import IncompleteRange, gaps
 from waltzctl.engine.pipeline.project import COLUMN_CHANGES, TABLES, Project, defaults_of, with_following
@@ -394,9 +395,7 @@ def _begin(project: Project, tables: tuple[str, ...]) -> None:
         note.unlink(missing_ok=True)
         return
     note.parent.mkdir(exist_ok=True)
-    partial = note.with_suffix(".tmp")
-    partial.write_text("\n".join(tables), encoding="utf-8")
-    os.replace(partial, note)
+    disk.write_whole(note, "\n".join(tables).encode())  # durable, as what it stands for is removed next
 
 
 def _forget_half_plans(project: Project) -> None:
@@ -420,9 +419,21 @@ def _forget_state(project: Project) -> None:
     """Let `state` begin anew: how far it is first, so that nothing is missing after a kill, then its files."""
     if not project.state_in_files:
         return
-    if project.storage_path is not None:
-        shutil.rmtree(project.storage_path / "_checkpoints" / "state", ignore_errors=True)
-    shutil.rmtree(project.directory / "state", ignore_errors=True)
+    storage = project.storage_path
+    for one in (*([] if storage is None else [storage / "_checkpoints" / "state"]), project.directory / "state"):
+        if not os.path.lexists(one):
+            continue
+        try:
+            shutil.rmtree(one)
+        except OSError as error:  # files without a checkpoint, or the other way round, would be gone on with
+            emptied = one.is_dir() and not one.is_symlink() and not os.listdir(one)  # a mount point, which stays
+            if not emptied:
+                raise PipelineError(
+                    f"{one}: it cannot be removed, and state is to begin anew: {error.strerror or error}",
+                    status=DiskError.status,
+                    advice="remove it, or mend what is named, and run it again: it begins anew then",
+                ) from error
+        disk.sync_directory(one.parent)  # the one is gone for good before the other goes
 
 
 def _hand_over(project: Project, options: RunOptions, environment: dict[str, str], say: Callable[[str], None]) -> None:

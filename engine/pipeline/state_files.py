@@ -35,6 +35,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
+from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.pipeline.bucket_files import bucket_file, buckets_there, keep_number
 from waltzctl.engine.pipeline.column_types import arrow_columns
@@ -104,6 +105,7 @@ class StateWriter(DataSourceStreamArrowWriter):
         for message in messages:
             for written, target in message.files if isinstance(message, WrittenBuckets) else ():
                 os.replace(written, target)
+        disk.sync_directory(self._directory)  # Spark takes the batch for done next
         self.abort(messages, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803

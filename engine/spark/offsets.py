@@ -37,7 +37,8 @@ class Anchor:
     """A place in a partition: everything up to `transaction_id` (-1: nothing) was handed on.
 
     `request_id` and `record_checksum` (unsigned) are those of this record; both None where it could not be read.  `segment`
-    (first transaction id in the file's name), `offset` and `size` (bytes) tell where it stood; None for a node.
+    (first transaction id in the file's name), `offset` and `size` (bytes) tell where it stood; None for a node.  A `size` of 0:
+    it is the last of what was told as lost behind the last record.
     """
 
     transaction_id: int
@@ -53,6 +54,11 @@ class Anchor:
         return self.request_id is not None and self.record_checksum is not None
 
     @property
+    def lost(self) -> bool:
+        """Whether it is behind what was told as lost, and not where somebody asked to begin."""
+        return self.size == 0 and not self.identified
+
+    @property
     def end(self) -> int | None:
         """Offset behind the record, in bytes of its file."""
         return None if self.offset is None or self.size is None else self.offset + self.size
@@ -64,6 +70,11 @@ class Anchor:
 
 
 BEGINNING = Anchor(-1)
+
+
+def behind_loss(transaction_id: int) -> Anchor:
+    """The place behind what is lost at the end of a partition, up to this id."""
+    return Anchor(transaction_id, size=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +238,18 @@ def history_changed(
         advice=(
             "what was handed on may differ from the partition's history; compare, then begin with a new checkpoint and"
             f' startingTransactions {{"{partition}": N}} at the first transaction to read again'
+        ),
+    )
+
+
+def issued_again(place: str, partition: int, anchor: Anchor, last: int) -> StalePlanError:
+    """The error for a partition in which what was told as lost was given up, so that other transactions get its ids."""
+    return StalePlanError(
+        f"{place}, partition {partition}: transactions up to {anchor.transaction_id} were told as lost, and the partition ends"
+        f" at {last} now: they were given up, and their ids are issued again",
+        advice=(
+            "what gets their ids would be left out: begin with a new checkpoint and"
+            f' startingTransactions {{"{partition}": N}} at the first transaction that was lost'
         ),
     )
 

@@ -99,7 +99,8 @@ def make_staging(target: Path) -> Path:
 def _clear(target: Path, staging: Path) -> None:
     owner = None
     with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
-        owner = Owner(**json.loads((staging / OWNER).read_text()))
+        if not staging.name.endswith(_GONE):  # else nothing is prepared there any more, whoever began it
+            owner = Owner(**json.loads((staging / OWNER).read_text()))
     if owner is not None and owner.alive is not False:
         who = f"process {owner.pid} on {owner.host}"
         how = "which cannot be looked at from here" if owner.alive is None else "which runs"
@@ -125,6 +126,8 @@ def remove(staging: Path) -> None:
         try:
             disk.remove_tree(gone)
         except (DiskError, FileNotFoundError):
+            if not gone.exists():  # somebody else has removed it
+                return
             if attempt == _PASSES - 1:
                 raise
             continue

@@ -32,7 +32,7 @@ from waltzctl.engine.losses import Gap, Overlap
 from waltzctl.engine.scan.columns import Damage, DamageCause, RecordBatch
 from waltzctl.engine.scan.known_records import KnownRecords
 from waltzctl.engine.spark.data_loss import Losses
-from waltzctl.engine.spark.offsets import BEGINNING, Anchor
+from waltzctl.engine.spark.offsets import BEGINNING, Anchor, behind_loss
 from waltzctl.engine.spark.read_options import storage_options
 from waltzctl.engine.spark.record_arrays import Constants, rows_of
 from waltzctl.engine.spark.stream_losses import LostRange, Promised
@@ -156,7 +156,7 @@ class DirectoryHistory:
                 if mark < last.transaction_id:
                     last = self.at_or_before(number, mark, known.get(number, BEGINNING))
                     lost = last.transaction_id
-            found[number] = Anchor(lost) if lost > last.transaction_id else last
+            found[number] = behind_loss(lost) if lost > last.transaction_id else last
         return found
 
     def _promised(self, number: int) -> Promised:
@@ -299,8 +299,7 @@ def read_range(
     Raises StalePlanError when the file is not what it was when the range was planned, DiskReadError.
     """
     if part.before:
-        if part.first == 0:
-            yield loss_finding(Gap(0, part.segment, part.segment), part.job.where)
+        yield loss_finding(Gap(part.first, part.last + 1, part.segment), part.job.where)
         return
     try:
         with open_segment(part.job) as opened:
@@ -369,6 +368,7 @@ class _Reading:
         part = self._part
         if damage.next_transaction_id is not None:
             self._next = damage.next_transaction_id
+        damage = self._of_part(damage)
         if not part.first <= damage.transaction_id <= part.last:
             return
         if damage.cause is not DamageCause.TORN_TAIL:
@@ -376,14 +376,22 @@ class _Reading:
         elif part.stop is None:
             yield tail_finding(part.job, damage)
 
+    def _of_part(self, damage: Damage) -> Damage:
+        """Of damage in the midst of which the range begins, what is in it: who begins there was not told of the rest."""
+        first, behind = self._part.first, damage.next_transaction_id
+        if damage.transaction_id >= first or (behind is not None and behind <= first):
+            return damage
+        if behind is None:
+            self._next = max(self._next, first)
+        return replace(damage, transaction_id=first)
+
     def _end(self, torn: bool, explained: bool) -> Iterator[Finding]:
         """What the walk means as a whole: the promised last record, and the join with the next segment."""
         part, following = self._part, self._part.following
         if part.ends_at is not None and not self._last.is_record(part.ends_at):
             raise _changed(part, f"transaction {part.last} is another one, or is not there")
         if following is not None and not torn and self._next != following:
-            if part.first <= self._next or following < self._next:
-                yield loss_finding(self._joint(following), part.job.where)
+            yield loss_finding(self._joint(following), part.job.where)
         elif self._next <= part.last and not explained and following is None:
             raise _changed(part, f"the records end with {self._next - 1}")
 
@@ -393,4 +401,5 @@ class _Reading:
             return Overlap(following, self._next, following)
         index = self._opened.reader
         listed = index is not None and index.begins + index.count() == following
-        return Gap(self._next, following, following, self._part.segment, listed)
+        # of what is missing in front of the range, where a query begins in the midst of it, nobody asked
+        return Gap(max(self._next, self._part.first), following, following, self._part.segment, listed)

@@ -27,7 +27,7 @@ from waltzctl.engine.net.configuration import Given, load_configuration
 from waltzctl.engine.net.settings import camel_case
 from waltzctl.engine.net.tls_options import TLS, client_names
 from waltzctl.engine.spark.data_loss import Losses
-from waltzctl.engine.spark.offsets import BEGINNING, Anchor
+from waltzctl.engine.spark.offsets import BEGINNING, Anchor, behind_loss
 from waltzctl.engine.spark.stream_losses import LostRange
 from waltzctl.engine.spark.stream_reader import LOW_WATER_MARK, Standing, WaltzStreamReader, path_of, stream_options
 from waltzctl.engine.spark.stream_rows import RowMaker
@@ -182,6 +182,7 @@ class NodeHistory:
         self._opened: _Line | None = None
         self._readings: dict[int, PartitionReading] = {}
         self._seen: dict[int, Anchor] = {}
+        """Last records since the last look: then a recovery may have put others in their places, with the same ids."""
 
     def __getstate__(self) -> tuple[NodeAccess, RowMaker]:
         return self._access, self._rows
@@ -204,6 +205,7 @@ class NodeHistory:
         """See `History.look`; a node does not tell its cluster's key.  Raises what the calls raise."""
         readings = self._line.call(lambda client: read_partitions(client))
         self._readings = {one.partition: one for one in readings if one.assigned}
+        self._seen.clear()
         return None
 
     def latest(self, partitions: Collection[int] | None, known: Mapping[int, Anchor], up_to: str) -> dict[int, Anchor]:
@@ -220,13 +222,18 @@ class NodeHistory:
                 marks = reading.low_water_mark, reading.local_low_water_mark
                 low = min(-1 if mark is None else mark for mark in marks)
                 last, lost = min(last, low), min(lost, low)
-            found[number] = Anchor(lost) if lost > last else self._record_of(number, last)
+            found[number] = (
+                behind_loss(lost) if lost > last else self._record_of(number, last, known.get(number, BEGINNING))
+            )
         return found
 
-    def _record_of(self, partition: int, last: int) -> Anchor:
+    def _record_of(self, partition: int, last: int, known: Anchor) -> Anchor:
+        """The last intact record; the bare id `last` behind more damage than is searched, which is told of then."""
         seen = self._seen.get(partition)
         if seen is None or seen.transaction_id != last:
-            seen = self.at_or_before(partition, last, BEGINNING)
+            seen = self.at_or_before(partition, last, known)
+            if last - seen.transaction_id >= _BACK:
+                seen = Anchor(last)
             self._seen[partition] = seen
         return seen
 
@@ -247,6 +254,10 @@ class NodeHistory:
             found = self._fetch(partition, wanted)
             if found is not None:
                 return found
+        if known.identified and known.transaction_id <= transaction_id - _BACK:
+            seen = self._fetch(partition, known.transaction_id)
+            if seen is not None and seen.is_record(known):
+                return known
         return BEGINNING
 
     def _fetch(self, partition: int, transaction_id: int) -> Anchor | None:

@@ -27,6 +27,7 @@ from waltzctl.engine.spark.offsets import (
     StreamOffset,
     check_same_cluster,
     history_changed,
+    issued_again,
     only_wanted,
     parse_starting,
     share,
@@ -294,7 +295,7 @@ class WaltzStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             last = latest.get(number)
             lost = last is not None and anchor.identified and not last.identified
             if last is not None and lost:  # the records end in front of it
-                last = self._history.at_or_before(number, last.transaction_id, BEGINNING)
+                last = self._history.at_or_before(number, last.transaction_id, anchor)
             behind = last is None or last.transaction_id < anchor.transaction_id
             if behind and anchor.identified and self._options.up_to != INTACT and last is not None:
                 self._confirm(number, anchor)  # the mark may be below what was read without one
@@ -304,6 +305,8 @@ class WaltzStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if not last.is_record(anchor):
                     raise history_changed(place, number, anchor, last, None)
                 behind = not lost  # the same record, perhaps in another place: nothing is new
+            elif behind and anchor.lost and last is not None and self._options.up_to == INTACT:
+                raise issued_again(place, number, anchor, last.transaction_id)
             if behind:
                 latest[number] = anchor
 

@@ -231,7 +231,10 @@ class StorageWriter(DataSourceArrowWriter):
             with contextlib.suppress(DiskError):
                 remove(self._staging)
             raise
-        remove(self._staging)
+        with contextlib.suppress(
+            DiskError, FileNotFoundError
+        ):  # the target is there, and nothing of it lies here any more
+            remove(self._staging)
 
     def _finish(self, joined: Mapping[int, tuple[StagedSegment, ...]]) -> None:
         options, built = self._options, self._staging / STORAGE

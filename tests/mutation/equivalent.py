@@ -3023,13 +3023,6 @@ _SPARK = (
         "listed = {number: self._list(number) for number in list(found)}",
         "each is listed by itself, and nothing is told in this order",
     ),
-    Equivalent(
-        "engine/spark/stream_directory.py",
-        "_Reading._end",
-        "if part.first <= self._next or following < self._next:",
-        "if part.first <= self._next or following <= self._next:",
-        "the two differ here",
-    ),
     *(
         Equivalent(
             "engine/spark/record_arrays.py",

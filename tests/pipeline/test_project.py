@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 import json
 import os
 import shutil
@@ -21,7 +22,8 @@ from jsonschema import Draft202012Validator
 
 from tests.builders import build_directory
 from tests.cli.running import ROOT, invoke
-from waltzctl.engine.errors import DirectoryLockedError, InvalidRequestError, NotWaltzError, RefusedError
+from waltzctl.engine.durable import disk
+from waltzctl.engine.errors import DirectoryLockedError, InvalidRequestError, NotWaltzError, PipelineError, RefusedError
 from waltzctl.engine.pipeline import running
 from waltzctl.engine.pipeline.bucket_files import bucket_file, keep_number
 from waltzctl.engine.pipeline.column_types import parse_columns
@@ -303,6 +305,65 @@ def test_a_refresh_that_was_killed_is_begun_again(tmp_path: Path, monkeypatch: p
     assert running.run_at(server, project, RunOptions(), print).refreshed == followed
     assert running.run_at(server, project, RunOptions(), print).refreshed == ()
     assert [one.full_refresh for one in program.asked] == [followed, followed, ()]
+
+
+@pytest.mark.parametrize("link", ["checkpoint", "state"])
+def test_state_does_not_begin_anew_by_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, link: str) -> None:
+    """What says how far it is lies elsewhere, behind a link, or its files do: neither is gone on with without the other."""
+    create_project(tmp_path / "p", ["/n"])
+    project, program = open_project(tmp_path / "p"), _Program(monkeypatch)
+    places = {"checkpoint": tmp_path / "p" / "storage" / "_checkpoints" / "state", "state": tmp_path / "p" / "state"}
+    for name, one in places.items():
+        one.parent.mkdir(parents=True, exist_ok=True)
+        there = tmp_path / "elsewhere" / name if name == link else one
+        there.mkdir(parents=True)
+        (there / "part-00000.parquet").touch()
+        if there != one:
+            one.symlink_to(there)
+    with pytest.raises(PipelineError, match=f"{places[link]}: it cannot be removed") as raised:
+        running.run_at(program.server, project, RunOptions(full_refresh=("state",)), print)
+    assert raised.value.status == "io-error"
+    assert program.asked == []
+    assert places["state"].exists()
+    places[link].unlink()
+    assert running.run_at(program.server, project, RunOptions(), print).refreshed == ("state",)
+    assert not any(one.exists() for one in places.values())
+
+
+def test_state_on_a_file_system_of_its_own_is_emptied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    create_project(tmp_path / "p", ["/n"])
+    project, program = open_project(tmp_path / "p"), _Program(monkeypatch)
+    state, remove = tmp_path / "p" / "state", os.rmdir
+    state.mkdir()
+    (state / "part-00000.parquet").touch()
+
+    def busy(path: Any, **more: Any) -> None:
+        if Path(path).name == "state":
+            raise OSError(errno.EBUSY, "it is busy")
+        remove(path, **more)
+
+    monkeypatch.setattr(os, "rmdir", busy)
+    assert running.run_at(program.server, project, RunOptions(full_refresh=("state",)), print).refreshed == ("state",)
+    assert os.listdir(state) == []
+
+
+def test_what_begins_anew_is_noted_for_good_before_anything_of_it_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_project(tmp_path / "p", ["/n"])
+    project, program = open_project(tmp_path / "p"), _Program(monkeypatch)
+    checkpoint, state = tmp_path / "p" / "storage" / "_checkpoints" / "state", tmp_path / "p" / "state"
+    for one in (checkpoint, state):
+        one.mkdir(parents=True)
+    synced: list[tuple[str, bool, bool]] = []
+
+    def observe(change: disk.Change) -> None:
+        if change.kind == "sync-directory":
+            synced.append((change.path.name, checkpoint.exists(), state.exists()))
+
+    monkeypatch.setattr(disk, "observer", observe)
+    running.run_at(program.server, project, RunOptions(full_refresh=("state",)), print)
+    assert synced == [("storage", True, True), ("_checkpoints", False, True), ("p", False, False)]
 
 
 def test_what_a_kill_left_of_a_table_is_removed_and_the_table_begins_anew(

@@ -16,6 +16,7 @@ import pytest
 from pyspark.sql import Row
 
 from waltzctl.engine.catalogue import CATALOGUE, Code
+from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.pipeline.agreement import Differs, Nowhere
 from waltzctl.engine.pipeline.bucket_files import bucket_file, buckets_there, keep_number
@@ -212,6 +213,20 @@ def test_state_takes_a_batch_twice_and_late_ones_without_a_change(tmp_path: Path
     assert held() == [("a", 3), ("bb", 9)]
     assert not (tmp_path / "_temporary").exists()
     assert writer.write(iter([])).files == ()  # type: ignore[attr-defined]
+
+
+def test_files_of_state_have_their_names_for_good_when_spark_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = StateWriter(tmp_path, ["key"])
+    row = {"key": "a", "partition": 0, "transaction_id": 1, "v": "x", BUCKET: 0}
+    message = writer.write(iter([pa.RecordBatch.from_pylist([row])]))
+    synced: list[tuple[Path, list[str]]] = []
+    monkeypatch.setattr(
+        disk, "observer", lambda change: synced.append((change.path, [one.name for one in tmp_path.glob("*.parquet")]))
+    )
+    writer.commit([message], 0)
+    assert synced == [(tmp_path, ["part-00000.parquet"])]
 
 
 def test_state_can_be_read_before_there_is_a_value_and_loses_none_to_that(tmp_path: Path) -> None:

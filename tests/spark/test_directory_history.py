@@ -21,7 +21,7 @@ from waltzctl.engine.errors import NotWaltzError, StalePlanError
 from waltzctl.engine.inspect.segment_checks import FilesChangedError
 from waltzctl.engine.spark import stream_directory
 from waltzctl.engine.spark.data_loss import Losses
-from waltzctl.engine.spark.offsets import BEGINNING, Anchor
+from waltzctl.engine.spark.offsets import BEGINNING, Anchor, behind_loss
 from waltzctl.engine.spark.stream_directory import DirectoryHistory
 from waltzctl.engine.spark.stream_losses import LostRange
 from waltzctl.engine.spark.stream_places import SegmentRange
@@ -130,7 +130,7 @@ def test_a_partition_without_a_directory_counts_where_it_was_assigned_and_writte
     history = looked(path)
     found = history.latest(None, {}, "intact")
     assert sorted(found) == [0, 1, 2]
-    assert found[1] == Anchor(2)  # its mark
+    assert found[1] == behind_loss(2)  # its mark
     (lost,) = history.parts(1, BEGINNING, found[1])
     assert isinstance(lost, LostRange)
     assert (lost.finding.transaction_id, lost.finding.missing) == (0, 3)
@@ -176,11 +176,11 @@ def test_a_mark_that_leads_to_damage_is_the_record_in_front(storage: Path) -> No
     ("low", "local", "intact", "safe"),
     [
         (29, 29, anchor(29), anchor(29)),
-        (30, 30, Anchor(30), Anchor(30)),
-        (35, 35, Anchor(35), Anchor(35)),
-        (32, 35, Anchor(35), Anchor(32)),
-        (29, 35, Anchor(35), anchor(29)),
-        (20, 35, Anchor(35), anchor(20)),
+        (30, 30, behind_loss(30), behind_loss(30)),
+        (35, 35, behind_loss(35), behind_loss(35)),
+        (32, 35, behind_loss(35), behind_loss(32)),
+        (29, 35, behind_loss(35), anchor(29)),
+        (20, 35, behind_loss(35), anchor(20)),
         (35, 29, anchor(29), anchor(29)),
     ],
 )
@@ -207,7 +207,7 @@ def test_losses_are_judged_by_files_as_they_are_now(storage: Path) -> None:
     """Between the listing and the reading the rest may have been written, and the mark raised."""
     marked(storage, low_water_mark=31, local_low_water_mark=31)
     history = looked(storage)
-    assert history.latest(None, {}, "intact") == {0: Anchor(31)}
+    assert history.latest(None, {}, "intact") == {0: behind_loss(31)}
     more = make_records(2, first=30, size=20)
     write_segment(storage / "0", more)
     again = history.latest(None, {}, "intact")[0]
@@ -436,7 +436,7 @@ def test_of_a_partition_that_was_truncated_since_it_was_listed_nothing_is_lost(s
         file.truncate(at(25))
     with idx(storage, 0, 20).open("r+b") as file:
         file.truncate(128 + 8 * 5)
-    assert history.latest(None, {}, "intact") == {0: Anchor(29)}, "it was promised up to there"
+    assert history.latest(None, {}, "intact") == {0: behind_loss(29)}, "it was promised up to there"
     history = looked(storage)
     marked(storage, local_low_water_mark=20)
     assert history.latest(None, {}, "intact") == {0: anchor(24)}

@@ -29,7 +29,7 @@ from waltzctl.engine.findings import Code, Finding, make_finding
 from waltzctl.engine.net.addresses import parse_url
 from waltzctl.engine.spark import stream_node
 from waltzctl.engine.spark.data_loss import Losses
-from waltzctl.engine.spark.offsets import BEGINNING, Anchor
+from waltzctl.engine.spark.offsets import BEGINNING, Anchor, behind_loss
 from waltzctl.engine.spark.stream_losses import LostRange
 from waltzctl.engine.spark.stream_node import (
     NodeAccess,
@@ -134,7 +134,7 @@ def test_the_last_transaction_is_a_record_or_what_the_mark_proves_lost(
     """A text stands for an anchor without a record."""
     for up_to, expected in (("intact", intact), ("low-water-mark", marked)):
         if isinstance(expected, str):
-            wanted = Anchor(int(expected))
+            wanted = behind_loss(int(expected))
         else:
             wanted = BEGINNING if expected < 0 else anchor_of(RECORDS[expected])
         reader = history(reading(0, last, low, local), reading(1, 3))

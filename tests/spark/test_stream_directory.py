@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tests.builders import build_directory, make_records, write_segment
 from tests.golden import GOLDEN, needs_golden
 from tests.spark.streaming import Query, as_row, damage, findings, ids, open_stream, row_value, segment_path
-from waltzctl.engine.errors import InvalidRequestError, NotWaltzError, StalePlanError
+from waltzctl.engine.errors import DamageError, InvalidRequestError, NotWaltzError, StalePlanError
 from waltzctl.engine.findings import Finding
 from waltzctl.engine.inspect.dump import dump_records
 from waltzctl.engine.storage.append import AppendSession, PendingRecord
@@ -258,6 +258,104 @@ def test_what_is_lost_behind_the_last_record_is_one_row_once(tmp_path: Path, lim
     assert [(row["transaction_id"], row["finding"], row["missing"]) for row in query.rows if row["finding"]] == [
         (30, "acknowledged-missing", 10)
     ]
+
+
+@pytest.mark.parametrize("limit", ["1000", "4"])
+@pytest.mark.parametrize(
+    ("start", "segment", "told"),
+    [
+        (17, 10, [(17, 3)]), (19, 10, [(19, 1)]), (20, 10, []), (10, 10, [(10, 10)]),
+        (3, 0, [(3, 7)]), (9, 0, [(9, 1)]), (10, 0, []), (0, 0, [(0, 10)]),
+    ],
+)  # fmt: skip
+def test_a_query_that_begins_where_segments_are_missing_is_told_of_the_rest(
+    tmp_path: Path, segment: int, start: int, told: list[tuple[int, int]], limit: str
+) -> None:
+    path = build_directory(tmp_path / "d", {0: 40}, per_segment=10)
+    segment_path(path, segment).unlink()
+    (path / "0" / index_name(segment)).unlink()
+    query = Query(path, startingTransactions=f'{{"0": {start}}}', maxRecordsPerTrigger=limit)
+    query.run()
+    assert ids(query.rows) == list(range(max(start, segment + 10), 40))
+    assert [(row["transaction_id"], row["missing"]) for row in query.rows if row["finding"]] == told
+    if told:
+        failing = Query(path, startingTransactions=f'{{"0": {start}}}', failOnDataLoss="true")
+        with pytest.raises(DamageError, match="transactions are lost in 1 place"):
+            failing.run()
+
+
+@pytest.mark.parametrize("limit", ["1000", "4"])
+@pytest.mark.parametrize(("start", "told"), [(4, (4, 6)), (7, (7, 3)), (9, (9, 1)), (10, None)])
+@pytest.mark.parametrize("last", [False, True])
+def test_a_query_that_begins_in_the_midst_of_damage_is_told_of_the_rest(
+    tmp_path: Path, start: int, told: tuple[int, int] | None, last: bool, limit: str
+) -> None:
+    """Records 4 to 9 are overwritten by zeros: in the midst of a segment, or up to its end with another one behind."""
+    path = build_directory(tmp_path / "d", {0: 30}, per_segment=10 if last else 30, size=20)
+    raw = bytearray(segment_path(path, 0).read_bytes())
+    raw[128 + 4 * 60 : 128 + 10 * 60] = bytes(6 * 60)
+    segment_path(path, 0).write_bytes(raw)
+    query = Query(path, startingTransactions=f'{{"0": {start}}}', maxRecordsPerTrigger=limit)
+    query.run()
+    assert ids(query.rows) == list(range(10, 30))
+    found = [row for row in query.rows if row["finding"]]
+    assert sum(row["missing"] for row in found) == (0 if told is None else told[1])
+    assert min((row["transaction_id"] for row in found), default=None) == (None if told is None else told[0])
+
+
+def test_a_gap_behind_what_was_told_as_lost_is_told(tmp_path: Path) -> None:
+    path = build_directory(tmp_path / "d", {0: 40}, per_segment=10, local_low_water_mark=39)
+    segment_path(path, 30).unlink()
+    (path / "0" / index_name(30)).unlink()
+    query = Query(path)
+    query.run()
+    write_segment(path / "0", make_records(5, first=45), first=45)
+    query.restart()
+    query.run()
+    assert ids(query.rows) == [*range(30), *range(45, 50)]
+    assert [(row["transaction_id"], row["missing"]) for row in query.rows if row["finding"]] == [(30, 10), (40, 5)]
+
+
+@pytest.mark.parametrize("issued", [0, 5])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_ids_that_were_told_as_lost_and_are_issued_again_stop_the_query(
+    tmp_path: Path, issued: int, restarted: bool
+) -> None:
+    """Somebody gave up what was lost, and the partition goes on in its place: that would be left out without a word."""
+    path = build_directory(tmp_path / "d", {0: 40}, per_segment=10, local_low_water_mark=39)
+    segment_path(path, 30).unlink()
+    (path / "0" / index_name(30)).unlink()
+    query = Query(path)
+    query.run()
+    query.restart()
+    assert query.step() is None
+    given_up = build_directory(tmp_path / "given up", {0: 30}, local_low_water_mark=29)
+    shutil.copy(given_up / "waltz-storage.ctl", path)
+    if issued:
+        write_segment(path / "0", make_records(issued, first=30, seed=7), first=30)
+    if restarted:
+        query.restart()
+    with pytest.raises(
+        StalePlanError, match=f"up to 39 were told as lost, and the partition ends at {29 + issued} now"
+    ):
+        query.step()
+    beyond = Query(path, startingTransactions='{"0": 60}')  # as is asked for, it waits
+    assert beyond.step() is None
+
+
+def test_what_was_told_as_lost_and_is_there_again_does_not_stop_the_query(tmp_path: Path) -> None:
+    path = build_directory(tmp_path / "d", {0: 40}, per_segment=10, local_low_water_mark=39)
+    moved = [(one, tmp_path / one.name) for one in (segment_path(path, 30), path / "0" / index_name(30))]
+    for here, there in moved:
+        here.rename(there)
+    query = Query(path)
+    query.run()
+    for here, there in moved:
+        there.rename(here)
+    query.restart()
+    write_segment(path / "0", make_records(3, first=40), first=40)
+    query.run()
+    assert ids(query.rows) == [*range(30), 40, 41, 42]
 
 
 def test_what_is_lost_in_addition_is_told_and_what_was_told_is_not_told_again(tmp_path: Path) -> None:

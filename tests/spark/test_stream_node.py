@@ -133,6 +133,49 @@ def test_a_truncated_partition_of_a_node_stops_the_query(tmp_path: Path) -> None
         query.reader.stop()
 
 
+@pytest.mark.parametrize("limit", ["1000", "4"])
+@pytest.mark.parametrize("read", [0, 17, 25])
+def test_of_a_partition_whose_end_is_damaged_what_is_in_front_comes_and_the_damage_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: int, limit: str
+) -> None:
+    """More damage than is looked behind for the last intact record: a bad stretch of a disk holds thousands of small ones."""
+    monkeypatch.setattr(stream_node, "_BACK", 3)
+    with served(_directory(tmp_path, 25, size=20)) as node:
+        query = Query(node.url, plaintext="true", partitions="0", maxRecordsPerTrigger=str(max(1, read)))
+        if read:
+            query.step()
+        query.options["maxRecordsPerTrigger"] = limit
+        node.append(0, make_records(5, first=25, size=20))
+        for number in range(25, 30):
+            _damage(tmp_path / "d", number)
+        query.restart()
+        query.run()
+        assert ids(query.rows) == list(range(25))
+        assert findings(query.rows) == [(0, number, "record-checksum") for number in range(25, 30)]
+        node.append(0, make_records(2, first=30, size=20))
+        query.run()
+        assert ids(query.rows) == [*range(25), 30, 31]
+        assert len(findings(query.rows)) == 5
+        query.reader.stop()
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_partition_that_was_truncated_and_filled_up_again_stops_the_query_at_once(
+    tmp_path: Path, restarted: bool
+) -> None:
+    """It ends with the same id as before; a query that remembers what stood there would wait for the next one."""
+    with served(_directory(tmp_path, 30)) as node:
+        query = Query(node.url, plaintext="true")
+        query.run()
+        node.truncate(0, 20)
+        node.append(0, make_records(9, first=21, seed=3))
+        if restarted:
+            query.restart()
+        with pytest.raises(StalePlanError, match="transaction 29 is not the one that was read"):
+            query.step()
+        query.reader.stop()
+
+
 def test_a_node_that_is_gone_is_an_error_and_one_that_came_back_is_asked_again(tmp_path: Path) -> None:
     path = _directory(tmp_path, 3)
     port, admin_port = reserved_ports(2)

@@ -75,7 +75,7 @@ def _read(part: SegmentRange) -> list[int | str]:
         ({"following": 140}, [*range(100, 140)]),
         ({"last": 140, "following": 141}, [*range(100, 140), "segment-gap 140 1"]),
         ({"first": 140, "last": 140, "following": 141}, ["segment-gap 140 1"]),
-        ({"first": 141, "last": 141, "following": 142}, []),  # the batch in front told it
+        ({"first": 141, "last": 141, "following": 142}, ["segment-gap 141 1"]),  # the query begins in the midst of it
         ({"last": 138, "following": 139}, [*range(100, 139), "segment-overlap 139 None"]),
         ({"first": 110, "last": 119, "following": 120}, [*range(110, 120), "segment-overlap 120 None"]),
     ],
@@ -87,13 +87,12 @@ def test_a_range_has_its_ids_and_what_the_next_segment_shows(
 
 
 @pytest.mark.parametrize(
-    ("first", "told"), [(100, ["segment-gap 0 100"]), (110, ["segment-gap 0 100"]), (0, ["segment-gap 0 100"])]
+    ("first", "told"), [(0, "segment-gap 0 100"), (1, "segment-gap 1 99"), (99, "segment-gap 99 1")]
 )
-def test_what_is_missing_in_front_of_all_segments_is_told_by_the_range_that_begins_there(
-    segment: Path, first: int, told: list[str]
+def test_what_is_missing_in_front_of_all_segments_is_told_by_the_range_that_has_it(
+    segment: Path, first: int, told: str
 ) -> None:
-    part = _range(segment, first=first, last=99, before=True)
-    assert _read(part) == (told if first == 0 else [])
+    assert _read(_range(segment, first=first, last=99, before=True)) == [told]
 
 
 @pytest.mark.parametrize(
@@ -140,7 +139,8 @@ def test_a_file_that_is_gone_or_shorter_than_a_header(segment: Path) -> None:
         (100, 139, [*range(100, 110), "record-checksum 110 2", *range(112, 140)]),
         (110, 112, ["record-checksum 110 2", 112]),
         (109, 110, [109, "record-checksum 110 2"]),
-        (111, 113, [112, 113]),
+        (111, 113, ["record-checksum 111 1", 112, 113]),  # a query begins in the midst of it
+        (112, 113, [112, 113]),
         (100, 109, [*range(100, 110)]),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -20,7 +21,7 @@ pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
 from tests.builders import make_records
 from tests.spark.writing import begin, is_clean, nothing_left, rows, write
 from waltzctl.engine.durable import disk
-from waltzctl.engine.errors import DamageError, RefusedError
+from waltzctl.engine.errors import DamageError, DiskWriteError, RefusedError
 from waltzctl.engine.spark import run_writing, staging
 
 # ---- jobs that end half-way -----------------------------------------------------------------------------------------------
@@ -173,6 +174,30 @@ def test_a_target_that_fills_up_meanwhile_is_left_as_it_is(tmp_path: Path) -> No
         writer.commit([message])
     assert nothing_left(path, empty=True)
     assert os.listdir(path) == ["somebody"]
+
+
+@pytest.mark.parametrize(
+    "error", [FileNotFoundError("x"), DiskWriteError("x", None, OSError(errno.ENOTEMPTY, "not empty"))]
+)
+def test_a_write_that_has_its_name_is_no_failure_for_what_a_task_still_holds_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """A second attempt of a task that still reads keeps names in its directory where that is of NFS."""
+    path = tmp_path / "new"
+    writer = begin(path)
+    message = writer.write(iter([rows(0, make_records(3))]))
+
+    def remove_tree(_place: Path) -> None:
+        raise error
+
+    with monkeypatch.context() as held:
+        held.setattr(disk, "remove_tree", remove_tree)
+        writer.commit([message])
+    assert is_clean(path)
+    (left,) = [one for one in os.listdir(tmp_path) if one != "new"]
+    staging.clear_left(path)
+    assert left.endswith("-gone")
+    assert os.listdir(tmp_path) == ["new"]
 
 
 def test_what_a_disk_changes_before_it_is_read_back_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
