@@ -117,9 +117,7 @@ def change(
         console.sentence(f"PLANNED  {in_words(plan)} Nothing was modified.")
         return left()
     if not plan.steps:
-        _report(console, plan, None, left())
-        console.success("NOTHING TO DO. Nothing was modified.")
-        return left()
+        return _nothing_to_do(console, plan, shown, left())
     if switches.yes:
         if console.for_people and not console.quiet:
             console.emit(shown, flush=True)
@@ -132,6 +130,18 @@ def change(
         console.sentence(f"DAMAGE FOUND  {changed.done}")
     else:
         console.success(f"DONE  {changed.done}")
+    return status
+
+
+def _nothing_to_do(console: Console, plan: ChangePlan, shown: Object, status: ExitStatus) -> ExitStatus:
+    """Say so; what the plan could not be about, and what it leaves undecided, is not nothing, and stands in it."""
+    if status is not ExitStatus.CLEAN and console.for_people:
+        console.emit(shown, flush=True)
+    _report(console, plan, None, status)
+    if status is ExitStatus.CLEAN:
+        console.success("NOTHING TO DO. Nothing was modified.")
+    else:
+        console.sentence("NOTHING THAT CAN BE DONE NOW. Nothing was modified.")
     return status
 
 

@@ -15,6 +15,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,6 +47,8 @@ frames of many megabytes leave behind, torn to pieces, for every thread of its o
 KEPT_MEMORY = 16 << 20
 """Free bytes at the end of a heap that are kept: smaller blocks come and go with every batch."""
 _ARENAS = 2
+_LAST_WORDS_SECONDS = 1.0
+"""How long it takes at most to say that the process ends at once."""
 
 
 class PortOptions(Protocol):
@@ -286,11 +289,17 @@ class Service(Generic[Options, S]):
     def _end_at_once(self) -> NoReturn:
         if self.ready_file is not None:
             self.ready_file.remove()
+        telling = threading.Thread(target=self._tell_end, name="the end", daemon=True)
+        with contextlib.suppress(RuntimeError):  # no thread is to be had: it ends without a word
+            telling.start()
+            telling.join(_LAST_WORDS_SECONDS)  # whoever should read it may stand still, and holds up the log as well
+        os._exit(ExitStatus.INTERRUPTED)
+
+    def _tell_end(self) -> None:
         with contextlib.suppress(OSError):
             self.shown.abandon()
             say("waltzctl: ended at once; everything that was acknowledged is durable")
             sys.stderr.flush()
-        os._exit(ExitStatus.INTERRUPTED)
 
     async def _stop(self, serving: S) -> None:
         if self.ready_file is not None:

@@ -79,14 +79,14 @@ def conclude(body: Callable[[], Any]) -> ExitStatus:
 
     A body returns its status (None: clean).  What the argument parser raises passes through.
     """
+    answer = None
     try:
         answer = body()
         _flush_stdout()
     except _OF_TYPER:
         raise
     except BrokenPipeError:
-        drop_output()
-        return ExitStatus.CLEAN
+        drop_output()  # whoever read it has seen enough; a status that was known by then holds all the same
     except KeyboardInterrupt:
         say("waltzctl: interrupted")
         return ExitStatus.INTERRUPTED

@@ -9,6 +9,7 @@ plan is made when that is done.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import sys
@@ -79,6 +80,9 @@ SAFETY = ManualSection(
 
 NEXT_STEPS = 5
 """Commands that are named after one that left something."""
+UNCHANGED = "Nothing was modified"
+UNCHANGED_ELSE = "Nothing else was modified"
+"""Where the same command has done something before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +112,10 @@ def repair_with(
     """
     repair = planned(switches, command, path, given, make)
     if repair.roll_back and switches.plan_file is None and not only_shown(switches, asked_for=switches.yes):
-        _agree(console, repair.plan, switches)
+        _agree(console, repair.plan, switches, UNCHANGED)
         _take_back(repair)
         repair = planned(switches, command, path, given, make)
-        return carry_out(console, repair, switches, otherwise="Nothing else was modified")
+        return carry_out(console, repair, switches, otherwise=UNCHANGED_ELSE)
     return carry_out(console, repair, switches)
 
 
@@ -153,10 +157,8 @@ def planned(
     return repair
 
 
-def carry_out(
-    console: Console, repair: AnyRepair, switches: Switches, *, otherwise: str = "Nothing was modified"
-) -> ExitStatus:
-    """Show the plan and, where that is wanted and agreed, apply it.  `otherwise` is what to say where there is nothing to do.
+def carry_out(console: Console, repair: AnyRepair, switches: Switches, *, otherwise: str = UNCHANGED) -> ExitStatus:
+    """Show the plan and, where that is wanted and agreed, apply it.  `otherwise` is what to say where this plan changes nothing.
 
     Raises RefusedError where nobody agreed, StalePlanError, and what `apply` raises.
     """
@@ -168,7 +170,7 @@ def carry_out(
         return _dry_run(console, plan, storage, partitions, asked=switches.dry_run)
     if not plan.steps and not asked_for:
         return _nothing_to_do(console, plan, storage, partitions, otherwise)
-    _agree(console, plan, switches)
+    _agree(console, plan, switches, otherwise)
     return _apply(console, repair, otherwise)
 
 
@@ -183,16 +185,16 @@ def only_shown(switches: Switches, *, asked_for: bool) -> bool:
     return switches.dry_run or (unasked and not asked_for and not sys.stdin.isatty())
 
 
-def _agree(console: Console, plan: Plan, switches: Switches) -> None:
-    """Show the plan to whoever has to agree to it.  Raises RefusedError where nobody does."""
+def _agree(console: Console, plan: Plan, switches: Switches, otherwise: str) -> None:
+    """Show the plan to whoever has to agree to it.  Raises RefusedError where nobody does, with `otherwise`."""
     from waltzctl.engine.columns.plan_columns import PLAN
 
     if not _asked_for(plan, switches):
         if not sys.stdin.isatty():
             console.emit(PLAN.shown(plan), flush=True)
-            raise RefusedError("not confirmed, nothing was modified", advice="add --yes, or look with --dry-run first")
+            raise _not_confirmed(otherwise, advice="add --yes, or look with --dry-run first")
         show_to_person(console, PLAN.shown(plan))
-        confirm({step.partition for step in plan.steps if step.partition is not None})
+        confirm({step.partition for step in plan.steps if step.partition is not None}, otherwise=otherwise)
     elif console.for_people and not console.quiet:
         console.emit(PLAN.shown(plan), flush=True)
 
@@ -274,19 +276,38 @@ def show_to_person(console: Console, plan: Object) -> None:
     if console.format is Format.JSON:
         from waltzctl.render.table import TableWriter
 
-        TableWriter(sys.stderr).write(plan)
-        sys.stderr.flush()
+        with contextlib.suppress(BrokenPipeError):  # then the question does not reach anybody either: `typed`
+            TableWriter(sys.stderr).write(plan)
+            sys.stderr.flush()
     else:
         console.emit(plan, flush=True)
 
 
-def confirm(touched: Collection[int]) -> None:
-    """Ask on the terminal for the numbers of the partitions that are touched.  Raises RefusedError for anything else."""
+def confirm(touched: Collection[int], *, otherwise: str = UNCHANGED) -> None:
+    """Ask on the terminal for the numbers of the partitions that are touched.
+
+    Raises RefusedError for anything else, with `otherwise`: what has not been changed then.
+    """
     word = format_ranges(touched) if touched else "yes"
     what = "the partition number" if len(touched) == 1 else "the partition numbers" if touched else "the word"
-    print(f"Type {what} ({word}) to apply the plan, anything else to leave: ", end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip() != word:
-        raise RefusedError("not confirmed, nothing was modified")
+    if not typed(word, f"Type {what} ({word}) to apply the plan, anything else to leave: "):
+        raise _not_confirmed(otherwise)
+
+
+def typed(word: str, question: str) -> bool:
+    """Whether somebody answers a question, put on stderr, with this word.
+
+    Whom the question does not reach has agreed to nothing, and neither has who types what is no text.
+    """
+    try:
+        print(question, end="", file=sys.stderr, flush=True)
+        return sys.stdin.readline().strip() == word
+    except (BrokenPipeError, UnicodeDecodeError):
+        return False
+
+
+def _not_confirmed(otherwise: str, *, advice: str | None = None) -> RefusedError:
+    return RefusedError(f"not confirmed, {otherwise[0].lower()}{otherwise[1:]}", advice=advice)
 
 
 def _apply(console: Console, repair: AnyRepair, otherwise: str) -> ExitStatus:

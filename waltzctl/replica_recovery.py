@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from waltzctl.change_procedure import Changed, change
 from waltzctl.console import Console
 from waltzctl.exit_status import ExitStatus
 from waltzctl.metadata_option import ClusterTarget
-from waltzctl.repair_procedure import Switches, carry_out, only_shown
+from waltzctl.repair_procedure import UNCHANGED, UNCHANGED_ELSE, Switches, carry_out, only_shown
 from waltzctl.values import counted, format_ranges
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def recover_cluster(
         try:
             async with location.open() as store:
                 await recover(store, agreed, reach, timeout=reach.timeout, log=log, told=done.append)
-        except WaltzError:
+        except (WaltzError, asyncio.CancelledError):  # the latter by Ctrl-C
             if done:
                 console.trouble(f"recovered all the same: partitions {format_ranges(done)}")
             raise
@@ -80,7 +81,7 @@ def recover_directories(
     from waltzctl.engine.columns.finding_columns import FINDING
     from waltzctl.engine.compare.compare import compare
     from waltzctl.engine.compare.comparison import CompareOptions, CompareSummary, PartitionComparison, ReplicaStanding
-    from waltzctl.engine.compare.plans import plans
+    from waltzctl.engine.compare.plans import plan_anew, plans
     from waltzctl.engine.findings import Finding
     from waltzctl.engine.metadata.cluster_state import ClusterState, read_cluster_state
     from waltzctl.engine.quorum.vote import Verdict
@@ -112,8 +113,16 @@ def recover_directories(
         standings = {own.state for one in comparisons for own in one.replicas}
         only_behind = standings <= {ReplicaStanding.EQUAL, ReplicaStanding.BEHIND} and not findings
         return ExitStatus.CLEAN if only_behind and status is ExitStatus.REPAIRABLE else status
-    done = [carry_out(console, repair, switches) for repair in repairs]
-    if only_shown(switches, asked_for=switches.yes) or not any(repair.plan.steps for repair in repairs):
+    shown_only = only_shown(switches, asked_for=switches.yes)
+    done: list[ExitStatus] = []
+    changed: list[Path] = []
+    for first in repairs:
+        stale = any(source.is_relative_to(one) for source in first.sources for one in changed)
+        repair = plan_anew(first, comparisons, paths, allow_data_loss=allow_data_loss) if stale else first
+        done.append(carry_out(console, repair, switches, otherwise=UNCHANGED_ELSE if changed else UNCHANGED))
+        if repair.plan.steps and not shown_only:
+            changed.append(repair.storage)
+    if shown_only or not any(repair.plan.steps for repair in repairs):
         return max(status, *done)
     if status is not ExitStatus.DAMAGED:
         return max(done)

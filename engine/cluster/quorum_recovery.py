@@ -85,6 +85,7 @@ class RecoveryPlan:
 
 
 Told = recovery_events.Connected | recovery_events.Failed
+_NOBODY = "no storage node is to hold it, so nobody can be asked: cluster assign says which"
 _LOOK = 0.01
 """Seconds between looks at whether all replicas that answer take part."""
 
@@ -166,6 +167,8 @@ async def plan_recovery(
         metadata, _ = await sessions.partition(number)
         if answers:
             forecasts.append(forecast(number, metadata, sorted(answers), answers))
+        else:  # nothing can be asked, which is not that there is nothing to do
+            forecasts.append(Forecast(number, None, _NOBODY, (), ()))
     return RecoveryPlan(store.where, tuple(forecasts), tuple(served))
 
 

@@ -5,7 +5,8 @@ replica lacks at its end is left to the cluster, which brings it up to date.  Bu
 acknowledged all that is kept: it gets all of it back, as its vote may be the one that keeps it.
 
 Partitions in which anything is undecidable are left out.  Sources are replicas that need no plan themselves where there are
-such: carrying out a plan changes a replica, and makes plans stale that read from it.
+such: carrying out a plan changes a replica, and makes plans stale that read from it.  Where there are none, `plan_anew` makes
+those again that are still to be carried out.
 """
 
 from __future__ import annotations
@@ -40,13 +41,33 @@ def plans(
                 f"{path}: plans are made for files of this machine",
                 advice="copy the storage directory here, or mount it",
             )
-    decided = [one for one in comparisons if not one.decision.undecided]
     found: list[Repair] = []
     for path in directories:
-        repair = _plan(path, decided, directories, allow_data_loss=allow_data_loss)
+        repair = _plan(path, _decided(comparisons), directories, allow_data_loss=allow_data_loss)
         if repair is not None and (repair.plan.steps or repair.plan.undecided):
             found.append(repair)
     return found
+
+
+def plan_anew(
+    repair: Repair,
+    comparisons: Sequence[PartitionComparison],
+    directories: Sequence[PurePath],
+    *,
+    allow_data_loss: bool,
+) -> Repair:
+    """One of the plans for what was compared, made again because another one that was carried out changed what it reads.
+
+    What the replicas have agreed on is as before; raises as `plans`.
+    """
+    path = next(one for one in directories if places.absolute(one) == repair.plan.path)
+    anew = _plan(path, _decided(comparisons), directories, allow_data_loss=allow_data_loss)
+    assert anew is not None, "it had something to agree on before"
+    return anew
+
+
+def _decided(comparisons: Sequence[PartitionComparison]) -> list[PartitionComparison]:
+    return [one for one in comparisons if not one.decision.undecided]
 
 
 def _plan(

@@ -38,8 +38,10 @@ def _bounds(reference: PartitionReplica, replicas: Sequence[PartitionReplica | N
             found.append(segment.first)
             gathered = 0
         parts = segment.size // size
-        if parts and segment.entries > parts and all(_indexed(one) for one in replicas):
-            found += [segment.first + segment.entries * number // parts for number in range(1, parts)]
+        entries = segment.entries if segment.stop is None else min(segment.entries, segment.stop - segment.first)
+        if parts and entries > parts and all(_indexed(one) for one in replicas):
+            # an index that is too long leads beyond the next segment, and ranges would go back
+            found += [segment.first + entries * number // parts for number in range(1, parts)]
             gathered = size  # in the last of them
         else:
             gathered += segment.size

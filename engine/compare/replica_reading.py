@@ -231,6 +231,11 @@ class RangeReading:
         at, number = scanned.place(low)
         end = _End(at, number)
         for item in scanned.scan(at, number):
+            if end.next_id == high:  # only what loses none of the ids that were asked for may stand here
+                if isinstance(item, RecordBatch) or not self.behind(scanned, item):
+                    break
+                end.reach(item)
+                continue
             end.reach(item)
             if isinstance(item, RecordBatch):
                 first = int(item.transaction_id[0])
@@ -241,7 +246,7 @@ class RangeReading:
                     yield Records(begin, stop, segment.first, item, begin - first)
             else:
                 yield from self.damage(scanned, item, low)
-            if high is not None and end.next_id >= high:
+            if high is not None and end.next_id > high:
                 break
         self.stretches.append(scanned.stretch(end, self.high))
 
@@ -253,9 +258,21 @@ class RangeReading:
         elif following is None:
             self.findings.append(damage_finding(scanned.job, damage))
             yield from self.unreadable(scanned.segment, max(low, damage.transaction_id))
-        elif following > low:
+        elif following > low or damage.transaction_id == low:  # a stranger in front of `low` loses nothing
             self.findings.append(damage_finding(scanned.job, damage))
             yield from self.broken(max(low, damage.transaction_id), following)
+
+    def behind(self, scanned: _Scanned, damage: Damage) -> bool:
+        """Name damage directly behind the last id that is asked for, where whoever asks for the next one does not see it.
+
+        That is so behind the last record of a segment that is not the last one, and where a record does not belong there.
+        """
+        number = damage.transaction_id
+        if number not in (scanned.segment.stop, damage.next_transaction_id):
+            return False
+        torn = damage.cause is DamageCause.TORN_TAIL
+        self.findings.append((tail_finding if torn else damage_finding)(scanned.job, damage))
+        return True
 
     def torn(self, scanned: _Scanned, tail: Damage, low: int) -> Iterator[Piece]:
         """The end of a data file that is no whole record."""

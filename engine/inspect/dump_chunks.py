@@ -73,12 +73,18 @@ class ChunkReader(SegmentCheck):
                 return
 
     def _piece(self, place: RecordPlace, stop: int) -> Iterator[Item]:
-        """Items that begin in front of the offset `stop`."""
+        """Items that begin in front of the offset `stop`; and that ids are missing in front of the record there.
+
+        Of those nothing stands in the file, and who begins with that record does not see it.
+        """
         for item in self._scan(place, stop, None):
-            if isinstance(item, Damage) or item.end <= stop:
+            if isinstance(item, Damage):
+                if item.offset < stop or not item.length:
+                    yield item
+            elif item.end <= stop:
                 yield item
-            else:
-                yield item.first(int(item.offset.searchsorted(stop)))
+            elif rows := int(item.offset.searchsorted(stop)):
+                yield item.first(rows)
 
     def _scan(self, place: RecordPlace, stop: int, last: int | None) -> Generator[Item, None, bool]:
         """Scan from `place`; ends behind `stop` or the id `last`.  Returns whether the end of the file was seen."""
@@ -89,7 +95,7 @@ class ChunkReader(SegmentCheck):
             yield item
             end = item.end
             next_id = item.reached if isinstance(item, Damage) else int(item.transaction_id[-1]) + 1
-            if end >= stop < self.size or (last is not None and next_id is not None and next_id > last):
+            if end > stop or (last is not None and next_id is not None and next_id > last):
                 break
         ended = end >= self.size
         if ended:
@@ -102,9 +108,9 @@ class ChunkReader(SegmentCheck):
 
     def _proven(self, wanted: int, stop: int) -> RecordPlace:
         found = prove_at_or_before(self.data, self.reader, wanted, stop, above=self.begins)
-        return (
-            RecordPlace(HEADER_SIZE, self.begins) if found is None else RecordPlace(found.offset, found.transaction_id)
-        )
+        if found is None or found.offset == HEADER_SIZE:  # ids in front of the first record may be missing
+            return RecordPlace(HEADER_SIZE, self.begins)
+        return RecordPlace(found.offset, found.transaction_id)
 
     def _chunk_before(self, stop: int) -> RecordPlace:
         """A proven place about CHUNK bytes before `stop`; the segment's beginning where there is none."""

@@ -120,8 +120,8 @@ class ResumeState:
         )
 
     def remember(self, report: SegmentReport) -> None:
-        """A segment is finished."""
-        if report.gone or not report.finished:
+        """A segment is finished; one whose end somebody may just have been writing is not: that may be what a crash left."""
+        if report.gone or not report.finished or (report.uncertain and report.job.held):
             return
         self._segments[_key(report.job)] = {
             "files": _stamp(report.states),
@@ -166,7 +166,7 @@ def _key(job: SegmentJob) -> str:
 
 def _circumstances(job: SegmentJob) -> list[Any]:
     """What a segment's findings depend on beside its files."""
-    return [job.last, str(job.cluster_key), job.partition, job.local_low_water_mark, job.durable_to]
+    return [job.last, str(job.cluster_key), job.partition, job.local_low_water_mark, job.durable_to, job.following]
 
 
 def refuse_inside(path: PurePath, inspected: Iterable[PurePath]) -> None:

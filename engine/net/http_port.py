@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client.registry import Collector
 
 from waltzctl.engine.errors import ListenError
@@ -223,3 +224,12 @@ class _Connection(web.RequestHandler):
                 self.transport.close()
             return
         super().data_received(data)
+
+    def log_exception(self, *args: Any, **kw: Any) -> None:
+        """What a peer sends that is no HTTP is its own mistake: one line, as of the other ports, and no trace of this program."""
+        error = kw.get("exc_info")
+        if isinstance(error, HttpProcessingError):
+            why = (error.message.splitlines() or [type(error).__name__])[0]
+            self.logger.warning("http: closed: a peer's request cannot be read: %s", why.rstrip(":"))
+        else:
+            super().log_exception(*args, **kw)

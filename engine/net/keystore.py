@@ -9,6 +9,7 @@ refuses to read is a DiskReadError.  No message holds a password.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ _JKS_MAGIC = bytes.fromhex("feedfeed")
 _JCEKS_MAGIC = bytes.fromhex("cececece")
 _DER_SEQUENCE = b"\x30"
 _PEM_BEGIN = b"-----BEGIN "
-_PEM_END = b"-----END "
+_PEM_ENDS = re.compile(rb"-----END [^\r\n]*-----")
 _PEM_PRIVATE_KEY = b"PRIVATE KEY-----"
 MAX_STORE_SIZE = 16 << 20
 """Bytes; a file beyond that is no key store."""
@@ -134,8 +135,9 @@ def _kind_of(path: Path, data: bytes, wanted: StoreType) -> StoreType:
 
 
 def _check_whole_pem(path: Path, data: bytes) -> None:
-    """A file that ends within a block would otherwise just hold one certificate less."""
-    if data.count(_PEM_BEGIN) != data.count(_PEM_END):
+    """A file that ends within a block, or a line that begins or ends one, would otherwise just hold one certificate less."""
+    last = data[data.rfind(b"\n") + 1 :].strip()
+    if data.count(_PEM_BEGIN) != len(_PEM_ENDS.findall(data)) or (last and _PEM_BEGIN.startswith(last)):
         raise InvalidRequestError(f"{path}: a block of PEM is cut off")
 
 

@@ -124,6 +124,16 @@ def test_on_a_terminal_both_plans_are_asked_for(storage: Path) -> None:
     assert len(records_of(segment_of(storage, 2))) == 16
 
 
+def test_who_agrees_to_the_first_plan_only_is_not_told_that_nothing_was_modified(storage: Path) -> None:
+    before = interrupt(storage)
+    answer = on_terminal(
+        "truncate", storage, "--partition", "2", "--after", "15", typed=b"2\nno\n", after=b"to apply the plan"
+    )
+    assert answer.status == 13
+    assert "not confirmed, nothing else was modified" in answer.out
+    assert contents(storage) == before
+
+
 def test_a_plan_kept_from_before_is_stale(storage: Path) -> None:
     file = storage.with_name("plan.json")
     command = ["truncate", storage, "--partition", "2", "--after", "15"]

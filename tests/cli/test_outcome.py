@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import errno
 import importlib
+import os
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests import warm_start
+from tests.builders import build_directory
+from tests.cli.damage import index_of
+from tests.cli.running import command_line, environment
 from waltzctl.engine import errors
 from waltzctl.engine.findings import Code, make_finding
 from waltzctl.exit_status import ExitStatus
@@ -97,3 +103,17 @@ def test_messages_cannot_drive_the_terminal(capsys: pytest.CaptureFixture[str]) 
 def test_an_answer_is_the_status() -> None:
     assert conclude(lambda: ExitStatus.DAMAGED) is ExitStatus.DAMAGED
     assert conclude(lambda: None) is ExitStatus.CLEAN
+
+
+def test_a_status_that_is_known_holds_though_nobody_reads_the_answer(tmp_path: Path) -> None:
+    """Of a short answer only the last step, to hand it over, fails: ``waltzctl status DIR | grep -q x`` said that all is well."""
+    storage = build_directory(tmp_path / "storage", {0: 60}, local_low_water_mark=9)
+    index_of(storage).unlink()
+    reader, writer = os.pipe()
+    os.close(reader)
+    process = warm_start.Popen(
+        command_line("status", storage), stdout=writer, stderr=subprocess.PIPE, env=environment()
+    )
+    os.close(writer)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (3, b"")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.cli.running import Answer, invoke
+from tests.cli.damage import damage_record, segment_of
+from tests.cli.running import Answer, invoke, on_terminal
 from waltzctl.formats.segment import SEGMENT_HEADER
 
 PARTITIONS = 2
@@ -105,3 +106,29 @@ def test_replicas_that_are_only_behind_are_left_to_the_cluster(tmp_path: Path) -
     (replicas[2] / "1").rename(tmp_path / "aside")
     missing = recover(replicas, "--dry-run")
     assert missing.status == 4, "one without its directory is more than behind"
+
+
+def test_who_leaves_the_second_plan_is_not_told_that_nothing_was_modified(tmp_path: Path) -> None:
+    replicas = cluster(tmp_path, alike=True)
+    assert recover(replicas, "--yes").status == 0
+    indexes = [next((one / "0").glob("*.idx")) for one in replicas[:2]]
+    for index in indexes:
+        index.unlink()
+    left = on_terminal("recover", "--replicas", *replicas, typed=b"0\nno\n", after=b"to apply the plan")
+    assert left.status == 13
+    assert [index.exists() for index in indexes] == [True, False]
+    assert "not confirmed, nothing else was modified" in left.out
+
+
+def test_replicas_that_restore_from_one_another_are_all_mended(tmp_path: Path) -> None:
+    """None is whole: each repair changes what the next plan, made before it, was going to read."""
+    replicas = cluster(tmp_path, alike=True)
+    assert recover(replicas, "--yes").status == 0
+    for replica, place in zip(replicas, (2, 5, 2), strict=True):
+        damage_record(segment_of(replica), place)
+    shown = recover(replicas, "--dry-run")
+    assert (len(shown.only("plan")), shown.status) == (3, 4)
+    done = recover(replicas, "--yes")
+    assert (done.status, done.err) == (0, "")
+    assert [(one["applied"], one["exit_status"]) for one in done.only("result")] == [(True, 0)] * 3
+    assert verdicts(recover(replicas, "--dry-run")) == ["equal", "equal"]

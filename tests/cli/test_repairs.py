@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import pty
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,9 @@ from tests.cli.damage import damage_record, index_of, records_of, segment_of, te
 from tests.cli.running import Answer, command_line, environment, invoke, on_full_disk, on_terminal, run
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.directory_lock import DirectoryLock
+from waltzctl.engine.errors import RefusedError
 from waltzctl.formats.control import Layout
+from waltzctl.repair_procedure import confirm
 
 PROMPT = b"to apply the plan"
 
@@ -273,6 +278,31 @@ def test_an_interrupt_at_the_question_changes_nothing(storage: Path) -> None:
     assert answer.status == 130
     assert "interrupted" in answer.out
     assert digest(storage) == before
+
+
+@pytest.mark.parametrize("words", [(), ("--format", "json")], ids=["plain", "json"])
+def test_whom_the_question_does_not_reach_has_not_agreed(storage: Path, words: tuple[str, ...]) -> None:
+    """With stdin a terminal and a reader of stderr that has gone: a status of 0 would say that it was done."""
+    before = digest(storage)
+    leader, follower = pty.openpty()
+    read, write = os.pipe()
+    os.close(read)
+    command = command_line("truncate", storage, "--partition", "2", "--after", "12", *words)
+    with warm_start.Popen(command, stdin=follower, stdout=subprocess.PIPE, stderr=write, env=environment()) as process:
+        os.close(follower)
+        os.close(write)
+        process.communicate(timeout=60)
+    os.close(leader)
+    assert process.returncode == 13
+    assert digest(storage) == before
+
+
+@pytest.mark.parametrize("typed", [b"\xe9\n", b"2\xff\n"])
+def test_what_is_no_text_is_no_confirmation(monkeypatch: pytest.MonkeyPatch, typed: bytes) -> None:
+    """As from a keyboard of another encoding than the locale's; it was an internal error."""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(typed), encoding="utf-8"))
+    with pytest.raises(RefusedError, match="not confirmed, nothing was modified"):
+        confirm({2})
 
 
 def test_a_person_sees_the_plan_even_when_stdout_holds_json(storage: Path) -> None:

@@ -359,6 +359,34 @@ def test_a_second_signal_ends_it_at_once(storage: Path) -> None:
             assert "ended at once" in node.log[-1]
 
 
+def test_a_second_signal_ends_it_though_nobody_reads_its_log(storage: Path) -> None:
+    """The pipe behind stderr is full, and the log's writer waits in it."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writer, b"x" * 4096)
+    os.set_blocking(writer, True)
+    with socket.create_server(("127.0.0.1", 0)) as zookeeper:
+        changes = {**SLOW_START, "WALTZCTL_SERVE_ZOOKEEPER": f"127.0.0.1:{zookeeper.getsockname()[1]}"}
+        process = warm_start.Popen(
+            command_line("serve", storage, *FREE), stdout=subprocess.DEVNULL, stderr=writer, env=environment(**changes)
+        )
+        os.close(writer)
+        try:
+            zookeeper.settimeout(PATIENCE)
+            with zookeeper.accept()[0]:  # it has begun to start, and gets no answer
+                process.terminate()
+                with pytest.raises(subprocess.TimeoutExpired):
+                    process.wait(0.5)
+                process.terminate()
+                assert process.wait(PATIENCE) == 130
+        finally:
+            process.kill()
+            process.wait()
+            os.close(reader)
+
+
 @pytest.mark.turns(3)
 def test_a_zookeeper_that_does_not_answer_ends_the_start(storage: Path) -> None:
     with silent_zookeeper() as port:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import shutil
-from collections.abc import Iterator
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -92,6 +94,40 @@ def test_a_replica_of_an_older_session_is_cut_and_catches_up() -> None:
     assert isinstance(of_third[1], RecoveryStep)
     assert (of_third[1].action, of_third[1].from_transaction_id, of_third[1].to_transaction_id) == ("copy", 13, 20)
     assert [node for node, _ in found.voters] == ["a:1", "b:1"]
+
+
+@pytest.mark.parametrize("form", ["ndjson", "json", "plain", "table"])
+def test_a_partition_that_no_node_is_to_hold_is_not_one_without_anything_to_do(tmp_path: Path, form: str) -> None:
+    where = ("--metadata", tmp_path / "meta")
+    assert invoke("cluster", "create", *where, "--partitions", 2).status == 0
+    for words in (("--dry-run",), ("--yes",), ("--yes", "--partition", 1)):
+        answer = invoke("recover", *where, *words, "--format", form)
+        assert answer.status == 3, answer.err
+        assert "no storage node is to hold it" in answer.out, "also where people read it"
+        assert "NOTHING TO DO" not in answer.out
+
+
+def test_an_interrupt_tells_what_was_recovered_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin = tuple(
+        Forecast(number, -1, "", (("a:1", -1),), (RecoveryStep("begin-session", "a:1", number, "behind -1"),))
+        for number in range(2)
+    )
+
+    async def plan(*_: object) -> RecoveryPlan:
+        return RecoveryPlan("here", begin, ())
+
+    async def recover_one(*_: object, told: Callable[[int], None], **__: object) -> None:
+        told(0)
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(quorum_recovery, "plan_recovery", plan)
+    monkeypatch.setattr(quorum_recovery, "recover", recover_one)
+    where = ("--metadata", tmp_path / "meta")
+    assert invoke("cluster", "create", *where, "--partitions", 2).status == 0
+    answer = invoke("recover", *where, "--yes")
+    assert answer.status == 130
+    assert "recovered all the same: partitions 0" in answer.err
 
 
 # --- over a cluster that runs --------------------------------------------------------------------------------------------

@@ -67,6 +67,8 @@ def lows(*members: Sizes | None) -> list[int]:
         ([(0, 399, 3)], [0]),
         ([(0, 399, 4)], [0, 1, 2]),
         ([(0, 0, 0), (0, 100, 5), (10, 100, 5)], [0, 10]),
+        ([(0, 200, 40), (10, 50, 9), (20, 200, 10)], [0, 5, 10, 25]),  # an index that is too long
+        ([(0, 300, 40), (2, 50, 9)], [0, 2]),
     ],
 )
 def test_where_ranges_begin(sizes: Sizes, found: list[int]) -> None:

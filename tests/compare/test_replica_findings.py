@@ -11,14 +11,21 @@ from pathlib import Path
 import pytest
 
 from tests.builders import make_records, write_segment
-from tests.compare.clusters import compared, flip, keep_up_to, make_cluster, place_of, remove_segment
+from tests.compare.clusters import compared, flip, keep_up_to, make_cluster, place_of, read, remove_segment
 from tests.inspect.helpers import age
 from tests.storage.support import write_at
 from waltzctl.engine.compare import ranges
 from waltzctl.engine.findings import Finding, Severity
 from waltzctl.engine.inspect.verify import verify
 from waltzctl.engine.scan import scanner
-from waltzctl.formats.segment import SegmentHeader, index_name, segment_name
+from waltzctl.formats.segment import (
+    HEADER_SIZE,
+    SegmentHeader,
+    encode_entries,
+    encode_records,
+    index_name,
+    segment_name,
+)
 
 
 def _seg(storage: Path, first: int) -> Path:
@@ -56,6 +63,29 @@ def _stray(storage: Path) -> None:
     (storage / "0" / index_name(50)).rename(storage / "0" / "old.idx")
 
 
+def _stranger(first: int, place: int) -> Callable[[Path], None]:
+    """A record that does not belong there, with right checksums, in front of the record `place` of a segment."""
+
+    def injure(storage: Path) -> None:
+        data, strange = _seg(storage, first), read(_seg(storage, 0))[4]
+        records = read(data)
+        body, offsets = encode_records([*records[:place], strange, *records[place:]])
+        data.write_bytes(data.read_bytes()[:HEADER_SIZE] + body)
+        entries = [HEADER_SIZE + offset for number, offset in enumerate(offsets) if number != place]
+        index = data.with_suffix(".idx")
+        index.write_bytes(index.read_bytes()[:HEADER_SIZE] + encode_entries(entries))
+
+    return injure
+
+
+def _appended(first: int, data: bytes) -> Callable[[Path], None]:
+    def injure(storage: Path) -> None:
+        path = _seg(storage, first)
+        path.write_bytes(path.read_bytes() + data)
+
+    return injure
+
+
 INJURIES: dict[str, Callable[[Path], object]] = {
     "nothing": lambda storage: None,
     "first segment lost": lambda storage: remove_segment(storage, 0),
@@ -72,6 +102,13 @@ INJURIES: dict[str, Callable[[Path], object]] = {
     "header of another partition": _header_of_another,
     "under another name": _stray,
     "record flipped": lambda storage: flip(storage, 70),
+    "stranger in front of all": _stranger(0, 0),
+    "stranger in front of a segment": _stranger(50, 0),
+    "stranger in a segment": _stranger(50, 13),
+    "stranger behind a segment": _stranger(50, 50),
+    "stranger behind all": _stranger(100, 30),
+    "bytes behind a segment": _appended(50, b"no record" * 9),
+    "a few bytes behind a segment": _appended(50, b"few"),
     "directory lost": lambda storage: shutil.rmtree(storage / "0"),
 }
 
@@ -95,3 +132,19 @@ def test_what_is_told_of_a_replica(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     told = [one for one in compared(*nodes).findings if nodes[1] in (Path(one.path), *Path(one.path).parents)]
     assert _of(told) == _of([one for one in verify([nodes[1]]) if isinstance(one, Finding)])
     assert bool(_of(told)) == (injury not in ("nothing", "last record torn"))
+
+
+@pytest.mark.parametrize("size", [900, 5000])
+def test_a_stranger_is_named_wherever_ranges_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """It loses no transaction, so that neither the range in front of it nor the one behind it needs it."""
+    whole = make_cluster(tmp_path, 2)
+    monkeypatch.setattr(ranges, "RANGE", size)
+    for place in range(51):
+        nodes = [Path(shutil.copytree(path, tmp_path / f"{place}" / path.name)) for path in whole]
+        _stranger(50, place)(nodes[1])
+        age(nodes[1])
+        answer = compared(*nodes)
+        assert _of(list(answer.findings)) == _of([one for one in verify([nodes[1]]) if isinstance(one, Finding)]), place
+        assert len(answer.findings) == 1, place
+        assert answer.summary.exit_status_name == "repairable", place
+        assert not answer[0].replicas[1].damaged

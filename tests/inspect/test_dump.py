@@ -28,7 +28,7 @@ from waltzctl.engine.inspect.segment_job import SegmentJob
 from waltzctl.engine.scan import scanner
 from waltzctl.formats.control import Layout
 from waltzctl.formats.request_id import RequestId
-from waltzctl.formats.segment import HEADER_SIZE, Record
+from waltzctl.formats.segment import HEADER_SIZE, Record, encode_entries
 
 SIZE = 20
 RECORD = SIZE + 40
@@ -197,6 +197,15 @@ def test_a_partition_without_a_segment_has_no_records(tmp_path: Path) -> None:
     assert missing.code == "partition-directory-missing"
 
 
+def skip(storage: Path, first: int, place: int, count: int) -> None:
+    """Cut records out of a segment, and let its index lead to all others: between two intact ones ids are missing."""
+    data, index = seg(storage, 0, first), idx(storage, 0, first)
+    raw = data.read_bytes()
+    data.write_bytes(raw[: at(place)] + raw[at(place + count) :])
+    entries = [at(number if number < place else max(place, number - count)) for number in range(10)]
+    index.write_bytes(index.read_bytes()[:HEADER_SIZE] + encode_entries(entries))
+
+
 DAMAGES = {
     "record": lambda s: flip(seg(s, 0, 10), at(4) + 41),
     "last record of a sealed segment": lambda s: flip(seg(s, 0, 10), at(9) + 41),
@@ -204,6 +213,8 @@ DAMAGES = {
     "length": lambda s: flip(seg(s, 0, 10), at(4) + 28),
     "torn tail": lambda s: cut(seg(s, 0, 20), at(10) - 5),
     "cut segment": lambda s: cut(seg(s, 0, 10), at(6)),
+    "ids skipped": lambda s: skip(s, 10, 5, 3),
+    "first ids skipped": lambda s: skip(s, 10, 0, 2),
     "short header": lambda s: cut(seg(s, 0, 10), 20),
     "empty file": lambda s: cut(seg(s, 0, 20), 0),
     "gap": lambda s: (seg(s, 0, 10).unlink(), idx(s, 0, 10).unlink()),

@@ -519,6 +519,7 @@ def test_a_finished_segment_is_recalled_as_it_was(storage: Path, tmp_path: Path)
         {"partition": 1},
         {"local_low_water_mark": 5},
         {"durable_to": 3},
+        {"following": 31},
     ):
         assert again.recall(replace(job(storage), **other)) is None
     os.utime(idx(storage, 0, 20))
@@ -536,6 +537,39 @@ def test_what_is_remembered_of_a_segment_and_makes_no_sense_is_forgotten(
     document["segments"][name] = {**known, **nonsense} if isinstance(nonsense, dict) and nonsense else nonsense
     path.write_text(json.dumps(document))
     assert ResumeState(path, VerifyOptions(resume=path)).recall(job(storage)) is None
+
+
+def test_where_the_next_segment_begins_is_remembered(storage: Path, tmp_path: Path) -> None:
+    """Records whose ids skip one: one is missing in front of them, or their ids are wrong, as the next segment says."""
+    data, path = seg(storage, 0, 10), tmp_path / "state"
+    raw = data.read_bytes()
+    data.write_bytes(raw[: at(4)] + raw[at(5) :])
+    age(storage)
+    state = ResumeState(path, VerifyOptions(resume=path))
+    said = {}
+    for following in (20, 19):
+        known = job(storage, 10, following=following)
+        report = state.recall(known) or check_segment(known, WHOLE, ReadLimits())
+        state.remember(report)
+        said[following] = [one.message for one in report.findings if one.code == "record-order"]
+    assert said[20] != said[19]
+
+
+def test_an_end_that_somebody_may_just_have_been_writing_is_looked_at_again(storage: Path, tmp_path: Path) -> None:
+    """The node died in the middle of a record: the run beside it could not tell, and the next one would not have looked."""
+    data, path = seg(storage, 0, 20), tmp_path / "state"
+    os.truncate(data, at(9) + 5)
+    os.utime(data)
+    state = ResumeState(path, VerifyOptions(resume=path))
+    report = check_segment(replace(job(storage), held=True), WHOLE, ReadLimits())
+    assert not report.findings
+    state.remember(report)
+    state.save(complete=False)
+    assert ResumeState(path, VerifyOptions(resume=path)).recall(job(storage)) is None
+    age(storage)
+    assert [one.code for one in check_segment(job(storage), WHOLE, ReadLimits()).findings] == ["torn-tail"]
+    remembered(path, storage).save(complete=False)
+    assert ResumeState(path, VerifyOptions(resume=path)).recall(job(storage)) is not None
 
 
 def test_a_file_in_the_place_of_one_that_was_finished_is_read(storage: Path, tmp_path: Path) -> None:

@@ -84,6 +84,16 @@ def test_a_chain_that_is_cut_off_is_told_wherever_its_key_is(tmp_path: Path, cut
         read_certificate_and_key(chain, key, None)
 
 
+def test_a_trust_store_that_is_cut_off_anywhere_is_no_shorter_one(tmp_path: Path) -> None:
+    """Also within the lines that begin and end a certificate: whom the last one vouches for would be shut out by a reload."""
+    one, two = CHAIN, Authority().issue("other", "other.example").certificate_pem()
+    whole = one + two
+    for cut in range(whole.rindex(b"-----BEGIN") + 1, len(whole.rstrip())):
+        assert why(tmp_path, whole[:cut], trust=True) == "a block of PEM is cut off", cut
+    for data in (one, one.rstrip(), whole.rstrip(), one + b"-----\n", whole + b"words\n"):
+        assert why(tmp_path, data, trust=True) == ""
+
+
 @pytest.mark.parametrize("error", [ValueError("x"), TypeError("x"), UnsupportedAlgorithm("x")])
 def test_a_key_that_the_library_does_not_take_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception

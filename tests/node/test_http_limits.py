@@ -129,6 +129,31 @@ def test_the_bound_counts_everything_that_a_peer_sends(parts: int) -> None:
     run(work())
 
 
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET http://[::1/ping HTTP/1.1\r\nHost: n\r\n\r\n",
+        b"GET /\xff HTTP/1.1\r\nHost: n\r\n\r\n",
+        b"GET /ping HTTP/1.1\r\n\r\n",
+        b"GET /ping HTTP/1.1\r\nHost: n\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"GET /ping HTTP/9\r\n\r\n",
+    ],
+)
+def test_a_request_that_is_none_is_one_line_without_a_trace(sent: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    """It is no failure of the node's, of which ERROR and a trace of the program speak."""
+
+    async def work() -> None:
+        async with serving() as (_, number, _), connected("127.0.0.1", number) as (reader, writer):
+            writer.write(sent)
+            assert (await read_to_the_end(reader)).startswith(b"HTTP/1.0 400 ")
+
+    run(work())
+    (record,) = caplog.records
+    assert (record.levelno, record.exc_info) == (logging.WARNING, None)
+    assert record.getMessage().startswith("http: closed: a peer's request cannot be read: ")
+    assert "\n" not in record.getMessage()
+
+
 @LOOPS
 @pytest.mark.parametrize("most", [1, 2, 5])
 def test_as_many_connections_as_the_bound_says_are_served(most: int, loop: str) -> None:

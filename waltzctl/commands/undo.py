@@ -248,6 +248,7 @@ def _outlook(entry: QuarantineEntry, *, allow_data_loss: bool) -> None:
 
 def _confirm(entry: QuarantineEntry, *, allow_data_loss: bool) -> None:
     from waltzctl.engine.durable.manifest import partitions_of
+    from waltzctl.repair_procedure import typed
 
     if not sys.stdin.isatty():
         raise RefusedError("not confirmed, nothing was modified", advice="add --yes, or look with --dry-run first")
@@ -255,8 +256,7 @@ def _confirm(entry: QuarantineEntry, *, allow_data_loss: bool) -> None:
     touched = partitions_of(entry)
     word = format_ranges(touched) if touched else "yes"
     what = f"{entry.command} of {entry.created}, {counted(len(entry.files), 'file')}"
-    print(f"Taking back {entry.id} ({what}).\nType {word} to do it: ", end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip() != word:
+    if not typed(word, f"Taking back {entry.id} ({what}).\nType {word} to do it: "):
         raise RefusedError("not confirmed, nothing was modified")
 
 

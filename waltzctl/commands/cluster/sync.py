@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -87,7 +88,7 @@ def run(
             done: list[str] = []
             try:
                 await synchronise(state, agreed, reach, only_add=only_add, told=lambda one: done.append(str(one)))
-            except WaltzError:
+            except (WaltzError, asyncio.CancelledError):  # the latter by Ctrl-C
                 if done:
                     console.trouble(f"told before that: {', '.join(done)}")
                 raise
