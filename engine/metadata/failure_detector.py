@@ -111,6 +111,9 @@ class FailureDetector:
                 refusals = refusals + 1 if stood and await self._refused(address) else 0
                 longest = _LONGEST_RETRY if stood else _UNKNOWN_RETRY
                 pause = _RETRY if 0 < refusals <= _REFUSALS else min(2 * pause, longest)
+            except Exception as error:  # a descriptor that names no address, no memory: nobody else would watch it
+                self._log.warning("server %d at %s:%d: %r", server.server, server.host, server.port, error)
+                refusals, pause = 0, min(2 * pause, _LONGEST_RETRY if stood else _UNKNOWN_RETRY)
             else:
                 stood, refusals, pause = True, 0, _RETRY
                 try:

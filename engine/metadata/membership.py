@@ -51,6 +51,11 @@ _PAUSE = 1.0
 """Seconds between attempts while the store does not answer."""
 
 
+def _unexpected(error: Exception) -> Exception | None:
+    """What is logged with where it happened."""
+    return None if isinstance(error, WaltzError) else error
+
+
 async def next_id(store: MetadataStore, path: str) -> int:
     """Take the next server or client id; none is ever given twice."""
     while True:
@@ -148,8 +153,8 @@ class Membership:
                 self._log.warning("%s", error)
                 await self._wait(_PAUSE)
                 continue
-            except WaltzError as error:
-                self._log.error("the assignment stays as it is: %s", error)
+            except Exception as error:  # whatever it is, such as no memory: nobody else would follow
+                self._log.error("the assignment stays as it is: %s", error, exc_info=_unexpected(error))
                 now = None
             if now is not None and now != told and not self._lost.done():
                 told = now
@@ -176,8 +181,8 @@ class Membership:
             try:
                 async with self._writes:
                     await self._stand(self._descriptor, lambda _: False)
-            except WaltzError as error:  # whatever it is: somebody may mend it
-                self._log.warning("not among the servers: %s", error)
+            except Exception as error:  # whatever it is: somebody may mend it
+                self._log.warning("not among the servers: %s", error, exc_info=_unexpected(error))
                 await asyncio.sleep(_PAUSE)
             else:
                 self._log.info("server %d is among the servers again", self._descriptor.server)

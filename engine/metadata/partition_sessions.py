@@ -89,15 +89,16 @@ async def follow_replicas(
         changed.clear()
         try:
             found, _ = await read_payload(store, ASSIGNMENT_PATH, NodeAssignment, changed.set)
-        except WaltzError as error:
-            log.warning("the storage nodes' assignment is not known: %s", error)
+            nodes: dict[int, set[str]] = {}
+            for one in found.nodes:
+                for partition in one.partitions:
+                    nodes.setdefault(partition, set()).add(one.node)
+            await told(nodes)
+        except Exception as error:  # whatever it is, such as no memory: nobody else would follow
+            unexpected = None if isinstance(error, WaltzError) else error
+            log.warning("the storage nodes' assignment is not known: %s", error, exc_info=unexpected)
             await asyncio.sleep(_PAUSE)
             continue
-        nodes: dict[int, set[str]] = {}
-        for one in found.nodes:
-            for partition in one.partitions:
-                nodes.setdefault(partition, set()).add(one.node)
-        await told(nodes)
         await happens_within(changed, store.session_timeout)
 
 

@@ -11,6 +11,8 @@ cause         how it is found                          what brings the partition
 quarantined   damage, when the partition is opened     a repair, and opening it again
 sync-failed   a flush failed                           opening it again
 io-error      another write failed                     opening it again
+damaged       an index stands where a segment is to    opening it again, behind a repair
+              begin, and its data file is gone
 disk-full     a write found no space                   by itself, when the disk has the space that /health wants
 corrupt-record, a session read a record that cannot    by itself, when that record can be read again: after a
 io-error      be read or verified                      repair, or when the trouble was not the disk's
@@ -36,6 +38,7 @@ from waltzctl.engine.catalogue import Code
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import (
     CorruptRecordError,
+    DamageError,
     DiskFullError,
     DiskReadError,
     DiskWriteError,
@@ -114,6 +117,8 @@ def outage_of(error: BaseException, partition: Partition, transaction_id: int | 
     `transaction_id`: the record that the request had to read.
     """
     code = FailureCode.IO_ERROR
+    if isinstance(error, DamageError) and any(found.code is Code.INDEX_ORPHAN for found in error.findings):
+        return Outage(FailureCode.DAMAGED, f"cannot begin a segment: {error}", repair_of(partition), Return.OPENED)
     if isinstance(error, DiskFullError):
         return Outage(FailureCode.DISK_FULL, f"found the disk full: {error}", _MAKE_ROOM, Return.SPACE)
     if isinstance(error, DiskWriteError) and error.errno not in _PASSING:

@@ -60,27 +60,35 @@ class LogServer:
         A partition that stays keeps its clients, unless its generation rose (`Partition.raise_generation`); one that goes is
         closed, and what it had not decided is not answered.  When none is left the connections end: nobody would tell their
         clients if they all came back unchanged.
+
+        Where it fails, without memory, those that go are closed all the same, and it may be called again.
         """
         gone = [self.partitions.pop(number) for number in [*self.partitions] if number not in generations]
-        for number, generation in generations.items():
-            if number in self.partitions:
-                self.partitions[number].raise_generation(generation)
-                continue
-            store = StorePartition(
-                number, generation, self._metadata, self._nodes, log=self._log, options=self.options.session
-            )
-            self.partitions[number] = Partition(
-                store,
-                log=self._log,
-                options=self.options.partition,
-                cache=self.cache,
-                most_bytes=lambda: self._port.limits.max_batch,
-            )
-            self.partitions[number].start()
-        # before anything is waited for: partitions may be back by then, and would be strangers to their clients
-        if not self.partitions:
-            self._port.disconnect()
-        await asyncio.gather(*(one.close() for one in gone))
+        try:
+            for number, generation in generations.items():
+                if number in self.partitions:
+                    self.partitions[number].raise_generation(generation)
+                else:
+                    made = self._partition(number, generation)
+                    made.start()
+                    self.partitions[number] = made
+        finally:
+            # before anything is waited for: partitions may be back by then, and would be strangers to their clients
+            if not self.partitions:
+                self._port.disconnect()
+            await asyncio.gather(*(one.close() for one in gone))
+
+    def _partition(self, number: int, generation: int) -> Partition:
+        store = StorePartition(
+            number, generation, self._metadata, self._nodes, log=self._log, options=self.options.session
+        )
+        return Partition(
+            store,
+            log=self._log,
+            options=self.options.partition,
+            cache=self.cache,
+            most_bytes=lambda: self._port.limits.max_batch,
+        )
 
     async def reassign(self, nodes: Mapping[int, Collection[str]]) -> None:
         """The storage nodes of partitions are these now.  Only those whose nodes changed get a new session, all at once."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
@@ -321,16 +321,18 @@ class Partition:
                 break
             # so many as fit whichever of them are refused: those behind them are not let in instead
             some = item if fitting >= len(item.records) else item.part(0, max(fitting, 1))
-            admitted, judged = self._judge(some, room)
+            admitted, refused, judged = self._judge(some, room)
             if not judged:
                 if batch or self._pending:
                     break
                 self._log.error("partition %d: locks are held by nobody; the table is reset", self.number)
                 self._locks.reset(self.high_water_mark)
                 continue
-            self._queue.popleft()
-            if judged < len(item.records):
-                self._queue.appendleft(item.part(judged, len(item.records)))
+            left_over = [item.part(judged, len(item.records))] if judged < len(item.records) else []
+            self._queue.popleft()  # not before there was memory for what is left of it
+            self._queue.extendleft(left_over)
+            for part, written in refused:
+                self._refuse(part, written)
             for part in admitted:
                 self._pending.append((first + self.options.batch - room, part))
                 batch.append(part)
@@ -341,37 +343,41 @@ class Partition:
         self._batches += 1
         sent = numbered([one.records for one in batch], first)
         committed = session.append(sent.records)
-        committed.add_done_callback(lambda future: self._decided(future, sent))
+        committed.add_done_callback(lambda future: self._decided(future, sent, session))
         return True
 
-    def _judge(self, item: Append, room: int) -> tuple[list[Append], int]:
-        """Those of the first of some appends whose locks allow it, `room` at most, and how many are judged.
+    def _judge(self, item: Append, room: int) -> tuple[list[Append], list[tuple[Append, list[int]]], int]:
+        """Those of the first of some appends whose locks allow it, `room` at most; the others; and how many are judged.
 
-        None is when the first one has to wait.  The others are refused.
+        None is when the first one has to wait.  The others with what is in the way of each: they are told once they have left
+        the queue, or they were told twice where there is no memory for what is left of it.
         """
         count = len(item.records)
         if item.locks is None:
-            return [item if count <= room else item.part(0, room)], min(count, room)
+            return [item if count <= room else item.part(0, room)], [], min(count, room)
         assert self._locks is not None
         verdicts = self._locks.admit(item.locks, room)
         judged, begun = len(verdicts), 0
         if verdicts.count(ADMITTED) == count:
-            return [item], count
-        admitted = list[Append]()
+            return [item], [], count
+        admitted, refused = list[Append](), list[tuple[Append, list[int]]]()
         for fine, group in groupby(verdicts, ADMITTED.__eq__):
             stop = begun + len(written := [*group])
             part = item.part(begun, stop)
             if fine:
                 admitted.append(part)
             else:
-                self.metrics.rejected.mark(len(written))
-                for place, transaction_id in enumerate(written):
-                    item.client.refused(part.records.request_id(place), transaction_id)
-                part.over()
+                refused.append((part, written))
             begun = stop
-        return admitted, judged
+        return admitted, refused, judged
 
-    def _decided(self, committed: asyncio.Future[int], batch: NumberedRecords) -> None:
+    def _refuse(self, item: Append, in_the_way: Sequence[int]) -> None:
+        self.metrics.rejected.mark(len(in_the_way))
+        for place, transaction_id in enumerate(in_the_way):
+            item.client.refused(item.records.request_id(place), transaction_id)
+        item.over()
+
+    def _decided(self, committed: asyncio.Future[int], batch: NumberedRecords, session: StoreSession) -> None:
         """A batch is committed; what a session leaves undecided waits for the next one."""
         if committed.cancelled() or committed.exception() is not None:
             return
@@ -383,6 +389,12 @@ class Partition:
             decided.append(self._pending.popleft())
         try:
             self._commit(decided, batch)
+        except Exception as error:
+            if self.high_water_mark < batch.last:  # nobody was told: the next session finds it in the log
+                self._pending.extendleft(reversed(decided))
+                self._forgot = True
+                session.end(f"{type(error).__name__}: {error}")
+            raise
         finally:  # also where there was no memory to keep it: feeds read it from storage
             count = self.high_water_mark - before
             self.metrics.committed.mark(count)
@@ -426,23 +438,12 @@ class Partition:
                     )
                 written |= {header.transaction_id: header.request_id for header in headers}
                 position = headers[-1].transaction_id + 1
-            others, again = False, list[Append]()
-            while self._pending:
-                first, item = self._pending.popleft()
-                for place in range(len(item.records)):
-                    transaction_id, one = first + place, item.part(place, place + 1)
-                    if not others and written.get(transaction_id) == one.records.request_id(0):
-                        self._commit([(transaction_id, one)], numbered([one.records], transaction_id))
-                        continue
-                    others = others or transaction_id in written
-                    if one.locks is not None:
-                        self._locks.give_up(one.locks)
-                    one.lost += 1
-                    if one.lost < _SESSIONS:
-                        again.append(one)
-                    else:
-                        one.over()
-            self._queue.extendleft(reversed(again))
+            self._pending = deque(
+                (first + place, item.part(place, place + 1))
+                for first, item in self._pending
+                for place in range(len(item.records))
+            )
+            self._resolve_each(written)
             if self.high_water_mark > mark:
                 self._shorten(mark)
             if self.high_water_mark < mark or self._forgot:  # under locks that nobody here knows (any more)
@@ -451,6 +452,41 @@ class Partition:
         self.high_water_mark = max(self.high_water_mark, mark)
         self._anew = self._anew and not session.is_open  # a later assignment would have ended it
         self._wake()
+
+    def _resolve_each(self, written: Mapping[int, RequestId]) -> None:
+        """Settle what is undecided, each transaction by itself; `written`: what the log holds behind the high-water mark.
+
+        Where that fails, without memory, the next session looks once more for those of which nothing is told.
+        """
+        assert self._locks is not None
+        others, again = False, list[tuple[int, Append]]()
+        try:
+            while self._pending:
+                transaction_id, one = self._pending[0]
+                if not others and written.get(transaction_id) == one.records.request_id(0):
+                    try:
+                        self._commit([(transaction_id, one)], numbered([one.records], transaction_id))
+                    finally:
+                        if self.high_water_mark >= transaction_id:
+                            self._pending.popleft()
+                    continue
+                others = others or transaction_id in written
+                if one.locks is not None:
+                    self._locks.give_up(one.locks)
+                again.append((transaction_id, one))
+                self._pending.popleft()
+        except BaseException:
+            self._pending.extendleft(reversed(again))
+            self._forgot = True  # whose locks are settled already
+            raise
+        sent_again = list[Append]()
+        for _, one in again:
+            one.lost += 1
+            if one.lost < _SESSIONS:
+                sent_again.append(one)
+            else:
+                one.over()
+        self._queue.extendleft(reversed(sent_again))
 
     def _shorten(self, mark: int) -> None:
         """The log ends where it did not: storage has lost what was committed, and clients that have seen it are to hear so."""

@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 
 RELOADABLE = reloadable_fields(ServerOptions)
 """Fields of `ServerOptions` that `Server.reload` puts into force; every other one needs a restart."""
+_PAUSE = 1.0
+"""Seconds before partitions that could not be begun are begun again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,7 @@ class Server:
         self._membership: Membership
         self._trusting: ssl.SSLContext | None = None
         self._number: int | None = None
+        self._given: Mapping[int, int] = {}
         self._endpoint = ""
         self._draining = False
         self._stopping: asyncio.Task[None] | None = None
@@ -231,7 +234,18 @@ class Server:
 
     def _assigned(self, generations: Mapping[int, int]) -> None:
         self._log.info("serving %d partitions", len(generations))
-        self._begin(self.log_server.assign(generations))
+        self._given = generations
+        self._begin(self._serve(generations))
+
+    async def _serve(self, generations: Mapping[int, int]) -> None:
+        while self._given is generations:  # and nobody tells it once more
+            try:
+                await self.log_server.assign(generations)
+            except Exception as error:  # such as no memory
+                self._log.error("not all of %d partitions are served", len(generations), exc_info=error)
+                await asyncio.sleep(_PAUSE)
+            else:
+                return
 
     # ---- what it answers -----------------------------------------------------------------------------------------------
 

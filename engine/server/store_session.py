@@ -19,7 +19,14 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
-from waltzctl.engine.errors import PeerError, ProtocolError, RemoteError, StoreSessionClosedError, WaltzError
+from waltzctl.engine.errors import (
+    PeerError,
+    ProtocolError,
+    RemoteError,
+    StoreSessionClosedError,
+    WaltzError,
+    copy_anew,
+)
 from waltzctl.engine.net.futures import fail
 from waltzctl.engine.quorum import recovery, recovery_actions, recovery_events
 from waltzctl.engine.quorum.recovery_state import Phase
@@ -164,14 +171,21 @@ class StoreSession:
                 case recovery_actions.Join(node):
                     held = self._state.replicas[node].high_water_mark
                     assert held is not None
-                    self._returned(node, held)
-                    self._replicas[node].take_part(held)
+                    if held < self._next:
+                        self._returned(node, held)
+                        self._replicas[node].take_part(held)
+                    else:  # it would be taken for what is given these ids from now on
+                        self._replicas[node].fail(self._never_sent(node, held))
                 case recovery_actions.GiveUp(reason):
                     self.end(reason)
                 case recovery_actions.WriteMetadata(replicas):
                     self.spawn(self._write(replicas))
                 case _:
                     self.spawn(self._replicas[action.node].perform(action))
+
+    def _never_sent(self, node: str, held: int) -> PeerError:
+        what = f"partition {self.partition}: it holds transactions up to {held}, and was never sent those from {self._next} on"
+        return PeerError(node, what, advice=f"to have it copied anew: {copy_anew(self.partition)}")
 
     def _returned(self, node: str, held: int) -> None:
         """A replica takes part, perhaps again: of what it wrote and does not hold any more it is no voter."""

@@ -340,11 +340,11 @@ class CommitJournal:
         """
         area, epoch, sequence = self._areas[self._current], self._epoch, self._sequence
         raw = encode_entry(self.state.journal_id, (epoch, sequence, self._durable), writes, forgotten)
-        file = self._unused.pop()  # not before there was memory for all that: from here on it is given back
-        start = area.start + self._position
-        self._position += len(raw)
-        self._sequence += 1
+        start, behind, following = area.start + self._position, self._position + len(raw), sequence + 1
         area.writing.add(sequence)
+        # not before there was memory for all that: from here on file and place are given back, or nothing is journaled any more
+        file = self._unused.pop()
+        self._position, self._sequence = behind, following
         try:
             try:
                 with self._at_the_disk():

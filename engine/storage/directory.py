@@ -61,6 +61,7 @@ from waltzctl.engine.storage.retired import (
     begin_deletion,
     check_deletion,
     check_put_aside,
+    empty_deleted,
     finish_deletions,
     prepare_relocation,
     put_aside,
@@ -293,6 +294,7 @@ class StorageDirectory:
             if os.path.lexists(put_aside_path(self.path, number)) and not directory.exists():
                 take_from_aside(self.path, number)
             elif not directory.is_dir():
+                self._leave_last_journal(number)  # a deletion may have failed there, or its directory is lost
                 if current.marks != (-1, -1, -1):
                     self._control.reset(number)  # nothing is left of what the marks speak of
                 disk.make_directory(directory)
@@ -338,8 +340,8 @@ class StorageDirectory:
                 begin_deletion(self.path, number)
                 try:
                     self._leave_last_journal(number)
-                except DiskFullError:  # the files make room
-                    finish_deletions(self.path, self._control)
+                except DiskFullError:  # the files make room; their directory stays as the sign of what is left
+                    empty_deleted(self.path, number)
                     self._leave_last_journal(number)
                 finish_deletions(self.path, self._control)
             elif not self.layout.has_flags:

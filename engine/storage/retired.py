@@ -107,6 +107,11 @@ def begin_deletion(storage: Path, number: int) -> None:
         relocate(storage, source, target)
 
 
+def empty_deleted(storage: Path, number: int) -> None:
+    """Remove the files of a partition that waits for its deletion; `finish_deletions` does the rest.  Raises DiskError."""
+    _empty(retired_place(storage, DELETING, number))
+
+
 def finish_deletions(storage: Path, control: OpenControlFile, only: Collection[int] | None = None) -> None:
     """Delete what waits for it, and forget session, marks, fence, accepted losses and switches of those partitions.
 

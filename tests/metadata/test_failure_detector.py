@@ -12,7 +12,7 @@ import pytest
 
 from tests.reserved_ports import reserved_ports
 from tests.simulation.virtual_time import simulate
-from waltzctl.engine.errors import PeerError, PeerUnreachableError
+from waltzctl.engine.errors import MismatchError, PeerError, PeerUnreachableError
 from waltzctl.engine.metadata.failure_detector import FailureDetector, is_refused, successors
 from waltzctl.engine.net.addresses import Address
 from waltzctl.formats.znodes import ServerDescriptor
@@ -108,6 +108,29 @@ def test_what_cannot_be_deleted_now_is_deleted_later(caplog: pytest.LogCaptureFi
     caplog.clear()
     assert found("srrr", failing=100_000) == []
     assert len(caplog.records) < LONG, "a line every two seconds at most, while the metadata is away"
+
+
+@pytest.mark.parametrize("error", [MemoryError(), MismatchError("another cluster"), OverflowError("no such port")])
+@pytest.mark.parametrize("first", [False, True])
+def test_an_attempt_that_fails_unexpectedly_is_not_the_last_one(error: Exception, first: bool) -> None:
+    """Nobody was watched any more, and nothing said so."""
+
+    async def work() -> None:
+        network, failed = Network("srrr"), list[int]()
+
+        async def connect(address: Address) -> Peer:
+            if network.at == (not first) and not failed:
+                failed.append(network.at)
+                raise error
+            return await network.connect(address)
+
+        detector = FailureDetector(connect, network.delete, log=LOG, refused=network.refused)
+        detector.watch(1, [("two", ServerDescriptor(2, "h", 2, ()))])
+        await asyncio.sleep(LONG)
+        assert (len(failed), network.deleted) == (1, ["two"])
+        await detector.close()
+
+    simulate(work())
 
 
 def test_who_was_never_reached_is_hardly_tried_any_more() -> None:

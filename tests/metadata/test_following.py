@@ -165,3 +165,25 @@ def test_an_assignment_of_nodes_that_cannot_be_read_is_asked_for_again(
     assert slept == [partition_sessions._PAUSE] * 2
     assert found == [{0: {"n:1"}, 1: {"n:1", "m:1"}}]
     assert [one.getMessage().rpartition(": ")[2] for one in caplog.records] == ["gone", "gone"]
+
+
+def test_replicas_are_followed_behind_a_moment_without_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server went on with the storage nodes of then, and was well to its health."""
+    told_of: list[object] = []
+
+    async def read(*_: object) -> tuple[NodeAssignment, None]:
+        return NodeAssignment((NodePartitions("n:1", (0,)),)), None
+
+    async def told(nodes: object) -> None:
+        told_of.append(nodes)
+        raise (MemoryError, asyncio.CancelledError)[len(told_of) - 1]
+
+    monkeypatch.setattr(partition_sessions, "read_payload", read)
+    monkeypatch.setattr(partition_sessions, "_PAUSE", 0.0)
+
+    async def test() -> None:
+        with pytest.raises(asyncio.CancelledError):
+            await follow_replicas(SimpleNamespace(session_timeout=60.0), told, log=LOG)  # type: ignore[arg-type]
+
+    asyncio.run(test())
+    assert told_of == [{0: {"n:1"}}] * 2

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.metadata.stores import Stores
-from waltzctl.engine.errors import ConcurrentUpdateError, DamageError, MismatchError, RefusedError, WaltzError
+from waltzctl.engine.errors import ConcurrentUpdateError, DamageError, MismatchError, RefusedError
 from waltzctl.engine.metadata import membership as rooms
 from waltzctl.engine.metadata.cluster_changes import add_node, create_cluster
 from waltzctl.engine.metadata.cluster_changes import assign as assign_nodes
@@ -267,9 +267,42 @@ def test_a_server_that_lost_its_session_serves_nothing_until_it_is_back(stores: 
     over(stores, test)
 
 
-@pytest.mark.parametrize("error", [NotPermittedError("not permitted"), DamageError("nonsense"), MismatchError("other")])
+def test_a_server_follows_its_assignment_behind_a_moment_without_memory(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stood among the servers, and never served what it was given from then on."""
+
+    async def test(stores: Stores, store: MetadataStore) -> None:
+        server, failed = Server(await stores.open()), list[bool]()
+        await server.start()
+        await server.until(lambda held: len(held) == 4)
+        real = Membership._look
+
+        async def look(membership: Membership) -> Mapping[int, int] | None:
+            if not failed:
+                failed.append(True)
+                raise MemoryError
+            return await real(membership)
+
+        monkeypatch.setattr(Membership, "_look", look)
+        server.membership._changed.set()
+        async with asyncio.timeout(SOON):
+            while not failed:
+                await asyncio.sleep(0.01)
+        second = Server(await stores.open())
+        await second.start(port=2)
+        await server.until(lambda held: len(held) == 2)
+        await second.stop()
+        await server.stop()
+
+    over(stores, test)
+
+
+@pytest.mark.parametrize(
+    "error", [NotPermittedError("not permitted"), DamageError("nonsense"), MismatchError("other"), MemoryError()]
+)
 def test_a_server_that_cannot_come_back_is_not_there_and_tries_again(
-    stores: Stores, error: WaltzError, monkeypatch: pytest.MonkeyPatch
+    stores: Stores, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Reading works, and standing among the servers does not: an ACL that was set, a disk that is full."""
     monkeypatch.setattr(rooms, "_PAUSE", 0.01)

@@ -2489,7 +2489,6 @@ _LATER = "return segment[0] < self._manifest.header.num_partitions and segment[1
 _RISEN = "if mark is not None and first is not None and mark >= first:"
 _AT_THE_STOP = "of what begins there nothing is taken"
 _LAST_NAME = "ends[segment[0]] = max(segment[1], ends.get(segment[0], -1))"
-_ENOUGH = "if end >= stop < self.size or (last is not None and next_id is not None and next_id > last):"
 _FURTHER_CLAIM = "if claimed is not None and claimed > stop:"
 _SAME_ID = 'if int.from_bytes(raw, signed=True) == number and len(raw) == RECORD_HEADER.size_of("transaction_id"):'
 _THREADS = "self._threads = threads if self._total >= _WORTH_THREADS and executor is None else 1"
@@ -2645,13 +2644,6 @@ _INSPECT = (
     ),
     Equivalent(
         "engine/inspect/dump_chunks.py",
-        "ChunkReader._piece",
-        "if isinstance(item, Damage) or item.end <= stop:",
-        "if isinstance(item, Damage) or False:",
-        "of a batch that ends in front of the stop every record begins in front of it",
-    ),
-    Equivalent(
-        "engine/inspect/dump_chunks.py",
         "ChunkReader._subdivide",
         "continue",
         "break",
@@ -2683,13 +2675,6 @@ _INSPECT = (
             "where a piece begins a little further in front it holds the same records",
         )
         for change in (("<= HEADER_SIZE", "<= (HEADER_SIZE) + 1"), ("<=", "<"))
-    ),
-    Equivalent(
-        "engine/inspect/dump_chunks.py",
-        "ChunkReader._piece",
-        "if isinstance(item, Damage) or item.end <= stop:",
-        "if isinstance(item, Damage) or item.end < stop:",
-        "of a batch that ends there all begins in front of it",
     ),
     Equivalent(
         "engine/inspect/digests.py",
@@ -2793,20 +2778,6 @@ _INSPECT = (
         _SAME_ID,
         _SAME_ID.replace("signed=True", "signed=False"),
         "no id that is looked for is negative",
-    ),
-    *(
-        Equivalent(
-            "engine/inspect/dump_chunks.py",
-            "ChunkReader._scan",
-            _ENOUGH,
-            _ENOUGH.replace(old, new),
-            "what is read beyond a piece is left to the next one",
-        )
-        for old, new in (
-            ("end >= stop", "end > stop"),
-            ("stop < self.size", "stop <= self.size"),
-            ("< self.size", "< (self.size) - 1"),
-        )
     ),
     Equivalent(
         "engine/inspect/partial.py",

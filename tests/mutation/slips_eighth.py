@@ -10,6 +10,8 @@ _OF_PARTITION, _ANEW = "tests/server/test_partition.py", "tests/server/test_assi
 _STORE, _BACKUPS = "tests/pages/test_page_storage.py", "tests/backup/test_backups.py"
 _MOUNTS = "tests/client/test_partition_mount.py"
 
+_OF_SESSION = "tests/server/test_store_session.py"
+
 EIGHTH: tuple[Slip, ...] = (
     Slip(
         "engine/storage/retired.py",
@@ -55,12 +57,40 @@ EIGHTH: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/storage/commit_journal.py",
+        "        raw = encode_entry(self.state.journal_id, (epoch, sequence, self._durable), writes, forgotten)\n",
+        "        taken = self._unused.pop()\n"
         "        raw = encode_entry(self.state.journal_id, (epoch, sequence, self._durable), writes, forgotten)\n"
-        "        file = self._unused.pop()",
-        "        file = self._unused.pop()\n"
-        "        raw = encode_entry(self.state.journal_id, (epoch, sequence, self._durable), writes, forgotten)",
+        "        self._unused.append(taken)\n",
         ("tests/node/test_commit_journal.py::test_without_memory_for_an_entry_appends_are_answered_all_the_same",),
         "after two moments without memory every commit waits for ever",
+    ),
+    Slip(
+        "engine/storage/directory.py",
+        "                self._leave_last_journal(number)  # a deletion may have failed there, or its directory is lost\n",
+        "",
+        (f"{_JOURNAL}::test_a_partition_begun_anew_behind_a_deletion_that_failed_is_not_written_into",),
+        "the records of a deleted partition are written into the one that came in its place",
+    ),
+    Slip(
+        "engine/server/served_partition.py",
+        "                self._pending.extendleft(reversed(decided))\n",
+        "                pass\n",
+        (f"{_OF_PARTITION}::test_what_is_committed_when_there_is_no_memory_to_note_its_locks_is_told_all_the_same",),
+        "a client is told that what is committed has failed, and appends it once more",
+    ),
+    Slip(
+        "engine/server/served_partition.py",
+        "            self._pending.extendleft(reversed(again))\n",
+        "            pass\n",
+        (f"{_OF_PARTITION}::test_what_a_session_left_is_sent_again_in_its_order_behind_a_moment_without_memory",),
+        "appends are neither sent again nor over",
+    ),
+    Slip(
+        "engine/server/store_session.py",
+        "                    if held < self._next:\n",
+        "                    if True:\n",
+        (f"{_OF_SESSION}::test_what_a_replica_comes_back_with_and_was_never_sent_is_not_taken_for_the_sessions",),
+        "a batch is committed with the vote of a replica that holds something else under its ids",
     ),
     Slip(
         "engine/node/commit_passes.py",

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.node.service_support import LOG, Served, appended, created, serving
-from tests.storage.support import built, damage, data_path, offset_of
+from tests.storage.support import built, damage, data_path, index_path, offset_of
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import (
     CorruptRecordError,
@@ -32,6 +32,8 @@ from waltzctl.engine.node.disk_probe import DiskProbe
 from waltzctl.engine.node.node_settings import HealthOptions
 from waltzctl.engine.node.outages import Return, Room, outage_of, reads_again
 from waltzctl.engine.node.partition_outage import PartitionOutage
+from waltzctl.engine.storage.storage_options import StorageOptions
+from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE
 from waltzctl.formats.wire.storage import (
     FailureResponse,
     LastSessionInfoRequest,
@@ -222,6 +224,20 @@ def test_marks_that_cannot_be_written_keep_a_partition_out(tmp_path: Path, monke
             fail(patch, "fdatasync", "waltz-storage.ctl", errno.EIO)
             assert refused(served, SetLowWaterMarkRequest(SESSION, 0, 0, 29)) == "sync-failed"
         expect_out(served, "sync-failed")
+
+
+def test_an_index_where_a_segment_is_to_begin_keeps_a_partition_out(tmp_path: Path) -> None:
+    """Every append failed there, and each new session asked the same replica once more."""
+    records = built(tmp_path / "s", 30, mark=-1)
+    with serving(tmp_path / "s", storage=StorageOptions(segment_size_threshold=offset_of(records, 10))) as served:
+        orphan = index_path(tmp_path / "s", 30)
+        orphan.write_bytes(bytes(HEADER_SIZE + ENTRY_SIZE))
+        assert refused(served, appended(30, session=SESSION)) == "damaged"
+        expect_out(served, "damaged")
+        orphan.unlink()
+        served.hosted.reopen(0)
+        expect_in(served)
+        served.succeed(appended(30, session=SESSION))
 
 
 # --- space ------------------------------------------------------------------------------------------------------------

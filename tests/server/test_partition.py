@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from waltzctl.engine.repair.truncate import plan_truncate
 from waltzctl.engine.scan.client_appends import numbered
 from waltzctl.engine.server import served_partition, store_partition
 from waltzctl.engine.server.append_requests import Append
+from waltzctl.engine.server.locks import LockTable
 from waltzctl.engine.server.served_partition import Partition, _Flush
 from waltzctl.engine.server.server_metrics import CommittedInSecond
 from waltzctl.engine.server.store_partition import PartitionClosedError
@@ -477,5 +479,94 @@ def test_a_partition_goes_on_behind_a_moment_without_memory(
             assert (await client.hear_one(wire.FeedData))[0].request_id == made
             assert all(one.requests == 1 for one in server.port.connections), "its feed"
             assert not server.partitions[PARTITION].store.state.waits_for
+
+    asyncio.run(work())
+
+
+def failing_once(real: Any, failed: list[object], at: int = 1) -> Any:
+    """Without memory the one time that it is called for the `at`th time."""
+
+    def once(*arguments: Any, **options: Any) -> Any:
+        failed.append(arguments)
+        if len(failed) == at:
+            raise MemoryError
+        return real(*arguments, **options)
+
+    return once
+
+
+def test_what_is_committed_when_there_is_no_memory_to_note_its_locks_is_told_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flush told the client that it had failed, and its lock was held for ever; the client appends it once more."""
+
+    async def work() -> None:
+        async with serving(tmp_path) as cluster:
+            server = await cluster.server()
+            client = await cluster.client()
+            await client.mount()
+            failed = list[object]()
+            monkeypatch.setattr(LockTable, "commit", failing_once(LockTable.commit, failed))
+            made = [client.append(b"once", write_locks=(5,))]
+            assert (await client.flush())[0] == 0
+            assert failed
+            client.append(b"under the same lock", write_locks=(5,))
+            assert [type(one) for one in (await client.flush())[1]] == [wire.LockFailure]
+            made.append(client.append(b"who has seen it", position=0, write_locks=(5,)))
+            assert (await client.flush())[0] == 1
+            client.ask_for_feed(-1)
+            assert [(await client.hear_one(wire.FeedData))[0].request_id for _ in made] == made
+            await until(lambda: all(one.requests == 1 for one in server.port.connections))  # its feed
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("at", range(1, 9))
+def test_what_a_session_left_is_sent_again_in_its_order_behind_a_moment_without_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    """It was looked for in the next session's log, and forgotten half-way: neither sent again nor over."""
+
+    async def work() -> None:
+        async with unwritten(tmp_path) as partition:
+            appender, failed, patch = Told(), list[object](), monkeypatch
+            real = StoreSession.append
+
+            def ending(session: StoreSession, records: PackedRecords) -> asyncio.Future[int]:
+                patch.setattr(StoreSession, "append", real)
+                patch.setattr(LockTable, "give_up", failing_once(LockTable.give_up, failed, at=at))
+                patch.setattr(Append, "part", failing_once(Append.part, failed, at=at))
+                session.end("the test wants it")
+                raise session._error()
+
+            patch.setattr(StoreSession, "append", ending)
+            held = held_locks([(-1, wire.AppendLocks(write=(number,))) for number in range(4)])
+            partition.append(Append(PackedRecords.of(map(made, range(4))), appender, held))
+            assert await partition.flush() == 3
+            assert len(failed) >= at
+            written = await partition.store.headers(0, 9)
+            assert [one.request_id.sequence for one in written] == [0, 1, 2, 3]
+            assert sum(count for count, _ in appender.told) == 4
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("at", range(1, 4))
+def test_appends_of_which_some_are_sent_are_not_forgotten_in_a_moment_without_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    async def work() -> None:
+        async with unwritten(tmp_path) as partition:
+            partition.options = dataclasses.replace(partition.options, batch=2)
+            appender, failed = Told(), list[object]()
+            monkeypatch.setattr(Append, "part", failing_once(Append.part, failed, at=at))
+            asked = [(-2, 7), (-1, 1), (-1, 2), (-1, 3), (-1, 4)]
+            held = held_locks((mark, wire.AppendLocks(write=(lock,))) for mark, lock in asked)
+            partition.append(Append(PackedRecords.of(map(made, range(5))), appender, held))
+            assert await partition.flush() == 3
+            assert len(failed) >= at
+            written = await partition.store.headers(0, 9)
+            assert [one.request_id.sequence for one in written] == [1, 2, 3, 4]
+            assert sum(count for count, size in appender.told if size > 0) == 5
 
     asyncio.run(work())

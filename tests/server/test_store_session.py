@@ -23,7 +23,9 @@ from waltzctl.engine.server.replica_session import SentBatch
 from waltzctl.engine.server.server_settings import SessionOptions
 from waltzctl.engine.server.storage_nodes import StorageNodes
 from waltzctl.engine.server.store_session import StoreSession
+from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.segment import Record
 from waltzctl.formats.wire.records import PackedRecords, WireRecord
 from waltzctl.formats.znodes import UNRESOLVED, PartitionMetadata
 
@@ -252,6 +254,36 @@ def test_what_a_replica_wrote_and_comes_back_without_has_no_vote_of_it(
             said = [one for one in caplog.messages if "has lost" in one]
             assert len(said) == lost
             undecided.cancel()
+
+    run(work())
+
+
+def test_what_a_replica_comes_back_with_and_was_never_sent_is_not_taken_for_the_sessions(tmp_path: Path) -> None:
+    """It was taken for the batches that were given these ids later: a vote for what it never wrote, and wrong records read."""
+
+    async def work() -> None:
+        async with running_cluster(tmp_path) as cluster, cluster.session() as session:
+            await session.open()
+            await until(lambda: all(one.takes_part for one in session._replicas.values()))
+            await session.append(packed(0, 3))
+            first = cluster.names[0]
+            await until(lambda: session._replicas[first].acknowledged == 2)
+            await cluster.stop(first)
+            await until(lambda: not session._replicas[first].takes_part)
+            with StorageDirectory.open(cluster.paths[first]) as storage:
+                storage.partition(PARTITION).append(
+                    [Record.make(number, RequestId(99, 1, PARTITION, number), 0, b"by hand") for number in (3, 4)]
+                )
+            await cluster.start(first)
+            await until(
+                lambda: session._replicas[first].takes_part or "never sent" in session._state.replicas[first].reason
+            )
+            for begin in (3, 5, 7):
+                await session.append(packed(begin, 2))
+            assert not session._replicas[first].takes_part
+            for replica in session._replicas.values():
+                replica.weight = 0.0 if replica.node == first else 1.0
+            assert await committed(session, 0, 9) == records(0, 9)
 
     run(work())
 

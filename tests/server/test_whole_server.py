@@ -25,6 +25,8 @@ from waltzctl.engine.net.addresses import Address
 from waltzctl.engine.net.http_port import HttpPort
 from waltzctl.engine.net.settings import Reloaded
 from waltzctl.engine.net.tls_options import TlsOptions
+from waltzctl.engine.server import server as rooms
+from waltzctl.engine.server.served_partition import Partition
 from waltzctl.engine.server.server import Server
 from waltzctl.engine.server.server_settings import ServerOptions, SessionOptions
 
@@ -137,6 +139,36 @@ def test_a_server_that_waits_for_the_metadata_says_so(tmp_path: Path, monkeypatc
             health, metrics = await look("/health"), await look("/metrics")
             assert health.json["server-health-check"]["zookeeper"] is True
             assert metrics.json["gauges"]["waltz-server.server-id"] == {"value": server.ready_info.server_id}
+            await server.stop(0)
+
+    run(work())
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_what_a_server_is_given_in_a_moment_without_memory_is_served_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    """It stood among the servers and was well, and never opened the partition: nobody tells the same assignment twice."""
+    begun, start = list[int](), Partition.start
+
+    def started(partition: Partition) -> None:
+        begun.append(partition.number)
+        if len(begun) == at:
+            raise MemoryError
+        start(partition)
+
+    async def work() -> None:
+        monkeypatch.setattr(Partition, "start", started)
+        monkeypatch.setattr(rooms, "_PAUSE", 0.01)
+        async with metadata(tmp_path) as place:
+            server = await Server.start(ServerOptions(metadata=str(place), port=0, plaintext=True), log=LOG)
+            await until(lambda: begun)
+            if at == 2:
+                await until(lambda: server.log_server.partitions)
+                await server.log_server.assign({})
+                server._assigned({0: 1})
+            await until(lambda: len(begun) == at + 1 and [*server.log_server.partitions] == [0])
+            assert all(one._tasks for one in server.log_server.partitions.values()), "it works"
             await server.stop(0)
 
     run(work())

@@ -508,6 +508,60 @@ def test_a_deletion_in_whose_midst_a_process_died_wants_nothing_written_back(
         assert storage.partition(1).max_transaction_id == -1
 
 
+def test_an_entry_that_found_no_memory_leaves_no_hole_in_front_of_the_next_ones(
+    journaled: Journaled, tmp_path: Path
+) -> None:
+    """What was journaled behind such a place was acknowledged, and counted for nothing; a stop waited for ever."""
+
+    class Full(set[int]):
+        def add(self, sequence: int) -> None:
+            raise MemoryError
+
+    area = journaled.journal._areas[0]
+    area.writing = Full()
+    with pytest.raises(MemoryError):
+        journaled.commit({0: 1})
+    area.writing = set()
+    assert journaled.commit({1: 2})
+    copy = journaled.after_power_loss(tmp_path)
+    assert len(journaled.journal._unused) == len(journaled.journal._files)
+    assert journaled.held(copy)[1] == journaled.acknowledged[1]
+
+
+@pytest.mark.parametrize("died", [False, True])
+def test_a_partition_begun_anew_behind_a_deletion_that_failed_is_not_written_into(
+    journaled: Journaled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, died: bool
+) -> None:
+    """The journal was still kept for it: the next opening wrote what the deleted one had lost into the new one.
+
+    `died`: on a full disk, where the files make room first, between that and the journal's change.
+    """
+    journaled.commit({0: 1, 1: 2})
+    copy = journaled.after_power_loss(tmp_path)
+    segment(copy, 1).unlink()
+    with StorageDirectory.open(copy) as storage, monkeypatch.context() as patch:
+        calls = [DiskFullError(copy, None, OSError(errno.ENOSPC, "full"))] if died else []
+        calls.append(DiskWriteError(copy, None, OSError(errno.EIO, "Input/output error")))
+
+        def failing_always(*arguments: Any) -> None:
+            raise calls.pop(0)
+
+        patch.setattr(directory, "keep_for", failing_always)
+        with pytest.raises(DiskWriteError):
+            storage.unassign(1, delete_files=True)
+        patch.undo()
+        if not died:
+            storage.assign(1)
+    with StorageDirectory.open(copy) as storage:
+        storage.assign(1)
+        assert storage.partition(1).max_transaction_id == -1
+    with StorageDirectory.open(copy) as storage:
+        assert storage.partition(1).max_transaction_id == -1
+        assert not storage.partition(1).quarantined
+        assert segment(copy, 1).stat().st_size == HEADER_SIZE
+    assert not is_marked(copy)
+
+
 def test_a_journal_that_is_no_longer_in_force_is_not_looked_at(journaled: Journaled, tmp_path: Path) -> None:
     """The mark went, and the process died before the state file did: a release may have changed the directory since."""
     journaled.commit({0: 2})
