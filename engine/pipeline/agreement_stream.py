@@ -44,6 +44,7 @@ from waltzctl.engine.pipeline.replica_stream import (
     VERSION,
     check_kept,
     check_one_cluster,
+    check_there,
     forgotten,
     of_checkpoint,
     replica_readers,
@@ -271,7 +272,13 @@ class AgreementReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return tasks or [AgreementTask(-1, -1, -1, ())]
 
     def _check_kept(self, begun: _Offset, ended: _Offset) -> None:
-        """Nothing of what was read and decided is forgotten, as where `latestOffset` did not know where the batch begins."""
+        """Nothing of what was read and decided is forgotten, as where `latestOffset` did not know where the batch begins.
+
+        And nothing counts as read that is not: a batch may be one that was interrupted.
+        """
+        for number, after in ended.items():
+            known = begun.get(number, NOTHING)
+            check_there({place: known.of(place) for place in after.seen}, after.seen, self._histories)
         for number, before in begun.items():
             after = ended.get(number, NOTHING)
             check_kept((place for place, one in before.seen.items() if one.transaction_id >= 0), after.seen)

@@ -117,6 +117,19 @@ def check_kept(before: Iterable[str], after: Collection[str]) -> None:
             raise forgotten(f"{place} was read, and is left out now")
 
 
+def check_there(before: Mapping[str, object], after: Mapping[str, object], there: Collection[str]) -> None:
+    """Raise StalePlanError where a batch that was planned is to read a replica that is not named any more.
+
+    `before`, `after`: where the batch begins and ends in each.  What it is to read of that one would count as read.
+    """
+    for place, end in after.items():
+        if place not in there and end != before.get(place):
+            raise StalePlanError(
+                f"{place}: a batch that was interrupted is to read it, and it is not among the sources any more",
+                advice="name it once more until a run has ended well, or begin the table anew",
+            )
+
+
 class ReplicaTask(InputPartition):
     """What one task reads of one replica."""
 
@@ -164,9 +177,10 @@ class ReplicaSetReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             reader.prepareForTriggerAvailableNow()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """The tasks of a batch, those of each replica by itself.  Raises StalePlanError where one would be forgotten."""
+        """The tasks of a batch, those of each replica by itself.  Raises StalePlanError where one would be left out."""
         begun, ended = of_checkpoint(start, "replicas"), of_checkpoint(end, "replicas")
         check_kept((place for place, one in begun.items() if one["partitions"]), ended)
+        check_there(begun, ended, self._readers)
         tasks: list[InputPartition] = []
         for place, reader in self._readers.items():
             if place in ended:

@@ -356,6 +356,31 @@ def test_where_nobody_says_where_a_batch_begins_it_forgets_no_replica_without_a_
         told_nothing(query)
 
 
+@pytest.mark.parametrize("kind", ["records", "transactions", "differences"])
+def test_a_batch_that_was_interrupted_leaves_out_no_replica_without_a_word(tmp_path: Path, kind: str) -> None:
+    """It ends where it was planned to: what is not read of that one now would count as read for good."""
+    one, two = replica(tmp_path / "1", 100, mark=59), replica(tmp_path / "2", 80, mark=59)
+    query = Query(kind, one, two)
+    query.run()
+    for path, count, mark in ((one, 110, 99), (two, 100, 99)):
+        replica(path, count, mark=mark)
+    with contextlib.closing(Stopping(query.reader())) as made:
+        planned = made.reader.latestOffset(query.offset, made.reader.getDefaultReadLimit())
+        expected = query._batch(made.reader, planned)
+    query.sources = (two,)
+    with (
+        contextlib.closing(Stopping(query.reader())) as made,
+        pytest.raises(StalePlanError, match=r"1: a batch that was interrupted is to read it"),
+    ):
+        query._batch(made.reader, planned)
+    query.sources = (one, two)
+    with contextlib.closing(Stopping(query.reader())) as made:
+        assert query._batch(made.reader, planned) == expected
+    query.offset = planned
+    query.sources = (two,)
+    assert query.run() == [], "what was taken out behind it is not missed"
+
+
 @pytest.mark.parametrize("kind", ["transactions", "differences"])
 def test_where_nobody_says_where_a_batch_begins_it_does_not_go_back_without_a_word(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
