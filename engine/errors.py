@@ -77,6 +77,11 @@ class WaltzError(Exception):
         return _restored, (type(self), self.args, self.__dict__)
 
 
+def unforeseen(error: Exception) -> Exception | None:
+    """The error, to be logged with where it happened, where it is none of ours, which say in words what is wrong."""
+    return None if isinstance(error, WaltzError) else error
+
+
 def _restored(kind: type[WaltzError], arguments: tuple[object, ...], state: dict[str, object]) -> WaltzError:
     error = kind.__new__(kind)
     error.args = arguments

@@ -5,17 +5,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from waltzctl.console import Console
-from waltzctl.engine.errors import RefusedError
 from waltzctl.event_loop import run_async
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import ManualSection
-from waltzctl.repair_procedure import Switches, confirm, show_to_person
+from waltzctl.repair_procedure import Switches, ask
 from waltzctl.values import counted
 
 if TYPE_CHECKING:
@@ -122,7 +120,7 @@ def change(
         if console.for_people and not console.quiet:
             console.emit(shown, flush=True)
     else:
-        _ask(console, shown, {step.partition for step in plan.steps if step.partition is not None})
+        ask(console, shown, {step.partition for step in plan.steps if step.partition is not None})
     changed = run_async(apply_now())
     status = left() if changed.status is ExitStatus.CLEAN else changed.status
     _report(console, plan, changed, status)
@@ -143,14 +141,6 @@ def _nothing_to_do(console: Console, plan: ChangePlan, shown: Object, status: Ex
     else:
         console.sentence("NOTHING THAT CAN BE DONE NOW. Nothing was modified.")
     return status
-
-
-def _ask(console: Console, shown: Object, partitions: set[int]) -> None:
-    if not sys.stdin.isatty():
-        console.emit(shown, flush=True)
-        raise RefusedError("not confirmed, nothing was modified", advice="add --yes, or look with --dry-run first")
-    show_to_person(console, shown)
-    confirm(partitions)
 
 
 def _report(console: Console, plan: ChangePlan, changed: Changed | None, status: ExitStatus) -> None:

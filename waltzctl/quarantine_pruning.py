@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from waltzctl.console import Console
 from waltzctl.engine.columns.plan_columns import PLAN
-from waltzctl.engine.errors import RefusedError
 from waltzctl.exit_status import ExitStatus
 from waltzctl.interrupt import finishing
 from waltzctl.objects.repair_objects import result_object
-from waltzctl.repair_procedure import confirm, show_to_person
+from waltzctl.repair_procedure import ask
 from waltzctl.values import counted, human_bytes
 
 if TYPE_CHECKING:
@@ -39,11 +37,7 @@ def prune_quarantine(
         console.success("NOTHING TO DO. Nothing was modified.")
         return ExitStatus.CLEAN
     if not yes:
-        if not sys.stdin.isatty():
-            console.emit(shown, flush=True)
-            raise RefusedError("not confirmed, nothing was modified", advice="add --yes, or look with --dry-run first")
-        show_to_person(console, shown)
-        confirm(())
+        ask(console, shown, ())
     elif console.for_people and not console.quiet:
         console.emit(shown, flush=True)
     _carry_out(prepared)

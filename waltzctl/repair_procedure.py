@@ -83,6 +83,8 @@ NEXT_STEPS = 5
 UNCHANGED = "Nothing was modified"
 UNCHANGED_ELSE = "Nothing else was modified"
 """Where the same command has done something before."""
+UNASKED = "add --yes, or look with --dry-run first"
+"""What to do where nobody is there who could be asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,11 +192,8 @@ def _agree(console: Console, plan: Plan, switches: Switches, otherwise: str) -> 
     from waltzctl.engine.columns.plan_columns import PLAN
 
     if not _asked_for(plan, switches):
-        if not sys.stdin.isatty():
-            console.emit(PLAN.shown(plan), flush=True)
-            raise _not_confirmed(otherwise, advice="add --yes, or look with --dry-run first")
-        show_to_person(console, PLAN.shown(plan))
-        confirm({step.partition for step in plan.steps if step.partition is not None}, otherwise=otherwise)
+        touched = {step.partition for step in plan.steps if step.partition is not None}
+        ask(console, PLAN.shown(plan), touched, otherwise=otherwise)
     elif console.for_people and not console.quiet:
         console.emit(PLAN.shown(plan), flush=True)
 
@@ -271,6 +270,18 @@ def _report(console: Console, shown: Object, status: ExitStatus, done: str, othe
         console.sentence("\n".join(["What comes next:", *(f"  {remedy}" for remedy in list(following)[:NEXT_STEPS])]))
 
 
+def ask(console: Console, plan: Object, touched: Collection[int], *, otherwise: str = UNCHANGED) -> None:
+    """Show a plan to whoever has to agree to it, and ask for the numbers of the partitions that are touched.
+
+    Raises RefusedError where nobody agrees, also where nobody can be asked, with `otherwise`: what has not been changed then.
+    """
+    if not sys.stdin.isatty():
+        console.emit(plan, flush=True)
+        raise not_confirmed(otherwise, advice=UNASKED)
+    show_to_person(console, plan)
+    confirm(touched, otherwise=otherwise)
+
+
 def show_to_person(console: Console, plan: Object) -> None:
     """The plan, where the person who is asked can see it: a JSON document has room for the result only."""
     if console.format is Format.JSON:
@@ -291,7 +302,7 @@ def confirm(touched: Collection[int], *, otherwise: str = UNCHANGED) -> None:
     word = format_ranges(touched) if touched else "yes"
     what = "the partition number" if len(touched) == 1 else "the partition numbers" if touched else "the word"
     if not typed(word, f"Type {what} ({word}) to apply the plan, anything else to leave: "):
-        raise _not_confirmed(otherwise)
+        raise not_confirmed(otherwise)
 
 
 def typed(word: str, question: str) -> bool:
@@ -306,7 +317,8 @@ def typed(word: str, question: str) -> bool:
         return False
 
 
-def _not_confirmed(otherwise: str, *, advice: str | None = None) -> RefusedError:
+def not_confirmed(otherwise: str = UNCHANGED, *, advice: str | None = None) -> RefusedError:
+    """The error for a plan that nobody agreed to; `otherwise`: what has not been changed."""
     return RefusedError(f"not confirmed, {otherwise[0].lower()}{otherwise[1:]}", advice=advice)
 
 

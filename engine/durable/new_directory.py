@@ -22,23 +22,23 @@ def check_new(
 
     Raises `taken` where something is there, InvalidRequestError where the directory above is not, DiskReadError.
     """
-    names: list[str] = []
-    directory = not (renamed and path.is_symlink())
-    if directory:
-        try:
-            names = os.listdir(path)
-        except FileNotFoundError:
-            directory = not path.is_symlink()  # one that leads nowhere
-            if directory and not (parents or path.absolute().parent.is_dir()):
-                raise InvalidRequestError(
-                    f"{path}: the directory above it does not exist", advice="make it first"
-                ) from None
-        except NotADirectoryError:
-            directory = False
-        except OSError as error:
-            raise DiskReadError(path, None, error) from error
-    if not directory:
-        raise taken(f"{path}: exists and is not a directory", advice="name a new directory")
+    no_directory = taken(f"{path}: exists and is not a directory", advice="name a new directory")
+    if renamed and path.is_symlink():
+        raise no_directory
+    try:
+        names = os.listdir(path)
+    except FileNotFoundError:
+        if path.is_symlink():  # it leads nowhere
+            raise no_directory from None
+        if not (parents or path.absolute().parent.is_dir()):
+            raise InvalidRequestError(
+                f"{path}: the directory above it does not exist", advice="make it first"
+            ) from None
+        return
+    except NotADirectoryError:
+        raise no_directory from None
+    except OSError as error:
+        raise DiskReadError(path, None, error) from error
     if names:
         raise taken(f"{path}: not empty, {min(names)} is there", advice="nothing is added to one; name a new directory")
     if renamed and os.path.ismount(path):

@@ -21,7 +21,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from waltzctl.engine.errors import ConcurrentUpdateError, PeerError, RefusedError, WaltzError
+from waltzctl.engine.errors import ConcurrentUpdateError, PeerError, RefusedError, WaltzError, unforeseen
 from waltzctl.engine.metadata.assignment_policy import assign
 from waltzctl.engine.metadata.metadata_store import (
     MetadataStore,
@@ -49,11 +49,6 @@ _ATTEMPTS = 20
 """How often a change that others interfere with is tried."""
 _PAUSE = 1.0
 """Seconds between attempts while the store does not answer."""
-
-
-def _unexpected(error: Exception) -> Exception | None:
-    """What is logged with where it happened."""
-    return None if isinstance(error, WaltzError) else error
 
 
 async def next_id(store: MetadataStore, path: str) -> int:
@@ -154,7 +149,7 @@ class Membership:
                 await self._wait(_PAUSE)
                 continue
             except Exception as error:  # whatever it is, such as no memory: nobody else would follow
-                self._log.error("the assignment stays as it is: %s", error, exc_info=_unexpected(error))
+                self._log.error("the assignment stays as it is: %s", error, exc_info=unforeseen(error))
                 now = None
             if now is not None and now != told and not self._lost.done():
                 told = now
@@ -182,7 +177,7 @@ class Membership:
                 async with self._writes:
                     await self._stand(self._descriptor, lambda _: False)
             except Exception as error:  # whatever it is: somebody may mend it
-                self._log.warning("not among the servers: %s", error, exc_info=_unexpected(error))
+                self._log.warning("not among the servers: %s", error, exc_info=unforeseen(error))
                 await asyncio.sleep(_PAUSE)
             else:
                 self._log.info("server %d is among the servers again", self._descriptor.server)

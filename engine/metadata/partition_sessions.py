@@ -10,7 +10,13 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 
-from waltzctl.engine.errors import ConcurrentUpdateError, DamageError, MismatchError, NotWaltzError, WaltzError
+from waltzctl.engine.errors import (
+    ConcurrentUpdateError,
+    DamageError,
+    MismatchError,
+    NotWaltzError,
+    unforeseen,
+)
 from waltzctl.engine.metadata.metadata_store import (
     Check,
     MetadataStore,
@@ -95,8 +101,7 @@ async def follow_replicas(
                     nodes.setdefault(partition, set()).add(one.node)
             await told(nodes)
         except Exception as error:  # whatever it is, such as no memory: nobody else would follow
-            unexpected = None if isinstance(error, WaltzError) else error
-            log.warning("the storage nodes' assignment is not known: %s", error, exc_info=unexpected)
+            log.warning("the storage nodes' assignment is not known: %s", error, exc_info=unforeseen(error))
             await asyncio.sleep(_PAUSE)
             continue
         await happens_within(changed, store.session_timeout)

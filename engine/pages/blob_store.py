@@ -102,7 +102,8 @@ class BlobStore:
             return (BlobSpan(0, 0, 0),) * len(pages)
         firsts, copies = _told_apart(whole) if self.between_copies else (range(len(whole)), ())
         gap = bytes(self.between_copies)
-        groups = [[*(whole[place] for place in firsts), *[gap][: len(copies)], *(whole[place] for place in copies)]]
+        between = [gap] if copies else []
+        groups = [[*(whole[place] for place in firsts), *between, *(whole[place] for place in copies)]]
         if sum(map(len, groups[0])) > self.stats.limit:  # a copy may come to lie on either side of what it is a copy of
             groups = [*([whole[place]] for place in firsts), *([gap, whole[place], gap] for place in copies)]
         taken: list[BlobSpan] = []

@@ -265,22 +265,20 @@ class AgreementReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begun, keys = from_json(start)
         ended, _ = from_json(end)
         self._look(keys)
-        self._check_kept(begun, ended)
+        self._check_batch(begun, ended)
         tasks: list[InputPartition] = []
         for number, goal in sorted(ended.items()):
             tasks += self._tasks(number, begun.get(number, NOTHING), goal)
         return tasks or [AgreementTask(-1, -1, -1, ())]
 
-    def _check_kept(self, begun: _Offset, ended: _Offset) -> None:
+    def _check_batch(self, begun: _Offset, ended: _Offset) -> None:
         """Nothing of what was read and decided is forgotten, as where `latestOffset` did not know where the batch begins.
 
         And nothing counts as read that is not: a batch may be one that was interrupted.
         """
-        for number, after in ended.items():
-            known = begun.get(number, NOTHING)
-            check_there({place: known.of(place) for place in after.seen}, after.seen, self._histories)
-        for number, before in begun.items():
-            after = ended.get(number, NOTHING)
+        for number in sorted({*begun, *ended}):
+            before, after = begun.get(number, NOTHING), ended.get(number, NOTHING)
+            check_there({place: before.of(place) for place in after.seen}, after.seen, self._histories)
             check_kept((place for place, one in before.seen.items() if one.transaction_id >= 0), after.seen)
             if after.decided < before.decided:
                 raise forgotten(

@@ -328,9 +328,10 @@ class Partition:
                 self._log.error("partition %d: locks are held by nobody; the table is reset", self.number)
                 self._locks.reset(self.high_water_mark)
                 continue
-            left_over = [item.part(judged, len(item.records))] if judged < len(item.records) else []
+            left_over = item.part(judged, len(item.records)) if judged < len(item.records) else None
             self._queue.popleft()  # not before there was memory for what is left of it
-            self._queue.extendleft(left_over)
+            if left_over is not None:
+                self._queue.appendleft(left_over)
             for part, written in refused:
                 self._refuse(part, written)
             for part in admitted:

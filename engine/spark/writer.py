@@ -231,9 +231,8 @@ class StorageWriter(DataSourceArrowWriter):
             with contextlib.suppress(DiskError):
                 remove(self._staging)
             raise
-        with contextlib.suppress(
-            DiskError, FileNotFoundError
-        ):  # the target is there, and nothing of it lies here any more
+        # the target is there, and nothing of it lies here any more
+        with contextlib.suppress(DiskError, FileNotFoundError):
             remove(self._staging)
 
     def _finish(self, joined: Mapping[int, tuple[StagedSegment, ...]]) -> None:

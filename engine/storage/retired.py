@@ -160,9 +160,9 @@ def _empty(directory: Path) -> None:
 
 
 def _delete(directory: Path) -> None:
-    _empty(directory)
     if directory.is_symlink():
         disk.unlink(directory)
     else:
+        _empty(directory)
         disk.remove_directory(directory)
     disk.sync_directory(directory.parent)

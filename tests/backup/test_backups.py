@@ -392,14 +392,19 @@ def test_room_that_a_killed_restore_takes_is_there_for_the_next_one(
     assert not (tmp_path / ".more.restoring").exists()
 
 
-def test_a_backup_that_meets_a_full_disk_leaves_its_room(
-    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def vault_with_more_to_come(tmp_path: Path, source: Path) -> tuple[Path, list[Path], list[int]]:
+    """A vault with a backup of a storage that has grown since by 900 KB; its blob files, and how long they are."""
     place = vault(tmp_path)
     backup(place, source)
     blobs = sorted((place / "blob").iterdir())
-    sizes = [one.stat().st_size for one in blobs]
     write_segment(source / "0", make_records(100, first=230, size=9000), first=230)
+    return place, blobs, [one.stat().st_size for one in blobs]
+
+
+def test_a_backup_that_meets_a_full_disk_leaves_its_room(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, blobs, sizes = vault_with_more_to_come(tmp_path, source)
     disk_full_after(monkeypatch, 100_000)
     with pytest.raises(DiskFullError):
         backup(place, source)
@@ -414,11 +419,7 @@ def test_what_a_backup_left_that_met_a_full_disk_in_the_log_is_cut_by_whoever_op
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch, torn: int
 ) -> None:
     """Nobody else can cut it: the disk stayed full of it, as opening needs a few bytes of log."""
-    place = vault(tmp_path)
-    backup(place, source)
-    blobs = sorted((place / "blob").iterdir())
-    sizes = [one.stat().st_size for one in blobs]
-    write_segment(source / "0", make_records(100, first=230, size=9000), first=230)
+    place, blobs, sizes = vault_with_more_to_come(tmp_path, source)
     append, cut = WalStore.append, BlobStore.cut_tails
     with monkeypatch.context() as patch:
 

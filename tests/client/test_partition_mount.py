@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,23 +76,30 @@ def others(transaction_id: int, sequence: int = 1) -> wire.FeedData:
 Appending = Callable[[bytes], asyncio.Task[Transaction | None]]
 
 
+@contextlib.asynccontextmanager
+async def client_of(server: Server, timeout: float) -> AsyncIterator[LogClient]:
+    """A client of a server that has partition 0."""
+
+    async def connect(address: Address) -> LogConnection:
+        return await LogConnection.connect(PORT, address, ssl_context=None, timeout=5.0)
+
+    async with (
+        asyncio.timeout(8.0),
+        scripted(server.script) as at,
+        LogClient(
+            Directory(servers={0: PartitionServer(at.host, at.port, 1)}),
+            connect,
+            log=LOG,
+            options=ClientOptions(timeout=timeout),
+        ) as client,
+    ):
+        yield client
+
+
 def run(test: Callable[[Server, Appending], Awaitable[None]]) -> None:
     async def whole() -> None:
         server = Server()
-
-        async def connect(address: Address) -> LogConnection:
-            return await LogConnection.connect(PORT, address, ssl_context=None, timeout=5.0)
-
-        async with (
-            asyncio.timeout(8.0),
-            scripted(server.script) as at,
-            LogClient(
-                Directory(servers={0: PartitionServer(at.host, at.port, 1)}),
-                connect,
-                log=LOG,
-                options=ClientOptions(timeout=10.0),
-            ) as client,
-        ):
+        async with client_of(server, 10.0) as client:
             await test(server, lambda data: asyncio.ensure_future(client.append(0, Draft(data))))
 
     asyncio.run(whole())
@@ -197,17 +205,5 @@ def test_a_flush_waits_for_the_next_mount_where_one_is_lost_in_the_moment_in_whi
 
 
 async def flushed(server: Server) -> int:
-    async def connect(address: Address) -> LogConnection:
-        return await LogConnection.connect(PORT, address, ssl_context=None, timeout=5.0)
-
-    async with (
-        asyncio.timeout(8.0),
-        scripted(server.script) as at,
-        LogClient(
-            Directory(servers={0: PartitionServer(at.host, at.port, 1)}),
-            connect,
-            log=LOG,
-            options=ClientOptions(timeout=5.0),
-        ) as client,
-    ):
+    async with client_of(server, 5.0) as client:
         return await client.flush(0)

@@ -202,8 +202,8 @@ CLUSTERS: tuple[Slip, ...] = (
     ),
     Slip(
         _PARTITION,
-        "self._queue.extendleft(left_over)",
-        "self._queue.extend(left_over)",
+        "self._queue.appendleft(left_over)",
+        "self._queue.append(left_over)",
         _PORT,
         "of appends that came together those beyond a batch go behind what came later",
     ),

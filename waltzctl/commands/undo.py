@@ -248,16 +248,16 @@ def _outlook(entry: QuarantineEntry, *, allow_data_loss: bool) -> None:
 
 def _confirm(entry: QuarantineEntry, *, allow_data_loss: bool) -> None:
     from waltzctl.engine.durable.manifest import partitions_of
-    from waltzctl.repair_procedure import typed
+    from waltzctl.repair_procedure import UNASKED, not_confirmed, typed
 
     if not sys.stdin.isatty():
-        raise RefusedError("not confirmed, nothing was modified", advice="add --yes, or look with --dry-run first")
+        raise not_confirmed(advice=UNASKED)
     _outlook(entry, allow_data_loss=allow_data_loss)
     touched = partitions_of(entry)
     word = format_ranges(touched) if touched else "yes"
     what = f"{entry.command} of {entry.created}, {counted(len(entry.files), 'file')}"
     if not typed(word, f"Taking back {entry.id} ({what}).\nType {word} to do it: "):
-        raise RefusedError("not confirmed, nothing was modified")
+        raise not_confirmed()
 
 
 def _dry_run(console: Console, storage: Path, entry: QuarantineEntry, *, allow_data_loss: bool) -> ExitStatus:
