@@ -12,7 +12,7 @@ from waltzctl.values import counted, human_bytes, human_duration, printable
 if TYPE_CHECKING:
     from waltzctl.engine.compare.comparison import CompareSummary
     from waltzctl.objects.compare_objects import PlanFile
-    from waltzctl.render.table import TableWriter
+    from waltzctl.render.layout import TableLayout
 
 _STATE_STYLE = {
     "equal": "green",
@@ -27,7 +27,7 @@ _PREVIEW = 32
 """Bytes of a differing record's data that a person is shown."""
 
 
-def comparison_view(writer: TableWriter, shown: Object) -> None:
+def comparison_view(writer: TableLayout, shown: Object) -> None:
     """A partition for a person: one line where all is well, otherwise a line for each replica and what comes of it."""
     verdict = shown["verdict"]
     label = writer.paint(_VERDICT_STYLE[verdict], verdict.upper())
@@ -87,7 +87,7 @@ def _words(ranges: Iterable[Object], most: int = 5) -> str:
     return ", ".join(parts) + (f" and {len(joined) - most} more places" if len(joined) > most else "")
 
 
-def _show_side(writer: TableWriter, side: Object) -> None:
+def _show_side(writer: TableLayout, side: Object) -> None:
     import base64
 
     request = ".".join(str(part) for part in side["request_id"].values())

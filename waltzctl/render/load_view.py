@@ -8,7 +8,7 @@ from waltzctl.engine.columns.column import Object
 from waltzctl.values import human_bytes
 
 if TYPE_CHECKING:
-    from waltzctl.render.table import TableWriter
+    from waltzctl.render.layout import TableLayout
 
 BAR = 40
 """Characters of the longest bar."""
@@ -18,7 +18,7 @@ def _milliseconds(seconds: float | None) -> str:
     return "-" if seconds is None else f"{seconds * 1000:.3f} ms"
 
 
-def bench_view(writer: TableWriter, shown: Object) -> None:
+def bench_view(writer: TableLayout, shown: Object) -> None:
     """Rates, percentiles, and a bar for each row of the distribution."""
     reading = shown["operation"] == "read"
     records = "records read" if reading else "transactions"

@@ -8,10 +8,10 @@ from waltzctl.engine.columns.column import Object
 from waltzctl.values import human_bytes, printable
 
 if TYPE_CHECKING:
-    from waltzctl.render.table import TableWriter
+    from waltzctl.render.layout import TableLayout
 
 
-def store_view(writer: TableWriter, shown: Object) -> None:
+def store_view(writer: TableLayout, shown: Object) -> None:
     """What it holds, then its blob files with a bar each, then what is wrong with its log."""
     holder = shown["locked_by"]
     lock = "not open" if holder is None else "open" if holder == 0 else f"open in process {holder}"
@@ -36,7 +36,7 @@ def store_view(writer: TableWriter, shown: Object) -> None:
         writer.finding(finding)
 
 
-def gc_view(writer: TableWriter, shown: Object) -> None:
+def gc_view(writer: TableLayout, shown: Object) -> None:
     """What a collection did."""
     writer.pairs(
         ("page store", shown["path"]),
@@ -49,7 +49,7 @@ def gc_view(writer: TableWriter, shown: Object) -> None:
         writer.finding(finding)
 
 
-def salvage_view(writer: TableWriter, shown: Object) -> None:
+def salvage_view(writer: TableLayout, shown: Object) -> None:
     """What was written and what is lost."""
     writer.pairs(
         ("written to", shown["path"]),

@@ -10,10 +10,10 @@ from waltzctl.engine.columns.segment_columns import ids
 from waltzctl.values import format_ranges, human_bytes, printable
 
 if TYPE_CHECKING:
-    from waltzctl.render.table import TableWriter
+    from waltzctl.render.layout import TableLayout
 
 
-def _status(writer: TableWriter, shown: Object) -> None:
+def _status(writer: TableLayout, shown: Object) -> None:
     holder = shown["locked_by"]
     lock = "not locked" if holder is None else "locked" if holder == 0 else f"locked by process {holder}"
     if shown["num_partitions"] is None and shown["layout"] is None:  # a node, which tells none of it
@@ -36,7 +36,7 @@ def _status(writer: TableWriter, shown: Object) -> None:
         writer.finding(finding)
 
 
-def _control(writer: TableWriter, shown: Object) -> None:
+def _control(writer: TableLayout, shown: Object) -> None:
     writer.pairs(
         ("control file", shown["path"]),
         ("cluster key", shown["cluster_key"]),
@@ -48,7 +48,7 @@ def _control(writer: TableWriter, shown: Object) -> None:
     writer.line()
 
 
-def _plan(writer: TableWriter, shown: Object) -> None:
+def _plan(writer: TableLayout, shown: Object) -> None:
     writer.line(writer.paint("bold", f"Plan of {shown['command']} for {printable(shown['path'])}"))
     if not shown["steps"]:
         writer.line("  nothing to change")
@@ -76,14 +76,14 @@ def _extent(step: Object) -> str:
     return f" ({'; '.join(parts)})" if parts else ""
 
 
-def _result(writer: TableWriter, shown: Object) -> None:
+def _result(writer: TableLayout, shown: Object) -> None:
     for finding in shown["findings"]:
         writer.finding(finding)
     if shown["undo_id"] is not None:
         writer.pairs(("undo id", shown["undo_id"]), ("quarantine", shown["quarantine"]))
 
 
-def _cluster(writer: TableWriter, shown: Object) -> None:
+def _cluster(writer: TableLayout, shown: Object) -> None:
     writer.pairs(
         ("cluster key", shown["cluster_key"]),
         ("layout", f"{shown['layout']}, {shown['num_partitions']} partitions"),
@@ -94,7 +94,7 @@ def _cluster(writer: TableWriter, shown: Object) -> None:
         writer.line(f"  {printable(directory['path'])}  partitions assigned: {assigned}")
 
 
-def _append_result(writer: TableWriter, shown: Object) -> None:
+def _append_result(writer: TableLayout, shown: Object) -> None:
     writer.pairs(
         ("partition", shown["partition"]),
         ("transactions", ids(shown)),
@@ -103,7 +103,7 @@ def _append_result(writer: TableWriter, shown: Object) -> None:
     )
 
 
-def _salvage_report(writer: TableWriter, shown: Object) -> None:
+def _salvage_report(writer: TableLayout, shown: Object) -> None:
     writer.pairs(
         ("written to", shown["path"]),
         ("cluster key", shown["cluster_key"]),
@@ -141,7 +141,7 @@ def _salvage_report(writer: TableWriter, shown: Object) -> None:
         writer.finding(finding)
 
 
-def _control_files(writer: TableWriter, shown: Object) -> None:
+def _control_files(writer: TableLayout, shown: Object) -> None:
     """The control files that salvage found, and what is not known."""
     for one in shown["controls"]:
         writer.wrapped(
@@ -152,7 +152,7 @@ def _control_files(writer: TableWriter, shown: Object) -> None:
         writer.wrapped(f"session and marks lost: partitions {format_ranges(shown['marks_unknown'])}", "  ")
 
 
-def _salvaged_control(writer: TableWriter, shown: Object) -> None:
+def _salvaged_control(writer: TableLayout, shown: Object) -> None:
     writer.pairs(
         ("written to", shown["path"]),
         ("cluster key", shown["cluster_key"]),
@@ -164,37 +164,37 @@ def _salvaged_control(writer: TableWriter, shown: Object) -> None:
         writer.finding(finding)
 
 
-def _bench_result(writer: TableWriter, shown: Object) -> None:
+def _bench_result(writer: TableLayout, shown: Object) -> None:
     from waltzctl.render.load_view import bench_view
 
     bench_view(writer, shown)
 
 
-def _partition_comparison(writer: TableWriter, shown: Object) -> None:
+def _partition_comparison(writer: TableLayout, shown: Object) -> None:
     from waltzctl.render.compared import comparison_view
 
     comparison_view(writer, shown)
 
 
-def _page_store_status(writer: TableWriter, shown: Object) -> None:
+def _page_store_status(writer: TableLayout, shown: Object) -> None:
     from waltzctl.render.paged import store_view
 
     store_view(writer, shown)
 
 
-def _page_gc_result(writer: TableWriter, shown: Object) -> None:
+def _page_gc_result(writer: TableLayout, shown: Object) -> None:
     from waltzctl.render.paged import gc_view
 
     gc_view(writer, shown)
 
 
-def _page_salvage_report(writer: TableWriter, shown: Object) -> None:
+def _page_salvage_report(writer: TableLayout, shown: Object) -> None:
     from waltzctl.render.paged import salvage_view
 
     salvage_view(writer, shown)
 
 
-VIEWS: dict[str, Callable[[TableWriter, Object], None]] = {
+VIEWS: dict[str, Callable[[TableLayout, Object], None]] = {
     "status": _status,
     "control": _control,
     "plan": _plan,
