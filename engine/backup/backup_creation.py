@@ -208,11 +208,11 @@ class _Creation:
             before = self._writer.state()
             try:
                 taken = self._read_all(plan, workers)
-                if self._source.live and number is None:
+                if number is None:
                     check_not_replaced(self._source, plan)
-                elif self._source.live and number is not None:
+                elif self._source.live:
                     self._read_twice(number, plan, taken)
-                elif number is not None:
+                else:
                     check_left_alone(self._source, number, plan)
                 return self._writer.write_section(BESIDE if number is None else number, plan, taken)
             except (FileNotFoundError, SourceChangedError) as error:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 import numpy as np
 
-from waltzctl.engine.backup.backup_verification import NeededPiece, PieceKey, check_pieces, contents_of, needed_pieces
+from waltzctl.engine.backup.backup_verification import NeededPiece, PieceKey, VaultPieces, check_pieces
 from waltzctl.engine.backup.section_plan import PlannedPiece, SourceChangedError
 from waltzctl.engine.backup.source_files import SourceDirectory, look_at, plan_partition, plan_storage
 from waltzctl.engine.errors import DamageError
@@ -57,24 +57,29 @@ def repair_vault(vault: Path, source: PurePath, *, password: bytes | None = None
         heads = list(reader.heads())
         copies = _damaged_copies(reader, heads)
         damaged = sum(len(group.damaged) for group in copies)
-        pieces = list(needed_pieces(reader, contents_of(reader, heads)))
-        checked = check_pieces(reader, pieces)
+        pieces = VaultPieces(reader, heads)
+        checked = check_pieces(pieces, pieces.once())
         broken: dict[PieceKey, list[NeededPiece]] = defaultdict(list)
-        for one in pieces:
-            if checked[one.key] is not None:
+        for one in pieces if checked else ():
+            if one.key in checked:
                 broken[one.key].append(one)
-        found = _contents(looked, reader, [needing[0] for needing in broken.values()])
         mended = size = 0
         for group in copies:
             if group.whole is not None:
                 _write_copies(store, group.pages, group.whole)
                 mended, size = mended + len(group.damaged), size + len(group.whole) * len(group.damaged)
+        by_digest: dict[bytes, list[list[NeededPiece]]] = defaultdict(list)
         for (_, digest), needing in broken.items():
-            content = found.get(digest)
-            if content is not None:
-                sealed = reader.sealer.seal(content, digest)
+            by_digest[digest].append(needing)
+
+        def mend(digest: bytes, content: bytes) -> None:
+            nonlocal mended, size
+            sealed = reader.sealer.seal(content, digest)
+            for needing in by_digest[digest]:
                 _replace(store, [PageId(Namespace.DATA, one.page) for one in needing], sealed)
                 mended, size = mended + 1, size + len(sealed)
+
+        _Search(looked, reader, [needing[0] for needing in broken.values()], mend).run()
         return VaultRepair(len(broken) + damaged, mended, size)
 
 
@@ -146,54 +151,63 @@ def _replace(store: PageStorage, pages: list[PageId], sealed: bytes) -> None:
 # ---- what the directory holds ------------------------------------------------------------------------------------------
 
 
-def _contents(source: SourceDirectory, reader: VaultReader, wanted: list[NeededPiece]) -> dict[bytes, bytes]:
-    """What is wanted, by digest, as far as the directory holds it.  Raises DiskReadError.
+class _Search:
+    """Looks for what is wanted in a directory, and hands each content over when it is found: all of them are too much to keep."""
 
-    Somebody may write there: a partition, or what lies beside them, that changes whenever it is read adds what was read of it.
-    """
-    found: dict[bytes, bytes] = {}
-    digests = {one.piece.digest for one in wanted if not one.piece.records}
-    records: dict[int, list[Piece]] = defaultdict(list)
-    for one in wanted:
-        if one.piece.records:
-            records[one.section.partition].append(one.piece)
-    for number in (None, *source.partitions):
-        for left in reversed(range(_TRIES)):
-            try:
-                if digests - found.keys():
-                    _note_other(found, reader, source, number, digests)
-                if number is not None:
-                    _note_records(found, reader, source.path / str(number), records.get(number, ()))
-                break
-            except (FileNotFoundError, SourceChangedError):
-                if left:
-                    time.sleep(_PAUSE)
-    return found
+    def __init__(
+        self,
+        source: SourceDirectory,
+        reader: VaultReader,
+        wanted: Iterable[NeededPiece],
+        found: Callable[[bytes, bytes], None],
+    ) -> None:
+        """`found`: is given a digest, once, and what has it."""
+        self._source, self._reader, self._found = source, reader, found
+        self._other: dict[bytes, Piece] = {}
+        self._records: dict[int, dict[bytes, Piece]] = defaultdict(dict)
+        for one in wanted:
+            sought = self._records[one.section.partition] if one.piece.records else self._other
+            sought[one.piece.digest] = one.piece
 
+    def run(self) -> None:
+        """Raises DiskReadError, and what `found` raises.
 
-def _note_other(
-    found: dict[bytes, bytes], reader: VaultReader, source: SourceDirectory, number: int | None, wanted: set[bytes]
-) -> None:
-    """What a partition, or what lies beside them, holds that is no records.  Raises as `plan_partition`."""
-    plan = plan_storage(source, None) if number is None else plan_partition(source, number, None)
-    for piece in plan.pieces:
-        if not piece.records:
-            _note(found, reader, wanted, _read(piece))
+        Somebody may write there: of a partition, or of what lies beside them, that changes whenever it is read that counts which
+        was read of it.
+        """
+        for number in (None, *self._source.partitions):
+            for left in reversed(range(_TRIES)):
+                try:
+                    if self._other:
+                        self._note_other(number)
+                    if number is not None:
+                        self._note_records(number)
+                    break
+                except (FileNotFoundError, SourceChangedError):
+                    if left:
+                        time.sleep(_PAUSE)
 
+    def _note_other(self, number: int | None) -> None:
+        """What a partition, or what lies beside them, holds that is no records.  Raises as `plan_partition`."""
+        source = self._source
+        plan = plan_storage(source, None) if number is None else plan_partition(source, number, None)
+        for piece in plan.pieces:
+            if not piece.records:
+                self._note(self._other, _read(piece))
 
-def _note_records(found: dict[bytes, bytes], reader: VaultReader, directory: PurePath, wanted: Iterable[Piece]) -> None:
-    """Raises as `read_records`."""
-    for piece in wanted:
-        if piece.digest not in found:
-            content = read_records(directory, piece.first_transaction_id, piece.records)
+    def _note_records(self, number: int) -> None:
+        """Raises as `read_records`."""
+        wanted = self._records[number]
+        for piece in list(wanted.values()):
+            content = read_records(self._source.path / str(number), piece.first_transaction_id, piece.records)
             if content is not None:
-                _note(found, reader, {piece.digest}, content)
+                self._note(wanted, content)
 
-
-def _note(found: dict[bytes, bytes], reader: VaultReader, wanted: set[bytes], content: bytes) -> None:
-    digest = reader.sealer.digest(content)
-    if digest in wanted:
-        found[digest] = content
+    def _note(self, wanted: dict[bytes, Piece], content: bytes) -> None:
+        digest = self._reader.sealer.digest(content)
+        if digest in wanted:
+            self._found(digest, content)
+            del wanted[digest]
 
 
 def _read(piece: PlannedPiece) -> bytes:

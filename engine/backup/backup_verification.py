@@ -3,6 +3,9 @@
 Read are the page store's log, every page that a backup needs, once however many need it, and what is in it: decrypted,
 decompressed, compared with its digest. A damaged page is one finding, and one more says of each partition of each backup
 what it costs there.
+
+In memory are the pieces that the vault has, however many backups need each: sections are read one after another, and once more
+where something is damaged.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import random
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +37,9 @@ from waltzctl.formats.vault import (
     Piece,
     Section,
 )
+
+_READ_AHEAD = 1000
+"""Pieces that wait for their turn: each takes a kilobyte."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,40 +76,33 @@ class NeededPiece:
         return self.place, self.piece.digest
 
 
-@dataclass(frozen=True, slots=True)
-class VaultContents:
-    """What can be read of a vault's backups: sections, and what of heads and sections is damaged in either copy."""
-
-    sections: tuple[tuple[BackupHead, BackedPartition, Section], ...]
-    findings: tuple[Finding, ...]
-
-
+ReadSection = tuple[BackupHead, BackedPartition, Section]
 PieceKey = tuple[tuple[int, int, int] | None, bytes]
 """Where a piece lies, and its digest: what several backups need in one place is one."""
-Checked = dict[PieceKey, Finding | None]
-"""What is wrong with each place and what should stand there, None for nothing."""
+Pieces = dict[PieceKey, NeededPiece]
+"""Each piece once, under the name of the first backup that needs it."""
+Checked = dict[PieceKey, Finding]
+"""What is wrong with places, and what should stand there."""
+Looks = Callable[[NeededPiece], Finding | None]
 
 
-def contents_of(reader: VaultReader, heads: Iterable[BackupHead | UnreadableBackup]) -> VaultContents:
-    """Heads and sections, both copies of each.  What is forgotten meanwhile is left out."""
-    sections: list[tuple[BackupHead, BackedPartition, Section]] = []
-    findings: list[Finding] = []
-    for head in heads:
-        with contextlib.suppress(ForgottenBackupError):
-            read, damaged = _contents_of_one(reader, head)
-            if damaged:
-                reader.check_remembered(head.id)
-            sections += read
-            findings += damaged
-    return VaultContents(tuple(sections), tuple(findings))
+@dataclass(slots=True)
+class _Counts:
+    """What there is of a backup."""
+
+    sections: int = 0
+    segments: int = 0
+    records: int = 0
 
 
 def _contents_of_one(
     reader: VaultReader, head: BackupHead | UnreadableBackup
-) -> tuple[list[tuple[BackupHead, BackedPartition, Section]], list[Finding]]:
+) -> tuple[list[ReadSection], list[Finding]]:
+    """What can be read of a backup, and what of its head and sections is damaged in either copy.  Raises ForgottenBackupError."""
     if isinstance(head, UnreadableBackup):
+        reader.check_remembered(head.id)
         return [], [head.finding, _incomplete(reader, f"{head.id:016x}", None, "its head", head.finding)]
-    sections: list[tuple[BackupHead, BackedPartition, Section]] = []
+    sections: list[ReadSection] = []
     findings: list[Finding] = []
     for namespace in (Namespace.BACKUPS, Namespace.BACKUP_COPIES):
         findings += _damage_of(reader, namespace, head.id)
@@ -111,30 +110,50 @@ def _contents_of_one(
         for copy in range(SECTION_COPIES):
             findings += _damage_of(reader, Namespace.DATA, head.first_page + one.section + copy)
         try:
-            sections.append((head, one, reader.section(head, one)))
+            sections.append((head, one, reader.section(head, one, keep=False)))
         except DamageError as error:
             findings.append(_incomplete(reader, head.name, one, "all of it", error.findings[0]))
+    if findings:
+        reader.check_remembered(head.id)
     return sections, findings
 
 
-def needed_pieces(reader: VaultReader, contents: VaultContents) -> Iterator[NeededPiece]:
-    """Every piece of every section."""
-    for head, one, section in contents.sections:
-        for number, piece in enumerate(section.pieces):
-            entry = reader.entry(Namespace.DATA, head.first_page + one.first_piece + number)
+class VaultPieces:
+    """The pieces that backups need, section by section, wherever they lay when this was made."""
+
+    def __init__(self, reader: VaultReader, heads: Iterable[BackupHead | UnreadableBackup]) -> None:
+        self.reader = reader
+        self.heads = [one for one in heads if isinstance(one, BackupHead)]
+        self._entry = reader.entries()  # pages may move between two rounds through the sections
+
+    def of(self, section: ReadSection) -> Iterator[NeededPiece]:
+        """Those of a section."""
+        head, one, content = section
+        for number, piece in enumerate(content.pieces):
+            entry = self._entry(Namespace.DATA, head.first_page + one.first_piece + number)
             place = None if entry is None else (entry.file_id, entry.offset, entry.size)
             yield NeededPiece(head, one, number, piece, place)
 
+    def sections(self) -> Iterator[ReadSection]:
+        """All that can be read; what is forgotten meanwhile is left out."""
+        for head in self.heads:
+            for one in head.sections:
+                try:
+                    section = self.reader.section(head, one, keep=False)
+                except (ForgottenBackupError, DamageError):
+                    continue
+                yield head, one, section
 
-def _check(
-    reader: VaultReader, needing: Sequence[NeededPiece], look: Callable[[NeededPiece], Finding | None]
-) -> Finding | None:
-    """What is wrong with a piece, under the name of the first backup that needs it and was not forgotten meanwhile."""
-    for one in needing:
-        finding = look(one)
-        if finding is None or not reader.forgotten(one.head.id):
-            return finding
-    return None
+    def __iter__(self) -> Iterator[NeededPiece]:
+        for section in self.sections():
+            yield from self.of(section)
+
+    def once(self) -> Pieces:
+        """Each once."""
+        found: Pieces = {}
+        for one in self:
+            found.setdefault(one.key, one)
+        return found
 
 
 def _read_piece(reader: VaultReader, one: NeededPiece) -> Finding | None:
@@ -175,61 +194,93 @@ def verify_vault(
     thorough = not options.quick and options.sample is None
     yield from new(verify_store(vault).findings if whole and thorough else reader.findings)
     heads = [*reader.heads()] if named is None else [named]
-    contents = contents_of(reader, heads)
-    yield from new(contents.findings)
-    pieces = list(needed_pieces(reader, contents))
-    checked = check_pieces(reader, pieces, options, progress)
+    needed = VaultPieces(reader, heads)
+    counts: dict[int, _Counts] = defaultdict(_Counts)
+    pieces: Pieces = {}
+    for head in heads:
+        with contextlib.suppress(ForgottenBackupError):
+            sections, damaged = _contents_of_one(reader, head)
+            for section in sections:
+                _count(counts[head.id], section)
+                for one in needed.of(section):
+                    pieces.setdefault(one.key, one)  # a page goes by the name that it was written under
+            yield from new(tuple(damaged))
+    checked = check_pieces(needed, pieces, options, progress)
     if named is not None:
         reader.check_remembered(named.id)
-    gone = {one.id for one in heads if reader.forgotten(one.id)}
-    pieces = [one for one in pieces if one.head.id not in gone]
-    sections = [one for one in contents.sections if one[0].id not in gone]
-    yield from new(tuple(dict.fromkeys(one for one in checked.values() if one is not None)))
-    costs: dict[tuple[int, int], list[tuple[NeededPiece, Finding]]] = defaultdict(list)
-    for one in pieces:
-        finding = checked.get(one.key)
-        if finding is not None:
-            costs[one.head.id, one.section.partition].append((one, finding))
-    yield from new(tuple(_costs(reader, lost) for lost in costs.values()))
-    files = [file.name for _, _, section in sections for file in section.files]
+    if gone := {one.id for one in heads if reader.forgotten(one.id)}:
+        needed.heads = [one for one in needed.heads if one.id not in gone]
+        pieces = needed.once()
+    yield from new(tuple(dict.fromkeys(checked.values())))
+    for section in needed.sections() if checked else ():
+        lost = [(one, finding) for one in needed.of(section) if (finding := checked.get(one.key)) is not None]
+        if lost:
+            yield from new((_costs(reader, lost),))
+    there = [one for backup, one in counts.items() if backup not in gone]
     yield VerifySummary(
-        tally.status, tally.exit_status_name, len(sections), sum(name.endswith(SEGMENT_SUFFIX) for name in files),
-        sum(one.piece.records for one in pieces), sum(size for _, size in {(one.place, one.piece.size) for one in pieces}),
+        tally.status, tally.exit_status_name, sum(one.sections for one in there), sum(one.segments for one in there),
+        sum(one.records for one in there), sum(size for _, size in {(one.place, one.piece.size) for one in pieces.values()}),
         tally.damage, tally.repairable, tally.notes, round(time.monotonic() - began, 6), thorough,
     )  # fmt: skip
 
 
+def _count(counts: _Counts, section: ReadSection) -> None:
+    content = section[2]
+    counts.sections += 1
+    counts.segments += sum(file.name.endswith(SEGMENT_SUFFIX) for file in content.files)
+    counts.records += sum(piece.records for piece in content.pieces)
+
+
 def check_pieces(
-    reader: VaultReader,
-    pieces: list[NeededPiece],
+    needed: VaultPieces,
+    pieces: Pieces,
     options: VaultVerifyOptions = VaultVerifyOptions(),  # frozen
     progress: Progress = SILENT,
 ) -> Checked:
-    """What is wrong with each place and what should stand there, looked at once."""
-    unique: dict[PieceKey, list[NeededPiece]] = defaultdict(list)
-    for one in pieces:
-        unique[one.key].append(one)  # a page goes by the name that it was written under
-    chosen = dict(unique)
-    if options.quick:
-        chosen = {}
-    elif options.sample is not None:
+    """What is wrong with each of `pieces`, in their order; each is looked at once."""
+    reader = needed.reader
+    chosen = [] if options.quick else list(pieces.values())
+    if options.sample is not None:
         draw = random.Random(secrets.randbits(63) if options.seed is None else options.seed)
-        chosen = {key: needing for key, needing in unique.items() if draw.random() < options.sample}
-    found: Checked = {
-        key: _check(reader, needing, lambda one: reader.missing(one.page)) for key, needing in unique.items()
-    }
+        chosen = [one for one in chosen if draw.random() < options.sample]
+
+    def missing(one: NeededPiece) -> Finding | None:
+        return reader.missing(one.page)
+
+    def damaged(one: NeededPiece) -> Finding | None:
+        return _read_piece(reader, one)
+
+    found = {key: finding for key, one in pieces.items() if (finding := missing(one)) is not None}
+    _look_again(needed, pieces, found, missing)
     with ThreadPoolExecutor(WORKERS, thread_name_prefix="verify") as workers:
-        wanted = [(key, needing) for key, needing in chosen.items() if found[key] is None]
-        wanted.sort(key=lambda one: one[0][0] or (0, 0, 0))
-        progress.start("verifying", sum(needing[0].piece.size for _, needing in wanted))
+        wanted = [one for one in chosen if one.key not in found]
+        wanted.sort(key=lambda one: one.place or (0, 0, 0))
+        progress.start("verifying", sum(one.piece.size for one in wanted))
+        read: Checked = {}
+        for start in range(0, len(wanted), _READ_AHEAD):
+            part = wanted[start : start + _READ_AHEAD]
+            for one, finding in zip(part, workers.map(damaged, part), strict=True):
+                if finding is not None:
+                    read[one.key] = finding
+                progress.advance(one.piece.size)
+    _look_again(needed, pieces, read, damaged)
+    found |= read
+    return {key: found[key] for key in pieces if key in found}
 
-        def check(needing: Sequence[NeededPiece]) -> Finding | None:
-            return _check(reader, needing, lambda one: _read_piece(reader, one))
 
-        for (key, needing), finding in zip(wanted, workers.map(check, [one for _, one in wanted]), strict=True):
-            found[key] = finding
-            progress.advance(needing[0].piece.size)
-    return found
+def _look_again(needed: VaultPieces, pieces: Pieces, found: Checked, look: Looks) -> None:
+    """Where the backup was forgotten meanwhile under whose name a piece is not well: under the names of others that need it."""
+    reader = needed.reader
+    left = {key for key in found if reader.forgotten(pieces[key].head.id)}
+    for key in left:
+        del found[key]
+    for one in needed if left else ():
+        if one.key in left:
+            finding = look(one)
+            if finding is None or not reader.forgotten(one.head.id):
+                left.discard(one.key)
+                if finding is not None:
+                    found[one.key] = finding
 
 
 def _damage_of(reader: VaultReader, namespace: Namespace, page: int) -> list[Finding]:

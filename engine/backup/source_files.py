@@ -64,8 +64,11 @@ def look_at(path: PurePath, partitions: frozenset[int] | None = None) -> SourceD
         check_partitions(view.control, partitions)
     there = partition_directories(path)
     chosen = [one for one in there if partitions is None or one in partitions]
-    if partitions is not None and not chosen:
-        raise InvalidRequestError(f"{path}: no partition that was asked for has a directory")
+    if absent := sorted((partitions or frozenset()) - {*there}):  # perhaps lost: the backup would call it left out
+        raise InvalidRequestError(
+            f"{path}: partition {absent[0]} has no directory, and is to be backed up",
+            advice="name partitions that are there; waltzctl status shows which should be",
+        )
     live = places.lock_holder(path, view.control_path) is not None
     content = None if view.control_state is None else unmarked(_settled(view.control_path))
     numbers = None if content is None else places.file_numbers(view.control_path)
@@ -201,17 +204,25 @@ def check_left_alone(source: SourceDirectory, number: int, plan: SectionPlan) ->
 
 
 def check_not_replaced(source: SourceDirectory, plan: SectionPlan) -> None:
-    """Of what lies beside the partitions and was read in pieces while somebody writes: no piece is another file's.
+    """Of what lies beside the partitions: nothing that was read is half of one file and half of another.
 
-    A file that was only appended to is as it was planned.  The control file was read at once.  Raises SourceChangedError.
+    A node may have begun meanwhile where nobody held the directory.  Where somebody did, small files were looked at when they
+    were read.  A file that was only appended to is as it was planned.  The control file was read at once.
+
+    Raises SourceChangedError, FileNotFoundError.
     """
+    there: dict[PurePath, dict[str, FileNumbers | None]] = {}
     for one in plan.files:
-        if one.name == CONTROL_FILE_NAME or all(isinstance(extent, Literal) for extent in one.extents):
+        small = all(isinstance(extent, Literal) for extent in one.extents)
+        if one.name == CONTROL_FILE_NAME or (small and source.live):
             continue
-        planned, now = FileNumbers(one.size, one.modified_ns, one.inode), places.file_numbers(source.path / one.name)
+        path = source.path / one.name
+        if path.parent not in there:  # as it was planned: what a store tells of one object may be less exact
+            there[path.parent] = places.listing(path.parent)
+        planned, now = FileNumbers(one.size, one.modified_ns, one.inode), there[path.parent].get(path.name)
         appended = now is not None and now.inode == planned.inode and now.size > planned.size
         if now != planned and not appended:
-            raise SourceChangedError(f"{source.path / one.name}: it is another one now")
+            raise SourceChangedError(f"{path}: it is another one now")
 
 
 def plan_storage(source: SourceDirectory, previous: PreviousSection | None, *, limit: int = LIMIT) -> SectionPlan:

@@ -125,7 +125,7 @@ class BlobStats:
 
     def _take_existing(self, size: int) -> BlobSpan | None:
         if size > self.limit:
-            return None
+            return self._take_empty(size)
         with self._lock:
             fitting = []
             for stat in self._stats.values():
@@ -138,6 +138,19 @@ class BlobStats:
             with chosen.lock:
                 offset = chosen.take(size)
             return BlobSpan(chosen.file_id, offset, size) if offset is not None else None
+
+    def _take_empty(self, size: int) -> BlobSpan | None:
+        """A file for a page over the limit: one in which nothing is used, or each such page would leave another."""
+        with self._lock:
+            for file_id in sorted(self._stats):
+                stat = self._stats[file_id]
+                with stat.lock:
+                    if not stat.read_only and stat.valid == 0:
+                        stat.space = SpaceMap(size)
+                        offset = stat.take(size)
+                        assert offset is not None, "it has room for just this"
+                        return BlobSpan(file_id, offset, size)
+            return None
 
     def give_back(self, span: BlobSpan) -> None:
         """Room that is no longer used.  Raises RuntimeError for room that is free already: somebody else's would be next."""

@@ -39,7 +39,10 @@ _MOVED_AT_ONCE = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class GcLimits:
-    """How much a round may do: bytes that it moves (None: all there is to move), and how many of them a second."""
+    """How much a round may do: bytes that it moves (None: all there is to move), and how many of them a second.
+
+    A page is moved whole, and a copy of one with it.
+    """
 
     max_moved: int | None = None
     bytes_per_second: float | None = None
@@ -237,16 +240,19 @@ def _read(store: PageStorage, one: _Candidate) -> bytes:
 def _groups(store: PageStorage, rows: list[int], limits: GcLimits) -> Iterator[list[_Candidate]]:
     group: list[_Candidate] = []
     size = total = 0
+    copy = False
     for row in rows:
         with store.directory_lock:
             found = store.directory.at(row)
         if found is None:
             continue
         page, version, entry = found
-        if limits.max_moved is not None and total + entry.size > limits.max_moved and total:
+        # a copy moves with what it is a copy of: they are to lie apart; of more that hold the same each second one is a copy
+        copy = bool(store.blobs.between_copies and group and not copy) and entry.checksum == group[-1].entry.checksum
+        if limits.max_moved is not None and total + entry.size > limits.max_moved and total and not copy:
             break
-        if size >= min(_MOVED_AT_ONCE, store.blobs.stats.limit) and entry.checksum != group[-1].entry.checksum:
-            yield group  # a copy moves with what it is a copy of: they are to lie apart
+        if size >= min(_MOVED_AT_ONCE, store.blobs.stats.limit) and not copy:
+            yield group
             group, size = [], 0
         group.append(_Candidate(row, page, version, entry))
         size, total = size + entry.size, total + entry.size

@@ -141,6 +141,7 @@ class PageReader:
             return read
 
     def _refuse(self, page: PageId, entry: PageEntry, offset: int, size: int, found: int, what: str) -> NoReturn:
+        self.check_open()  # or files are gone because somebody has closed it meanwhile
         finding = page_finding(self.path, page, entry, offset, size, found, what)
         raise DamageError(f"{finding.path}: {finding.message}", [finding])
 

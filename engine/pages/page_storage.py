@@ -271,17 +271,19 @@ class PageStorage(PageReader):
             self._queue.append(ticket)
         with self.commit_lock:  # whoever has it writes for all that wait for it
             if not ticket.done:
-                with self._queue_lock:
-                    group, self._queue = self._queue, []
-                self._commit(group)
+                self._commit()
         if ticket.error is not None:
             raise ticket.error
         assert ticket.sequence is not None
         return ticket.sequence
 
-    def _commit(self, group: Sequence[_Ticket]) -> None:
+    def _commit(self) -> None:
+        """Write for all that wait.  Whoever is interrupted once they are taken from the queue tells them so."""
+        group: list[_Ticket] = []
         accepted: list[tuple[_Ticket, list[Edit]]] = []
         try:
+            with self._queue_lock:
+                group, self._queue = self._queue, []
             self.check_open(writing=True)
             with self.directory_lock:
                 judge, sequence = BatchJudge(self.directory), self.directory.sequence

@@ -1,7 +1,8 @@
 """Backups as places: what reads storage directories reads ``vault:VAULT::ID`` in the same way.
 
-A vault is looked at once for each backup that is asked for, and then stays as it was.  The password of an encrypted one is the
-first line of the file that WALTZCTL_VAULT_PASSWORD_FILE names.
+A backup stays as it was when it was first asked for, and so does which one ``latest`` is.  A vault is looked at once more for a
+backup that nobody saw in it: what is known of it grows with its log, and not with the backups that are read.  The password of an
+encrypted one is the first line of the file that WALTZCTL_VAULT_PASSWORD_FILE names.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from types import TracebackType
 from typing import Self
 
 from waltzctl.engine.durable.regular import FileNumbers
-from waltzctl.engine.errors import DamageError, DiskReadError
+from waltzctl.engine.errors import DamageError, DiskReadError, InvalidRequestError
 from waltzctl.engine.log.access import ObjectAccess, OpenSource, PlaceKind
 from waltzctl.engine.net.small_file import read_password_or_key
 from waltzctl.engine.vault.backup_files import BackedSource, BackupFiles
 from waltzctl.engine.vault.vault_path import SCHEME, VaultPath
-from waltzctl.engine.vault.vault_reader import VaultReader
+from waltzctl.engine.vault.vault_reader import LATEST, VaultReader
 
 PASSWORD_VARIABLE = "WALTZCTL_VAULT_PASSWORD_FILE"
 
@@ -37,6 +38,7 @@ class VaultAccess(ObjectAccess):
 
     def __init__(self) -> None:
         self._opened: dict[tuple[str, tuple[int, int], str, int], BackupFiles] = {}
+        self._readers: dict[tuple[str, tuple[int, int], int], VaultReader] = {}
         self._passwords: dict[str, bytes] = {}
         self._opening = threading.Lock()
 
@@ -54,10 +56,20 @@ class VaultAccess(ObjectAccess):
         with self._opening:
             found = self._opened.get(key)
             if found is None:
-                password = self._passwords.get(vault)
-                reader = VaultReader.open(at.vault, password_from_environment() if password is None else password)
-                found = self._opened[key] = BackupFiles(reader, reader.find(at.backup))
+                found = self._opened[key] = self._look(at, vault, key[1])
             return found
+
+    def _look(self, at: VaultPath, vault: str, made: tuple[int, int]) -> BackupFiles:
+        key = vault, made, os.getpid()
+        known = self._readers.get(key)
+        if known is not None and at.backup != LATEST:
+            with contextlib.suppress(InvalidRequestError, DamageError):  # it may have been made, or mended, since
+                return BackupFiles(known, known.find(at.backup))
+        password = self._passwords.get(vault)
+        reader = VaultReader.open(at.vault, password_from_environment() if password is None else password)
+        found = BackupFiles(reader, reader.find(at.backup))
+        self._readers[key] = reader
+        return found
 
     def kind(self, path: PurePath) -> PlaceKind | None:
         """A file or a directory of the backup."""

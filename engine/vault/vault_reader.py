@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -110,8 +110,17 @@ class VaultReader:
 
     def entry(self, namespace: Namespace, page: int) -> PageEntry | None:
         """Where a page lies; None where there is none."""
-        found = self._pages.directory.locate(PageId(namespace, page))
-        return None if found is None else found.entry
+        return self.entries()(namespace, page)
+
+    def entries(self) -> Callable[[Namespace, int], PageEntry | None]:
+        """`entry` as it is now, wherever pages are found by the time when it is called."""
+        directory = self._pages.directory
+
+        def entry(namespace: Namespace, page: int) -> PageEntry | None:
+            found = directory.locate(PageId(namespace, page))
+            return None if found is None else found.entry
+
+        return entry
 
     def pages(self, namespace: Namespace) -> Iterator[int]:
         """The ids of the pages of a namespace that there are, rising."""

@@ -333,6 +333,17 @@ def test_a_backup_of_some_partitions_is_read_and_restored_as_such(tmp_path: Path
     assert BackupHead.decode(older) == head
 
 
+def test_a_partition_that_was_asked_for_and_is_lost_is_not_left_out(tmp_path: Path, source: Path) -> None:
+    """The backup of the others ended well, and was one in which the lost one is not assigned: verify found it clean."""
+    place = vault(tmp_path)
+    shutil.rmtree(source / "2")
+    for asked in ({0, 2}, {2}, {0, 1}):
+        with pytest.raises(InvalidRequestError, match=f"partition {max(asked)} has no directory"):
+            create_backup(place, source, partitions=frozenset(asked))
+    assert list(VaultReader.open(place).heads()) == []
+    assert [one.partition for one in create_backup(place, source, partitions=frozenset({0})).partitions] == [0]
+
+
 def test_a_vault_does_not_back_itself_up(tmp_path: Path, source: Path) -> None:
     inside = source / "vault"
     create_vault(inside)

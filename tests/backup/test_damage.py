@@ -1,5 +1,6 @@
 """A vault that is damaged: what is named, what can still be restored, and what a replica mends."""
 
+import gc
 import hashlib
 import hmac
 import shutil
@@ -15,7 +16,7 @@ from waltzctl.engine.backup import backup_repair, source_files
 from waltzctl.engine.backup.backup_removal import forget, plan_forgetting, prune_vault
 from waltzctl.engine.backup.backup_repair import read_records, repair_vault
 from waltzctl.engine.backup.backup_restore import RestoreOptions
-from waltzctl.engine.backup.backup_verification import VaultVerifyOptions, verify_vault
+from waltzctl.engine.backup.backup_verification import NeededPiece, VaultVerifyOptions, verify_vault
 from waltzctl.engine.durable.regular import FileNumbers
 from waltzctl.engine.errors import DamageError, InvalidRequestError, NotWaltzError, WaltzError
 from waltzctl.engine.inspect.verification import VerifySummary
@@ -28,7 +29,14 @@ from waltzctl.engine.pages.recovery_mode import RecoveryMode
 from waltzctl.engine.vault.sealing import Sealer, VaultKeys, WrongPasswordError
 from waltzctl.engine.vault.vault_reader import UnreadableBackup, VaultReader
 from waltzctl.formats.pages.write_batch import PageId
-from waltzctl.formats.vault import CONFIGURATION_PAGES, SECTION_COPIES, BackupHead, Namespace, VaultConfiguration
+from waltzctl.formats.vault import (
+    CONFIGURATION_PAGES,
+    SECTION_COPIES,
+    BackupHead,
+    Namespace,
+    Section,
+    VaultConfiguration,
+)
 
 PASSWORDS = pytest.mark.parametrize("password", [None, b"secret"], ids=["plain", "encrypted"])
 
@@ -80,6 +88,62 @@ def test_every_page_that_is_damaged_is_named_and_mended(
         assert (done.damaged, done.mended) == (1, 1)
         assert findings(place, password=password) == []
     assert restored(place, "latest", tmp_path / "back", password=password) == digest(source)
+
+
+def test_who_verifies_keeps_each_piece_once_however_many_backups_need_it(tmp_path: Path, source: Path) -> None:
+    """Of 30 backups of a terabyte they are 30 million pieces, and half a kilobyte for each of them."""
+    place = vault(tmp_path)
+    heads = [backup(place, source) for _ in range(5)]
+    kept: list[tuple[int, int]] = []
+
+    def note() -> None:
+        alive = [type(one) for one in gc.get_objects()]
+        kept.append((alive.count(NeededPiece), alive.count(Section)))
+
+    class Counting:
+        """A progress that counts when the reading begins."""
+
+        def start(self, what: str, total: int) -> None:
+            note()
+
+        def advance(self, amount: int) -> None:
+            """Nothing."""
+
+    gc.collect()
+    note()  # what other tests have left
+    *found, summary = verify_vault(place, progress=Counting())
+    assert found == []
+    assert isinstance(summary, VerifySummary)
+    assert (summary.partitions, summary.records) == (15, 5 * 270)
+    (others, sections), (alive, read) = kept
+    assert alive - others <= heads[0].pages + 1, "and the one that was looked at last"
+    assert read - sections <= len(heads[0].sections)
+
+
+def test_who_repairs_keeps_one_piece_of_all_that_are_damaged(
+    tmp_path: Path, source: Path, replica: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a file of pages is gone they are more than the memory holds."""
+    place = vault(tmp_path)
+    head = backup(place, source)
+    backup(place, source)
+    for one in head.partitions:
+        for number in range(one.pieces):
+            flip(place, PageId(Namespace.DATA, head.first_page + one.first_piece + number))
+    steps: list[str] = []
+
+    def noted(name: str) -> None:
+        original = getattr(backup_repair, name)
+        monkeypatch.setattr(backup_repair, name, lambda *given: (steps.append(name), original(*given))[1])
+
+    noted("read_records")
+    noted("_replace")
+    done = repair_vault(place, replica)
+    assert done.damaged == done.mended == steps.count("_replace") > 2
+    of_records = steps[steps.index("read_records") :]
+    assert "read_records,read_records" not in ",".join(of_records)
+    assert findings(place) == []
+    assert restored(place, "latest", tmp_path / "back") == digest(source)
 
 
 def test_damage_costs_only_what_it_hits(tmp_path: Path, source: Path) -> None:

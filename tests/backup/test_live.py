@@ -264,6 +264,42 @@ def test_a_file_that_is_replaced_while_it_is_read_is_whole(
     assert (tmp_path / "back" / "state").read_bytes() == new
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "reading"),
+    [
+        (b"a" * 60, b"b" * 90, 1),
+        (b"a" * 90, b"b" * 60, 1),
+        (b"a" * 2000, b"b" * 2400, 1),
+        (b"a" * 2 * PIECE, b"b" * 2 * PIECE, 2),
+    ],
+    ids=["longer", "shorter", "a piece", "two pieces"],
+)
+def test_a_file_that_is_replaced_where_nobody_held_the_directory_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: bytes, new: bytes, reading: int
+) -> None:
+    """By a node that begins: the backup had the first bytes of the file that it wrote."""
+    source, place = build_directory(tmp_path / "source", {0: 30}), vault(tmp_path)
+    file = source / ".waltzctl" / "state"
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(old)
+    original, readings = source_files.places.read_range, []
+
+    def replaced_before(path: Path, offset: int, length: int) -> bytes:
+        if path == file:
+            readings.append(offset)
+            if len(readings) == reading:
+                (tmp_path / "state").write_bytes(new)
+                os.replace(tmp_path / "state", file)
+        return original(path, offset, length)
+
+    monkeypatch.setattr(source_files.places, "read_range", replaced_before)
+    monkeypatch.setattr(backup_creation, "WORKERS", 1)
+    with pytest.raises(SourceChangedError, match="state: it is another one now"):
+        backup(place, source)
+    restore_backup(place, backup(place, source).name, tmp_path / "back")
+    assert (tmp_path / "back" / ".waltzctl" / "state").read_bytes() == new
+
+
 def test_a_file_that_is_only_appended_to_is_as_it_was_planned(
     tmp_path: Path, held: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -66,6 +66,19 @@ def test_the_whole_way(tmp_path: Path, place: Path, source: Path) -> None:
     assert invoke("backup", "diff", place, first["id"], "latest").status == 0
 
 
+@pytest.mark.parametrize("more", [(), ("-q",), ("--partition", 1)])
+def test_a_restore_says_that_the_latest_backup_is_one_of_some_partitions(
+    tmp_path: Path, place: Path, source: Path, more: tuple[object, ...]
+) -> None:
+    """It was called restored and clean, and served nothing of the others."""
+    created(place, source)
+    made = created(place, source, "--partition", 1)
+    answer = invoke("backup", "restore", place, "latest", "--to", tmp_path / "back", "--format", "plain", *more)
+    assert answer.status == 0
+    said = f"backup {made['id']} is one of partitions 1 alone, and no other one is assigned in {tmp_path / 'back'};"
+    assert (said in answer.err) is ("--partition" not in more)
+
+
 def test_a_sample_reads_other_pages_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of eighty pieces each is read in the end."""
     source = build_directory(tmp_path / "source", {0: 4000}, size=50)

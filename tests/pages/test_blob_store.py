@@ -36,6 +36,23 @@ def test_a_batch_over_the_limit_goes_page_by_page_and_a_page_over_it_has_a_file(
     store.close()
 
 
+@pytest.mark.parametrize("size", [101, 99, 100])
+def test_pages_around_the_limit_that_are_written_over_leave_no_files(tmp_path: Path, size: int) -> None:
+    """Each page over it left an empty file that nothing removed, and an open descriptor."""
+    store = BlobStore(tmp_path, 100)
+    kept = store.write([b"a" * size])
+    for number in range(20):
+        written = store.write([bytes([number]) * (size + number % 3)])
+        assert [store.read(span) for span in written] == [bytes([number]) * (size + number % 3)]
+        assert store.read(kept[0]) == b"a" * size
+        store.give_back(written)
+        store.cut_tails()
+    assert len(os.listdir(tmp_path)) <= 3
+    store.give_back(kept)
+    assert [one.valid for one in store.stats.status()] == [0] * len(os.listdir(tmp_path))
+    store.close()
+
+
 @pytest.mark.parametrize("in_front", [0, 100])
 def test_copies_lie_apart_in_a_batch_over_the_limit_too(tmp_path: Path, in_front: int) -> None:
     """A copy is placed for itself then, on either side of what it is a copy of."""

@@ -14,8 +14,9 @@ from waltzctl.engine.catalogue import Code
 from waltzctl.engine.errors import DiskFullError, InvalidRequestError
 from waltzctl.engine.pages import page_gc
 from waltzctl.engine.pages.blob_stats import BlobSpan
+from waltzctl.engine.pages.blob_store import SECTOR
 from waltzctl.engine.pages.page_batch import WriteBatch
-from waltzctl.engine.pages.page_gc import GcLimits, PageCollector, collect_garbage, collect_versions
+from waltzctl.engine.pages.page_gc import GcLimits, PageCollector, collect_garbage, collect_until_done, collect_versions
 from waltzctl.engine.pages.page_options import PageOptions
 from waltzctl.engine.pages.page_storage import PageStorage
 from waltzctl.engine.pages.recovery_mode import RecoveryMode
@@ -245,6 +246,44 @@ def test_a_round_moves_no_more_than_it_may_and_no_faster(store: PageStorage) -> 
     assert total == 8
     collect_garbage(store)
     assert len(files(store)) == 1
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_pages_that_hold_the_same_are_not_all_moved_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, twice: bool
+) -> None:
+    """However many they were, all of them were read before the first was written."""
+    monkeypatch.setattr(page_gc, "_MOVED_AT_ONCE", 16 * KIB)
+    with PageStorage.create(tmp_path / "s", PageOptions(blob_limit=256 * KIB, records_twice=twice)) as store:
+        put(store, 99, b"z" * 150 * KIB)
+        for page in range(10):
+            put(store, page, bytes(8 * KIB))
+        delete(store, 99)
+        original, sizes = store.blobs.write, []
+
+        def write(pages: list[bytes], **given: bool) -> tuple[BlobSpan, ...]:
+            sizes.append(sum(map(len, pages)))
+            return original(pages, **given)
+
+        monkeypatch.setattr(store.blobs, "write", write)
+        collect_until_done(store)
+        assert sizes == [16 * KIB] * 5
+        assert [data(store, page) for page in range(10)] == [bytes(8 * KIB)] * 10
+
+
+@pytest.mark.parametrize("most", [999, 1000, 1999, 2000])
+def test_copies_lie_apart_whatever_a_round_may_move(tmp_path: Path, most: int) -> None:
+    """Moved in two rounds they lay side by side, and one sector had both."""
+    with PageStorage.create(tmp_path / "twice", PageOptions(blob_limit=64 * KIB, records_twice=True)) as store:
+        put(store, 9, b"z" * 40000)
+        store.write(WriteBatch().put_page(1, b"a" * 1000).put_page(2, b"a" * 1000))
+        delete(store, 9)
+        moved = sum(collect_garbage(store, GcLimits(max_moved=most)).pages_moved for _ in range(4))
+        places = [found.entry for page in (1, 2) if (found := store.get_entry(page)) is not None]
+        assert (moved, len(places)) == (2, 2)
+        assert places[0] is not None
+        assert places[1] is not None
+        assert places[0].file_id != places[1].file_id or abs(places[0].offset - places[1].offset) >= 1000 + SECTOR
 
 
 def test_external_pages_are_removed_when_nobody_needs_them(store: PageStorage) -> None:

@@ -25,8 +25,10 @@ from waltzctl.engine.errors import (
     PageConflictError,
     PageStoreFailedError,
 )
+from waltzctl.engine.pages.blob_stats import BlobSpan
 from waltzctl.engine.pages.inspection import verify_store
 from waltzctl.engine.pages.page_batch import WriteBatch
+from waltzctl.engine.pages.page_cache import PageCache
 from waltzctl.engine.pages.page_gc import collect_garbage
 from waltzctl.engine.pages.page_options import PageOptions
 from waltzctl.engine.pages.page_storage import PageStorage, _Ticket
@@ -282,7 +284,8 @@ def test_batches_of_a_group_see_one_another(store: PageStorage) -> None:
         ticket(WriteBatch().put_page(3, b"").put_ref(4, 3)),
     ]
     with store.commit_lock:
-        store._commit(group)
+        store._queue = list(group)
+        store._commit()
     assert [one.sequence for one in group] == [2, None, 3, 4, None, 5]
     assert [type(one.error) for one in group if one.error] == [PageConflictError, PageConflictError]
     assert store.read(1).tag == 8
@@ -399,12 +402,72 @@ def test_an_interrupted_write_stops_the_store(store: PageStorage, monkeypatch: p
         put(store, 1, b"x")
     waiting = [_Ticket(WriteBatch().put_page(number, b"").edits) for number in (3, 4)]
     store._failure = None
+    store._queue = list(waiting)
     with pytest.raises(KeyboardInterrupt):
-        store._commit(waiting)
+        store._commit()
     assert [type(one.error) for one in waiting] == [PageStoreFailedError] * 2
     monkeypatch.undo()
     with pytest.raises(PageStoreFailedError, match="interrupted"):
         put(store, 2, b"x")
+
+
+def test_who_reads_while_the_store_is_closed_is_not_told_of_damage(store: PageStorage) -> None:
+    store.write(WriteBatch().put_page(1, b"abcdef", field_sizes=[3, 3]))
+    store._cache = PageCache(0)
+    original = store.blobs.read
+
+    def closed_before(span: BlobSpan) -> bytes:
+        store.close()
+        return original(span)
+
+    store.blobs.read = closed_before  # type: ignore[method-assign]
+    with pytest.raises(InvalidRequestError, match="is closed"):
+        store.read(1)
+    store._closed = False
+    with pytest.raises(InvalidRequestError, match="is closed"):
+        store.read_fields(1, [0])
+
+
+class _Interrupting:
+    """A lock behind which whoever took what waits is interrupted, before it comes to anything else."""
+
+    def __init__(self, store: PageStorage) -> None:
+        self._store, self._lock = store, store._queue_lock
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        taken = not self._store._queue
+        self._lock.release()
+        if taken:
+            self._store._queue_lock = self._lock
+            raise KeyboardInterrupt
+
+
+def test_who_waits_for_a_writer_that_is_interrupted_before_it_writes_is_told(store: PageStorage) -> None:
+    """The batch was in nobody's hands any more, and an assertion failed."""
+    errors: list[BaseException] = []
+
+    def write(page: int) -> None:
+        try:
+            put(store, page, bytes([page]) * 900)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=write, args=(page,)) for page in (2, 3)]
+    with store.commit_lock:
+        for thread in threads:
+            thread.start()
+        while len(store._queue) < len(threads):
+            time.sleep(0.001)
+        store._queue_lock = _Interrupting(store)  # type: ignore[assignment]
+    for thread in threads:
+        thread.join()
+    assert {type(one) for one in errors} == {KeyboardInterrupt, PageStoreFailedError}
+    crash(store)
+    with PageStorage.open(store.path) as again:
+        assert [data(again, page) for page in (2, 3)] == [None, None]
 
 
 def test_who_waits_for_a_writer_that_is_interrupted_at_the_end_gives_nothing_back(

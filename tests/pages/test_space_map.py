@@ -188,8 +188,11 @@ def test_restore_totals_and_a_smaller_limit() -> None:
     assert (stat.total, stat.valid, stat.space.largest_free) == (200, 50, 150)
     assert stats.take(60, made) == BlobSpan(4, 0, 60)  # over the limit: a file of its own
     assert stats.take(50, made).file_id == 3
-    stats.add(9)
+    stats.add(9, [0], [1])
     assert stats.take(70, made).file_id == 10
+    stats.add(12)
+    assert stats.take(70, made) == BlobSpan(12, 0, 70)  # in which nothing is used
+    assert stats.take(70, made).file_id == 13
 
 
 def test_a_file_that_cannot_be_made_leaves_no_trace() -> None:

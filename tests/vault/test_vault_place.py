@@ -16,7 +16,7 @@ from waltzctl.engine.log import places
 from waltzctl.engine.log.access import PlaceKind
 from waltzctl.engine.vault.vault_access import PASSWORD_VARIABLE, VAULTS
 from waltzctl.engine.vault.vault_path import VaultPath, is_vault_path
-from waltzctl.engine.vault.vault_reader import ForgottenBackupError
+from waltzctl.engine.vault.vault_reader import ForgottenBackupError, VaultReader
 from waltzctl.formats.segment import index_name, segment_name
 from waltzctl.formats.vault import Namespace
 
@@ -96,6 +96,35 @@ def test_a_backup_that_is_forgotten_while_it_is_open(tmp_path: Path, source: Pat
     prune_vault(kept)
     with pytest.raises(ForgottenBackupError, match=f"backup {head.name} was forgotten meanwhile"):
         places.names(opened / "0")
+
+
+def test_a_process_that_reads_many_backups_knows_their_vault_once(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each kept the whole log's directory of pages and 64 MiB of content, as long as the process ran."""
+    kept = vault(tmp_path)
+    heads = [backup(kept, source) for _ in range(4)]
+    opened: list[Path] = []
+    original = VaultReader.open
+
+    def counted(path: Path, password: bytes | None = None) -> VaultReader:
+        opened.append(path)
+        return original(path, password)
+
+    monkeypatch.setattr(VaultReader, "open", counted)
+    there = (source / "0" / segment_name(0)).read_bytes()
+    for head in heads:
+        name = VaultPath.of(kept, head.name) / "0" / segment_name(0)
+        assert places.read_range(name, 0, len(there) + 1) == there
+    assert len(opened) == 1
+    later = backup(kept, source)
+    assert places.names(VaultPath.of(kept, later.name)) == places.names(VaultPath.of(kept, heads[0].name))
+    assert VAULTS.files(VaultPath.of(kept, "latest")).head == later
+    newest = backup(kept, source)
+    assert VAULTS.files(VaultPath.of(kept, "latest")).head == later, "as when it was first asked for"
+    assert VAULTS.files(VaultPath.of(kept, newest.name)).head == newest
+    with pytest.raises(InvalidRequestError, match="no backup has an id that begins so"):
+        VAULTS.files(VaultPath.of(kept, "x"))
 
 
 def test_what_is_not_there(place: VaultPath) -> None:

@@ -20,7 +20,7 @@ from waltzctl.options import (
     path_of,
 )
 from waltzctl.render.progress_bar import progress
-from waltzctl.values import counted, human_bytes
+from waltzctl.values import counted, format_ranges, human_bytes
 from waltzctl.vault_options import WRITING, BackupArgument, PasswordOption, VaultArgument, password_of, vault_of
 
 MANUAL = Manual(
@@ -37,7 +37,7 @@ MANUAL = Manual(
             " control file are no higher. With --for-rejoin every partition ends with the low-water mark of its last session, up"
             " to which all replicas agree, and is in an earlier session, by which log servers know that it was restored: put in"
             " place of a lost node's directory, recovery copies the rest. With --partition the others are left out and not"
-            " assigned."
+            " assigned; where the backup itself is one of some partitions, the latest one as well, standard error says so."
         ),
     ),
     examples=(
@@ -94,6 +94,12 @@ def run(
             if isinstance(one, Finding):
                 console.emit_result(FINDING.shown(one), status)
         console.emit_result(restored_object(made, int(status)), status)
+        if made.head.partial and wanted is None:  # nobody asked for less than all
+            held = format_ranges([one.partition for one in made.head.partitions])
+            console.trouble(
+                f"backup {made.head.name} is one of partitions {held} alone, and no other one is assigned in {made.path};"
+                " waltzctl backup list shows which are in each backup"
+            )
         said = f"{made.path}: {counted(made.files, 'file')}, {human_bytes(made.size)} of backup {made.head.name}"
         if status is ExitStatus.CLEAN:
             console.success(f"RESTORED  {said}; verify is clean.")
