@@ -400,6 +400,14 @@ class ControlFile:
     size_fits: bool
     extended: bool = False
 
+    @property
+    def infos(self) -> tuple[PartitionInfo, ...]:
+        """Those of `partitions` that are infos: what stands behind the number of the header is none without a valid struct."""
+        stated = self.header.num_partitions
+        if stated <= 0 or any(struct.valid for info in self.partitions[stated:] for struct in info.structs):
+            return self.partitions
+        return self.partitions[:stated]
+
     def encode(self) -> bytes:
         """The whole file, without the zeros of an extended one."""
         return self.header.encode() + b"".join(info.encode() for info in self.partitions)

@@ -52,7 +52,7 @@ def control_findings(
     if (reserved := ReservedByte.of(header.reserved)) is not None:
         place = CONTROL_HEADER.offset_of("reserved") + reserved.place
         yield make_finding(Code.RESERVED_NOT_ZERO, path, reserved.message, offset=place, length=1)
-    for info in control.partitions:
+    for info in control.infos:
         if partitions is None or info.partition in partitions:
             yield from info_findings(path, control.layout, info, storage)
 

@@ -102,11 +102,12 @@ def storage_status(
         number = run.context.number
         if number is not None:
             described[number] = _describe(run, number, around, availability.get(number), limits, check)
-    for info in () if control is None else control.partitions:
+    for info in () if control is None else control.infos:
         number = info.partition
         if number not in described and (partitions is None or number in partitions):
             assigned = assigned_here(storage, control, number, directory=False)
-            described[number] = _partition(number, assigned, around, availability.get(number))
+            found = tuple(one for one in around.findings if one.partition == number)
+            described[number] = _partition(number, assigned, around, availability.get(number), found)
     return StorageStatus(
         path=path,
         cluster_key=around.cluster_key if control is None else control.header.cluster_key,

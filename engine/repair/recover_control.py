@@ -124,11 +124,9 @@ class _Mender:
             )  # fmt: skip
             self._write(offset, (~held if marked else held).to_bytes(size, "big", signed=True))
             return True
-        if 0 < stated <= held:
-            excess = control.partitions[stated:]
-            if all(map(_sound, control.partitions[:stated])) and not any(s.valid for i in excess for s in i.structs):
-                self._cut(stated, f"bytes behind the infos of {stated} partitions, which are sound")
-                return True
+        if 0 < stated <= held and len(control.infos) == stated and all(map(_sound, control.infos)):
+            self._cut(stated, f"bytes behind the infos of {stated} partitions, which are sound")
+            return True
         said = f"the infos do not tell what is right{f'; {longer}' if longer else ''}"
         self.draft.leave(control_size(self.path, control, self.draft.storage), said)
         return False

@@ -94,17 +94,20 @@ def check_deletion(storage: Path, number: int) -> None:
 def begin_deletion(storage: Path, number: int) -> None:
     """Move a partition's directories to where they will be deleted.  Raises RefusedError as `check_deletion`, DiskError.
 
-    Where its directory is lost an empty one takes its place, so that session and marks are forgotten all the same.
+    Where its directory is lost an empty one takes its place, so that session and marks are forgotten all the same.  What was put
+    aside goes first, where the partition is here as well: left behind, it would be the partition's at the next assignment.
     """
     check_deletion(storage, number)
     if not _sources(storage, number):
         disk.make_directory(storage / str(number))
         disk.sync_directory(storage)
-    for source in _sources(storage, number):
-        target = retired_place(storage, DELETING, number)
-        if target.exists():
-            _delete(target)
-        relocate(storage, source, target)
+    *put_aside_before, source = reversed(_sources(storage, number))
+    for directory in put_aside_before:
+        _delete(directory)
+    target = retired_place(storage, DELETING, number)
+    if target.exists():
+        _delete(target)
+    relocate(storage, source, target)
 
 
 def empty_deleted(storage: Path, number: int) -> None:

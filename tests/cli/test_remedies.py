@@ -75,6 +75,9 @@ def more() -> Iterator[tuple[str, Files]]:
     files = clean()
     flip(files, CONTROL_FILE_NAME, 3)
     yield "control-version", files
+    files = clean()
+    files[CONTROL_FILE_NAME] += bytes(2 * 76)
+    yield "bytes-behind-the-infos", files
     files = clean(num_partitions=2, assigned=2)
     files[CONTROL_FILE_NAME] = files[CONTROL_FILE_NAME][:100]
     yield "control-file-cut", files

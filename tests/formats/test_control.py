@@ -598,3 +598,16 @@ def test_the_likely_layout_is_that_of_more_right_checksums() -> None:
     raw = PartitionStruct(4, 4, 4).encode()
     one_each[132 : 132 + len(raw)] = raw
     assert _likely_layout(one_each) is Layout.DOCUMENTED
+
+
+@pytest.mark.parametrize("layout", Layout)
+def test_bytes_behind_the_stated_infos_are_none_unless_something_in_them_is_valid(layout: Layout) -> None:
+    raw = initial_control(layout, KEY, 3, 0).encode()
+    size = layout.info_schema.size
+    assert decode_control(raw).infos == decode_control(raw).partitions
+    assert len(decode_control(raw[:-size]).infos) == 2, "the header says more than there are"
+    longer = decode_control(raw + bytes(2 * size))
+    assert (len(longer.partitions), len(longer.infos)) == (5, 3)
+    assert len(decode_control(raw + bytes(size) + initial_info(layout, 4).encode()).infos) == 5
+    for stated in (0, -7):
+        assert len(decode_control(raw[:28] + stated.to_bytes(4, "big", signed=True) + raw[32:]).infos) == 3

@@ -203,6 +203,7 @@ CASES = [
         layout=Layout.DOCUMENTED),
     one("one zero too few", "control-file-size", DAMAGE,
         lambda s: (extend(s / CTL), cut(s / CTL, 128 + 3 * 76 - 1)), layout=Layout.DOCUMENTED),
+    one("bytes behind the infos", "control-file-size", DAMAGE, lambda s: append_bytes(s / CTL, bytes(2 * 76))),
     one("newer struct torn", "control-struct-checksum", REPAIRABLE, lambda s: break_struct(s, 0, 1)),
     one("older struct torn", "control-struct-checksum", REPAIRABLE, lambda s: break_struct(s, 0, 2)),
     one("both structs torn", "control-pair-checksum", DAMAGE, lambda s: break_struct(s, 0, 1, 2)),

@@ -55,6 +55,29 @@ def test_health_names_each_partition_by_its_worst_finding(tmp_path: Path) -> Non
     assert status.partitions[0].last_transaction_id == 36
 
 
+@pytest.mark.parametrize("layout", list(Layout))
+@pytest.mark.parametrize(("structs", "health"), [((1,), "repairable"), ((1, 2), "damaged")])
+def test_what_is_wrong_with_the_info_of_a_partition_without_directory_is_told(
+    tmp_path: Path, layout: Layout, structs: tuple[int, ...], health: str
+) -> None:
+    """Nobody knows whether it is assigned; it was called ok, and the whole directory with it."""
+    storage = build_directory(tmp_path / "s", {0: 5}, layout=layout, num_partitions=2)
+    break_struct(storage, 1, *structs)
+    status = storage_status(age(storage))
+    assert [(one.assigned, one.health) for one in status.partitions] == [(True, "ok"), (None, health)]
+    assert [len(one.findings) for one in status.partitions] == [0, 1]
+    assert status.findings == ()
+
+
+def test_bytes_behind_the_infos_are_no_partition(tmp_path: Path) -> None:
+    storage = build_directory(tmp_path / "s", {0: 5}, num_partitions=2)
+    with (storage / "waltz-storage.ctl").open("ab") as file:
+        file.write(bytes(2 * 76))
+    status = storage_status(age(storage))
+    assert ([one.partition for one in status.partitions], status.num_partitions) == ([0, 1], 2)
+    assert [one.code for one in status.findings] == ["control-file-size"]
+
+
 def test_the_last_transaction_is_the_highest_whichever_segment_has_it(tmp_path: Path) -> None:
     """The first one goes on behind the end of the next one."""
     records = make_records(40, size=10)

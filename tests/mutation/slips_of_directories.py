@@ -40,7 +40,7 @@ DIRECTORIES: tuple[Slip, ...] = (
     ),
     Slip(
         _RETIRED,
-        "        if target.exists():\n            _delete(target)\n",
+        "    if target.exists():\n        _delete(target)\n",
         "",
         _OF_RETIRED,
         "a partition whose deletion was interrupted can never be deleted again",

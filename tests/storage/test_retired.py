@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path, PurePath
 
@@ -404,3 +405,35 @@ def test_a_deletion_that_failed_is_finished_before_the_partition_begins_anew(
         assert fences.get(1) == 9
         assert storage.availability(1) == Availability(True, False)
         assert storage.partition(1).max_transaction_id == -1
+
+
+@LAYOUTS
+@pytest.mark.parametrize("step", range(8))
+def test_what_was_put_aside_does_not_come_back_behind_a_deletion_that_was_cut_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: Layout, step: int
+) -> None:
+    """The partition's own files were gone first, and an assignment took what had been put aside before for its log."""
+    path = build_directory(tmp_path / "s", {0: 5, 1: 5}, layout=layout)
+    (path / ".waltzctl").mkdir()
+    put_aside(path, 1)
+    build_directory(tmp_path / "other", {1: 9}, layout=layout)
+    (tmp_path / "other" / "1").rename(path / "1")
+    calls = iter(range(100))
+
+    def dies_at(real: Callable[..., None]) -> Callable[..., None]:
+        def call(*arguments: object) -> None:
+            if next(calls) >= step:
+                raise KeyboardInterrupt
+            real(*arguments)
+
+        return call
+
+    with opened(path) as storage, monkeypatch.context() as patched:
+        for name in ("unlink", "remove_directory", "move_directory"):
+            patched.setattr(disk, name, dies_at(getattr(disk, name)))
+        with contextlib.suppress(KeyboardInterrupt):
+            storage.unassign(1, delete_files=True)
+    with opened(path) as storage:
+        storage.assign(1)
+        assert storage.partition(1).max_transaction_id in (-1, 8)
+        assert storage.partition(1).quarantined is False
