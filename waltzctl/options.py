@@ -138,12 +138,14 @@ def place_of(text: str, *, name: str = "PATH") -> PurePath:
 
     Raises typer.BadParameter.
 
-    Empty text is refused: it would mean the current directory, which nobody typed.  So is the URL of a node.
+    Empty text is refused: it would mean the current directory, which nobody typed.  So is the URL of a node.  A path that begins
+    like an option or a backup (``./-x``, ``./vault:x``) is made absolute: printed in a remedy it would be read as one.
     """
     if not text:
         raise typer.BadParameter("the path is empty", param_hint=f"'{name}'")
     if "://" not in text and not text.startswith("vault:") and "\0" not in text:
-        return Path(text)
+        path = Path(text)  # which drops a ./ in front
+        return path.absolute() if str(path).startswith(("-", "vault:")) else path
 
     from waltzctl.engine.net.addresses import names_node
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePath
@@ -33,7 +33,7 @@ from waltzctl.engine.log.view import Target, TargetKind, resolve
 from waltzctl.exit_status import ExitStatus
 from waltzctl.formats.control import PartitionInfo
 from waltzctl.options import DataForm, DumpFormat, Format, What
-from waltzctl.outcome import say
+from waltzctl.outcome import name_stdout, say
 from waltzctl.output_file import check_outside, replacing_binary, replacing_text
 from waltzctl.render import dumped
 from waltzctl.values import counted
@@ -70,12 +70,10 @@ def dump(request: DumpRequest) -> ExitStatus:
     with refusals(request.format):
         target = resolve(request.path)
     what = what_of(target, request.what)
-    _check(request, what)
-    if request.output is not None:
-        check_outside(request.output, target.storage or request.path)
+    check_request(request, target, what)
     shown = _format(request)
     tally = Tally()
-    with ExitStack() as stack:
+    with ExitStack() as stack, _naming_stdout():
         if shown is DumpFormat.RAW:
             binary: BinaryIO = sys.stdout.buffer
             if request.output is not None:
@@ -94,6 +92,17 @@ def dump(request: DumpRequest) -> ExitStatus:
     return ExitStatus.from_label(tally.exit_status_name)
 
 
+@contextmanager
+def _naming_stdout() -> Iterator[None]:
+    """Only standard output fails with a bare error of the system: of a file it is said which one."""
+    try:
+        yield
+        sys.stdout.flush()
+    except OSError as error:
+        name_stdout(error)
+        raise
+
+
 def what_of(target: Target, what: What | None) -> What:
     """What was asked for, or what such a target usually shows.  Raises usage errors where it holds nothing of the kind."""
     what = what or _USUAL.get(target.kind, What.RECORDS)
@@ -102,7 +111,9 @@ def what_of(target: Target, what: What | None) -> What:
     return what
 
 
-def _check(request: DumpRequest, what: What) -> None:
+def check_request(request: DumpRequest, target: Target, what: What) -> None:
+    """Raise usage errors for options that do not fit `what`, RefusedError for an output inside what is only inspected."""
+
     def refuse(option: str, why: str) -> None:
         raise typer.BadParameter(why, param_hint=f"'{option}'")
 
@@ -117,6 +128,8 @@ def _check(request: DumpRequest, what: What) -> None:
             refuse("--data", f"is about records, not {what}")
         if request.format is DumpFormat.RAW:
             refuse("--format", f"raw shows the data of records, not {what}")
+    if request.output is not None:
+        check_outside(request.output, target.storage or request.path)
 
 
 def _format(request: DumpRequest) -> DumpFormat:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from waltzctl.engine.columns.plan_columns import PLAN
 from waltzctl.engine.durable import disk
-from waltzctl.engine.errors import InvalidRequestError, StalePlanError
+from waltzctl.engine.errors import InvalidRequestError, NotWaltzError, StalePlanError
 from waltzctl.engine.log.places import place
 from waltzctl.engine.repair.arguments import PAGES_RECOVER, Arguments, PartitionSetting, arguments_of
 from waltzctl.engine.repair.convert import plan_convert
@@ -121,7 +122,12 @@ def load_plan(file: PurePath) -> AnyRepair:
         raise InvalidRequestError(
             f"{file}: not a plan: {error}", advice="write one with --dry-run --format json"
         ) from error
-    repair = make(command, Path(path), arguments)
+    try:
+        repair = make(command, Path(path), arguments)
+    except NotWaltzError as error:
+        if not os.path.isabs(path):
+            error.advice = f"{file} names its path as it was given: go to where the plan was made, or make it again"
+        raise
     if repair.plan.hash != wanted:
         raise StalePlanError(
             f"{file}: the files of {path} are no longer those that the plan was made for; nothing was modified",

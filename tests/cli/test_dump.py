@@ -16,7 +16,7 @@ import pytest
 
 from tests.builders import build_directory, digest, make_records
 from tests.cli.damage import damage_record, index_of, records_of, segment_of
-from tests.cli.running import invoke, on_terminal, run
+from tests.cli.running import invoke, on_full_disk, on_terminal, run
 from waltzctl.console import Writer
 from waltzctl.formats.control import Layout
 from waltzctl.formats.request_id import RequestId
@@ -397,3 +397,10 @@ def test_what_was_written_is_not_kept_until_python_looks_for_cycles(writer: Call
         assert kept() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("form", ["raw", "hexdump", "plain"])
+def test_a_full_disk_behind_standard_output_is_named(storage: Path, form: str) -> None:
+    """Of raw and hexdump it seemed to be the disk of the data."""
+    answer = on_full_disk("dump", storage, "--format", form)
+    assert (answer.status, answer.err) == (14, "waltzctl: error: standard output: No space left on device\n")

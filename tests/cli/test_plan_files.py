@@ -160,3 +160,19 @@ def test_a_plan_for_a_partition_is_applied_by_the_path_it_was_made_with(storage:
     file.write_text(invoke("recover", storage / "2", "--dry-run", "--format", "json").out)
     assert invoke("recover", storage / "0", "--plan", file).status == 2
     assert invoke("recover", storage / "2", "--plan", file).status == 0
+
+
+def test_a_plan_with_a_relative_path_says_so_elsewhere(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It said only that there is no such directory, of the one that was just named in full."""
+    index_of(storage, 2).unlink()
+    monkeypatch.chdir(storage.parent)
+    file = storage.parent / "relative.json"
+    file.write_text(invoke("rebuild-index", storage.name, "--dry-run", "--format", "json").out)
+    elsewhere = storage.parent / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    answer = invoke("rebuild-index", storage, "--plan", file)
+    assert answer.status == 10
+    assert f"{file} names its path as it was given: go to where the plan was made" in answer.err
+    monkeypatch.chdir(storage.parent)
+    assert invoke("rebuild-index", storage, "--plan", file).status == 0

@@ -197,6 +197,20 @@ def test_commands_in_advice_can_be_run_where_a_path_has_spaces(tmp_path: Path) -
     assert f"(waltzctl undo '{storage}' --list)" in said
 
 
+@pytest.mark.parametrize("given", [("./-n",), ("--", "-n"), ("./vault:n::1",)])
+def test_a_remedy_can_be_run_where_a_path_looks_like_something_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: tuple[str, ...]
+) -> None:
+    files = clean()
+    del files[index(0)]
+    write(tmp_path / given[-1], files)
+    monkeypatch.chdir(tmp_path)
+    found = invoke("verify", "--format", "ndjson", *given).only("finding")
+    (remedy,) = {one["remedy"] for one in found}
+    assert invoke(*shlex.split(remedy)[1:], "--yes").status == 0
+    assert invoke("verify", *given).status == 0
+
+
 def test_every_code_with_a_remedy_has_an_example(tmp_path: Path) -> None:
     seen = {"repair-interrupted", *map(str, OF_PAGE_STORES)}  # remedies of page stores are followed in test_pages.py
     for number, files in enumerate(EXAMPLES.values()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import PySparkException
 
+from tests.builders import digest
 from tests.cli.running import invoke
 from tests.spark.local_spark import LocalSpark, local_session
 from tests.spark.test_spark_executor import Heard
@@ -145,6 +147,9 @@ def test_the_command_says_what_is_missing_and_what_it_found(tmp_path: Path) -> N
         (["--export", "parquet"], "-o DIR"),
         (["--export", "parquet", "-o", "x", "--limit", "1"], "--limit"),
         (["--export", "parquet", "-o", "x", "--data", "hex"], "--data"),
+        (["--export", "parquet", "-o", "x", "--what", "segments", "--from", "5"], "--from"),
+        (["--export", "parquet", "-o", "x", "--what", "control", "--to", "5"], "--to"),
+        (["--export", "parquet", "-o", "x", "--what", "index", "--data", "none"], "--data"),
         (["--engine", "spark"], "--export FORMAT"),
         (["--engine", "local", "--export", "delta", "-o", "x"], "only parquet and orc"),
         (["--engine", "local", "--export", "parquet", "-o", "x", "--master", "local"], "--master"),
@@ -153,6 +158,18 @@ def test_the_command_says_what_is_missing_and_what_it_found(tmp_path: Path) -> N
         done = invoke("dump", damaged, *arguments)
         assert done.status == 2
         assert why in done.err
+
+
+@pytest.mark.parametrize("inside", ["table", "1/table", "9"])
+@pytest.mark.parametrize("path", ["", "1", "waltz-storage.ctl"])
+def test_no_table_is_written_into_what_is_only_inspected(tmp_path: Path, inside: str, path: str) -> None:
+    storage = tmp_path / "storage"
+    shutil.copytree("fixtures/clean-released/storage", storage)
+    before = digest(storage)
+    done = invoke("dump", storage / path, "--export", "parquet", "-o", storage / inside)
+    assert done.status == 13
+    assert "only inspected" in done.err
+    assert digest(storage) == before
 
 
 @pytest.mark.parametrize(

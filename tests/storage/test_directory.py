@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -99,6 +100,53 @@ def test_creation_refuses_before_it_makes_anything(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequestError):
         create_cluster([], num_partitions=1)
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("inner", ["sub", "0", "sub/.."])
+def test_one_new_directory_does_not_lie_inside_another(tmp_path: Path, inner: str) -> None:
+    (tmp_path / "a" / "sub").mkdir(parents=True)
+    (tmp_path / "a" / "sub").rmdir()
+    paths = [tmp_path / "a", tmp_path / "a" / inner]
+    for order in (paths, paths[::-1]):
+        with pytest.raises(InvalidRequestError, match="twice" if inner == "sub/.." else "lies inside"):
+            create_cluster(order, num_partitions=2)
+    assert list((tmp_path / "a").iterdir()) == []
+
+
+@pytest.mark.parametrize("error", [MemoryError(), KeyboardInterrupt()])
+def test_a_creation_that_fails_leaves_no_half_made_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    """Whatever step is the last one; the directory that was there before stays, and the same can be tried again."""
+    for last in range(100):
+        there, new = tmp_path / f"{last}-there", tmp_path / f"{last}-new"
+        there.mkdir()
+        steps = iter(range(last))
+
+        def step(_change: object, steps: Iterator[int] = steps) -> None:
+            if next(steps, None) is None:
+                monkeypatch.setattr(disk, "observer", None)
+                raise error
+
+        monkeypatch.setattr(disk, "observer", step)
+        try:
+            create_cluster([new, there], num_partitions=2)
+        except type(error):
+            left = [path for path in (new, there) if (path / "waltz-storage.ctl").exists()]
+            for path in left:
+                StorageDirectory.open(path, expected_partitions=2).close()
+            if new not in left:
+                assert not new.exists()
+            if there not in left:
+                assert list(there.iterdir()) == []
+            create_cluster(
+                [path for path in (new, there) if path not in left] or [tmp_path / f"{last}-x"], num_partitions=2
+            )
+        else:
+            break
+    else:
+        raise AssertionError("it never ends well")
+    assert last > 20
 
 
 def test_the_control_file_comes_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,8 +26,8 @@ MANUAL = Manual(
     description=(
         (
             "Makes one storage directory for each DIR, all with the same cluster key, and prints the key. A DIR that exists"
-            " must be empty; nothing is ever overwritten. Each directory is built beside its place and renamed, so that an"
-            " interruption leaves no half-made one."
+            " must be empty; nothing is ever overwritten. The control files come last: until one is there its directory is"
+            " nothing of Waltz. Where something fails, and with Ctrl-C, what was made is taken away; after a kill remove it."
         ),
         (
             "The layout decides which programs can open the directories. documented: waltzctl only; released: waltzctl and"

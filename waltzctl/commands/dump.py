@@ -177,17 +177,20 @@ def run(
             raise typer.BadParameter("a table holds the bytes themselves; none leaves them out", param_hint="'--data'")
 
         from waltzctl.engine.log.view import resolve
-        from waltzctl.storage_dump import what_of
+        from waltzctl.storage_dump import check_request, what_of
         from waltzctl.table_export import Export
         from waltzctl.table_export import export as export_table
 
         place = place_of(path)
+        target = resolve(place)
+        shown = what_of(target, what)
+        check_request(dumping.request(place, partitions, quiet=quiet, verbose=verbose), target, shown)
         return export_table(
             Export(
                 path=place,
                 target=path_of(output, name="-o"),
                 format=export,
-                what=what_of(resolve(place), what),
+                what=shown,
                 partitions=partitions,
                 first=dumping.first,
                 last=dumping.last,
