@@ -131,7 +131,7 @@ class ClusterVerification:
             return
         held = {one.partition for one in answer.partitions}
         wanted = {*answer.node.partitions}
-        remedy = f"cluster sync --node {name}"
+        remedy = f"cluster sync --node {shlex.quote(name)}"
         for number in sorted((wanted - held) & {*self._wanted}):
             text = f"the metadata gives it partition {number}, and the node does not hold it"
             yield self._finding(Code.NODE_DIFFERS, name, text, number, remedy)

@@ -210,9 +210,10 @@ async def recover(
     Raises StalePlanError, before anything is done, where the plan is another by now; RefusedError, once the others are recovered,
     where a session does not open.
     """
-    numbers = [one.partition for one in agreed.forecasts]
-    again = await plan_recovery(store, reach, numbers)
-    if again.forecasts != agreed.forecasts:
+    # of what cannot be decided nothing was agreed to: why it cannot may be told in other words by now
+    decided = tuple(one for one in agreed.forecasts if one.high_water_mark is not None)
+    again = await plan_recovery(store, reach, [one.partition for one in decided])
+    if again.forecasts != decided:
         raise StalePlanError(
             f"{store.where}: the cluster has changed since the plan was made; nothing was done",
             advice="look at it again",
@@ -227,9 +228,7 @@ async def recover(
     nodes = StorageNodes(connect, log=log)
     failed: list[RefusedError] = []
     try:
-        for one in agreed.forecasts:
-            if one.high_water_mark is None:
-                continue
+        for one in decided:
             try:
                 generation = state.partitions[one.partition].generation
                 await _recover(store, one.partition, generation, nodes, timeout, log)

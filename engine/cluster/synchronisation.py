@@ -90,7 +90,9 @@ async def synchronise(
                     f"{plan.address}: the metadata knows no storage node there any more; nothing was done",
                     advice="look at it again",
                 )
-            client = await connections.enter_async_context(await reach.admin(plan.address))
+            # another cluster's node may listen there by now, and would be told what this one's was to hold
+            reached = reach.admin(plan.address, cluster_key=state.cluster_key, num_partitions=state.num_partitions)
+            client = await connections.enter_async_context(await reached)
             await check_still_holds(plan, partial(plan_sync, client, wanted, only_add=only_add))
             clients.append(client)
         for client, plan in zip(clients, agreed.plans, strict=True):

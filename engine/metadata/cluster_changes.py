@@ -15,7 +15,7 @@ change             refused when
                    acknowledged in it, no quorum would be left, so that recovery could wait for ever for those that
                    were taken away (weakness V16)
 `auto_assign`      the group has no node, or one that has partitions
-`delete_cluster`   another name is given, or a server or node is at work
+`delete_cluster`   another name is given, or a log server or another tool is at work
 =================  ==============================================================================================
 
 Source: release 0.13.2 (its zookeeper tool).
@@ -26,12 +26,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import enum
+import hashlib
+import shlex
 import uuid
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from waltzctl.engine.amounts import chosen_partitions
-from waltzctl.engine.errors import DeadlineError, InvalidRequestError, RefusedError, StalePlanError
+from waltzctl.engine.errors import DeadlineError, InvalidRequestError, PeerError, RefusedError, StalePlanError
 from waltzctl.engine.metadata.metadata_store import (
     Change,
     Check,
@@ -90,6 +93,8 @@ class ClusterStep:
     partition: int | None
     reason: str
     loses_data: bool = False
+    rests_on: str = ""
+    """Another one where what the step is about is another, which its other fields do not tell."""
 
 
 Steps = tuple[ClusterStep, ...]
@@ -157,7 +162,8 @@ async def refuse_where_something_is(store: MetadataStore) -> None:
     if await store.exists("") is not None and ((await store.get(""))[0] or await store.children("")):
         raise RefusedError(
             f"{store.where}: there is something already; nothing was changed",
-            advice="choose another root, or look at it with waltzctl cluster show",
+            advice="choose another root, or look at it with waltzctl cluster show; a cluster that was made or deleted by half"
+            " goes with waltzctl cluster delete",
         )
 
 
@@ -168,23 +174,26 @@ async def delete_cluster(store: MetadataStore, *, name: str | None = None, mode:
         raise RefusedError(
             f"{store.where}: the cluster is called {parameters.name!r}, not {name!r}; nothing was changed"
         )
-    paths = await _tree(store, "")
-    for path in paths:
-        state = await store.exists(path)
-        if state is not None and state.ephemeral:
+    content = hashlib.sha256()
+    deletions: list[Change] = []
+    for path in await _tree(store, ""):
+        data, state = await store.get(path)
+        if state.ephemeral:
             raise RefusedError(
                 f"{store.where}: {path} belongs to a process that is at work; nothing was changed",
                 advice="stop the log servers first",
             )
-    what = f"cluster {parameters.name!r}: {parameters.num_partitions} partitions, {len(paths)} nodes of metadata"
+        content.update(repr((path, data)).encode())
+        deletions.append(Delete(path, state.version))
+    what = f"cluster {parameters.name!r}: {parameters.num_partitions} partitions, {len(deletions)} nodes of metadata"
     reason = f"{what}; without them nobody knows which replicas are up to date"
-    steps = (ClusterStep(MetadataAction.DELETE_CLUSTER, None, None, reason, loses_data=True),)
+    steps = (
+        ClusterStep(MetadataAction.DELETE_CLUSTER, None, None, reason, loses_data=True, rests_on=content.hexdigest()),
+    )
     mode.check(store.where, steps)
-    if not mode.plan_only:
-        below = [path for path in paths if path]
-        for first in range(0, len(below), _DELETED_AT_ONCE):
-            await store.commit([Delete(path) for path in below[first : first + _DELETED_AT_ONCE]])
-        await store.delete("")
+    if not mode.plan_only:  # the root, which says that there is a cluster to delete, goes last
+        for first in range(0, len(deletions), _DELETED_AT_ONCE):
+            await store.commit(deletions[first : first + _DELETED_AT_ONCE])
     return steps
 
 
@@ -215,7 +224,7 @@ async def remove_node(store: MetadataStore, node: str, *, mode: Mode = APPLY) ->
         if maps.assignment.get(node):
             raise RefusedError(
                 f"{store.where}: storage node {node} has {len(maps.assignment[node])} partitions; nothing was changed",
-                advice=f"take them away first: waltzctl cluster unassign {node} --partition ...",
+                advice=f"take them away first: waltzctl cluster unassign {shlex.quote(node)} --partition ...",
             )
         for one in (maps.groups, maps.assignment, maps.ports):
             one.pop(node, None)
@@ -251,19 +260,20 @@ async def unassign(
 
     `unfit`: of each partition, the nodes whose replicas stay and are of no use to a recovery, and why.
     """
-    count = await _count_where_some_are_named(store, partitions)
+    count, wanted = await _count_where_some_are_named(store, partitions), {*partitions}
 
     def change(maps: _Maps) -> None:
         _known(store, maps, node)
         held = maps.assignment.get(node, ())
-        chosen_partitions({*partitions} - {*held}, count)
-        if missing := sorted({*partitions} - {*held}):
+        chosen_partitions(wanted - {*held}, count)
+        if missing := sorted(wanted - {*held}):
             raise RefusedError(
                 f"{store.where}: storage node {node} does not have partition {missing[0]}; nothing was changed"
             )
-        maps.assignment[node] = tuple(one for one in held if one not in partitions)
-        for partition in sorted(partitions):
-            left = {one for one, numbers in maps.assignment.items() if partition in numbers}
+        maps.assignment[node] = tuple(one for one in held if one not in wanted)
+        held_by = {one: {*numbers} for one, numbers in maps.assignment.items()}
+        for partition in sorted(wanted):
+            left = {one for one, numbers in held_by.items() if partition in numbers}
             if last := maps.last_replicas[partition]:
                 refuse_without_quorum(partition, last, left, (unfit or {}).get(partition, {}))
 
@@ -334,6 +344,10 @@ class _Maps:
         """Every node that one of them names."""
         return frozenset((*self.groups, *self.assignment, *self.ports))
 
+    def replicas(self) -> Counter[int]:
+        """How many nodes each partition has."""
+        return Counter(partition for held in self.assignment.values() for partition in {*held})
+
     def steps(self) -> Iterator[ClusterStep]:
         """What was changed."""
         (groups, _), (assignment, _), (connections, _) = self._read
@@ -344,16 +358,15 @@ class _Maps:
             yield ClusterStep(MetadataAction.ADD_NODE, node, None, reason)
         for node in sorted(known - self.nodes):
             yield ClusterStep(MetadataAction.REMOVE_NODE, node, None, "it holds no partition")
+        replicas = self.replicas()
         for node in sorted(self.nodes | known):
             now, then = {*self.assignment.get(node, ())}, before.get(node, set())
             for partition in sorted(now - then):
-                others = sum(partition in one for one in self.assignment.values()) - 1
+                others = replicas[partition] - 1
                 yield ClusterStep(MetadataAction.ASSIGN, node, partition, f"a replica beside {others} others")
             for partition in sorted(then - now):
-                others = sum(partition in one for one in self.assignment.values())
-                yield ClusterStep(
-                    MetadataAction.UNASSIGN, node, partition, f"{others} replicas stay; the node keeps its files"
-                )
+                text = f"{replicas[partition]} replicas stay; the node keeps its files"
+                yield ClusterStep(MetadataAction.UNASSIGN, node, partition, text)
 
     def changes(self) -> tuple[Change, ...]:
         """Writes of what differs, and checks of the rest."""
@@ -387,7 +400,7 @@ async def _change(
             change(maps)
             steps = tuple(maps.steps())
             mode.check(store.where, steps)
-            with contextlib.suppress(NodeVersionError):
+            with contextlib.suppress(NodeVersionError, NodeExistsError):
                 await store.commit((*rests_on, *maps.changes()))
                 return steps
     raise RefusedError(f"{store.where}: others kept writing the assignment; nothing was changed", advice="try again")
@@ -399,12 +412,18 @@ async def _read(store: MetadataStore, sessions_of: Collection[int]) -> tuple[_Ma
     assignment, second = await read_payload(store, ASSIGNMENT_PATH, NodeAssignment)
     connections, third = await read_payload(store, CONNECTION_PATH, NodeConnections)
     maps = _Maps((groups, first.version), (assignment, second.version), (connections, third.version))
-    rests_on = []
+    rests_on: list[Change] = []
+    replicas = maps.replicas()
     for partition in sessions_of:
         metadata, version = await PartitionSessions(store).partition(partition)
         maps.last_replicas[partition] = frozenset(one.node for one in metadata.replicas)
+        path = f"{PARTITION_PATH}/{partition}"
         if version >= 0:
-            rests_on.append(Check(f"{PARTITION_PATH}/{partition}", version))
+            rests_on.append(Check(path, version))
+        elif replicas[partition] - 1 < quorum_of(replicas[partition]):
+            # its first session, were it to open meanwhile, would need them all; that the node is not there can only be checked
+            # by making it and taking it back
+            rests_on += [Create(path), Delete(path)]
     return maps, tuple(rests_on)
 
 
@@ -413,14 +432,16 @@ async def _lock(store: MetadataStore) -> AsyncIterator[None]:
     """The lock of the release's tools.  Versions protect what is written also where it is lost meanwhile."""
     gone = asyncio.Event()
     lost = store.lost  # before the lock is there: a session that ends meanwhile is noticed
+    # of waiting for the other: calls have the store's own deadline
+    until = asyncio.get_running_loop().time() + LOCK_SECONDS
     try:
-        async with asyncio.timeout(LOCK_SECONDS):
-            while True:
-                gone.clear()
-                with contextlib.suppress(NodeExistsError):
-                    await store.create(LOCK_PATH, ephemeral=True)
-                    break
-                if await store.exists(LOCK_PATH, gone.set) is not None:
+        while True:
+            gone.clear()
+            with contextlib.suppress(NodeExistsError):
+                await store.create(LOCK_PATH, ephemeral=True)
+                break
+            if await store.exists(LOCK_PATH, gone.set) is not None:
+                async with asyncio.timeout_at(until):
                     await gone.wait()
     except TimeoutError:
         raise DeadlineError(
@@ -432,7 +453,8 @@ async def _lock(store: MetadataStore) -> AsyncIterator[None]:
         yield
     finally:
         if not lost.done():  # else it went with the session, and one that is there now is another tool's
-            with contextlib.suppress(NodeMissingError, SessionLostError):
+            # where the store does not answer any more it goes with the session as well, and what was done stays done
+            with contextlib.suppress(NodeMissingError, SessionLostError, PeerError):
                 await store.delete(LOCK_PATH)
 
 

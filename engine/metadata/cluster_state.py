@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from waltzctl.engine.metadata.membership import read_servers
 from waltzctl.engine.metadata.metadata_store import MetadataStore
 from waltzctl.engine.metadata.partition_sessions import PartitionSessions, read_payload, store_parameters
+from waltzctl.engine.net.addresses import Address
 from waltzctl.engine.quorum.vote import LastSession
 from waltzctl.formats.znodes import (
     ASSIGNMENT_PATH,
@@ -165,7 +166,7 @@ async def _servers(store: MetadataStore) -> tuple[tuple[ServerState, ...], bool]
     states = tuple(
         ServerState(
             one.server,
-            f"{one.host}:{one.port}",
+            str(Address(one.host, one.port)),
             one.preferred,
             tuple(sorted(owned.get(one.server, ()), key=lambda held: held.partition)),
         )

@@ -13,13 +13,15 @@ at the session are one transaction.
 The file is written through SQLite's rollback journal, synced fully: a session id that was given away is never given again, also
 after a power failure.  There is one file and, while it is written, its journal; it must lie on a disk of this machine.
 
-Opening without `create` makes no file, and reading writes none.
+Opening without `create` makes no file, and reading writes none.  A file that was deleted, or in whose place another one stands,
+is as one that does not answer: what would be written into it nobody else would ever read.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sqlite3
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -72,9 +74,15 @@ class EmbeddedStore:
     """An open file; see `MetadataStore`.  Made by `open`."""
 
     def __init__(
-        self, path: Path, thread: ThreadPoolExecutor, database: sqlite3.Connection, session_timeout: float
+        self,
+        path: Path,
+        thread: ThreadPoolExecutor,
+        database: sqlite3.Connection,
+        opened: int,
+        session_timeout: float,
     ) -> None:
         self._path, self._thread, self._database = path, thread, database
+        self._place, self._opened = path.absolute(), opened
         self._timeout = session_timeout
         self._loop = asyncio.get_running_loop()
         self._lost: asyncio.Future[str] = self._loop.create_future()
@@ -89,11 +97,11 @@ class EmbeddedStore:
         """Open the file, or with `create` make it where there is none.  Raises NotWaltzError, PeerUnreachableError."""
         thread = ThreadPoolExecutor(1, "metadata")
         try:
-            database = await asyncio.get_running_loop().run_in_executor(thread, _connect, path, create)
+            database, opened = await asyncio.get_running_loop().run_in_executor(thread, _connect, path, create)
         except BaseException:
             thread.shutdown(wait=False)
             raise
-        return cls(path, thread, database, session_timeout)
+        return cls(path, thread, database, opened, session_timeout)
 
     @property
     def where(self) -> str:
@@ -258,9 +266,21 @@ class EmbeddedStore:
 
         def run() -> T:
             with _told(self._path):
+                self._check_place()
                 return work()
 
         return await self._loop.run_in_executor(self._thread, run)
+
+    def _check_place(self) -> None:
+        """Raise PeerUnreachableError where the file that was opened is no longer the one that others find."""
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(self._opened), os.stat(self._place)):
+                return
+        raise PeerUnreachableError(
+            self.where,
+            "the file was deleted or replaced while it was in use",
+            advice="put it back, or start again what uses it",
+        )
 
     async def _change(self, work: Callable[[], T], *, fenced: bool = True) -> T:
         """A transaction, the look at the own session in it."""
@@ -287,7 +307,10 @@ class EmbeddedStore:
             self._lose(str(error))
             raise
         if self._watches:
-            await self._fire()
+            try:
+                await self._fire()
+            except Exception:  # whatever it is: the change is made, and the watches are looked at again
+                self._unsure = True
         return result
 
     # ---- the session ---------------------------------------------------------------------------------------------------
@@ -316,7 +339,9 @@ class EmbeddedStore:
                 until = begun + self._timeout  # no later than what was written, whose commit waits for readers
             except SessionLostError:
                 return
-            except (PeerUnreachableError, DeadlineError, NotWaltzError) as error:  # a damaged file may be whole again
+            except (
+                Exception
+            ) as error:  # whatever it is: a damaged file may be whole again, and there may be memory again
                 if self._loop.time() >= until:
                     self._lose(f"{error}; this process could not say for {self._timeout:g} s that it lives")
 
@@ -341,7 +366,7 @@ class EmbeddedStore:
         """Look for what other processes changed, and now and then for whose session is over.  For ever."""
         last, looks = None, 0
         while True:
-            with contextlib.suppress(PeerUnreachableError, DeadlineError, NotWaltzError):
+            with contextlib.suppress(Exception):  # whatever it is, such as no memory: nobody else would look
                 (now,) = await self._run(lambda: self._database.execute("PRAGMA data_version").fetchone())
                 looks += 1
                 if now != last or self._unsure or looks % _LOOKS == 0:
@@ -376,10 +401,13 @@ class EmbeddedStore:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if session is not None:
-            with contextlib.suppress(PeerUnreachableError, DeadlineError):
+            with contextlib.suppress(
+                Exception
+            ):  # whatever it is: a session that cannot be ended is over with its deadline
                 await self._change(lambda: self._end_sessions(also=session), fenced=False)
         self._closed = True
         await self._loop.run_in_executor(self._thread, self._database.close)
+        os.close(self._opened)
         self._thread.shutdown()
 
 
@@ -392,8 +420,8 @@ def _after(below: str) -> str:
     return f"{below[:-1]}{chr(ord(below[-1]) + 1)}" if below else chr(0x10FFFF)
 
 
-def _connect(path: Path, create: bool) -> sqlite3.Connection:
-    """Open the file; see `EmbeddedStore.open`."""
+def _connect(path: Path, create: bool) -> tuple[sqlite3.Connection, int]:
+    """Open the file, and a descriptor that only says which one it is; see `EmbeddedStore.open`."""
     if not path.is_file():
         if path.exists():
             raise NotWaltzError(f"{path}: no regular file", advice="give the path of the metadata's file")
@@ -424,10 +452,12 @@ def _connect(path: Path, create: bool) -> sqlite3.Connection:
                     f"{path}: no metadata of a Waltz cluster, or of a version that this program does not know",
                     advice="give the path that create-cluster --metadata was given",
                 )
+            # not for reading or writing: to close such a one drops no lock that the process has on the file
+            opened = os.open(path, os.O_PATH | os.O_CLOEXEC)
         except BaseException:
             database.close()
             raise
-    return database
+    return database, opened
 
 
 @contextlib.contextmanager

@@ -43,7 +43,10 @@ from waltzctl.formats.znodes import (
 
 _PAUSE = 1.0
 """Seconds between looks at the storage nodes' assignment while the metadata does not answer."""
-_CREATE = "check the metadata's root, and create the cluster first: waltzctl cluster create"
+_CREATE = (
+    "check the metadata's root, and create the cluster first: waltzctl cluster create; one that was made or deleted by half has"
+    " to be deleted before that: waltzctl cluster delete"
+)
 
 
 async def read_payload(

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from waltzctl.engine.net.setting_kinds import MILLISECONDS, SECONDS, SettingKind
 from waltzctl.engine.net.settings import check_bounds, setting
+
+_NO_CHARACTERS = re.compile("[\0-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
+"""Control characters, private ones, specials and what takes two units of UTF-16: ZooKeeper refuses every path with one."""
 
 
 def _judge_cluster_root(text: str) -> None:
@@ -13,6 +17,10 @@ def _judge_cluster_root(text: str) -> None:
         raise ValueError(f"must be a path such as /waltz_cluster, not {text!r}")
     if "//" in text:
         raise ValueError(f"must be a path without an empty part, not {text!r}")
+    if not {".", ".."}.isdisjoint(text.split("/")):
+        raise ValueError(f"must be a path without . and .., not {text!r}")
+    if _NO_CHARACTERS.search(text):
+        raise ValueError(f"must be of characters that ZooKeeper takes, not {text!r}")
 
 
 def _judge_hosts(text: str) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 
 from tests.builders import digest
 from tests.cli.running import invoke
+from waltzctl.engine.metadata.cluster_changes import add_node, assign
+from waltzctl.engine.metadata.embedded_store import EmbeddedStore
 from waltzctl.formats.control import Layout, decode_control
 
 
@@ -136,6 +140,74 @@ def test_metadata_that_cannot_be_written_afterwards_is_told_with_the_key(tmp_pat
     key = re.search(r"--partitions 3 --key ([0-9a-f-]{36})", failed.err)
     assert key is not None
     assert invoke("status", tmp_path / "a", "--format", "ndjson").objects[0]["cluster_key"] == key[1]
+
+
+def test_what_is_told_then_writes_the_metadata_as_it_was_asked_for(tmp_path: Path) -> None:
+    where = tmp_path / "no where" / "meta"
+    told = invoke("create-cluster", tmp_path / "a", "--partitions", 3, "--metadata", where, "--name", "the demo").err
+    (command,) = re.findall(r"waltzctl (cluster create .*) writes the metadata", told)
+    where.parent.mkdir()
+    assert invoke(*shlex.split(command)).status == 0
+    (state,) = invoke("cluster", "show", "--metadata", where, "--format", "ndjson").objects
+    assert (state["name"], state["num_partitions"]) == ("the demo", 3)
+    assert state["cluster_key"] in told
+
+
+def test_a_file_that_is_empty_becomes_the_metadata(tmp_path: Path) -> None:
+    """One that ``mktemp`` made, or whose first creation met a full disk."""
+    where = tmp_path / "meta"
+    where.touch()
+    assert invoke("create-cluster", tmp_path / "a", "--partitions", 3, "--metadata", where).status == 0
+    assert invoke("cluster", "show", "--metadata", where).status == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "status"),
+    [
+        pytest.param(("create", "--partitions", 1, "--name", "x" * 65535), 0, id="name"),
+        pytest.param(("create", "--partitions", 1, "--name", "x" * 65536), 2, id="longer name"),
+        pytest.param(("add-node", "h:1", "--yes", "--group", 2**31 - 1), 0, id="group"),
+        pytest.param(("add-node", "h:1", "--yes", "--group", 2**31), 2, id="larger group"),
+        pytest.param(("auto-assign", "--yes", "--group", 2**31), 2, id="group that none can be in"),
+    ],
+)
+def test_what_the_metadata_has_no_room_for_is_refused(tmp_path: Path, options: tuple[object, ...], status: int) -> None:
+    if options[0] != "create":
+        assert invoke("cluster", "create", "--metadata", tmp_path / "meta", "--partitions", 1).status == 0
+    answer = invoke("cluster", *options, "--metadata", tmp_path / "meta")
+    assert answer.status == status
+    assert "Traceback" not in answer.err
+
+
+@pytest.mark.parametrize("name", ["h:01", "h: 1", "h:abc", "h:0"])
+def test_a_node_whose_name_only_a_tool_of_the_release_gives_can_be_taken_away(tmp_path: Path, name: str) -> None:
+    """It looks at nothing but that there are two parts."""
+    where = tmp_path / "meta"
+    assert invoke("cluster", "create", "--metadata", where, "--partitions", 1).status == 0
+
+    async def name_it() -> None:
+        store = await EmbeddedStore.open(where)
+        await add_node(store, name, admin_port=2, group=0)
+        await assign(store, name, [0])
+        await store.close()
+
+    asyncio.run(name_it())
+    refused = invoke("cluster", "remove-node", name, "--metadata", where, "--yes")
+    assert refused.status == 13
+    (command,) = re.findall(r"waltzctl (cluster unassign .*) --partition \.\.\.", refused.err)
+    for words in ([*shlex.split(command), "--partition", 0], ["cluster", "remove-node", name]):
+        done = invoke(*words, "--metadata", where, "--timeout", "1s", "--yes")
+        assert done.status == 0, done.err
+    (state,) = invoke("cluster", "show", "--metadata", where, "--format", "ndjson").objects
+    assert state["nodes"] == []
+
+
+def test_a_name_that_is_too_long_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    answer = invoke(
+        *("create-cluster", tmp_path / "a", "--partitions", 1, "--metadata", tmp_path / "meta", "--name", "x" * 65536)
+    )
+    assert answer.status == 2
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_a_name_without_metadata_is_no_name(tmp_path: Path) -> None:

@@ -103,6 +103,7 @@ def test_metadata_that_is_not_there_or_not_said_is_told(tmp_path: object) -> Non
         (("show",), 2, "WALTZCTL_METADATA"),
         (("show", "--metadata", f"{tmp_path}/nothing"), 10, "there is no metadata"),
         (("show", "--metadata", "zk://h"), 2, "names no root"),
+        (("show", "--metadata", "zk://h/a/../b"), 2, "without . and .."),
         (("show", "--metadata", "http://h/x"), 2, "not understood"),
         (("verify", "--metadata", "zk://127.0.0.1:1/x", "--timeout", "1s"), 14, "no connection"),
     ):

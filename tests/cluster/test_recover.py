@@ -7,7 +7,7 @@ import logging
 import os
 import shutil
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +22,7 @@ from tests.interop.processes import Stage, wait_until
 from waltzctl.engine.cluster import quorum_recovery
 from waltzctl.engine.cluster.quorum_recovery import Forecast, RecoveryPlan, RecoveryStep, Told, forecast, plan_recovery
 from waltzctl.engine.cluster.quorum_recovery import recover as recover_all
-from waltzctl.engine.errors import RefusedError
+from waltzctl.engine.errors import RefusedError, StalePlanError
 from waltzctl.engine.metadata.embedded_store import EmbeddedStore
 from waltzctl.engine.metadata.partition_sessions import PartitionSessions
 from waltzctl.engine.quorum.recovery_events import Connected, Failed
@@ -94,6 +94,33 @@ def test_a_replica_of_an_older_session_is_cut_and_catches_up() -> None:
     assert isinstance(of_third[1], RecoveryStep)
     assert (of_third[1].action, of_third[1].from_transaction_id, of_third[1].to_transaction_id) == ("copy", 13, 20)
     assert [node for node, _ in found.voters] == ["a:1", "b:1"]
+
+
+def test_a_partition_that_cannot_be_decided_for_another_reason_by_now_keeps_no_other_from_being_recovered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = [ToldNode({0: [9], 1: [9]}, out={1: "disk-full"}) for _ in range(3)]
+    cluster, recovered = ToldCluster(*nodes, server=None), list[int]()
+
+    async def recover_one(_store: object, partition: int, *_: object) -> None:
+        pass
+
+    async def test() -> None:
+        store = await EmbeddedStore.open(tmp_path / "m", create=True)
+        await cluster.write_metadata(store)
+        agreed = await plan_recovery(store, cluster.reach)
+        assert [one.high_water_mark for one in agreed.forecasts] == [9, None]
+        nodes[0].out[1] = "write-failed"
+        log = logging.Logger("test")
+        await recover_all(store, agreed, cluster.reach, timeout=1.0, log=log, told=recovered.append)
+        nodes[0].ends[0] = [8]
+        with pytest.raises(StalePlanError):
+            await recover_all(store, agreed, cluster.reach, timeout=1.0, log=log, told=recovered.append)
+        await store.close()
+
+    monkeypatch.setattr(quorum_recovery, "_recover", recover_one)
+    asyncio.run(test())
+    assert recovered == [0]
 
 
 @pytest.mark.parametrize("form", ["ndjson", "json", "plain", "table"])
@@ -194,8 +221,8 @@ def test_one_that_cannot_be_recovered_keeps_no_other_from_it(monkeypatch: pytest
     forecasts = tuple(Forecast(number, None if number == 1 else 4, "", (), ()) for number in range(5))
     agreed = RecoveryPlan("here", forecasts, ())
 
-    async def the_same(*_: object) -> RecoveryPlan:
-        return agreed
+    async def the_same(_store: object, _reach: object, numbers: Collection[int]) -> RecoveryPlan:
+        return RecoveryPlan("here", tuple(one for one in forecasts if one.partition in numbers), ())
 
     async def state(_: object) -> Any:
         return SimpleNamespace(partitions=[SimpleNamespace(generation=7)] * 5)

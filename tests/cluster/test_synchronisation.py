@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import uuid
 from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import pytest
 
-from tests.cluster.told_cluster import ToldCluster, ToldNode
+from tests.cluster.told_cluster import KEY, ToldCluster, ToldNode
 from waltzctl.engine.client.connection_factory import ConnectionFactory
 from waltzctl.engine.cluster.synchronisation import SyncPlan, plan_synchronisation, synchronise
-from waltzctl.engine.errors import PeerUnreachableError, StalePlanError
+from waltzctl.engine.errors import MismatchError, PeerUnreachableError, StalePlanError
 from waltzctl.engine.metadata.cluster_state import ClusterState
 from waltzctl.engine.net.addresses import Address
 
 
 @dataclass
 class Node(ToldNode):
-    """One that takes partitions and gives them back; `dies`: at the next of these it breaks the connection."""
+    """One that takes partitions and gives them back; `dies`: at the next of these it breaks the connection.
+
+    `key`: of its cluster.
+    """
 
     dies: bool = False
+    key: uuid.UUID = KEY
 
     async def assign(self, partitions: Collection[int]) -> None:
         self._lives()
@@ -49,8 +54,13 @@ class Reach:
     def __init__(self, *nodes: Node) -> None:
         self.nodes, self.open = nodes, 0
 
-    async def admin(self, address: Address, **_: object) -> Any:
-        return self._connection(address, self.nodes[int(address.host[1:])])
+    async def admin(
+        self, address: Address, *, cluster_key: uuid.UUID | None = None, num_partitions: int | None = None
+    ) -> Any:
+        node = self.nodes[int(address.host[1:])]
+        if cluster_key not in (None, node.key):
+            raise MismatchError(f"{address}: another cluster key")
+        return self._connection(address, node)
 
     @contextlib.asynccontextmanager
     async def _connection(self, address: Address, node: Node) -> AsyncIterator[Node]:
@@ -112,6 +122,18 @@ def test_a_node_that_has_changed_keeps_the_others_from_being_told() -> None:
     with pytest.raises(StalePlanError, match="n1:2: the node has changed since the plan was made; nothing was done"):
         synchronise_all(told, first, second, meanwhile=changed)
     assert (first.held, told) == ([0], [])
+
+
+def test_a_node_of_another_cluster_that_listens_there_meanwhile_is_told_nothing() -> None:
+    first, second, told = lacking_one(), lacking_one(), list[str]()
+
+    def replaced(state: ClusterState) -> ClusterState:
+        second.key = uuid.UUID(int=8)
+        return state
+
+    with pytest.raises(MismatchError, match="n1:2: another cluster key"):
+        synchronise_all(told, first, second, meanwhile=replaced)
+    assert ([first.held, second.held], told) == ([[0], [0]], [])
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -11,9 +12,18 @@ import pytest
 from tests.golden import GOLDEN, needs_golden
 from tests.metadata.stores import Stores
 from tests.metadata.test_membership import end_session
-from waltzctl.engine.errors import DeadlineError, InvalidRequestError, NotWaltzError, RefusedError
+from waltzctl.engine.errors import (
+    DeadlineError,
+    InvalidRequestError,
+    NotWaltzError,
+    PeerUnreachableError,
+    RefusedError,
+    StalePlanError,
+)
 from waltzctl.engine.metadata import cluster_changes
 from waltzctl.engine.metadata.cluster_changes import (
+    PLAN_ONLY,
+    Mode,
     add_node,
     assign,
     auto_assign,
@@ -26,6 +36,7 @@ from waltzctl.engine.metadata.cluster_changes import (
 from waltzctl.engine.metadata.cluster_state import NodeState, PartitionState, ReplicaInSession, read_cluster_state
 from waltzctl.engine.metadata.metadata_store import Change, MetadataStore
 from waltzctl.engine.metadata.partition_sessions import PartitionSessions
+from waltzctl.engine.net.addresses import Address, parse_address
 from waltzctl.formats.znodes import (
     ASSIGNMENT_PATH,
     LOCK_PATH,
@@ -34,6 +45,7 @@ from waltzctl.formats.znodes import (
     NodePartitions,
     PartitionMetadata,
     ReplicaState,
+    ServerDescriptor,
 )
 
 KEY = uuid.UUID("01234567-89ab-cdef-0123-456789abcdef")
@@ -222,6 +234,22 @@ def test_all_partitions_are_dealt_to_a_group_once(stores: Stores) -> None:
     over(stores, test, partitions=5)
 
 
+def test_many_partitions_are_dealt_and_taken_away_in_a_moment(stores: Stores) -> None:
+    """What a step says of the other replicas is counted once for all of them."""
+    many = range(60_000)
+
+    async def test(store: MetadataStore) -> None:
+        for node in ("a:1", "b:1", "c:1"):
+            await add_node(store, node, admin_port=2, group=0)
+        await assign(store, "a:1", many)
+        begun = time.monotonic()
+        steps = await assign(store, "b:1", many)
+        assert (len(steps), steps[-1].reason) == (len(many), "a replica beside 1 others")
+        assert time.monotonic() - begun < 10.0
+
+    over(stores, test, partitions=len(many))
+
+
 # --- what recovery needs -------------------------------------------------------------------------------------------------
 
 
@@ -289,6 +317,45 @@ def test_a_session_that_begins_meanwhile_is_seen(stores: Stores, monkeypatch: py
     over(stores, test)
 
 
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_first_session_that_begins_meanwhile_is_seen(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch, replicas: int
+) -> None:
+    """Before it there is no node of the partition whose version could be compared."""
+
+    async def test(store: MetadataStore) -> None:
+        nodes = [f"n{number}:1" for number in range(replicas)]
+        for node in nodes:
+            await add_node(store, node, admin_port=2, group=0)
+            await assign(store, node, [1])
+        real, begun = PartitionSessions.partition, list[int]()
+
+        async def partition(self: PartitionSessions, number: int) -> tuple[PartitionMetadata, int]:
+            found = await real(self, number)
+            if not begun:
+                begun.append(number)
+                await last_session(store, 1, *nodes)
+            return found
+
+        monkeypatch.setattr(PartitionSessions, "partition", partition)
+        with pytest.raises(RefusedError, match=f"its last session had {replicas} replicas"):
+            await unassign(store, "n0:1", [1])
+        assert begun
+        assert [one.node for one in (await read_cluster_state(store)).nodes_of(1)] == nodes
+
+    over(stores, test)
+
+
+def test_a_partition_without_a_session_leaves_no_trace_when_it_is_taken_away(stores: Stores) -> None:
+    async def test(store: MetadataStore) -> None:
+        await add_node(store, "n0:1", admin_port=2, group=0)
+        await assign(store, "n0:1", range(4))
+        await unassign(store, "n0:1", range(4))
+        assert await store.children(PARTITION_PATH) == ()
+
+    over(stores, test)
+
+
 def test_a_writer_without_the_lock_is_seen(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(store: MetadataStore) -> None:
         await add_node(store, "a:1", admin_port=2, group=0)
@@ -324,6 +391,37 @@ def test_a_tool_that_holds_the_lock_is_waited_for(stores: Stores, monkeypatch: p
         monkeypatch.setattr(cluster_changes, "LOCK_SECONDS", 0.05)
         with pytest.raises(DeadlineError, match="another tool holds"):
             await add_node(store, "b:1", admin_port=2, group=0)
+
+    over(stores, test)
+
+
+def test_a_store_that_does_not_answer_is_no_tool_that_holds_the_lock(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(store: MetadataStore) -> None:
+        async def create(self: MetadataStore, path: str, data: bytes = b"", **how: bool) -> str:
+            await asyncio.sleep(0.1)  # longer than another tool is waited for
+            raise DeadlineError("the store", "no answer")
+
+        monkeypatch.setattr(cluster_changes, "LOCK_SECONDS", 0.05)
+        monkeypatch.setattr(type(store), "create", create)
+        with pytest.raises(DeadlineError, match="no answer"):
+            await add_node(store, "a:1", admin_port=2, group=0)
+
+    over(stores, test)
+
+
+def test_a_change_that_was_made_is_told_also_where_the_lock_cannot_be_given_back(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(store: MetadataStore) -> None:
+        async def delete(self: MetadataStore, path: str, version: int = -1) -> None:
+            raise PeerUnreachableError("the store", "the connection was lost")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(type(store), "delete", delete)
+            assert await add_node(store, "a:1", admin_port=2, group=0)
+        assert [one.node for one in (await read_cluster_state(store)).nodes] == ["a:1"]
 
     over(stores, test)
 
@@ -372,6 +470,16 @@ def test_partitions_are_told_as_their_metadata_has_them(stores: Stores) -> None:
     over(stores, test)
 
 
+@pytest.mark.parametrize("host", ["server-1", "10.0.0.7", "::1", "fe80::1%eth0"])
+def test_a_server_is_told_by_an_address_at_which_it_can_be_asked(stores: Stores, host: str) -> None:
+    async def test(store: MetadataStore) -> None:
+        await store.create("serverDescriptors/s_", ServerDescriptor(1, host, 55180, ()).encode(), sequence=True)
+        (server,) = (await read_cluster_state(store)).servers
+        assert parse_address(server.endpoint) == Address(host, 55180)
+
+    over(stores, test)
+
+
 def test_a_cluster_is_deleted_by_its_name_when_nobody_is_at_work(stores: Stores) -> None:
     async def test(store: MetadataStore) -> None:
         await three(store)
@@ -385,5 +493,44 @@ def test_a_cluster_is_deleted_by_its_name_when_nobody_is_at_work(stores: Stores)
         await store.delete(f"serverDescriptors/{name}")
         await delete_cluster(store, name="demo")
         assert await store.exists("") is None
+
+    over(stores, test)
+
+
+@pytest.mark.parametrize("meanwhile", ["made anew", "assigned"])
+def test_a_cluster_that_is_another_by_now_is_not_deleted(stores: Stores, meanwhile: str) -> None:
+    async def test(store: MetadataStore) -> None:
+        await three(store, range(1))
+        agreed = await delete_cluster(store, mode=PLAN_ONLY)
+        if meanwhile == "assigned":
+            await assign(store, "n0:1", [3])
+        else:
+            await delete_cluster(store)
+            await create_cluster(store, name="demo", num_partitions=4, cluster_key=uuid.uuid4())
+            await three(store, range(1))
+        before = await read_cluster_state(store)
+        with pytest.raises(StalePlanError):
+            await delete_cluster(store, mode=Mode(agreed=agreed))
+        assert await read_cluster_state(store) == before
+        await delete_cluster(store, mode=Mode(agreed=await delete_cluster(store, mode=PLAN_ONLY)))
+        assert await store.exists("") is None
+
+    over(stores, test)
+
+
+def test_what_is_said_of_half_a_cluster_leads_to_a_whole_one(stores: Stores) -> None:
+    """A creation of the release that was killed, or a deletion of many nodes."""
+
+    async def test(store: MetadataStore) -> None:
+        for path in ("store/connection", "store/assignment", "store/group", "store/partition", "store"):
+            await store.delete(path)
+        with pytest.raises(NotWaltzError) as looked:
+            await read_cluster_state(store)
+        with pytest.raises(RefusedError) as made:
+            await create_cluster(store, name="demo", num_partitions=4, cluster_key=KEY)
+        assert "waltzctl cluster delete" in (looked.value.advice or "")
+        assert "waltzctl cluster delete" in (made.value.advice or "")
+        await delete_cluster(store)
+        await create_cluster(store, name="demo", num_partitions=4, cluster_key=KEY)
 
     over(stores, test)

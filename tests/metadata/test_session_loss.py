@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import resource
+import shutil
 import signal
 import socket
 import sqlite3
@@ -188,6 +189,103 @@ def test_a_file_that_is_damaged_for_a_while_ends_no_session_without_a_word(tmp_p
         if not lost.done():
             await asyncio.sleep(3.0)
             assert await store.exists("mine") is not None
+        await store.close()
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("how", ["deleted", "replaced"])
+def test_a_file_that_was_deleted_while_it_was_in_use_is_written_no_more(tmp_path: Path, how: str) -> None:
+    """Whoever comes later finds none, or another one: what went into the first nobody would ever see."""
+
+    async def test() -> None:
+        store = await EmbeddedStore.open(tmp_path / "m", create=True, session_timeout=0.8)
+        await store.create_root()
+        await store.create("mine", ephemeral=True)
+        lost = store.lost
+        (tmp_path / "m").rename(tmp_path / "elsewhere")
+        if how == "replaced":
+            shutil.copyfile(tmp_path / "elsewhere", tmp_path / "m")
+        for call in (store.create("more"), store.get("")):
+            with pytest.raises(PeerUnreachableError, match="deleted or replaced"):
+                await call
+        assert "deleted or replaced" in await asyncio.wait_for(lost, SOON)
+        (tmp_path / "elsewhere").rename(tmp_path / "m")
+        assert await store.children("") == ()
+        await store.create("again", ephemeral=True)
+        await store.close()
+
+    asyncio.run(test())
+
+
+def test_a_deleted_file_can_be_closed(tmp_path: Path) -> None:
+    async def test() -> None:
+        store = await EmbeddedStore.open(tmp_path / "m", create=True)
+        await store.create_root()
+        await store.create("mine", ephemeral=True)
+        (tmp_path / "m").unlink()
+        await store.close()
+        assert [*tmp_path.iterdir()] == []
+
+    asyncio.run(test())
+
+
+def test_a_damaged_file_can_be_closed(tmp_path: Path) -> None:
+    async def test() -> None:
+        store = await EmbeddedStore.open(tmp_path / "m", create=True)
+        await store.create_root()
+        await store.create("mine", ephemeral=True)
+        size = (tmp_path / "m").stat().st_size
+        (tmp_path / "m").write_bytes(b"no database".ljust(size, b"x"))
+        await store.close()
+        with pytest.raises(PeerUnreachableError, match="is closed"):
+            await store.get("")
+
+    asyncio.run(test())
+
+
+def test_a_moment_without_memory_ends_no_session_and_no_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        store = await EmbeddedStore.open(tmp_path / "m", create=True, session_timeout=0.8)
+        other = await EmbeddedStore.open(tmp_path / "m")
+        await store.create_root()
+        await store.create("mine", ephemeral=True)
+        told, lost = asyncio.Event(), store.lost
+        await store.exists("theirs", told.set)
+
+        async def none(*_given: Any, **_more: Any) -> Any:
+            raise MemoryError
+
+        with monkeypatch.context() as patch:
+            patch.setattr(store, "_run", none)
+            await asyncio.sleep(0.4)
+        await asyncio.sleep(1.2)  # longer than a session lasts of which nothing is heard
+        assert await other.exists("mine") is not None
+        assert not lost.done()
+        await other.create("theirs")
+        await asyncio.wait_for(told.wait(), SOON)
+        await store.close()
+        await other.close()
+
+    asyncio.run(test())
+
+
+def test_a_change_that_was_made_is_told_also_where_the_watches_cannot_be_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        store = await EmbeddedStore.open(tmp_path / "m", create=True)
+        await store.create_root()
+        told = asyncio.Event()
+        await store.exists("a", told.set)
+
+        async def locked() -> None:
+            raise DeadlineError("the metadata", "locked")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(store, "_fire", locked)
+            await store.create("a")
+        await asyncio.wait_for(told.wait(), SOON)
         await store.close()
 
     asyncio.run(test())

@@ -122,6 +122,7 @@ def run(
     location = None if metadata is None else location_of(metadata)
     paths = [path_of(text, name="DIR") for text in directories]
     cluster_key = parsed("--key", key, cluster_key_of)
+    cluster_name = parsed("--name", name, cluster_name_of) or "waltz"
     assigned = _assigned(assign, partitions)
 
     from waltzctl.engine.storage.directory import create_cluster
@@ -135,7 +136,7 @@ def run(
             paths, num_partitions=partitions, cluster_key=cluster_key, layout=Layout(layout.value), assign=assigned
         )
         if location is not None:
-            _write_metadata(location, name or "waltz", result)
+            _write_metadata(location, cluster_name, result)
         console.emit_result(CLUSTER.shown(result))
         console.note(_opened_by(result))
         console.success(f"CREATED  {counted(len(paths), 'storage directory', 'storage directories')}.")
@@ -144,7 +145,9 @@ def run(
 async def _refuse_where_something_is(location: MetadataLocation) -> None:
     from waltzctl.engine.metadata.cluster_changes import refuse_where_something_is
 
-    if location.path is None or location.path.exists():
+    path = location.path
+    # one that is empty is to be filled: a creation that met a full disk leaves it
+    if path is None or (path.exists() and not (path.is_file() and not path.stat().st_size)):
         async with location.open() as store:
             await refuse_where_something_is(store)
 
@@ -160,7 +163,10 @@ def _write_metadata(location: MetadataLocation, name: str, made: ClusterResult) 
     try:
         run_async(write())
     except WaltzError as error:
-        options = f"--metadata {shlex.quote(str(location))} --partitions {made.num_partitions} --key {made.cluster_key}"
+        options = (
+            f"--metadata {shlex.quote(str(location))} --name {shlex.quote(name)} --partitions {made.num_partitions}"
+            f" --key {made.cluster_key}"
+        )
         made_since = f"the storage directories were made; waltzctl cluster create {options} writes the metadata"
         error.advice = f"{error.advice}; {made_since}" if error.advice else made_since
         raise
@@ -183,6 +189,14 @@ def cluster_key_of(text: str) -> uuid.UUID:
         return uuid.UUID(text)
     except ValueError:
         raise ValueError(f"{text!r} is not a UUID such as 01234567-89ab-cdef-0123-456789abcdef") from None
+
+
+def cluster_name_of(text: str) -> str:
+    """A cluster's name as it is typed.  Raises ValueError where the metadata has no room for it."""
+    from waltzctl.formats.java_text import encode_modified_utf8
+
+    encode_modified_utf8(text)
+    return text
 
 
 def _assigned(text: str, partitions: int) -> tuple[int, ...] | None:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from waltzctl.change_procedure import CLUSTER_SAFETY
-from waltzctl.commands.cluster.cluster_target import CHANGING, NodeArgument, change_metadata
+from waltzctl.commands.cluster.cluster_target import CHANGING, MAX_GROUP, NodeArgument, change_metadata
 from waltzctl.connection_options import address_of
 from waltzctl.console import Console
 from waltzctl.exit_status import ExitStatus
@@ -44,7 +44,7 @@ def run(
         int | None,
         typer.Option("--admin-port", metavar="A", min=1, max=65535, help="Its admin port; data port + 1 unless given."),
     ] = None,
-    group: Annotated[int, typer.Option("--group", metavar="G", min=0, help="Its group.")] = 0,
+    group: Annotated[int, typer.Option("--group", metavar="G", min=0, max=MAX_GROUP, help="Its group.")] = 0,
     yes: YesOption = False,
     dry_run: DryRunOption = False,
     output_format: FormatOption = None,

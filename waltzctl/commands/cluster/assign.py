@@ -49,7 +49,7 @@ def run(
     target = ClusterTarget.of(ctx)
     switches = Switches(yes, dry_run, None)
     switches.check()
-    address = address_of(node, name="HOST:PORT")
+    address_of(node, name="HOST:PORT")  # what is none cannot be asked for what it is given
     wanted = wanted_of(partition)
 
     from waltzctl.engine.metadata.cluster_changes import assign
@@ -60,6 +60,6 @@ def run(
             console,
             switches,
             "cluster assign",
-            lambda store, mode: assign(store, str(address), wanted, mode=mode),
-            f"Partitions given to {address}; waltzctl cluster sync tells the node",
+            lambda store, mode: assign(store, node, wanted, mode=mode),
+            f"Partitions given to {node}; waltzctl cluster sync tells the node",
         )

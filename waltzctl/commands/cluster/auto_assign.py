@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from waltzctl.change_procedure import CLUSTER_SAFETY
-from waltzctl.commands.cluster.cluster_target import CHANGING, change_metadata
+from waltzctl.commands.cluster.cluster_target import CHANGING, MAX_GROUP, change_metadata
 from waltzctl.console import Console
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Example, Manual
@@ -36,7 +36,7 @@ MANUAL = Manual(
 
 def run(
     ctx: typer.Context,
-    group: Annotated[int, typer.Option("--group", metavar="G", min=0, help="The group.")] = 0,
+    group: Annotated[int, typer.Option("--group", metavar="G", min=0, max=MAX_GROUP, help="The group.")] = 0,
     yes: YesOption = False,
     dry_run: DryRunOption = False,
     output_format: FormatOption = None,

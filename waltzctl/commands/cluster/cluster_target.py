@@ -37,6 +37,10 @@ CHANGING = LOOKING
 VERIFYING = tuple(sorted({*LOOKING, ExitStatus.REPAIRABLE}))
 """What one that judges the cluster can answer."""
 
+MAX_GROUP = 2**31 - 1
+"""The largest number of a group: the metadata has four bytes for it."""
+
+# as the metadata has it, once it is there: tools of the release write down whatever they are given (``h:01``, ``h:abc``)
 NodeArgument = Annotated[
     str,
     typer.Argument(metavar="HOST:PORT", help="The storage node: HOST:PORT of its data port.", show_default=False),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from waltzctl.commands.cluster.cluster_target import CHANGING
-from waltzctl.commands.create_cluster import cluster_key_of
+from waltzctl.commands.create_cluster import cluster_key_of, cluster_name_of
 from waltzctl.console import Console
 from waltzctl.manual import Example, Manual
 from waltzctl.metadata_option import ClusterTarget
@@ -62,6 +62,7 @@ def run(
 
     target = ClusterTarget.of(ctx)
     cluster_key = parsed("--key", key, cluster_key_of) or uuid.uuid4()
+    parsed("--name", name, cluster_name_of)
 
     from waltzctl.engine.metadata.cluster_changes import create_cluster
     from waltzctl.objects.cluster_objects import CLUSTER_CREATED

@@ -22,7 +22,8 @@ MANUAL = Manual(
     description=(
         (
             "Without it nobody knows which replicas are up to date. Storage nodes keep what they hold. It is refused while a"
-            " log server is at work."
+            " log server is at work. Where there are more than 500 nodes of metadata it is several transactions; one that was"
+            " interrupted between them goes on when the command is given again."
         ),
     ),
     examples=(Example("waltzctl cluster delete --name demo", "Asks once more, on a terminal."),),

@@ -6,7 +6,6 @@ import typer
 
 from waltzctl.change_procedure import CLUSTER_SAFETY
 from waltzctl.commands.cluster.cluster_target import CHANGING, NodeArgument, change_metadata
-from waltzctl.connection_options import address_of
 from waltzctl.console import Console
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Example, Manual
@@ -44,7 +43,6 @@ def run(
     target = ClusterTarget.of(ctx)
     switches = Switches(yes, dry_run, None)
     switches.check()
-    address = address_of(node, name="HOST:PORT")
 
     from waltzctl.engine.metadata.cluster_changes import remove_node
 
@@ -54,6 +52,6 @@ def run(
             console,
             switches,
             "cluster remove-node",
-            lambda store, mode: remove_node(store, str(address), mode=mode),
-            f"Storage node {address} is no longer in the cluster",
+            lambda store, mode: remove_node(store, node, mode=mode),
+            f"Storage node {node} is no longer in the cluster",
         )

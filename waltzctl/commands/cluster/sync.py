@@ -9,7 +9,6 @@ import typer
 
 from waltzctl.change_procedure import NODE_SAFETY, Changed, change
 from waltzctl.commands.cluster.cluster_target import LOOKING
-from waltzctl.connection_options import address_of
 from waltzctl.console import Console
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Example, Manual
@@ -58,7 +57,7 @@ def run(
     target = ClusterTarget.of(ctx)
     switches = Switches(yes, dry_run, None)
     switches.check()
-    names = None if not node else {str(address_of(one, name="--node")) for one in node}
+    names = None if not node else {*node}
 
     from waltzctl.engine.cluster.synchronisation import plan_synchronisation, synchronise
     from waltzctl.engine.errors import WaltzError

@@ -7,7 +7,6 @@ import typer
 from waltzctl.change_procedure import CLUSTER_SAFETY
 from waltzctl.commands.cluster.cluster_target import CHANGING, NodeArgument, change_metadata
 from waltzctl.commands.node.node_target import WantedPartitions, wanted_of
-from waltzctl.connection_options import address_of
 from waltzctl.console import Console
 from waltzctl.exit_status import ExitStatus
 from waltzctl.manual import Example, Manual
@@ -48,7 +47,6 @@ def run(
     target = ClusterTarget.of(ctx)
     switches = Switches(yes, dry_run, None)
     switches.check()
-    address = address_of(node, name="HOST:PORT")
     wanted = wanted_of(partition)
 
     from waltzctl.engine.cluster.replica_removal import unassign
@@ -60,6 +58,6 @@ def run(
             console,
             switches,
             "cluster unassign",
-            lambda store, mode: unassign(store, reach, str(address), wanted, mode=mode, say=console.trouble),
-            f"Partitions taken from {address}; waltzctl cluster sync tells the node",
+            lambda store, mode: unassign(store, reach, node, wanted, mode=mode, say=console.trouble),
+            f"Partitions taken from {node}; waltzctl cluster sync tells the node",
         )
