@@ -165,6 +165,15 @@ class Console:
         """Hand over what was shown so far."""
         self._guarded(self.stream.flush)
 
+    def hand_over(self) -> None:
+        """Hand over the rows of a table that it would still hold back, too: nothing more may come for long."""
+        if self.format is Format.TABLE:
+            from waltzctl.render.table import TableWriter
+
+            assert isinstance(self._writer, TableWriter)
+            self._guarded(self._writer.show_rows)
+        self.flush()
+
     def sentence(self, text: str) -> None:
         """A conclusion or heading between the objects; only table and plain have room for it.  May be several lines."""
         if not self.for_people:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
+from waltzctl.engine.amounts import chosen_partitions
 from waltzctl.engine.client.admin_client import AdminClient
 from waltzctl.engine.client.change_plan import NodeAction, NodePlan, NodeStep
-from waltzctl.engine.client.partition_readings import PartitionReading, read_partitions
+from waltzctl.engine.client.partition_readings import PartitionReading, read_cluster, read_partitions
 
 
 async def plan_add(client: AdminClient, partitions: Collection[int]) -> NodePlan:
@@ -35,10 +36,14 @@ async def plan_availability(
 ) -> NodePlan:
     """Switch partitions on or off, whole or reads and writes apart; None leaves a switch as it is.
 
-    Raises RefusedError where reads and writes are to be switched apart and the node has one switch for both.
+    Raises RefusedError where reads and writes are to be switched apart and the node has one switch for both, and
+    InvalidRequestError for a partition that its cluster does not have: each is a request of its own, and those in front of it
+    would be switched.
     """
     if readable is not None or writable is not None:
         client.need_two_switches("reads" if readable is not None else "writes")
+    if (cluster := await read_cluster(client)) is not None:
+        chosen_partitions(partitions, cluster.num_partitions)
     steps: list[NodeStep] = []
     for one in await read_partitions(client, partitions):
         steps += _switches(one, online, readable, writable)

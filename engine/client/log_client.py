@@ -258,7 +258,7 @@ class LogClient:
         def late() -> DeadlineError:
             waits = min(mounts, key=lambda one: one.ready.is_set())
             what = f"a feed of partition {waits.partition} behind transaction {waits.position}"
-            return self._late(waits.partition, seconds, what)
+            return self._late(waits.partition, seconds, what, mounted=waits.ready.is_set())
 
         seconds = max(self.options.timeout, 1.0) if timeout is None else timeout
         while True:
@@ -346,8 +346,13 @@ class LogClient:
         seconds = self._seconds(timeout)
         return self._deadlines.within(seconds, lambda: self._late(partition, seconds, what(), data=data))
 
-    def _late(self, partition: int, seconds: float, what: str, *, data: bool = False) -> DeadlineError:
-        """No answer came, and as far as this client knows why.  `data`: it is what may take long to come."""
+    def _late(
+        self, partition: int, seconds: float, what: str, *, data: bool = False, mounted: bool = False
+    ) -> DeadlineError:
+        """No answer came, and as far as this client knows why.
+
+        `data`: it is what may take long to come.  `mounted`: the server has answered, and told of no transaction since.
+        """
         server = self._known.get(partition)
         address = None if server is None else Address(server.host, server.port)
         there = [one for one in self._endpoints.values() if one.address == address]
@@ -365,6 +370,9 @@ class LogClient:
         elif data and (asked := self._endpoints.get((address, _NO_CLIENT))) and asked.hears(_DATA_SILENCE):
             why = f"answers of server {address} were still coming, and this one had not come whole"
             advice = "so much data takes longer on this way: give it a longer timeout, or ask for less at a time"
+        elif mounted:
+            why = f"server {address} has the partition, and tells of no more: none is committed as yet, or it cannot be read"
+            advice = "waltzctl log high-water-mark shows what is committed, waltzctl cluster top who is missing"
         else:
             why = f"server {address} has the partition, and no session for it as yet, or too much to do"
             advice = "waltzctl cluster top shows whom it waits for"

@@ -401,9 +401,8 @@ class EmbeddedStore:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if session is not None:
-            with contextlib.suppress(
-                Exception
-            ):  # whatever it is: a session that cannot be ended is over with its deadline
+            # whatever it is: a session that cannot be ended is over with its deadline
+            with contextlib.suppress(Exception):
                 await self._change(lambda: self._end_sessions(also=session), fenced=False)
         self._closed = True
         await self._loop.run_in_executor(self._thread, self._database.close)

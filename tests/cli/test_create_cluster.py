@@ -135,8 +135,14 @@ def test_where_there_is_metadata_no_directory_is_made(tmp_path: Path) -> None:
 
 
 def test_metadata_that_cannot_be_written_afterwards_is_told_with_the_key(tmp_path: Path) -> None:
-    failed = invoke("create-cluster", tmp_path / "a", "--partitions", 3, "--metadata", tmp_path / "nowhere" / "meta")
+    where = tmp_path / "nowhere" / "meta"
+    failed = invoke("create-cluster", tmp_path / "a", "--partitions", 3, "--metadata", where, "--name", "my demo")
     assert failed.status == 14
+    where.parent.mkdir()
+    advised = re.search(r"waltzctl (cluster create .*) writes the metadata", failed.err)
+    assert advised is not None
+    assert invoke(*shlex.split(advised[1])).status == 0
+    assert invoke("cluster", "show", "--metadata", where, "--format", "ndjson").objects[0]["name"] == "my demo"
     key = re.search(r"--partitions 3 --key ([0-9a-f-]{36})", failed.err)
     assert key is not None
     assert invoke("status", tmp_path / "a", "--format", "ndjson").objects[0]["cluster_key"] == key[1]

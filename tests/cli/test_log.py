@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -26,6 +27,7 @@ from waltzctl.engine.net.addresses import Address
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.wire import client as wire
+from waltzctl.render.table import TableWriter
 
 
 @dataclass
@@ -134,6 +136,26 @@ def test_a_tail_that_follows_waits_for_a_server_that_cannot_read(
     over(Troubled(**answers))
     done = invoke("log", "tail", "--follow", "--to", 2, *MORE)
     assert (done.status, [one["data"] for one in done.objects]) == (0, ["0", "1", "2"])
+
+
+def test_a_tail_that_follows_holds_no_row_of_a_table_back(
+    over: Callable[[Troubled], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a terminal that is its form."""
+    shown: list[str] = []
+    line = TableWriter.line
+
+    def noted(writer: TableWriter, text: str = "") -> None:
+        with contextlib.suppress(RuntimeError):  # there is no loop any more: all has come
+            asyncio.get_running_loop()
+            shown.append(text.split()[-1])
+        line(writer, text)
+
+    monkeypatch.setattr(TableWriter, "line", noted)
+    over(Troubled(data_each=2.0))
+    done = invoke("log", "tail", "--metadata", "x", "--follow", "--to", 2, "--format", "table")
+    assert (done.status, done.out.splitlines()[-2].split()[-1]) == (0, "2")
+    assert shown[:2] == ["DATA", "0"]
 
 
 def test_a_tail_reads_no_partition_from_where_a_shorter_one_ends(monkeypatch: pytest.MonkeyPatch) -> None:

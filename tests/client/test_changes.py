@@ -138,6 +138,23 @@ def test_a_partition_that_the_cluster_does_not_have_is_refused_and_nothing_is_do
     run(work())
 
 
+@pytest.mark.parametrize("switch", ["online", "readable", "writable"])
+def test_no_partition_is_switched_where_one_is_named_that_the_cluster_does_not_have(
+    tmp_path: Path, switch: str
+) -> None:
+    """S9: each is a request of its own, and so the others would be switched by the time the node refuses it."""
+    build_directory(tmp_path, {0: 5, 1: 5}, num_partitions=2)
+
+    async def work() -> None:
+        async with running(tmp_path) as node, admin_of(node) as client:
+            with pytest.raises(InvalidRequestError, match="partition 2 does not exist: they are 0 to 1"):
+                await carry_out(client, lambda c: plan_availability(c, {0, 1, 2}, **{switch: False}))
+            assert await client.assigned_status() == ((0, True), (1, True))
+            await carry_out(client, lambda c: plan_availability(c, {0, 1}, online=False))
+
+    run(work())
+
+
 def test_one_switch_of_two_cannot_be_planned_for_a_released_node() -> None:
     async def work() -> None:
         async with (

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.client.log_in_process import InProcess, LogInProcess, quiet, run
+from tests.client.log_in_process import OTHER, InProcess, LogInProcess, quiet, run
 from tests.client.told_servers import Directory
 from tests.server.storing import LOG
 from tests.simulation.virtual_time import simulate
@@ -87,5 +87,37 @@ def test_a_validation_finds_what_is_there_twice_or_is_somebody_else_s(
             else:
                 with pytest.raises(DamageError, match=what):
                     await validate([client], [0], 4)
+
+    simulate(whole())
+
+
+@dataclass
+class Busy(Doubling):
+    """In front of the second append, somebody else's is committed, who takes no lock."""
+
+    doubled: bool = False
+
+    def commit(self, count: int = 1, *, others: int = 0, told: bool = True) -> None:
+        super().commit(count, others=int(count > 0 and len(self.log) == 1), told=told)
+
+
+def test_a_validation_goes_on_beside_others_who_append() -> None:
+    async def whole() -> None:
+        directory, log = Directory(1, {0: PartitionServer("here", 1, 1)}), Busy()
+        async with LogClient(directory, log.connect, log=LOG) as client:
+            assert (await validate([client], [0], 3)).transactions == 3
+        assert [one.client for one, _ in log.log] == [101, OTHER, 101, 101]
+        assert log.log[2][1] == (1).to_bytes(8), "it was built before the other one was there"
+
+    simulate(whole())
+
+
+def test_a_validation_finds_what_was_built_on_less_than_what_had_the_lock() -> None:
+    async def whole() -> None:
+        directory, log = Directory(1, {0: PartitionServer("here", 1, 1)}), Doubling(doubled=False)
+        async with LogClient(directory, log.connect, log=LOG) as client:
+            what = "transaction 1 was written on transaction -1, and transaction 0 has the lock: optimistic locking does not"
+            with pytest.raises(DamageError, match=what):
+                await validate([client, client], [0], 1)
 
     simulate(whole())

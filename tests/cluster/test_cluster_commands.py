@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.running import invoke, run
+from tests.cli.running import invoke, on_full_disk, run
 from tests.cli.test_schemas import check_object
 from tests.cluster.processes import ClusterOfProcesses
 from tests.interop.processes import wait_until
@@ -126,6 +126,17 @@ def test_partitions_go_where_they_are_preferred(made: ClusterOfProcesses) -> Non
     assert made.cluster("unprefer", second["endpoint"], "--partition", wanted[0]).status == 0
     assert made.state()["servers"][1]["preferred"] == []
     assert made.cluster("prefer", second["endpoint"], "--partition", 9).status == 13
+    made.settle()
+
+
+def test_a_full_disk_behind_stdout_does_not_hide_that_a_server_prefers(made: ClusterOfProcesses) -> None:
+    (_, second), options = made.state()["servers"], ("--metadata", made.metadata, "--plaintext")
+    kept = next(held["partition"] for held in second["partitions"])
+    for action, left in (("prefer", [kept]), ("unprefer", [])):
+        done = on_full_disk("cluster", action, second["endpoint"], "--partition", kept, *options)
+        assert made.state()["servers"][1]["preferred"] == left
+        said = f"could not be written to standard output: {second['endpoint']} prefers partitions {kept}"
+        assert (done.status, said in done.err) == (14, True), done.err
     made.settle()
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests import warm_start
-from tests.cli.running import Answer, command_line, environment
+from tests.cli.running import Answer, command_line, environment, on_full_disk
 from tests.cli.test_schemas import check_object
 from tests.cluster.processes import ClusterOfProcesses
 from tests.interop.processes import wait_until
@@ -134,6 +134,8 @@ def test_a_load_is_measured(made: ClusterOfProcesses) -> None:
     check_object(result)
     assert result["transactions"] > 0
     assert 0 < result["latency_seconds"]["p50"] <= result["latency_seconds"]["max"]
+    lost = on_full_disk("log", "bench", "--metadata", made.metadata, "--plaintext", "--duration", "100ms")
+    assert (lost.status, "what was done" in lost.err, "transactions" in lost.err) == (14, True, True), lost.err
 
 
 @pytest.mark.turns(3)

@@ -16,6 +16,7 @@ from waltzctl.engine.errors import (
     DeadlineError,
     InvalidRequestError,
     NotWaltzError,
+    PeerError,
     PeerUnreachableError,
     RefusedError,
     StalePlanError,
@@ -448,6 +449,26 @@ def test_a_tool_whose_session_ended_leaves_the_lock_to_the_one_that_has_it_now(
         monkeypatch.setattr(type(store), "commit", commit_and_stop)
         assert await add_node(store, "a:1", admin_port=2, group=0)
         assert await other.exists(LOCK_PATH) is not None
+
+    over(stores, test)
+
+
+@pytest.mark.parametrize("kind", [PeerUnreachableError, DeadlineError])
+def test_a_store_that_is_gone_behind_the_change_makes_no_failure_of_it(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch, kind: type[PeerError]
+) -> None:
+    async def test(store: MetadataStore) -> None:
+        async def lost(_self: MetadataStore, path: str) -> None:
+            raise kind("the metadata", f"no connection, and {path} is to be deleted")
+
+        monkeypatch.setattr(type(store), "delete", lost)
+        assert await add_node(store, "a:1", admin_port=2, group=0)
+        monkeypatch.undo()
+        await store.delete(LOCK_PATH)
+        assert [one.node for one in (await read_cluster_state(store)).nodes] == ["a:1"]
+        monkeypatch.setattr(type(store), "delete", lost)
+        with pytest.raises(RefusedError, match="is in the cluster already"):
+            await add_node(store, "a:1", admin_port=2, group=0)
 
     over(stores, test)
 

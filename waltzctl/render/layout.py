@@ -68,14 +68,15 @@ class TableLayout:
             self._kind, self._group = kind, None
         self._held.append([column.cell(shown) for column in headings(kind)])
         if len(self._held) >= BLOCK:
-            self._show_rows()
+            self.show_rows()
 
     def close(self) -> None:
         """Show what is held back; the next row gets a heading again."""
-        self._show_rows()
+        self.show_rows()
         self._kind, self._widths = "", []
 
-    def _show_rows(self) -> None:
+    def show_rows(self) -> None:
+        """Show the rows that are held back; the next ones go on below them."""
         if not self._held:
             return
         columns = headings(self._kind)

@@ -63,7 +63,13 @@ def change_preference(
             await client.prefer(wanted, preferred)
 
     run_async(ask())
-    console.success(f"DONE  {address} prefers partitions {format_ranges(wanted)}{'' if preferred else ' no longer'}.")
+    done = f"{address} prefers partitions {format_ranges(wanted)}{'' if preferred else ' no longer'}."
+    try:
+        console.success(f"DONE  {done}")
+        console.flush()
+    except OSError:
+        console.trouble(f"what was done, and could not be written to standard output: {done}")
+        raise
 
 
 def change_metadata(

@@ -76,6 +76,6 @@ def run(
 
         result = use_log(target, console, work, options_of(target, in_flight))
         rate = result.transactions / result.seconds
-        console.emit(LOG_LOAD.shown(result, transactions_per_second=round(rate, 1)))
+        console.emit_done(LOG_LOAD.shown(result, transactions_per_second=round(rate, 1)))
         console.success(f"APPENDED  {rate:,.0f} transactions a second.")
     return ExitStatus.CLEAN

@@ -148,6 +148,8 @@ class RecordShower:
                     continue
                 if upcoming is None and not waiting:
                     return
+                if self._follow:
+                    self._console.hand_over()  # a table would hold its rows back
                 either = {one for one in (upcoming, oldest) if one is not None}
                 await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
                 if upcoming is not None and upcoming.done():

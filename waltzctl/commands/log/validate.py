@@ -27,8 +27,9 @@ MANUAL = Manual(
     description=(
         (
             "Several clients append to the partitions at the same time, each transaction under the same lock, with the id as"
-            " data that it must get if the lock works. Then everything is read, and every id has to be there once, in order,"
-            " with itself as data. IT WRITES: what is appended stays."
+            " data that it gets if nobody is faster. Then everything is read: every id has to be there once, in order, and"
+            " none of these transactions between another one and what that was built on. Others may append meanwhile. IT"
+            " WRITES: what is appended stays."
         ),
     ),
     examples=(
