@@ -158,10 +158,15 @@ class Mount:
         self.lost()
 
     def connected(self, connection: LogConnection, sequence: int) -> None:
-        """The connection to the server stands: mount."""
+        """The connection to the server stands: mount, once the reader has room for what a mount brings.
+
+        A server ends a connection of which nothing is read; each mount would bring more of what nobody takes.
+        """
         if self._server is None or self._error is not None:
             return
-        self._connection = connection
+        self._connection, self._mounted_as = connection, None
+        if not self._has_room:
+            return  # `go_on` does it
         self._mounted_as = self._next_id()
         with contextlib.suppress(PeerError):  # then it is told to be lost as well
             connection.send(wire.MountRequest(self._mounted_as, self.position, sequence))
@@ -315,6 +320,8 @@ class Mount:
         """The reader has taken half of what was kept for it."""
         if self._connection is not None:
             self._connection.resume()
+            if self._mounted_as is None:
+                self._mount_again()
         self._ask_for_more()
 
     @property

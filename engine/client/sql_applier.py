@@ -103,15 +103,15 @@ class SqlCursor:
     def __init__(self, cursor: Any) -> None:
         self._cursor = cursor
 
-    def execute(self, statement: str, *parameters: Any) -> SqlCursor:
-        """As the driver's."""
-        _check_statement(statement)
+    def execute(self, statement: Any, *parameters: Any) -> SqlCursor:
+        """As the driver's, to which a statement may be more than a text (see `_text_of`)."""
+        _check_statement(_text_of(statement, self._cursor))
         self._cursor.execute(statement, *parameters)
         return self
 
-    def executemany(self, statement: str, rows: Sequence[Any]) -> SqlCursor:
+    def executemany(self, statement: Any, rows: Sequence[Any]) -> SqlCursor:
         """As the driver's."""
-        _check_statement(statement)
+        _check_statement(_text_of(statement, self._cursor))
         self._cursor.executemany(statement, rows)
         return self
 
@@ -134,7 +134,7 @@ class SqlTransaction:
         """A new cursor."""
         return SqlCursor(self._connection.cursor())
 
-    def execute(self, statement: str, *parameters: Any) -> SqlCursor:
+    def execute(self, statement: Any, *parameters: Any) -> SqlCursor:
         """Execute a statement with a new cursor, which is given back."""
         return self.cursor().execute(statement, *parameters)
 
@@ -156,14 +156,29 @@ def _forbidden(name: str) -> Exception:
 
 
 def _refuse_coroutine(given: object) -> None:
-    """What a function gives that would have to be awaited has changed nothing as yet, and its mark would be committed."""
-    if inspect.isawaitable(given):
+    """What would have to be awaited, or iterated over, has changed nothing as yet, and its mark would be committed."""
+    if inspect.isawaitable(given) or inspect.isgenerator(given) or inspect.isasyncgen(given):
         if inspect.iscoroutine(given):
             given.close()
+        kind = "coroutine" if inspect.isawaitable(given) else "generator"
         raise InvalidRequestError(
-            "the function that applies a transaction is a coroutine, of which nothing was executed",
-            advice="make it a plain function: it is called in a thread of its own, and may block",
+            f"the function that applies a transaction is a {kind}, of which nothing was executed",
+            advice="make it a plain function, without yield: it is called in a thread of its own, and may block",
         )
+
+
+def _text_of(statement: Any, cursor: Any) -> str:
+    """A statement, also one that psycopg composes of parts, or takes as bytes, of which only what is ASCII is looked at."""
+    if isinstance(statement, str):
+        return statement
+    if isinstance(statement, bytes):
+        return statement.decode("latin-1")
+    composed = getattr(statement, "as_string", None)
+    if composed is None:
+        raise InvalidRequestError(
+            f"{type(statement).__name__}: no SQL statement that can be looked at", advice="give a text"
+        )
+    return str(composed(cursor))
 
 
 def _check_statement(statement: str) -> None:
@@ -322,8 +337,11 @@ class SqlApplier:
         connection = self._connection
         cursor = connection.cursor()
         cursor.execute(f"UPDATE {self.database.table} SET HIGH_WATER_MARK = HIGH_WATER_MARK WHERE PARTITION_ID = -1")
+        tells = getattr(connection, "get_autocommit", None)  # PyMySQL, mysqlclient: their `autocommit` is what sets it
         commits = (
-            getattr(connection, "autocommit", None) is True or getattr(connection, "in_transaction", True) is False
+            getattr(connection, "autocommit", None) == 1  # cx_Oracle: a number; sqlite3: -1 where isolation_level says
+            or getattr(connection, "in_transaction", True) is False
+            or (callable(tells) and bool(tells()))
         )
         cursor.close()
         connection.rollback()

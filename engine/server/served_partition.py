@@ -149,7 +149,8 @@ class Partition:
         )
 
     def start(self) -> None:
-        """Begin to work."""
+        """Begin to work.  Another server may have had the partition since something of it was kept here."""
+        self._cache.forget(self.number)
         self._spawn(self._appends())
 
     def raise_generation(self, generation: int) -> None:
@@ -157,13 +158,15 @@ class Partition:
 
         Another server may have had the partition meanwhile and told clients, by their mounts there, that what is undecided here
         failed; by now they have appended it there.  So nothing of it is sent any more, nor is what still arrives from those who
-        mounted before: their connections end.
+        mounted before: their connections end.  Nor is anything known of what was written under locks, or kept for feeds: storage
+        may have lost committed transactions while that server had the partition, which it has told of, and others have their ids.
         """
         if not self.store.raise_generation(generation):
             return
         for _, item in self._pending:
             item.lost = _SESSIONS
         self._anew = True
+        self._cache.forget(self.number)
         self.end_mounts()
 
     async def close(self) -> None:
@@ -428,7 +431,7 @@ class Partition:
         self._cache.cut(self.number, mark)
         if self._locks is None:
             self._locks = LockTable(mark, self.options.lock_slots)
-        elif self._forgot or self._pending or mark != self.high_water_mark:
+        elif self._anew or self._forgot or self._pending or mark != self.high_water_mark:
             written: dict[int, RequestId] = {}
             position = self.high_water_mark + 1
             while position <= mark:
@@ -447,7 +450,7 @@ class Partition:
             self._resolve_each(written)
             if self.high_water_mark > mark:
                 self._shorten(mark)
-            if self.high_water_mark < mark or self._forgot:  # under locks that nobody here knows (any more)
+            if self.high_water_mark < mark or self._forgot or self._anew:  # under locks not known here
                 self._locks.reset(mark)
             self._forgot = False
         self.high_water_mark = max(self.high_water_mark, mark)

@@ -99,9 +99,13 @@ class StorePartition:
             session.session_id,
             session.high_water_mark,
             waits,
-            self._since if waits else None,
+            self._without_since(session) if waits else None,
             tuple(sorted(session.assigned)),
         )
+
+    def _without_since(self, session: StoreSession) -> float:
+        """Since when there is no session, where this was the last one: it may be a while before the next one is begun."""
+        return self._since if session.ended_at is None else session.ended_at
 
     async def reassign(self, nodes: Collection[str]) -> None:
         """The partition's storage nodes are these now: a session over others ends, and the next one is over them."""
@@ -158,7 +162,6 @@ class StorePartition:
                 return opening.result()
 
     async def _open(self) -> StoreSession:
-        self._since = asyncio.get_running_loop().time()
         pause = 0.0
         while True:
             try:
@@ -176,6 +179,7 @@ class StorePartition:
     async def _try(self) -> StoreSession:
         if self._session is not None:
             await self._session.close("a new one is opened")
+            self._since = self._without_since(self._session)
         self._told = None
         self._news.clear()
         assigned = await self._metadata.assigned(self.partition)

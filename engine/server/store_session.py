@@ -66,6 +66,7 @@ class StoreSession:
         self.options = options or SessionOptions()
         self.high_water_mark = -1
         self.low_water_mark = -1
+        self.ended_at: float | None = None  # in the loop's time; None also where it was never open
         self._state = recovery.begin(partition, session_id, metadata, assigned)
         self.nodes, self._write_replicas, self._log = nodes, write_replicas, log
         self._next = 0
@@ -129,6 +130,8 @@ class StoreSession:
         """As `close`, at once: what it has under way is given up, but not waited for."""
         if self._closed.done():
             return
+        if self.is_open:
+            self.ended_at = asyncio.get_running_loop().time()
         self._closed.set_result(reason)
         self._log.info("partition %d: session %d is closed: %s", self.partition, self.session_id, reason)
         fail(self._opened, self._error())
@@ -203,12 +206,21 @@ class StoreSession:
                 batch.voters.discard(node)
 
     async def _write(self, replicas: tuple[ReplicaState, ...]) -> None:
-        try:
-            await self._write_replicas(replicas)
-        except WaltzError as error:
-            self.tell(recovery_events.MetadataLost(f"its replica states cannot be written: {error}"))
-        else:
-            self.tell(recovery_events.MetadataWritten())
+        """An open session, to which a replica comes late, needs no metadata that answers: it goes on, and writes it later."""
+        pause = 0.0
+        while True:
+            try:
+                await self._write_replicas(replicas)
+            except WaltzError as error:
+                if not (self.is_open and isinstance(error, PeerError)):
+                    self.tell(recovery_events.MetadataLost(f"its replica states cannot be written: {error}"))
+                    return
+                self._log.warning("partition %d: its replica states are not written as yet: %s", self.partition, error)
+            else:
+                self.tell(recovery_events.MetadataWritten())
+                return
+            pause = self.options.pause_after(pause)
+            await asyncio.sleep(pause)
 
     async def copied(self, source: str, first: int, count: int) -> tuple[WireRecord, ...]:
         """Records of a replica: at least one, each the next one and agreeing with its checksum.

@@ -4,8 +4,8 @@ Both are kept in chunks of `CHUNK` transactions whose ids begin at a multiple of
 clients, costs little more than to copy memory: a feed's frames as they are sent (`formats.wire.feed_frames`), and data as the
 records of a batch that belong in the chunk.
 
-What is committed never changes, so that nothing here is wrong as long as storage loses none of it (`TransactionCache.cut`); what
-was not used for longest goes first.
+What is committed never changes, so that nothing here is wrong as long as storage loses none of it (`TransactionCache.cut`), or
+does so while another server has the partition (`TransactionCache.forget`); what was not used for longest goes first.
 """
 
 from __future__ import annotations
@@ -152,6 +152,8 @@ class TransactionCache:
         self._feed: _Bounded[_FedChunk] = _Bounded(options.headers)
         self._data: _Bounded[_DataChunk] = _Bounded(options.data)
         self._last: dict[int, int] = {}  # that was ever kept of each partition
+        self._kept_as: dict[int, int] = {}  # under which number a partition is kept of which something was forgotten
+        self._forgotten = 0
         self.feed_misses, self.data_misses = Meter(), Meter()
 
     @property
@@ -164,8 +166,9 @@ class TransactionCache:
         self._note(partition, batch.last)
         feed, records = batch.feed, batch.records
         data, places = records.data, array("Q", records.places)
+        kept_as = self._kept_as.get(partition, partition)
         for number, place, begin, end in _by_chunk(batch.first, len(records)):
-            key = partition, number
+            key = kept_as, number
             self._put_frames(key, place, feed[begin * FEED_FRAME : end * FEED_FRAME])
             self._put_run(key, place, data, places[begin : end + 1])
 
@@ -173,22 +176,32 @@ class TransactionCache:
         """Keep what a feed tells of committed transactions, whose ids go on from the first one's: whole frames back to back."""
         count = len(frames) // FEED_FRAME
         self._note(partition, first + count - 1)
+        kept_as = self._kept_as.get(partition, partition)
         for number, place, begin, end in _by_chunk(first, count):
-            self._put_frames((partition, number), place, frames[begin * FEED_FRAME : end * FEED_FRAME])
+            self._put_frames((kept_as, number), place, frames[begin * FEED_FRAME : end * FEED_FRAME])
 
     def put_data(self, partition: int, record: WireRecord) -> None:
         """Keep a committed transaction's data, unless that is a large part of all room."""
         self._note(partition, record.transaction_id)
         number, place = divmod(record.transaction_id, CHUNK)
         packed = pack_record(record)
-        self._put_run((partition, number), place, packed, array("Q", (0, len(packed))))
+        self._put_run((self._kept_as.get(partition, partition), number), place, packed, array("Q", (0, len(packed))))
 
     def cut(self, partition: int, last: int) -> None:
         """Keep nothing behind a transaction, the last one that a partition has."""
         if self._last.get(partition, -1) > last:
             self._last[partition] = last
             for chunks in (self._feed, self._data):
-                chunks.drop(partition, (last + 1) // CHUNK)
+                chunks.drop(self._kept_as.get(partition, partition), (last + 1) // CHUNK)
+
+    def forget(self, partition: int) -> None:
+        """Give out nothing that was kept of a partition until now.
+
+        It goes as what nobody uses: a server that is given a thousand partitions does not look for it.
+        """
+        if self._last.pop(partition, None) is not None:
+            self._forgotten += 1
+            self._kept_as[partition] = -self._forgotten
 
     def _note(self, partition: int, last: int) -> None:
         if last > self._last.get(partition, -1):
@@ -222,9 +235,10 @@ class TransactionCache:
     def fed(self, partition: int, first: int, count: int) -> bytes:
         """Frames of a feed from a transaction on, without a gap, `count` at most; none where the first is not kept."""
         found: list[memoryview] = []
+        kept_as = self._kept_as.get(partition, partition)
         while count > 0 and len(found) < _AT_ONCE:
             number, place = divmod(first, CHUNK)
-            chunk = self._feed.get((partition, number))
+            chunk = self._feed.get((kept_as, number))
             run = chunk.run(place, count) if chunk is not None else memoryview(b"")
             if not run:
                 break
@@ -238,7 +252,7 @@ class TransactionCache:
     def data(self, partition: int, transaction_id: int) -> tuple[bytes, int] | None:
         """A transaction's data and its checksum, where they are kept."""
         number, place = divmod(transaction_id, CHUNK)
-        chunk = self._data.get((partition, number))
+        chunk = self._data.get((self._kept_as.get(partition, partition), number))
         found = chunk.get(place) if chunk is not None else None
         if found is None:
             self.data_misses.mark()

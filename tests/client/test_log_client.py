@@ -15,7 +15,7 @@ import pytest
 
 from tests.client.told_servers import Directory
 from tests.server.serving import QUICK, Serving, serving
-from tests.server.storing import LOG, PARTITION
+from tests.server.storing import LOG, PARTITION, until
 from waltzctl.engine.client.log_client import LogClient
 from waltzctl.engine.client.log_connection import PORT, LogConnection
 from waltzctl.engine.client.log_transaction import Draft, Transaction
@@ -429,6 +429,29 @@ def test_a_reader_that_is_slow_is_waited_for(tmp_path: Path, monkeypatch: pytest
         assert did[-1] == "resume"
 
     run(tmp_path, test, options=ClientOptions(timeout=20.0, ahead=64, in_flight=256))
+
+
+def test_what_is_kept_for_a_slow_reader_does_not_grow_with_each_connection_that_is_lost(tmp_path: Path) -> None:
+    """A server ends one of which nothing is read for a minute, and a mount brings what the reader lacks."""
+
+    async def test(around: Around) -> None:
+        client, count = around.client, 8000
+        await client.append_all(PARTITION, (Draft(b"") for _ in range(count)))
+        feed = client.feed(PARTITION, until=lambda _: count - 1)
+        assert (await anext(feed)).transaction_id == 0
+        (mount,) = [one for one in client._mounts if one.queue is not None]
+        assert mount.queue is not None
+        await asyncio.sleep(0.1)
+        kept = mount.queue.qsize()
+        assert 64 <= kept < count - 1
+        for _ in range(3):
+            around.cut()
+            await until(lambda: mount._connection is not None)
+            await asyncio.sleep(0.1)
+            assert mount.queue.qsize() == kept
+        assert [one.transaction_id async for one in feed] == [*range(1, count)]
+
+    run(tmp_path, test, options=replace(OPTIONS, ahead=64, in_flight=256))
 
 
 def test_c10_a_client_id_whose_request_ids_end_is_followed_by_another(tmp_path: Path) -> None:

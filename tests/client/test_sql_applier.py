@@ -15,7 +15,14 @@ import pytest
 from tests.client.test_log_client import Around, run
 from tests.server.storing import PARTITION
 from waltzctl.engine.client.log_transaction import Draft, Transaction
-from waltzctl.engine.client.sql_applier import SqlApplier, SqlDatabase, SqlTransaction, _check_statement, apply_feed
+from waltzctl.engine.client.sql_applier import (
+    SqlApplier,
+    SqlCursor,
+    SqlDatabase,
+    SqlTransaction,
+    _check_statement,
+    apply_feed,
+)
 from waltzctl.engine.errors import DeadlineError, InvalidRequestError, RefusedError
 from waltzctl.formats.request_id import RequestId
 
@@ -310,6 +317,40 @@ def test_the_application_cannot_end_the_sql_transaction(tmp_path: Path, wrong: C
     assert (applied(path), mark(path)) == ([], -1)
 
 
+class Composed:
+    """As psycopg's: a statement of parts, which the driver makes a text of, for its connection."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def as_string(self, cursor: Any) -> str:
+        assert isinstance(cursor, Taking)
+        return self.text
+
+
+class Taking:
+    """A cursor that takes them."""
+
+    def __init__(self) -> None:
+        self.executed: list[Any] = []
+
+    def execute(self, statement: Any) -> None:
+        self.executed.append(statement)
+
+
+@pytest.mark.parametrize("kind", [str, str.encode, Composed])
+def test_statements_that_are_composed_or_bytes_are_looked_at_like_texts(kind: Callable[[str], Any]) -> None:
+    real = Taking()
+    cursor, fine = SqlCursor(real), kind("SELECT 'ü; COMMIT'")
+    assert cursor.execute(fine) is cursor
+    for wrong in ("COMMIT", "SELECT 'ü'; ROLLBACK"):
+        with pytest.raises(InvalidRequestError, match="is not for the function"):
+            cursor.execute(kind(wrong))
+    with pytest.raises(InvalidRequestError, match="int: no SQL statement"):
+        cursor.execute(1)
+    assert real.executed == [fine]
+
+
 @pytest.mark.parametrize(
     "statement",
     [
@@ -350,6 +391,21 @@ def test_a_coroutine_is_refused_and_not_taken_for_applied(tmp_path: Path) -> Non
 
     with pytest.raises(InvalidRequestError, match="is a coroutine"):
         apply_three(Driver(path), apply)
+    assert (applied(path), mark(path)) == ([], -1)
+
+
+def test_a_generator_is_refused_and_not_taken_for_applied(tmp_path: Path) -> None:
+    path = made(tmp_path)
+
+    def one(sql: SqlTransaction, transaction: Transaction, data: bytes) -> Any:
+        yield insert(sql, transaction, data)
+
+    async def another(sql: SqlTransaction, transaction: Transaction, data: bytes) -> Any:
+        yield insert(sql, transaction, data)
+
+    for apply in (one, another):
+        with pytest.raises(InvalidRequestError, match="is a generator"):
+            apply_three(Driver(path), apply)
     assert (applied(path), mark(path)) == ([], -1)
 
 
@@ -465,6 +521,44 @@ def test_connections_that_commit_by_themselves_are_refused(tmp_path: Path) -> No
     by_itself = SqlDatabase(lambda: sqlite3.connect(path, isolation_level=None), sqlite3.Error, "qmark")
     with pytest.raises(InvalidRequestError, match="autocommit off"):
         SqlApplier(by_itself, insert).mark(0)
+
+
+class Plain(Connection):
+    """Of a driver that tells nothing of it."""
+
+
+class Told(Plain):
+    """As PyMySQL's and mysqlclient's."""
+
+    def autocommit(self, on: bool) -> None:
+        self.real.isolation_level = None if on else ""
+
+    def get_autocommit(self) -> bool:
+        return self.real.isolation_level is None
+
+
+class Numbered(Plain):
+    """As cx_Oracle's; sqlite3 of Python 3.12 has -1 there, too."""
+
+    autocommit = 0
+
+
+@pytest.mark.parametrize(("kind", "number_of"), [(Plain, 0), (Told, 0), (Numbered, 0), (Numbered, -1)])
+def test_connections_of_every_driver_that_tells_are_believed(tmp_path: Path, kind: type[Plain], number_of: int) -> None:
+    path = made(tmp_path)
+
+    def connect(*, by_itself: bool) -> Plain:
+        one = kind(sqlite3.connect(path, isolation_level=None if by_itself else ""), Driver(path))
+        if isinstance(one, Numbered):
+            one.autocommit = 1 if by_itself else number_of
+        return one
+
+    fine = SqlApplier(SqlDatabase(lambda: connect(by_itself=False), sqlite3.Error, "qmark"), insert)
+    assert (fine.mark(0), fine.once(number(0), b"")) == (-1, True)
+    fine.close()
+    if kind is not Plain:
+        with pytest.raises(InvalidRequestError, match="autocommit off"):
+            SqlApplier(SqlDatabase(lambda: connect(by_itself=True), sqlite3.Error, "qmark"), insert).mark(0)
 
 
 def test_every_way_of_the_drivers_to_write_parameters(tmp_path: Path) -> None:

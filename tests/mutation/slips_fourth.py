@@ -59,11 +59,10 @@ FOURTH: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/storage/creation.py",
-        "    for path in paths:\n        check_new(path, renamed=False)\n"
-        "    key = cluster_key or uuid.uuid4()\n    for path in paths:\n",
-        "    key = cluster_key or uuid.uuid4()\n    for path in paths:\n        check_new(path, renamed=False)\n",
-        ("tests/storage/test_directory.py::test_creation_refuses_before_it_makes_anything",),
-        "half a cluster stands there when the last of its directories turns out not to be empty",
+        "    except BaseException as error:\n        _take_back(made)\n",
+        "    except BaseException as error:\n",
+        ("tests/storage/test_directory.py::test_a_creation_that_fails_leaves_no_half_made_directory",),
+        "directories without a control file keep the next attempt from their places",
     ),
     Slip(
         "engine/storage/directory.py",
@@ -308,7 +307,7 @@ FOURTH: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/server/served_partition.py",
-        "            if self.high_water_mark < mark or self._forgot:  # under locks that nobody here knows (any more)\n"
+        "            if self.high_water_mark < mark or self._forgot or self._anew:  # under locks not known here\n"
         "                self._locks.reset(mark)\n",
         "",
         ("tests/simulation/test_histories.py::test_a_history",),

@@ -160,6 +160,47 @@ def test_a_log_that_ends_earlier_than_it_did_is_served_as_it_is(
     asyncio.run(work())
 
 
+@pytest.mark.parametrize("more", [0, 1])
+@pytest.mark.parametrize("heard_of_both", [True, False])
+def test_what_another_server_found_gone_is_not_served_from_what_was_kept(
+    tmp_path: Path, heard_of_both: bool, more: int
+) -> None:
+    """The nodes were cut while that one had the partition, and it has written other transactions under the same ids."""
+
+    async def work() -> None:
+        async with serving(tmp_path) as cluster:
+            first, nodes = await cluster.server(), cluster.cluster
+            client = await cluster.client()
+            await client.mount()
+            lost = [client.append(b"lost %d" % number) for number in range(3)]
+            assert (await client.flush())[0] == 2
+            assert await client.data(1) == wire.TransactionData(b"lost 1", crc32(b"lost 1"))
+            if heard_of_both:
+                await first.assign({})
+            for name in nodes.names:
+                await nodes.stop(name)
+            for path in nodes.paths.values():
+                apply(plan_truncate(path, partition=PARTITION, after=0, allow_data_loss=True), arguments=[])
+            for name in nodes.names:
+                await nodes.start(name)
+            await cluster.server(generation=2)
+            other = await cluster.client(client=8, server=1)
+            await other.mount()
+            made = [other.append(b"made %d" % number, append_locks=(5,)) for number in range(1, 3 + more)]
+            assert (await other.flush())[0] == 2 + more
+            await first.assign({PARTITION: 3})
+            reader = await cluster.client(client=9)
+            state, before = await reader.mount()
+            assert state is wire.MountState.READY
+            assert [one.request_id for one in before] == [lost[0], *made]
+            assert await reader.data(1) == wire.TransactionData(b"made 1", crc32(b"made 1"))
+            behind = reader.append(b"knows nothing of these", position=0, write_locks=(5,))
+            refused, _ = await reader.hear_one(wire.LockFailure)
+            assert refused.request_id == behind
+
+    asyncio.run(work())
+
+
 def test_a_feed_waits_for_a_session_whose_log_ends_earlier_to_be_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -282,6 +323,27 @@ def test_partitions_that_come_while_connectivity_is_looked_at_disturb_nobody(tmp
 
             server._metadata.assigned = assigned  # type: ignore[method-assign]
             assert await server.check_connectivity() == ((cluster.cluster.names[0], True),)
+
+    asyncio.run(work())
+
+
+def test_how_long_there_is_no_session_counts_from_the_end_of_the_last_one(tmp_path: Path) -> None:
+    """Also where nobody can begin the next one at once: what asked for it makes a pause."""
+
+    async def work() -> None:
+        async with unwritten(tmp_path) as partition:
+            await asyncio.sleep(0.4)
+            session = await partition.store.session()
+            assert partition.reading.recovering_seconds is None
+            begun = asyncio.get_running_loop().time()
+            partition._spawn(session.close("the test wants it"))
+            waits = []
+            while (found := partition.reading.recovering_seconds) is not None or session.is_open:
+                waits.append(0.0 if found is None else found)
+                await asyncio.sleep(0)
+            took = asyncio.get_running_loop().time() - begun
+            assert len(waits) > 2
+            assert max(waits) <= took
 
     asyncio.run(work())
 

@@ -14,7 +14,7 @@ from tests.node.running import LOOPS, run
 from tests.server.storing import LOG, PARTITION, Cluster, committed, held, packed, records, running_cluster, until
 from waltzctl.engine.client.admin_client import AdminClient
 from waltzctl.engine.client.storage_client import StorageClient
-from waltzctl.engine.errors import PeerError, ProtocolError, StoreSessionClosedError
+from waltzctl.engine.errors import PeerError, PeerUnreachableError, ProtocolError, StoreSessionClosedError
 from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.truncate import plan_truncate
@@ -27,7 +27,7 @@ from waltzctl.engine.storage.directory import StorageDirectory
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.segment import Record
 from waltzctl.formats.wire.records import PackedRecords, WireRecord
-from waltzctl.formats.znodes import UNRESOLVED, PartitionMetadata
+from waltzctl.formats.znodes import UNRESOLVED, PartitionMetadata, ReplicaState
 
 
 @LOOPS
@@ -408,6 +408,50 @@ def test_a_session_that_lost_its_metadata_does_not_open(tmp_path: Path) -> None:
         async with running_cluster(tmp_path) as cluster, cluster.session() as session:
             cluster.metadata = type(cluster.metadata)(2, 99, ())
             with pytest.raises(StoreSessionClosedError, match="session 99 is later"):
+                await session.open()
+
+    run(work())
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_an_open_session_goes_on_while_the_metadata_does_not_answer(tmp_path: Path, done: bool) -> None:
+    """A replica that comes late waits for it; also where the write was `done`, and only its answer was lost."""
+
+    async def work() -> None:
+        async with running_cluster(tmp_path) as cluster, cluster.session() as session:
+            late = cluster.names[2]
+            await cluster.stop(late)
+            await session.open()
+            real, tried = session._write_replicas, list[object]()
+
+            async def unanswered(replicas: tuple[ReplicaState, ...]) -> None:
+                if done or len(tried) > 2:
+                    await real(replicas)
+                tried.append(replicas)
+                if len(tried) <= 3:
+                    raise PeerUnreachableError("the metadata", "no answer")
+
+            session._write_replicas = unanswered
+            await cluster.start(late)
+            await until(lambda: len(tried) >= 2)
+            assert await asyncio.wait_for(session.append(packed(0, 3)), 20) == 2
+            await until(lambda: session._replicas[late].acknowledged == 2)
+            assert session.is_open
+            assert len(tried) == 4
+            assert {one.session_id for one in cluster.metadata.replicas} == {session.session_id}
+
+    run(work())
+
+
+def test_a_session_that_is_not_open_yet_ends_where_the_metadata_does_not_answer(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running_cluster(tmp_path) as cluster, cluster.session() as session:
+
+            async def unanswered(_replicas: tuple[ReplicaState, ...]) -> None:
+                raise PeerUnreachableError("the metadata", "no answer")
+
+            session._write_replicas = unanswered
+            with pytest.raises(StoreSessionClosedError, match="no answer"):
                 await session.open()
 
     run(work())

@@ -68,6 +68,24 @@ def test_of_a_log_that_ends_earlier_nothing_is_kept_behind_its_end(last: int, le
     assert cache.used == (0, 0) != used
 
 
+def test_what_is_forgotten_is_not_given_any_more_and_makes_room_for_what_comes() -> None:
+    cache = TransactionCache(CacheOptions(headers=4 * CHUNK_BYTES, data=1 << 20))
+    for _ in range(20):
+        for partition in (0, 1):
+            put(cache, partition, 7)
+            cache.put_data(partition, WireRecord.make(7, RequestId(1, 1, partition, 7), 0, b"kept"))
+        cache.forget(0)
+        assert run(cache, 0, 7, 1) == []
+        assert cache.data(0, 7) is None
+        assert run(cache, 1, 7, 1) == [7]
+        assert cache.data(1, 7) is not None
+    assert cache.used[0] == 4 * CHUNK_BYTES
+    put(cache, 0, 7)
+    cache.cut(0, 6)
+    assert run(cache, 0, 0, 9) == []
+    cache.forget(2)  # of which nothing was kept
+
+
 def test_a_run_goes_on_over_chunks_and_ends_at_a_gap_or_at_the_count() -> None:
     cache = TransactionCache(CacheOptions())
     for number in (*range(CHUNK - 3, 2 * CHUNK + 2), 2 * CHUNK + 3):
