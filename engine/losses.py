@@ -146,13 +146,15 @@ class NoSegment:
 class ShortHeader:
     """A data file of `size` bytes, fewer than its header has; its index has `entries` entries.
 
-    `last`: no segment is behind it.
+    `last`: no segment is behind it.  `stop`: the id behind the last one that it held, as the next name tells, or the index; None
+    where something else tells of these.
     """
 
     segment: int
     size: int
     entries: int
     last: bool
+    stop: int | None = None
 
     @property
     def harmless(self) -> bool:
@@ -161,8 +163,8 @@ class ShortHeader:
 
     @property
     def ids(self) -> tuple[Ids, ...]:
-        """Of what was in it a gap tells, or the end of the log."""
-        return ()
+        """What was in it."""
+        return () if self.stop is None or self.stop <= self.segment else ((self.segment, self.stop),)
 
 
 Loss = Gap | Overlap | BelowMark | BelowProof | DataGone | GivenUp | DirectoryGone | NoSegment | ShortHeader

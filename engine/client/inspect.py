@@ -88,9 +88,11 @@ class NodeRecord:
 
 
 async def walk(
-    client: AdminClient, partition: int, first: int, last: int
+    client: AdminClient, partition: int, first: int, last: int, most: int | None = UNREADABLE_IN_A_ROW
 ) -> AsyncGenerator[NodeRecord | Finding, None]:
     """The records from `first` to `last`, with a finding where one is damaged or missing.
+
+    `most`: so many that cannot be read, one after the other, and the rest is given up; None: each is told of.
 
     A finding about a record's data stands in front of that record.  Raises what the calls raise.
     """
@@ -114,12 +116,11 @@ async def walk(
         except RemoteError as error:
             if error.code not in DAMAGED_RECORD:
                 raise
-            yield _finding(
-                Code.RECORD_CHECKSUM, url, partition, position, f"the node does not give it out: {error.text}"
-            )
+            text = f"the node does not give it out: {error.text}"
+            yield _finding(Code.RECORD_CHECKSUM, url, partition, position, text, missing=1)
             position, failed = position + 1, failed + 1
             size.count = 1
-            if failed == UNREADABLE_IN_A_ROW:
+            if failed == most:
                 text = f"{failed} transactions in a row cannot be read; the rest was not tried"
                 yield _finding(Code.READ_ERROR, url, partition, position, text)
                 return
@@ -143,8 +144,10 @@ async def _missing(client: AdminClient, partition: int, position: int) -> Findin
     return _finding(code, client.address.url, partition, position, text)
 
 
-def _finding(code: Code, url: str, partition: int, transaction_id: int | None, message: str) -> Finding:
-    return make_finding(code, url, message, partition=partition, transaction_id=transaction_id)
+def _finding(
+    code: Code, url: str, partition: int, transaction_id: int | None, message: str, missing: int | None = None
+) -> Finding:
+    return make_finding(code, url, message, partition=partition, transaction_id=transaction_id, missing=missing)
 
 
 def below_mark(url: str, partition: int, first: int, mark: int) -> Finding:

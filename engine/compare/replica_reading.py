@@ -279,7 +279,9 @@ class RangeReading:
         number, stop = tail.transaction_id, scanned.segment.stop
         if number < low and stop is None:
             return  # somebody who reads the range in front of this one names it
-        self.findings.append(tail_finding(scanned.job, tail))
+        comparison = None if scanned.reader is None else IndexComparison(scanned.reader)
+        listed = 0 if comparison is None else comparison.explained_by_tail(tail, scanned.size, number)
+        self.findings.append(tail_finding(scanned.job, tail, listed))
         if stop is not None:
             yield from self.broken(max(low, number), stop)
             return

@@ -372,17 +372,29 @@ class Tail:
 
     `last`: in the last segment.  `mark`: the local low-water mark, None where nothing tells it; `durable_to`: the last
     transaction that is proven to have been durable.  `following`: the id with which the next segment begins, None where
-    that is not known.
+    that is not known.  `listed`: so many entries of the index are of records that were lost in it, 0 where none tells of them.
     """
 
     last: bool
     mark: int | None
     durable_to: int = -1
     following: int | None = None
+    listed: int = 0
 
     def harmless(self, expected: int) -> bool:
         """Whether a crash leaves that of a write that nobody was told had succeeded; `expected` is the id that was torn."""
         return self.last and self.mark is not None and expected > max(self.mark, self.durable_to)
+
+    def lost(self, expected: int) -> int | None:
+        """How many transactions it cost, one at least; None where perhaps none is missing.
+
+        The end of the log is counted from behind these on.
+        """
+        if self.harmless(expected) or (self.last and self.mark is None):
+            return None
+        if self.following is not None:
+            return max(0, self.following - expected)
+        return max(1, self.listed)
 
     def why(self, expected: int) -> str:
         """What makes it harmless or not, as a part of a sentence."""
@@ -422,9 +434,6 @@ def tail_finding(damage: Unreadable, tail: Tail, files: SegmentFiles) -> Finding
         stands = (
             f"its data length {damage.found_length} makes a record of {damage.found_length + RECORD_OVERHEAD} bytes"
         )
-    missing = None if harmless or (tail.last and tail.mark is None) else 1  # one at least
-    if missing is not None and tail.following is not None:
-        missing = max(0, tail.following - expected)
     follows = "nothing valid follows"
     if damage.holds_records:
         follows = (
@@ -438,7 +447,7 @@ def tail_finding(damage: Unreadable, tail: Tail, files: SegmentFiles) -> Finding
         transaction_id=expected,
         offset=damage.offset,
         length=damage.length,
-        missing=missing,
+        missing=tail.lost(expected),
     )
 
 

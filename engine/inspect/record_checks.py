@@ -224,9 +224,9 @@ def damage_finding(job: SegmentJob, damage: Damage) -> Finding:
     return findings.damage_finding(damage, job.files)
 
 
-def tail_finding(job: SegmentJob, damage: Damage) -> Finding:
-    """A finding for a torn tail, with the severity that its place gives it."""
-    tail = Tail(job.last, job.local_low_water_mark, job.durable_to, job.following)
+def tail_finding(job: SegmentJob, damage: Damage, listed: int = 0) -> Finding:
+    """A finding for a torn tail, with the severity that its place gives it; `listed`: as `Tail` has it."""
+    tail = Tail(job.last, job.local_low_water_mark, job.durable_to, job.following, listed)
     return findings.tail_finding(damage, tail, job.files)
 
 

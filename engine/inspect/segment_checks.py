@@ -357,8 +357,10 @@ class SegmentCheck:
         passing: list[Finding] = []
         findings = [*self._headers, *self._of_another(), *record_findings(job, scan)]
         explained, excess, index_end = 0, None, None
+        if scan.tail is not None and scan.comparison is not None:
+            explained = scan.comparison.explained_by_tail(scan.tail, self.size, scan.next_id)
         if scan.tail is not None:
-            passing.append(tail_finding(job, scan.tail))
+            passing.append(tail_finding(job, scan.tail, explained))
         if self._index_problem is not None:  # a release makes the index first; our truncation removes it first
             going = self.size <= HEADER_SIZE or (job.held and self.index_state is None)
             (passing if going else findings).append(self._index_problem)
@@ -366,7 +368,6 @@ class SegmentCheck:
             if (short := comparison.short(scan.last_id, at_least=scan.unread_tail)) is not None:
                 passing.append(short.finding(job.files))
             if not scan.unread_tail:
-                explained = comparison.explained_by_tail(scan.tail, self.size, scan.next_id)
                 listed = explained or comparison.explained_by_tail(scan.order_end, self.size, scan.next_id)
                 if short is None and (too_long := comparison.long(scan.next_id + listed)) is not None:
                     excess = too_long.finding(job.files)

@@ -17,6 +17,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime, time
 from decimal import Decimal
 from numbers import Real
 from pathlib import Path
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
 Decode = Callable[[int, bytes], "Mapping[str, Any] | None"]
 _MOST = 500
 """Signs of a reason that are kept."""
-RESERVED = ("partition", "transaction_id")
-"""Names that columns of ``state`` have beside the decoder's."""
+RESERVED = ("partition", "transaction_id", "_bucket")
+"""Names that columns of ``state`` have beside the decoder's, that of a bucket (`state_files.BUCKET`) on the way to it."""
 _NO_FLOAT = (2 - 2**-24) * 2.0**127
 """From this on a number of four bytes is infinite."""
 _NESTED = ("array", "map", "struct")
@@ -153,6 +154,8 @@ def _taking(kind: pa.DataType, place: str = "") -> _Take:
         return _taking_list(_taking(kind.value_type, place))
     if pa.types.is_map(kind):
         return _taking_map(_taking(kind.key_type, place), _taking(kind.item_type, place))
+    if pa.types.is_date(kind):
+        return _day(place)
     if pa.types.is_integer(kind) or pa.types.is_temporal(kind):
         return _whole(place)
     if pa.types.is_float32(kind):
@@ -167,6 +170,18 @@ def _whole(place: str) -> _Take:
         if type(value) is not int and isinstance(value, (Real, Decimal)) and value % 1 != 0:
             raise ValueError(f"it returned {value!r}{place}, which is no whole number")
         return value
+
+    return taken
+
+
+def _day(place: str) -> _Take:
+    """Of times only those at which a day begins: Arrow cuts the rest off, and makes a day of pandas' NaT."""
+    whole = _whole(place)
+
+    def taken(value: Any) -> Any:
+        if isinstance(value, datetime) and value.time() != time():
+            raise ValueError(f"it returned {value!r}{place}, which is no whole day")
+        return whole(value)
 
     return taken
 

@@ -55,7 +55,9 @@ def last_values(rows: pa.Table, key: Sequence[str]) -> pa.Table:
     if rows.num_rows == 0:
         return rows
     by = [*key, "partition"]
-    ordered = rows.sort_by([(name, "ascending") for name in (*by, "transaction_id")])
+    keys = rows.select([*by, "transaction_id"])
+    numbers = [str(number) for number in range(keys.num_columns)]  # Arrow takes a name with a point in front for a path
+    ordered = rows.take(pc.sort_indices(keys.rename_columns(numbers), [(one, "ascending") for one in numbers]))
     last = pa.array([False] * (ordered.num_rows - 1) + [True])
     for name in by:
         column = ordered[name].combine_chunks()

@@ -1,4 +1,5 @@
-"""What can be said of a read when ``load()`` is called, and not minutes later: unknown options, paths that are not there.
+"""What can be said of a read when ``load()`` is called, and not minutes later: unknown options, values that cannot be meant,
+paths that are not there.
 
 Spark asks for the schema there, unless the caller gives one.  It does not say whether a batch or a stream will be read, so an
 option is taken that one of them has.
@@ -16,13 +17,14 @@ from waltzctl.engine.spark.read_options import METADATA
 from waltzctl.engine.spark.splits import expand
 
 _OPTIONS = dict.fromkeys((*read_options.KNOWN, *stream_reader.KNOWN, *stream_node.KNOWN, METADATA))
+_OF_STREAMS = tuple(name.lower() for name in stream_reader.KNOWN if name != "view")  # a batch has others than records
 
 
 def check_load(options: Mapping[str, str]) -> None:
     """Look at the options of a read, or of a table that is to be made.
 
-    Raises InvalidRequestError for a table and for an option that no read has, NotWaltzError and DiskReadError for a path that
-    is not there.
+    Raises InvalidRequestError for a table, for an option that no read has and for a value that cannot be meant, NotWaltzError and
+    DiskReadError for a path that is not there.
     """
     if "provider" in options:  # with other properties of a table that is to be made
         raise InvalidRequestError(
@@ -30,6 +32,9 @@ def check_load(options: Mapping[str, str]) -> None:
             advice="CREATE TEMPORARY VIEW name USING waltz OPTIONS (path '/data/node-1')",
         )
     read_options.refuse_unknown(options, _OPTIONS)
+    read_options.values(options)
+    stream_reader.stream_options({name: options[name] for name in _OF_STREAMS if name in options})
+    stream_node.access_of(options)
     if METADATA in options or names_node(options.get("path", "")):
         return
     for path in read_options.paths(options):

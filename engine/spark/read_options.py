@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any
 
@@ -71,6 +71,11 @@ def view_options(options: Mapping[str, str]) -> tuple[str, tuple[str, ...] | Non
 def parse(options: Mapping[str, str]) -> ReadOptions:
     """All options of a batch read.  Raises InvalidRequestError for what is unknown or cannot be meant."""
     refuse_unknown(options, KNOWN)
+    return replace(values(options), paths=paths(options))
+
+
+def values(options: Mapping[str, str]) -> ReadOptions:
+    """What the options say beside the paths; others are passed over.  Raises InvalidRequestError for what cannot be meant."""
     view, columns, data = view_options(options)
     fail_on_loss = fails_on_loss(options)
     if fail_on_loss and view != "records":
@@ -79,7 +84,7 @@ def parse(options: Mapping[str, str]) -> ReadOptions:
         )
     pushdown = None if options.get("pushdown", "auto").strip().lower() == "auto" else _truth(options, "pushdown")
     return ReadOptions(
-        paths=paths(options),
+        paths=(),
         view=view,
         columns=columns,
         data=data,

@@ -334,7 +334,10 @@ class _Reading:
             if part.ends_at is not None:
                 raise _changed(part, "its file is shorter than a header")
             entries = 0 if opened.reader is None else opened.reader.count()
-            yield job.short_header(opened.size, entries)
+            found = job.short_header(opened.size, entries)
+            if found.missing is not None:  # a query may begin, or a batch end, in the midst of what it held
+                found = replace(found, transaction_id=part.first, missing=part.last + 1 - part.first)
+            yield found
             return
         if part.stop is not None and part.stop > opened.size:
             raise _changed(part, f"its file has {opened.size} bytes, and had {part.stop}")

@@ -310,7 +310,8 @@ class NodeHistory:
         try:
             connection = line.run(self._access.reach().admin(self._access.address))
             try:
-                items = walk(connection, part.partition, part.first, part.last)
+                # each row has to come, or the query would never get behind them
+                items = walk(connection, part.partition, part.first, part.last, most=None)
                 yield from self._rows_of(part, items, line, losses)
             finally:
                 line.run(connection.close())

@@ -106,11 +106,11 @@ def examine_partition(
         short = present.pop()
     states: list[SegmentState] = []
     for number, segment in enumerate(present):
+        behind = present[number + 1] if number + 1 < len(present) else short
         if _is_short(segment):
-            findings.append(loss_finding(_short_header(segment, last=False), where))
+            findings.append(loss_finding(_short_header(segment, behind), where))
             states.append(SegmentState(segment, None, trusted=False))
             continue
-        behind = present[number + 1] if number + 1 < len(present) else short
         state = examine_segment(
             segment,
             place,
@@ -132,7 +132,7 @@ def examine_partition(
             findings.append(loss_finding(one, where))
         elif (known := excess.get(one.segment)) is not None:
             findings.append(known)
-    empty = None if short is None else _short_header(short, last=True)
+    empty = None if short is None else _short_header(short, None)
     hiding = tuple(_hiding_strays(view, states, place))
     examination = Examination(directory, place, view, tuple(states), short, (), False, proven)
     gone = tuple(_data_gone(examination))
@@ -202,9 +202,11 @@ def _is_short(segment: SegmentView) -> bool:
     return segment.data.size < HEADER_SIZE
 
 
-def _short_header(segment: SegmentView, *, last: bool) -> ShortHeader:
+def _short_header(segment: SegmentView, behind: SegmentView | None) -> ShortHeader:
     assert segment.data is not None
-    return ShortHeader(segment.first_transaction_id, segment.data.size, segment.entries, last)
+    first = segment.first_transaction_id
+    stop = first + segment.entries if behind is None else behind.first_transaction_id
+    return ShortHeader(first, segment.data.size, segment.entries, behind is None, stop)
 
 
 def _short_stretch(segment: SegmentView) -> Stretch:

@@ -232,7 +232,9 @@ class _Examination:
                 self._note_data(part)
             elif part.cause is DamageCause.TORN_TAIL:
                 self.torn = part
-                self.findings.append(tail_finding(part, self.tail, self.files))
+                comparison, torn_id = self.comparison, part.transaction_id
+                listed = 0 if comparison is None else comparison.explained_by_tail(part, self.size, torn_id)
+                self.findings.append(tail_finding(part, replace(self.tail, listed=listed), self.files))
                 if self._may_be_cut(part):
                     cut_at = part.offset
                 else:

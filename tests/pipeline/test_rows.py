@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import namedtuple
-from datetime import date
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -176,6 +176,9 @@ def test_the_last_value_of_each_key_is_that_of_the_highest_id_in_its_partition()
     assert last_values(rows, ["key"])["v"].to_pylist() == ["w", "z", "v", "y"]
     assert last_values(last_values(rows, ["key"]), ["key"]) == last_values(rows, ["key"])
     assert last_values(rows.slice(0, 0), ["key"]).num_rows == 0
+    for name in (".key", "[0]", "a.b", "a b"):  # which are no paths
+        named = rows.rename_columns([name, "partition", "transaction_id", "v"])
+        assert last_values(named, [name])["v"].to_pylist() == ["w", "z", "v", "y"]
 
 
 @pytest.mark.parametrize("kind", [pa.float64(), pa.float32()])
@@ -350,6 +353,8 @@ def test_names_that_are_taken_or_not_there(tmp_path: Path) -> None:
         check_columns(found, {"b": "integer"}, tmp_path)
     with pytest.raises(InvalidRequestError, match="column of state"):
         check_columns(found, {"a": "integer", "Partition": "integer"}, tmp_path)
+    with pytest.raises(InvalidRequestError, match="column of state"):
+        check_columns(found, {"a": "integer", BUCKET: "integer"}, tmp_path)
 
 
 @pytest.mark.parametrize(("kind", "refused"), [("ARRAY<INT>", True), ("MAP<STRING, INT>", True), ("STRUCT<x: INT>", True),
@@ -393,6 +398,8 @@ def test_what_raises_or_does_not_fit_is_refused_and_the_rest_is_decoded() -> Non
         (pa.int64(), 2.0, None), (pa.int64(), Decimal("2.0"), None), (pa.int64(), 2**62 + 1, None), (pa.int64(), None, None),
         (pa.float32(), 2.0**127, None), (pa.float32(), 7, None), (pa.float64(), 1e300, None),
         (pa.map_(pa.int32(), pa.int32()), {1: 2.0, 3: None}, None), (pa.date32(), date(2026, 1, 1), None),
+        (pa.date32(), datetime(2026, 1, 1, 13, 30, tzinfo=UTC), "no whole day"), (pa.date32(), 1.5, "no whole number"),
+        (pa.date32(), datetime(2026, 1, 1, 0, 0, 0, 1, UTC), "no whole day"), (pa.list_(pa.date32()), [date.max, None], None),
     ],
 )  # fmt: skip
 def test_a_number_that_its_column_cannot_be_is_refused(kind: pa.DataType, made: object, why: str | None) -> None:
@@ -544,3 +551,15 @@ def test_whatever_holds_values_is_a_list_or_a_map_and_the_rest_is_refused(
         assert one["refused"].partition(":")[0] == value
     else:
         assert one == {"decoded": {"a": value}, "refused": None}
+
+
+def test_a_time_becomes_a_day_only_where_one_begins() -> None:
+    def made(value: object) -> object:
+        kind = pa.struct([("n", pa.date32())])
+        (one,) = decoded(pa.array([0]), pa.array([b""]), lambda _h, _d: {"n": value}, kind).to_pylist()
+        return one["refused"] or one["decoded"]["n"]
+
+    assert made(datetime(2026, 1, 1, tzinfo=UTC)) == date(2026, 1, 1)
+    pandas = pytest.importorskip("pandas")
+    assert made(pandas.Timestamp(2026, 1, 1)) == date(2026, 1, 1)
+    assert str(made(pandas.NaT)).startswith("ValueError")

@@ -24,10 +24,13 @@ from tests.spark.streaming import SCHEMA, damage
 from waltzctl.engine.errors import InvalidRequestError, MismatchError, StalePlanError
 from waltzctl.engine.pipeline import agreement_stream as agreement_module
 from waltzctl.engine.pipeline.agreement_stream import agreement_stream
+from waltzctl.engine.pipeline.completeness import gaps
 from waltzctl.engine.pipeline.pipeline_data_source import ReplicasReader
+from waltzctl.engine.pipeline.quarantine_rows import finding_row
 from waltzctl.engine.pipeline.replica_stream import replica_set_stream
 from waltzctl.engine.pipeline.schemas import COPY
 from waltzctl.engine.scan import kernels
+from waltzctl.formats.segment import segment_name
 
 Row = dict[str, Any]
 
@@ -402,3 +405,38 @@ def test_where_nobody_says_where_a_batch_begins_it_does_not_go_back_without_a_wo
     marks.clear()
     with pytest.raises(StalePlanError, match=r"79.* goes back to 49"):
         told_nothing(query)
+
+
+def test_what_a_file_without_a_whole_header_held_is_missing(tmp_path: Path) -> None:
+    """With a number and a place, by which `completeness` adds up and the gate finds it."""
+    one, two = replica(tmp_path / "1", 120, mark=119), replica(tmp_path / "2", 120, mark=119)
+    (two / "0" / segment_name(50)).write_bytes(b"x" * 50)
+    rows = Query("records", one, two).run()
+    (lost,) = [finding_row(row, [str(one), str(two)]) for row in rows if row["finding"]]
+    assert (lost["transaction_id"], lost["missing"]) == (50, 50)
+    completeness = [
+        {"node": str(node), "partition": 0, "expected": 120, "behind": 0, "last_transaction_id": 119}
+        for node in (one, two)
+    ]
+    (gap,) = gaps(completeness, [lost])
+    assert (gap.node, gap.first_transaction_id, gap.last_transaction_id, gap.elsewhere) == (str(two), 50, 99, True)
+
+
+def test_each_row_of_a_record_that_a_node_does_not_give_out_counts_one(tmp_path: Path) -> None:
+    one, two = replica(tmp_path / "1", 120, mark=119), replica(tmp_path / "2", 120, mark=119)
+    for number in (70, 71):
+        damage(two, 50, number)
+    with served(two) as node:
+        rows = Query("records", one, node.url, plaintext="true").run()
+        lost = [finding_row(row, [str(one), node.url]) for row in rows if row["finding"]]
+        assert [(row["transaction_id"], row["missing"]) for row in lost] == [(70, 1), (71, 1)]
+        completeness = [
+            {"node": place, "partition": 0, "expected": 120, "behind": 0, "last_transaction_id": 119}
+            for place in (str(one), node.url)
+        ]
+        found = gaps(completeness, lost)
+    assert [(gap.kind, gap.first_transaction_id, gap.last_transaction_id) for gap in found] == [
+        ("damaged", 70, 70),
+        ("damaged", 71, 71),
+    ]
+    assert all(gap.elsewhere for gap in found)

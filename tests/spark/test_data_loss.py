@@ -11,10 +11,11 @@ pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
 from tests.builders import build_directory
 from tests.inspect.helpers import cut, flip
 from tests.spark.nodes import served
-from tests.spark.reading import read
+from tests.spark.reading import read, verified
 from tests.spark.streaming import Query, ids
 from waltzctl.engine.errors import DamageError, InvalidRequestError
-from waltzctl.engine.findings import Code, Severity, make_finding
+from waltzctl.engine.findings import Code, Finding, Severity, make_finding
+from waltzctl.engine.inspect.dump import dump_records
 from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.arguments import PartitionSetting
 from waltzctl.engine.repair.set_partition import plan_set_partition
@@ -119,3 +120,82 @@ def test_what_a_node_lost_at_its_end_is_told_and_ends_a_query_that_is_to_fail(tm
         with pytest.raises(DamageError, match=r"waltz://.*, transaction 30: acknowledged-missing: .* 30 to 39"):
             strict.run()
         strict.reader.stop()
+
+
+@pytest.mark.turns(3)
+@pytest.mark.parametrize("entries", [10, 4, 0, None])
+@pytest.mark.parametrize("size", [0, 127])
+def test_what_a_file_without_a_whole_header_held_is_counted_by_everybody(
+    tmp_path: Path, size: int, entries: int | None
+) -> None:
+    """In the midst of a partition the next name tells how much that was, whatever is left of the index."""
+    storage = build_directory(tmp_path / "d", {0: 40}, per_segment=10)
+    cut(storage / "0" / segment_name(10), size)
+    index = storage / "0" / index_name(10)
+    if entries is None:
+        index.unlink()
+    else:
+        cut(index, 128 + 8 * entries)
+    lost = [("segment-header-short", 10, 10)]
+    told = [(one.code.value, one.transaction_id, one.missing) for one in verified(storage) if one.code != "index-short"]
+    assert told == lost
+    dumped = [one for one in dump_records(storage) if isinstance(one, Finding)]
+    assert [(one.code.value, one.transaction_id, one.missing) for one in dumped] == lost
+    streams = [Query(storage, **options).run() for options in ({}, {"maxRecordsPerTrigger": "3"})]
+    for rows in (read(storage), read(storage, minTransactionId=13, maxTransactionId=14), *streams):
+        assert [(row["finding"], row["transaction_id"], row["missing"]) for row in rows if row["finding"]] == lost
+    (rest,) = [row for row in Query(storage, startingTransactions='{"0": 16}').run() if row["finding"]]
+    assert (rest["transaction_id"], rest["missing"]) == (16, 4)
+
+
+@pytest.mark.parametrize(
+    ("entries", "lost"),
+    [
+        (10, [("segment-header-short", 30, 10)]),
+        (4, [("segment-header-short", 30, 4), ("acknowledged-missing", 34, 6)]),
+        (0, [("segment-header-short", None, None), ("acknowledged-missing", 30, 10)]),
+    ],
+)
+def test_at_the_end_its_index_tells_it_and_the_mark_the_rest(
+    tmp_path: Path, entries: int, lost: list[tuple[str, int | None, int | None]]
+) -> None:
+    storage = build_directory(tmp_path / "d", {0: 40}, per_segment=10, local_low_water_mark=39)
+    cut(storage / "0" / segment_name(30), 50)
+    cut(storage / "0" / index_name(30), 128 + 8 * entries)
+    found = [(row["finding"], row["transaction_id"], row["missing"]) for row in read(storage) if row["finding"]]
+    assert found == lost
+
+
+@pytest.mark.turns(3)
+@pytest.mark.parametrize(
+    ("listed", "mark", "lost"),
+    [
+        (10, 39, 3),  # the index tells of all that stood there
+        (10, 38, 3),
+        (8, 39, 1),  # and of one: what else was there the mark tells
+        (None, 39, 1),
+        (None, 37, 1),
+    ],
+)
+def test_a_tail_in_which_several_were_lost_counts_them(
+    tmp_path: Path, listed: int | None, mark: int, lost: int
+) -> None:
+    storage = build_directory(tmp_path / "d", {0: 40}, per_segment=10, size=20, local_low_water_mark=mark)
+    segment, index = storage / "0" / segment_name(30), storage / "0" / index_name(30)
+    whole = segment.read_bytes()
+    segment.write_bytes(whole[: 128 + 7 * 60] + bytes(3 * 60))
+    if listed is None:
+        index.unlink()
+    else:
+        cut(index, 128 + 8 * listed)
+    rest = [("acknowledged-missing", 38, 2)] if lost == 1 and mark == 39 else []
+    expected = [("torn-tail", 37, lost), *rest]
+    found = [
+        (one.code.value, one.transaction_id, one.missing) for one in verified(storage) if one.code != "index-missing"
+    ]
+    assert found == expected
+    dumped = [one for one in dump_records(storage) if isinstance(one, Finding)]
+    assert [(one.code.value, one.transaction_id, one.missing) for one in dumped] == expected
+    assert [
+        (row["finding"], row["transaction_id"], row["missing"]) for row in read(storage) if row["finding"]
+    ] == expected

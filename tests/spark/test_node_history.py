@@ -267,8 +267,11 @@ def read(node: Node, monkeypatch: pytest.MonkeyPatch) -> Read:
     """The rows of each batch, of a range in which a walk finds these items."""
 
     def work(part: NodeRange | LostRange, *items: Item, losses: Losses | None = None) -> list[list[Any]]:
-        async def walk(client: Client, partition: int, first: int, last: int) -> AsyncGenerator[Any, None]:
+        async def walk(
+            client: Client, partition: int, first: int, last: int, most: int | None
+        ) -> AsyncGenerator[Any, None]:
             assert isinstance(part, NodeRange)
+            assert most is None
             assert (partition, first, last) == (part.partition, part.first, part.last)
             try:
                 for one in items:

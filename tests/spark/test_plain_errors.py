@@ -99,6 +99,22 @@ def test_load_tells_what_is_wrong(tmp_path: Path) -> None:
         assert asked(**options).schema() == whole
     with pytest.raises(NotWaltzError, match="no such file or directory"):
         asked(path=str(tmp_path / "gone")).schema()
+    for name, value, words in (
+        ("partitions", "x", "option partitions: "),
+        ("minTransactionId", "ten", "option minTransactionId is a transaction id, not 'ten'"),
+        ("maxTransactionId", "ten", "option maxTransactionId is a transaction id, not 'ten'"),
+        ("splitSize", "7", "option splitSize: 7 bytes are too few"),
+        ("pushdown", "yes", "option pushdown is true or false, not 'yes'"),
+        ("failOnDataLoss", "yes", "option failOnDataLoss is true or false, not 'yes'"),
+        ("maxRecordsPerTrigger", "0", "maxRecordsPerTrigger '0': must be"),
+        ("startingTransactions", "now", "startingTransactions 'now': "),
+        ("upTo", "mark", "upTo 'mark': must be"),
+        ("plaintext", "yes", "plaintext 'yes': must be true or false"),
+        ("timeout", "soon", "timeout: "),
+    ):
+        for place in ({"path": str(storage)}, {"metadata": "zk://h:1/x"}):
+            with pytest.raises(InvalidRequestError, match=words):
+                asked(**place, **{name: value}).schema()
     with pytest.raises(InvalidRequestError, match="format waltz has no option optoin; its options are path"):
         asked(path=str(storage), optoin="x").schema()
     for options in (

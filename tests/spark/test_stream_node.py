@@ -12,7 +12,8 @@ from tests.builders import build_directory, make_records
 from tests.net.certificates import PASSWORD, Authority
 from tests.reserved_ports import reserved_ports
 from tests.spark.nodes import served
-from tests.spark.streaming import Query, as_row, findings, ids, open_stream, row_value
+from tests.spark.streaming import Query, as_row, findings, ids, open_stream, row_value, segment_path
+from waltzctl.engine.client.inspect import UNREADABLE_IN_A_ROW
 from waltzctl.engine.errors import InvalidRequestError, PeerError, RefusedError, StalePlanError
 from waltzctl.engine.net.tls_options import TlsOptions
 from waltzctl.engine.spark import stream_node
@@ -117,6 +118,7 @@ def test_a_record_that_a_node_does_not_give_out_is_told_once(tmp_path: Path, lim
         query.reader.stop()
     assert ids(query.rows) == [one for one in range(30) if one not in (9, 10, 20)]
     assert findings(query.rows) == [(0, number, "record-checksum") for number in (9, 10, 20)]
+    assert [row["missing"] for row in query.rows if row["finding"]] == [1, 1, 1], "each row tells of one"
 
 
 def test_a_truncated_partition_of_a_node_stops_the_query(tmp_path: Path) -> None:
@@ -131,6 +133,23 @@ def test_a_truncated_partition_of_a_node_stops_the_query(tmp_path: Path) -> None
         with pytest.raises(StalePlanError, match="transaction 29 is not the one that was read"):
             query.step()
         query.reader.stop()
+
+
+@pytest.mark.parametrize("rest", [0, 5])
+def test_a_long_bad_stretch_is_told_record_by_record(tmp_path: Path, rest: int) -> None:
+    """Longer than what a walk puts up with (`inspect.UNREADABLE_IN_A_ROW`), at the end or in front of intact ones."""
+    count = UNREADABLE_IN_A_ROW + 2
+    directory = build_directory(tmp_path / "d", {0: 10 + count + rest}, size=10, per_segment=2 * count)
+    with served(directory) as node:
+        data = bytearray(segment_path(directory, 0).read_bytes())
+        for number in range(10, 10 + count):
+            data[128 + 50 * number + 35] ^= 1
+        segment_path(directory, 0).write_bytes(data)
+        query = Query(node.url, plaintext="true")
+        query.run()
+        query.reader.stop()
+    assert ids(query.rows) == [*range(10), *range(10 + count, 10 + count + rest)]
+    assert findings(query.rows) == [(0, number, "record-checksum") for number in range(10, 10 + count)]
 
 
 @pytest.mark.parametrize("limit", ["1000", "4"])
