@@ -146,25 +146,28 @@ class NoSegment:
 class ShortHeader:
     """A data file of `size` bytes, fewer than its header has; its index has `entries` entries.
 
-    `last`: no segment is behind it.  `stop`: the id behind the last one that it held, as the next name tells, or the index; None
-    where something else tells of these.
+    `following`: the id in the name of the next data file, None where no segment is behind it.  `told_by_gap`: somebody who knows
+    what it held tells of that as well.
     """
 
     segment: int
     size: int
     entries: int
-    last: bool
-    stop: int | None = None
+    following: int | None
+    told_by_gap: bool = False
 
     @property
     def harmless(self) -> bool:
         """Whether nothing was ever in it: a crash during roll-over leaves that."""
-        return self.last and self.entries == 0
+        return self.following is None and self.entries == 0
 
     @property
     def ids(self) -> tuple[Ids, ...]:
-        """What was in it."""
-        return () if self.stop is None or self.stop <= self.segment else ((self.segment, self.stop),)
+        """What was in it, as the next name tells, or its index: behind a segment of which no end is known nobody sees a gap."""
+        if self.told_by_gap:
+            return ()
+        stop = self.segment + self.entries if self.following is None else self.following
+        return ((self.segment, stop),) if stop > self.segment else ()
 
 
 Loss = Gap | Overlap | BelowMark | BelowProof | DataGone | GivenUp | DirectoryGone | NoSegment | ShortHeader

@@ -38,7 +38,9 @@ def report(
 
         async def look(store: MetadataStore) -> tuple[ClusterState, tuple[Finding, ...], VerifySummary]:
             state = await read_cluster_state(store)
-            verification = ClusterVerification(state, store.where, reach, partitions)
+            verification = ClusterVerification(
+                state, store.where, reach, partitions, connecting=target.connecting.arguments
+            )
             return state, await judge(verification), verification.summary
 
         state, findings, summary = target.ask(look)

@@ -86,6 +86,15 @@ class Connecting:
             "--" + field.name.replace("_", "-") for field in fields(self) if getattr(self, field.name) != field.default
         )
 
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The options that were given, with their values: what another command needs to reach the same nodes."""
+        typed: list[str] = []
+        for option in self.given:
+            value = getattr(self, option.removeprefix("--").replace("-", "_"))
+            typed += [option] if value is True else [option, value]
+        return tuple(typed)
+
     def reach(self, console: Console | None = None) -> ConnectionFactory:
         """How nodes are reached with these options; notes go through `console`.  Raises usage errors, DiskReadError."""
         seconds = parsed("--timeout", self.timeout, parse_duration)

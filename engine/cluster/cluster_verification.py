@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from waltzctl.engine.amounts import chosen_partitions
 from waltzctl.engine.catalogue import CATALOGUE, Code
@@ -42,10 +42,19 @@ class ClusterVerification:
     """One look at a cluster.  `findings` asks and yields; `summary` is there afterwards."""
 
     def __init__(
-        self, state: ClusterState, where: str, reach: ConnectionFactory, partitions: Collection[int] | None = None
+        self,
+        state: ClusterState,
+        where: str,
+        reach: ConnectionFactory,
+        partitions: Collection[int] | None = None,
+        *,
+        connecting: Sequence[str] = (),
     ) -> None:
-        """`where`: the metadata, as ``--metadata`` takes it; `partitions`: only these.  Raises InvalidRequestError for others."""
-        self._state, self._where, self._reach = state, where, reach
+        """`where`: the metadata, as ``--metadata`` takes it; `partitions`: only these.  Raises InvalidRequestError for others.
+
+        `connecting`: the options by which commands reach the nodes as `reach` does, for remedies that can be run as they stand.
+        """
+        self._state, self._where, self._reach, self._connecting = state, where, reach, connecting
         self._wanted = chosen_partitions(partitions, state.num_partitions)
         self._begun = time.monotonic()
         self._tally = Tally()
@@ -93,7 +102,8 @@ class ClusterVerification:
         )
 
     def _finding(self, code: Code, path: str, message: str, partition: int | None = None, remedy: str = "") -> Finding:
-        command = f"waltzctl {remedy} --metadata {shlex.quote(self._where)}" if remedy else None
+        options = shlex.join(("--metadata", self._where, *self._connecting))
+        command = f"waltzctl {remedy} {options}" if remedy else None
         return Finding(code, CATALOGUE[code].severity, path, message, partition, remedy=command)
 
     # ---- each ----------------------------------------------------------------------------------------------------------

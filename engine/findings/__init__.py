@@ -36,6 +36,7 @@ __all__ = [
     "Code",
     "Finding",
     "FindingKind",
+    "MendedInCopy",
     "Ran",
     "SegmentFiles",
     "Severity",
@@ -87,6 +88,17 @@ class Finding:
     missing: int | None = None
 
 
+class MendedInCopy:
+    """A name of a storage directory that is read and never written: a copy shows the same findings, and is what gets mended."""
+
+    __slots__ = ()
+
+    @property
+    def remedy(self) -> str | None:
+        """The command line that makes the copy, in DIR; None where no command of ours does."""
+        return None
+
+
 def remedy_for(
     code: Code,
     storage_directory: PurePath | None,
@@ -107,6 +119,8 @@ def remedy_for(
     said = step.split()
     names = list(itertools.takewhile(lambda word: not word.startswith("--"), said))  # a command, and perhaps its action
     command, options = names[0], said[len(names) :]
+    if isinstance(storage_directory, MendedInCopy):
+        return storage_directory.remedy
     words = ["waltzctl", *names, str(storage_directory)]
     if partition is not None and command in ("recover", "rebuild-index"):
         words += ["--partition", str(partition)]

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
 from waltzctl.engine.errors import DiskReadError
-from waltzctl.engine.findings import Code, Finding, Severity, make_finding
+from waltzctl.engine.findings import Code, Finding, MendedInCopy, Severity, make_finding
 from waltzctl.engine.findings.directory_contents import spelled
 from waltzctl.engine.log import places
 from waltzctl.engine.log.places import open_source
@@ -119,6 +119,8 @@ class _Start:
     def _remedy(self, command: str | None, partition: int | None) -> str | None:
         if command is None or command == BY_HAND:
             return None
+        if isinstance(self.storage, MendedInCopy):
+            return self.storage.remedy
         name, *options = command.split()
         words = ["waltzctl", name, str(self.storage), *options]
         return shlex.join(words if partition is None else [*words, "--partition", str(partition)])

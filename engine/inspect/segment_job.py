@@ -107,13 +107,8 @@ class SegmentJob:
         )
 
     def short_header(self, size: int, entries: int) -> Finding:
-        """The data file has `size` bytes, fewer than a header; its index has `entries` entries.
-
-        It tells of the transactions as well: behind a segment of which no end is known nobody sees a gap, and what is missing at
-        the end of the log is counted from the index on.
-        """
-        stop = self.first + entries if self.following is None else self.following
-        return loss_finding(ShortHeader(self.first, size, entries, self.last, stop), self.where)
+        """The data file has `size` bytes, fewer than a header; its index has `entries` entries."""
+        return loss_finding(ShortHeader(self.first, size, entries, self.following), self.where)
 
 
 @dataclass(frozen=True, slots=True)

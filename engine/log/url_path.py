@@ -8,6 +8,7 @@ from pathlib import PurePosixPath
 from typing import Any, Self
 
 from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.findings import MendedInCopy
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 Options = tuple[tuple[str, Any], ...]
@@ -20,7 +21,7 @@ def is_url(text: str) -> bool:
     return _URL.match(text) is not None
 
 
-class UrlPath(PurePosixPath):
+class UrlPath(MendedInCopy, PurePosixPath):
     """The name of an object, or of what looks like a directory of them.  It can be pickled, with what opens its file system.
 
     Like every pure path it is a name and nothing more: what stands there, `engine.log.places` tells.

@@ -314,8 +314,9 @@ def _plan_segment(task: _SegmentTask) -> _SegmentPlan:
         header = read_segment_header(segment.data)
         assert segment.data is not None  # of such segments the tasks are
         if header is None:
-            last = all(one.first_transaction_id <= name for one in task.segments if one.data is not None)
-            loss = loss_finding(ShortHeader(name, segment.data.size, segment.entries, last), files.where)
+            behind = (one.first_transaction_id for one in task.segments if one.data is not None)
+            following = min((first for first in behind if first > name), default=None)
+            loss = loss_finding(ShortHeader(name, segment.data.size, segment.entries, following), files.where)
             return _SegmentPlan(partition, None, "nothing tells what its index should be", loss)
         content = Content.of_file(segment.data.path, segment.data.size)
         begins = begins_at(content, name, header.first_transaction_id)

@@ -278,7 +278,9 @@ def _leftovers(context: RepairContext, expected: int | None, end: int | None) ->
                 continue
         else:
             harmless = (
-                expected is not None and expected >= part.first and (part.data is None or _is_last(context, part))
+                expected is not None
+                and expected >= part.first
+                and (part.data is None or _following(context, part) is None)
             )
         if harmless or context.allow_data_loss:
             if not harmless:
@@ -289,7 +291,8 @@ def _leftovers(context: RepairContext, expected: int | None, end: int | None) ->
             _leave_orphan(context, part, entries, said)
         else:
             assert part.data is not None
-            short = ShortHeader(part.first, part.data.size, entries, _is_last(context, part))
+            following = _following(context, part)
+            short = ShortHeader(part.first, part.data.size, entries, following, told_by_gap=True)
             context.leave(short, "what it held, or what was in front of it, is lost")
 
 
@@ -319,8 +322,10 @@ def _as_listed(context: RepairContext, part: RepairedSegment) -> bool:
         return False
 
 
-def _is_last(context: RepairContext, part: RepairedSegment) -> bool:
-    return all(other.data is None or other.first <= part.first for other in context.segments)
+def _following(context: RepairContext, part: RepairedSegment) -> int | None:
+    """The id in the name of the next data file."""
+    behind = (other.first for other in context.segments if other.data is not None and other.first > part.first)
+    return min(behind, default=None)
 
 
 def _remove(context: RepairContext, part: RepairedSegment, *, loses: bool) -> None:

@@ -204,9 +204,8 @@ def _is_short(segment: SegmentView) -> bool:
 
 def _short_header(segment: SegmentView, behind: SegmentView | None) -> ShortHeader:
     assert segment.data is not None
-    first = segment.first_transaction_id
-    stop = first + segment.entries if behind is None else behind.first_transaction_id
-    return ShortHeader(first, segment.data.size, segment.entries, behind is None, stop)
+    following = None if behind is None else behind.first_transaction_id
+    return ShortHeader(segment.first_transaction_id, segment.data.size, segment.entries, following)
 
 
 def _short_stretch(segment: SegmentView) -> Stretch:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path, PurePosixPath
+
+from waltzctl.engine.findings import MendedInCopy
 
 SCHEME = "vault:"
 _SEPARATOR = "::"
 
 
-class VaultPath(PurePosixPath):
+class VaultPath(MendedInCopy, PurePosixPath):
     """A name and nothing more, like every pure path.  It can be pickled."""
 
     @classmethod
@@ -35,6 +38,11 @@ class VaultPath(PurePosixPath):
     def inside(self) -> str:
         """The name below the storage directory; empty for that itself."""
         return self._parted[1].partition("/")[2]
+
+    @property
+    def remedy(self) -> str:
+        """It is restored first."""
+        return shlex.join(("waltzctl", "backup", "restore", str(self.vault), self.backup, "--to", "DIR"))
 
     def is_absolute(self) -> bool:
         """Whether the vault's name depends on no current directory."""

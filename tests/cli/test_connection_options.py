@@ -59,3 +59,9 @@ def test_errors_name_the_option_as_it_was_typed(connecting: Connecting, message:
 def test_what_cannot_be_meant_is_a_usage_error(connecting: Connecting) -> None:
     with pytest.raises(typer.BadParameter):
         connecting.reach()
+
+
+def test_the_options_given_can_be_typed_again() -> None:
+    given = Connecting(plaintext=True, insecure=True, timeout="3s", trust_store="it's one")
+    assert given.arguments == ("--plaintext", "--insecure", "--trust-store", "it's one", "--timeout", "3s")
+    assert Connecting().arguments == ()

@@ -22,9 +22,10 @@ from tests.cli.running import invoke
 from tests.inspect.test_codes import interrupted_repair
 from waltzctl.engine.catalogue import OF_PAGE_STORES
 from waltzctl.engine.columns.finding_columns import FINDING
-from waltzctl.engine.findings import CATALOGUE, Code, Finding, Severity
+from waltzctl.engine.findings import CATALOGUE, Code, Finding, Severity, remedy_for
 from waltzctl.engine.inspect.verification import VerifyOptions
 from waltzctl.engine.inspect.verify import verify
+from waltzctl.engine.log.url_path import UrlPath
 from waltzctl.formats.control import CONTROL_FILE_NAME, Layout, decode_control
 from waltzctl.formats.segment import HEADER_SIZE, RECORD_HEADER, entry_position
 
@@ -245,3 +246,33 @@ def test_a_directory_beyond_the_partitions_is_noted_and_left(tmp_path: Path) -> 
         result = json.loads(answer.out)
         assert (answer.status, result["applied"], result["status"]) == (0, True, "clean")
         assert {path: path.read_bytes() for path in (storage / "7").iterdir()} == before
+
+
+def test_of_a_backup_the_copy_is_mended(tmp_path: Path) -> None:
+    """The backup is never written: its findings say how a copy is made, which shows the same ones with their remedies."""
+    files = clean()
+    flip(files, name(8), HEADER_SIZE + 3, 4)
+    storage, vault = write(tmp_path / "d", files), tmp_path / "it's a vault"
+    assert invoke("backup", "init", vault).status == 0
+    invoke("backup", "create", vault, storage)
+    found = invoke("verify", f"vault:{vault}::latest", "--format", "ndjson").only("finding")
+    (remedy,) = {one["remedy"] for one in found}
+    words = [str(tmp_path / "copy") if word == "DIR" else word for word in shlex.split(remedy)[1:]]
+    invoke(*words)
+    assert [one["code"] for one in findings(tmp_path / "copy")] == [one["code"] for one in found]
+
+
+def test_a_directory_that_begins_with_a_hyphen_is_no_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = clean()
+    del files[index(8)]
+    write(tmp_path / "-d", files)
+    monkeypatch.chdir(tmp_path)
+    (one,) = invoke("verify", "./-d", "--format", "ndjson").only("finding")
+    done = invoke(*shlex.split(one["remedy"])[1:], "--yes")
+    assert done.status == 0
+    back = done.out.partition("To take it back: ")[2]
+    assert invoke(*shlex.split(back)[1:], "--yes").status == 3, "undone: the index is gone again"
+
+
+def test_what_lies_behind_a_url_has_no_command() -> None:
+    assert remedy_for(Code.TORN_TAIL, UrlPath.of("s3://bucket/node-1"), 3) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import urllib.request
 from typing import Any
@@ -154,7 +155,9 @@ def test_a_node_that_differs_is_named_and_told(made: ClusterOfProcesses) -> None
     (differs,) = [one for one in found.only("finding") if one["code"] == "node-differs"]
     check_object(differs)
     assert (differs["partition"], differs["path"]) == (2, node["node"])
-    assert differs["remedy"] == f"waltzctl cluster sync --node {node['node']} --metadata {made.metadata}"
+    remedy = f"waltzctl cluster sync --node {node['node']} --metadata {made.metadata} --plaintext"
+    assert differs["remedy"] == remedy, "it can be run as it stands"
+    assert "PLANNED  1 step." in invoke(*shlex.split(remedy)[1:], "--dry-run").out
     planned = made.cluster("sync", "--dry-run", "--format", "json")
     assert [(step["action"], step["partition"]) for step in json.loads(planned.out)["steps"]] == [("assign", 2)]
     assert made.cluster("sync", "--node", node["node"], "--yes").status == 0

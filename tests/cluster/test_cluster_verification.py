@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -324,7 +325,8 @@ def test_what_a_node_holds_beside_what_it_is_given() -> None:
     first = cluster.state.partitions[0]
     partitions = tuple(replace(first, partition=number) for number in range(6))
     cluster.state = replace(cluster.state, num_partitions=6, partitions=partitions)
-    verification = ClusterVerification(cluster.state, "where", cluster.reach, [0, 1, 3, 5])
+    connecting = ("--insecure", "--trust-store", "it's one")
+    verification = ClusterVerification(cluster.state, "where", cluster.reach, [0, 1, 3, 5], connecting=connecting)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(verification, "_partitions", lambda _: iter(()))
         found = asyncio.run(verification.findings())
@@ -333,7 +335,8 @@ def test_what_a_node_holds_beside_what_it_is_given() -> None:
         (3, "the node holds partition 3, and the metadata does not give it to the node"),
         (5, "the node holds partition 5, and the metadata does not give it to the node"),
     ]
-    assert {one.remedy for one in found} == {"waltzctl cluster sync --node n1:1 --metadata where"}
+    wanted = ("waltzctl", "cluster", "sync", "--node", "n1:1", "--metadata", "where", *connecting)
+    assert {one.remedy for one in found} == {shlex.join(wanted)}
     summary = verification.summary
     assert (summary.status, summary.partitions, summary.damage, summary.repairable, summary.notes) == (
         *("repairable", 4, 0, 3, 0),

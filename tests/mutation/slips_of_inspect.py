@@ -208,8 +208,8 @@ INSPECT: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/losses.py",
-        "return self.last and self.entries == 0",
-        "return self.last and self.entries <= 1",
+        "return self.following is None and self.entries == 0",
+        "return self.following is None and self.entries <= 1",
         _STEP,
         "a data file whose only record is gone is called repairable",
     ),

@@ -267,8 +267,8 @@ SIXTH: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/spark/read_options.py",
-        "    refuse_unknown(options, KNOWN)\n    view,",
-        "    view,",
+        "    refuse_unknown(options, KNOWN)\n    return replace",
+        "    return replace",
         ("tests/spark/test_read_options.py::test_what_cannot_be_meant_is_refused",),
         "a misspelt option, one that should fail a query on loss for instance, is ignored",
     ),

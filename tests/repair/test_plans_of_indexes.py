@@ -163,8 +163,8 @@ PLANS: dict[str, list[str]] = {
     "an end that is gone in front of a segment, and an entry": [
         "4: 8 bytes are there beyond the last record: [128, 188]"
     ],
-    "part of a header": ["? segment-header-short in 8 [0+127]"],
-    "part of an inner header": ["? segment-header-short in 4 [0+127]"],
+    "part of a header": ["? segment-header-short 8 x4 in 8 [0+127]"],
+    "part of an inner header": ["? segment-header-short 4 x4 in 4 [0+127]"],
     "a foreign file": ["? segment-key in 4"],
     "a foreign file, and its index": ["? segment-key in 4"],
     "a file of another partition": ["? segment-partition in 4"],

@@ -23,7 +23,7 @@ from waltzctl.engine.repair.recover_partition import (
     _as_listed,
     _behind,
     _covered,
-    _is_last,
+    _following,
     _leftover,
     _leftovers,
     _nothing_left,
@@ -114,19 +114,20 @@ def test_whether_other_segments_hold_what_an_index_lists(
 
 
 @pytest.mark.parametrize(
-    ("others", "last"),
+    ("others", "following"),
     [
-        ([part(0), part(3)], True),
-        ([part(5)], False),
-        ([part(6)], False),
-        ([part(0), part(6)], False),
-        ([part(5, size=None)], True),
-        ([], True),
+        ([part(0), part(3)], None),
+        ([part(5)], 5),
+        ([part(6)], 6),
+        ([part(8), part(0), part(6)], 6),
+        ([part(5, size=None)], None),
+        ([part(5, size=None), part(6)], 6),
+        ([], None),
     ],
 )
-def test_whether_a_data_file_is_the_last_one(others: Sequence[RepairedSegment], *, last: bool) -> None:
+def test_which_data_file_is_the_next_one(others: Sequence[RepairedSegment], following: int | None) -> None:
     mine = part(4)
-    assert _is_last(among(mine, *others), mine) is last
+    assert _following(among(mine, *others), mine) == following
 
 
 @pytest.mark.parametrize("error", [FileNotFoundError(), DiskReadError(Path("a"), 0, OSError(5, "Input/output error"))])
