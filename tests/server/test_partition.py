@@ -16,6 +16,7 @@ from tests.held_locks import held_locks
 from tests.server.serving import serving
 from tests.server.storing import PARTITION, until
 from waltzctl.engine.errors import StoreSessionClosedError
+from waltzctl.engine.inspect.status import storage_status
 from waltzctl.engine.net.futures import fail
 from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.truncate import plan_truncate
@@ -160,6 +161,11 @@ def test_a_log_that_ends_earlier_than_it_did_is_served_as_it_is(
     asyncio.run(work())
 
 
+def last_stored(storage: Path) -> int | None:
+    """The last transaction that a node's directory holds."""
+    return storage_status(storage).partitions[PARTITION].last_transaction_id
+
+
 @pytest.mark.parametrize("more", [0, 1])
 @pytest.mark.parametrize("heard_of_both", [True, False])
 def test_what_another_server_found_gone_is_not_served_from_what_was_kept(
@@ -175,6 +181,7 @@ def test_what_another_server_found_gone_is_not_served_from_what_was_kept(
             lost = [client.append(b"lost %d" % number) for number in range(3)]
             assert (await client.flush())[0] == 2
             assert await client.data(1) == wire.TransactionData(b"lost 1", crc32(b"lost 1"))
+            await until(lambda: all(last_stored(path) == 2 for path in nodes.paths.values()))  # the third node's, too
             if heard_of_both:
                 await first.assign({})
             for name in nodes.names:
