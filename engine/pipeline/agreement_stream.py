@@ -53,7 +53,15 @@ from waltzctl.engine.pipeline.schemas import AGREED, DIFFERENCES
 from waltzctl.engine.scan import kernels
 from waltzctl.engine.scan.known_records import KnownRecords
 from waltzctl.engine.spark.data_loss import Losses
-from waltzctl.engine.spark.offsets import BEGINNING, Anchor, StreamOffset, history_changed, share
+from waltzctl.engine.spark.offsets import (
+    BEGINNING,
+    Anchor,
+    StreamOffset,
+    behind_loss,
+    history_changed,
+    issued_again,
+    share,
+)
 from waltzctl.engine.spark.plain_errors import plain_errors
 from waltzctl.engine.spark.reading_ahead import made_ahead
 from waltzctl.engine.spark.splits import pack
@@ -237,11 +245,14 @@ class AgreementReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     raise history_changed(
                         history.place, number, known, None, -1 if last is None else last.transaction_id
                     )
+                if last is not None and known.lost:
+                    raise issued_again(history.place, number, known, last.transaction_id)
                 continue
             seen[place] = known  # it is to have the partition, and so has a vote
             wanted = min(goal, last.transaction_id)
             if wanted > known.transaction_id:
-                seen[place] = last if wanted == last.transaction_id else self._at(place, number, wanted, known)
+                found = last if wanted == last.transaction_id else self._at(place, number, wanted, known)
+                seen[place] = behind_loss(wanted) if last.lost and not found.identified else found
         return Reached(goal, seen)
 
     def _at(self, place: str, number: int, wanted: int, known: Anchor) -> Anchor:
@@ -287,6 +298,8 @@ class AgreementReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _tasks(self, number: int, before: Reached, after: Reached) -> Iterator[AgreementTask]:
         places = [place for place in self._histories if place in after.seen]
+        if after == before and self._partitions is not None and number not in self._partitions:
+            return  # the query leaves it out, whatever became of it
         for place in places:
             self._confirm(place, number, before.of(place))
             self._confirm(place, number, after.of(place))

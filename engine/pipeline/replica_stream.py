@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from waltzctl.engine.errors import InvalidRequestError, MismatchError, StalePlanError
+from waltzctl.engine.log import places
 from waltzctl.engine.net.addresses import names_node
 from waltzctl.engine.spark.offsets import StreamOffset
 from waltzctl.engine.spark.plain_errors import plain_errors
@@ -44,20 +45,26 @@ def replica_readers(
 ) -> dict[str, WaltzStreamReader]:
     """A stream for each source (path, URL or ``waltz://host:port``), by its name.
 
-    `options`: Spark's, without the sources; keys in lower case.  A limit is one of all replicas, not of a reader.
+    `options`: Spark's, without the sources; keys in lower case.  A limit is one of all replicas, not of a reader.  One that is
+    named twice, in whatever way (through a link, `latest` of a vault), would have two votes.
 
     Raises InvalidRequestError.
     """
     found: dict[str, WaltzStreamReader] = {}
+    same: dict[str, str] = {}
     for source in sources:
         node = names_node(source)
         given = {
             name: value for name, value in options.items() if name != LIMIT and (node or not _of_connections(name))
         }
         reader = (_node_stream() if node else directory_stream)({**given, "path": source}, schema)
-        if reader.history.place in found:
-            raise InvalidRequestError(f"{source}: it is named twice", advice="name each replica once")
-        found[reader.history.place] = reader
+        place = reader.history.place
+        one = place.lower() if node else places.identity(places.place(place))
+        if one in same:
+            also = "" if same[one] == source else f", as {same[one]} as well"
+            raise InvalidRequestError(f"{source}: it is named twice{also}", advice="name each replica once")
+        same[one] = source
+        found[place] = reader
     if not found:
         raise InvalidRequestError("no source is named", advice="name the replicas in waltz.sources, one a line")
     return found

@@ -14,7 +14,7 @@ leaves a directory that Spark refuses to put a table into.  So what lies where a
 before the run, and where that was a streaming table it begins anew, with those that are made of it.
 
 So does a table that somebody removed (``DROP TABLE``, its files): its checkpoint says that what came before is in it,
-and Spark would go on with an empty one.
+and Spark would go on with an empty one.  And one whose checkpoint was removed, or is an older one (`_forgotten`).
 
 A kill of the first run may leave half a catalog (`_forget_half_catalog`).
 """
@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING
 
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DirectoryLockedError, DiskError, InvalidRequestError, PipelineError, WaltzError
-from waltzctl.engine.pipeline.bucket_files import buckets_there
+from waltzctl.engine.pipeline.bucket_files import bucket_file, buckets_there, key_there, lost_buckets
 from waltzctl.engine.pipeline.completeness import IncompleteRange, gaps
 from waltzctl.engine.pipeline.project import COLUMN_CHANGES, TABLES, Project, defaults_of, with_following
 from waltzctl.engine.pipeline.run_failures import EVENT, run_failure
@@ -176,6 +176,7 @@ def run_at(server: PipelineServer, project: Project, options: RunOptions, say: C
     if not options.dry_run:
         left = _leftovers(server, project)
         lost = (*(one for one in left if one not in VIEWS), *_removed(server, project, but=left))
+        lost += _forgotten(server, project, but=lost)
         if lost:
             say(f"{', '.join(lost)}: not whole since the run before; read anew")
         full = with_following(tuple(dict.fromkeys((*full, *lost, *_rebucketed(project, say), *_begun(project)))))
@@ -324,8 +325,7 @@ def _removed(server: PipelineServer, project: Project, but: tuple[str, ...]) -> 
     """
     if project.storage_path is None:
         return ()
-    checkpoints = project.storage_path / "_checkpoints"
-    tables = checkpoints / (project.catalog or "spark_catalog") / (project.database or "default")
+    checkpoints, tables = project.storage_path / "_checkpoints", _checkpoints(project, project.storage_path)
     in_files = {"state"} if project.state_in_files else set()
     written = [
         one
@@ -350,6 +350,53 @@ def _removed(server: PipelineServer, project: Project, but: tuple[str, ...]) -> 
     return tuple(one for one in written if not is_there(one))
 
 
+def _checkpoints(project: Project, storage: Path) -> Path:
+    """Where Spark keeps those of its tables."""
+    return storage / "_checkpoints" / (project.catalog or "spark_catalog") / (project.database or "default")
+
+
+def _forgotten(server: PipelineServer, project: Project, but: tuple[str, ...]) -> tuple[str, ...]:
+    """Streaming tables that hold more than their checkpoints know of, `but` for these: one was removed, or is an older one.
+
+    Spark would begin where the checkpoint says.  A table of Parquet passes over batches whose numbers it has, with all that is
+    new in them, and into others everything would come twice.  And tables of Parquet whose log of batches is gone: with the next
+    batch readers would see that one's files alone.  None at somebody else's server, whose tables may lie elsewhere.
+    """
+    if project.storage_path is None or server.session.options.connect:
+        return ()
+    tables, spark = _checkpoints(project, project.storage_path), server.session.spark
+    if (project.catalog or project.database) and not tables.is_dir():
+        return ()  # a catalog may have a database of another name, by which checkpoints lie elsewhere
+
+    def do_not_fit(one: str) -> bool:
+        queries = [each for each in tables.glob(f"{one}/*/*") if each.name.isdigit()]
+        latest = max(queries, key=lambda each: int(each.name), default=None)  # a refresh begins one more
+        planned = -1 if latest is None else _last_number(latest / "offsets")
+        name = f"{project.namespace}{one}"
+        if project.format != "parquet":
+            return planned < 0 and spark.catalog.tableExists(name) and bool(spark.table(name).head(1))
+        place: str | None = str(project.directory / one)
+        if project.catalog or project.database:
+            place = _location(spark, name) if spark.catalog.tableExists(name) else None
+        where = None if place is None else urllib.parse.urlparse(place)
+        if where is None or where.scheme not in ("", "file"):
+            return False
+        held = _last_number(Path(where.path, "_spark_metadata"))
+        done = -1 if latest is None else _last_number(latest / "commits")
+        return held > planned or (held < done and any(Path(where.path).glob("*.parquet")))
+
+    sinks = {"state"} if project.state_in_files else set()  # which takes what comes again
+    return tuple(one for one in TABLES if one not in (*VIEWS, *sinks, *but) and do_not_fit(one))
+
+
+def _last_number(directory: Path) -> int:
+    """The highest number of a log of Spark's, whose files are ``9`` or ``9.compact``; -1 where there is none."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        numbers = [name.removesuffix(".compact") for name in os.listdir(directory)]
+        return max((int(one) for one in numbers if one.isdigit()), default=-1)
+    return -1
+
+
 def _location(spark: SparkSession, name: str) -> str | None:
     """Where a table lies, as a path or a URI; None where the catalog does not tell.
 
@@ -372,11 +419,21 @@ def _never_made(spark: SparkSession, project: Project, but: tuple[str, ...]) -> 
 
 
 def _rebucketed(project: Project, say: Callable[[str], None]) -> tuple[str, ...]:
-    """`state`, where its files are of another number of buckets than the project says."""
-    there = buckets_there(project.directory / "state", project.buckets) if project.state_in_files else project.buckets
-    if there == project.buckets:
+    """`state`, where its files are of another number of buckets than the project says, or of another key than the decoder's, and
+    where one of them is gone.
+    """
+    if not project.state_in_files:
         return ()
-    say(f"state: waltz.state.buckets is {project.buckets}, and its files are of {there}; made anew")
+    state, key = project.directory / "state", project.decoder.key
+    there, by = buckets_there(state, project.buckets), key_there(state, key)
+    if there != project.buckets:
+        say(f"state: waltz.state.buckets is {project.buckets}, and its files are of {there}; made anew")
+    elif by != key:
+        say(f"state: KEY is {', '.join(key)}, and its rows are by {', '.join(by)}; made anew")
+    elif lost := lost_buckets(state):
+        say(f"state: {bucket_file(state, lost[0]).name} is gone; made anew")
+    else:
+        return ()
     return ("state",)
 
 

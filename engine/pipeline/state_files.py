@@ -14,7 +14,7 @@ files come of it. A reader sees each file as it was or as it is.
 ::
 
     state/part-00003.parquet                bucket 3
-         /_buckets                          of how many: see `bucket_files`
+         /_buckets                          of how many, and of which key: see `bucket_files`
          /_temporary/<uuid>/part-00003...   what a task has written and nobody has committed; readers pass over it
 """
 
@@ -37,7 +37,14 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import InvalidRequestError
-from waltzctl.engine.pipeline.bucket_files import bucket_file, buckets_there, keep_number
+from waltzctl.engine.pipeline.bucket_files import (
+    bucket_file,
+    buckets_there,
+    keep_files,
+    keep_number,
+    key_there,
+    lost_buckets,
+)
 from waltzctl.engine.pipeline.column_types import arrow_columns
 
 if TYPE_CHECKING:
@@ -108,6 +115,7 @@ class StateWriter(DataSourceStreamArrowWriter):
             for written, target in message.files if isinstance(message, WrittenBuckets) else ():
                 os.replace(written, target)
         disk.sync_directory(self._directory)  # Spark takes the batch for done next
+        keep_files(self._directory)
         self.abort(messages, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -122,10 +130,10 @@ def _write(rows: pa.Table, path: Path) -> None:
         os.fsync(file.fileno())
 
 
-def _begin(directory: Path, schema: pa.Schema, buckets: int) -> None:
+def _begin(directory: Path, schema: pa.Schema, buckets: int, key: Sequence[str]) -> None:
     """Make the first bucket, without a row, where there is none: Spark reads no directory that does not tell its columns."""
     directory.mkdir(parents=True, exist_ok=True)
-    keep_number(directory, buckets)
+    keep_number(directory, buckets, key)
     if any(directory.glob("*.parquet")):
         return
     staged = directory / _TEMPORARY / str(uuid.uuid4())
@@ -140,18 +148,26 @@ def _begin(directory: Path, schema: pa.Schema, buckets: int) -> None:
 def state_writer(options: Mapping[str, str], schema: StructType) -> StateWriter:
     """From the sink's options: `path`, a directory of this machine, `key`, names separated by commas, and `buckets`, how many.
 
-    `schema`: of the rows, with their buckets.  Raises InvalidRequestError, also for files of another number of buckets.
+    `schema`: of the rows, with their buckets.  Raises InvalidRequestError, also for files of another number of buckets, or key.
     """
     path, key, said = options.get("path", ""), options.get("key", ""), options.get("buckets", "")
     if not path or not key or not said.isdecimal():
         raise InvalidRequestError("the table state needs the options path and key, and buckets, a number")
     directory, buckets = Path(path.removeprefix("file://")), int(said)
-    there = buckets_there(directory, buckets)
+    columns = tuple(key.split(","))
+    there, by, what = buckets_there(directory, buckets), key_there(directory, columns), None
     if there != buckets:
+        what = f"its files are of {there} buckets, and waltz.state.buckets is {buckets}"
+    elif by != columns:
+        what = f"its rows are by {', '.join(by)}, and the decoder's KEY is {', '.join(columns)}"
+    elif lost := lost_buckets(directory):
+        what = f"{bucket_file(directory, lost[0]).name} is gone, with the rows in it"
+    if what is not None:
         raise InvalidRequestError(
-            f"{directory}: its files are of {there} buckets, and waltz.state.buckets is {buckets}",
+            f"{directory}: {what}",
             advice=f"waltzctl pipeline run {shlex.quote(str(directory.parent))} makes state anew; for spark-pipelines remove"
             f" {directory} and _checkpoints/state in the pipeline's storage",
         )
-    _begin(directory, pa.schema([one for one in arrow_columns(schema) if one.name != BUCKET]), buckets)
-    return StateWriter(directory, key.split(","))
+    schema_of_rows = pa.schema([one for one in arrow_columns(schema) if one.name != BUCKET])
+    _begin(directory, schema_of_rows, buckets, columns)
+    return StateWriter(directory, columns)

@@ -45,6 +45,8 @@ T = TypeVar("T")
 BATCH_OPTIONS = ("partitions", "minTransactionId", "maxTransactionId", "data", "columns", "view", OPTION)
 _AT_ONCE = 64
 _ROWS = 4096
+_BYTES = 8 << 20
+"""Bounds of one batch of rows."""
 _LOG = logging.getLogger("waltzctl.spark")
 
 
@@ -182,7 +184,8 @@ async def _anchor(client: LogClient, partition: int, transaction_id: int) -> Anc
 
 
 async def _records(client: LogClient, part: NodeRange) -> AsyncIterator[list[WireRecord]]:
-    """The records of a range, with their data, so many at a time."""
+    """The records of a range, with their data, so many at a time, and no more than of `_BYTES` and what comes with the last."""
+    at_once = 1
     feed = client.feed(part.partition, after=part.first - 1, until=lambda _: part.last)
     async with contextlib.aclosing(feed):
         waiting = []
@@ -190,14 +193,22 @@ async def _records(client: LogClient, part: NodeRange) -> AsyncIterator[list[Wir
             waiting.append(one)
             if len(waiting) == _ROWS or one.transaction_id == part.last:
                 made: list[WireRecord] = []
-                for first in range(0, len(waiting), _AT_ONCE):
-                    some = waiting[first : first + _AT_ONCE]
+                first, size = 0, 0
+                while first < len(waiting):
+                    some = waiting[first : first + at_once]
                     data = await asyncio.gather(*(client.data(part.partition, each.transaction_id) for each in some))
                     made += [
                         WireRecord.make(each.transaction_id, each.request_id, each.header, payload)
                         for each, payload in zip(some, data, strict=True)
                     ]
-                yield made
+                    first += len(some)
+                    got = sum(map(len, data))
+                    size += got
+                    # of what is to come only the feed's server knows how large it is: it is taken for as much as this was
+                    at_once = max(1, min(2 * at_once, _AT_ONCE, _BYTES * len(some) // max(1, got)))
+                    if size >= _BYTES or first == len(waiting):
+                        yield made
+                        made, size = [], 0
                 waiting = []
 
 

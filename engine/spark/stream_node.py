@@ -32,7 +32,7 @@ from waltzctl.engine.spark.stream_losses import LostRange
 from waltzctl.engine.spark.stream_reader import LOW_WATER_MARK, Standing, WaltzStreamReader, path_of, stream_options
 from waltzctl.engine.spark.stream_rows import RowMaker
 from waltzctl.formats.checksums import crc32
-from waltzctl.formats.segment import pack_record_header
+from waltzctl.formats.segment import RECORD_OVERHEAD, pack_record_header
 from waltzctl.formats.wire.failure import DAMAGED_RECORD
 from waltzctl.formats.wire.records import WireRecord
 
@@ -46,7 +46,8 @@ T = TypeVar("T")
 RANGE_RECORDS = 50_000
 """Records that one range covers at most."""
 _ABOUT = 512
-"""Bytes that a record is taken for when ranges are packed into tasks: a node does not tell sizes beforehand."""
+"""Bytes that a record is taken for, at least, when ranges are packed into tasks and chunks: a node does not tell sizes
+beforehand, and those of records that were looked at say more."""
 _ROWS = 4096
 _BYTES = 8 << 20
 """Bounds of one batch of rows."""
@@ -120,17 +121,21 @@ def node_stream(options: Mapping[str, str], schema: StructType) -> WaltzStreamRe
 
 @dataclass(frozen=True, slots=True)
 class NodeRange:
-    """A part of a batch: the ids from `first` to `last`; `ends_at`: the record that must be the last."""
+    """A part of a batch: the ids from `first` to `last`; `ends_at`: the record that must be the last.
+
+    `about`: bytes that each record is taken for.
+    """
 
     partition: int
     first: int
     last: int
     ends_at: Anchor | None = None
+    about: int = _ABOUT
 
     @property
     def bytes(self) -> int:
         """About as many as are read."""
-        return _ABOUT * (self.last + 1 - self.first)
+        return self.about * (self.last + 1 - self.first)
 
 
 class _Line:
@@ -183,6 +188,8 @@ class NodeHistory:
         self._readings: dict[int, PartitionReading] = {}
         self._seen: dict[int, Anchor] = {}
         """Last records since the last look: then a recovery may have put others in their places, with the same ids."""
+        self._fetched: dict[int, tuple[int, int]] = {}
+        """How many records of each partition were looked at, and their bytes."""
 
     def __getstate__(self) -> tuple[NodeAccess, RowMaker]:
         return self._access, self._rows
@@ -270,6 +277,8 @@ class NodeHistory:
             return None
         if not records or records[0].transaction_id != transaction_id:
             return None
+        count, size = self._fetched.get(partition, (0, 0))
+        self._fetched[partition] = count + 1, size + RECORD_OVERHEAD + len(records[0].data)
         return anchor_of(records[0])
 
     def again(self, partition: int, anchor: Anchor) -> Anchor | None:
@@ -287,9 +296,12 @@ class NodeHistory:
         reading = None if end.identified else self._readings.get(partition)
         if reading is not None and reading.last_transaction_id is not None:
             there = min(there, reading.last_transaction_id)
+        count, size = self._fetched.get(partition, (1, 0))
         for first in range(start.transaction_id + 1, there + 1, RANGE_RECORDS):
             last = min(first + RANGE_RECORDS - 1, there)
-            yield NodeRange(partition, first, last, end if last == end.transaction_id else None)
+            yield NodeRange(
+                partition, first, last, end if last == end.transaction_id else None, max(_ABOUT, size // count)
+            )
         if there < end.transaction_id:
             first = max(there, start.transaction_id) + 1
             yield LostRange(below_mark(self.place, partition, first, end.transaction_id))

@@ -3631,7 +3631,7 @@ TUNED: dict[str, tuple[str, ...]] = {
     "engine/scan/wire_compiled.py": ("_SHORT",),
     "engine/scan/wire_layout.py": ("WORDS",),
     "engine/scan/wire_memory.py": ("_TWO_PASSES",),
-    "engine/spark/cluster_history.py": ("_AT_ONCE", "_ROWS"),
+    "engine/spark/cluster_history.py": ("_AT_ONCE", "_ROWS", "_BYTES"),
     "engine/spark/spark_executor.py": ("PACKET", "FLAT", "WAVE"),
     "engine/spark/run_writing.py": ("_FLUSH", "_HELD"),
     "engine/spark/finding_tasks.py": ("_SLACK",),

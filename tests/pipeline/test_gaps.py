@@ -121,6 +121,7 @@ def test_a_run_asks_what_has_come_only_where_something_was_nowhere(
     lacking: list[dict[str, Any]] = []
     monkeypatch.setattr(running, "_hand_over", lambda *_: None)
     monkeypatch.setattr(running, "_leftovers", lambda *_: ())
+    monkeypatch.setattr(running, "_forgotten", lambda *_, but: ())
     monkeypatch.setattr(running, "table_rows", lambda *_: rows({"a": EXPECTED, "backup": EXPECTED}))
     monkeypatch.setattr(running, "lacking_rows", lambda *_: lacking)
     monkeypatch.setattr(running, "taken_since", lambda *_: asked.append("taken") or [(0, 3, 4)])

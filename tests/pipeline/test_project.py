@@ -420,15 +420,95 @@ def test_a_table_that_somebody_removed_begins_anew(tmp_path: Path, monkeypatch: 
         places["tallies"] = elsewhere
         assert refreshed(dropped=set()) == ()
 
-    for made, expected in ((True, ()), (False, ("state",))):
+    for made, expected in (("all", ()), ("some", ("state",)), ("none", ("state",))):
         commits["state"].mkdir(parents=True, exist_ok=True)
         (commits["state"] / "0").touch()
         state.mkdir(exist_ok=True)
-        bucket_file(state, 0).touch()
-        if not made:
+        for bucket in (0, 1):
+            bucket_file(state, bucket).touch()
+        keep_number(state, 8, ("key",))
+        if made == "some":
+            bucket_file(state, 0).unlink()
+        if made == "none":
             shutil.rmtree(state)
         assert refreshed(dropped=set()) == expected
     assert not commits["state"].exists()
+
+
+@pytest.mark.parametrize("database", [None, "d"])
+def test_a_table_whose_checkpoint_is_gone_or_an_older_one_begins_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, database: str | None
+) -> None:
+    """Spark counted its batches from there on, and the table passed over those whose numbers it had: what was new was lost."""
+    create_project(tmp_path / "p", ["/n"])
+    if database is not None:
+        with open(tmp_path / "p" / "spark-pipeline.yml", "a") as file:
+            file.write(f"database: {database}\n")
+    project, program = open_project(tmp_path / "p"), _Program(monkeypatch)
+    monkeypatch.setattr(running, "_removed", lambda *_, but: ())
+    lies = tmp_path / "p" if database is None else tmp_path / "elsewhere"
+    monkeypatch.setattr(running, "_location", lambda _spark, name: f"file:{lies / name.removeprefix('`d`.')}")
+    program.there = {f"{project.namespace}{one}" for one in TABLES}
+    said: list[str] = []
+
+    def refreshed() -> tuple[str, ...]:
+        return running.run_at(program.server, project, RunOptions(), said.append).refreshed
+
+    plans = project.storage_path
+    assert plans is not None
+    plans /= f"_checkpoints/spark_catalog/{database or 'default'}/tallies/tallies"
+    held = lies / "tallies" / "_spark_metadata"
+    held.mkdir(parents=True)
+    assert refreshed() == ()
+    (held / "0").touch()
+    (held / ".0.crc").touch()
+    (plans / "0" / "commits").mkdir(parents=True)
+    assert refreshed() == ("tallies",)
+    for number in ("0", "1", "9", "10"):
+        (plans / number / "offsets").mkdir(parents=True)
+    (plans / "1" / "offsets" / "0").touch()
+    assert refreshed() == ("tallies",)
+    (plans / "10" / "offsets" / "0").touch()
+    assert refreshed() == ()
+    (held / "9.compact").touch()
+    (plans / "10" / "offsets" / "8").touch()
+    assert refreshed() == ("tallies",)
+    for number in ("9", "10"):  # planned, and not yet in the table
+        (plans / "10" / "offsets" / number).touch()
+        assert refreshed() == ()
+    for one in held.iterdir():
+        one.unlink()
+    assert refreshed() == ()
+    (plans / "10" / "commits").mkdir()
+    (plans / "10" / "commits" / "10").touch()
+    (held.parent / "part-0.parquet").touch()
+    assert refreshed() == ("tallies",)
+    (held / "10").touch()
+    assert refreshed() == ()
+    assert said == ["tallies: not whole since the run before; read anew"] * 4
+
+
+def test_a_table_of_another_format_that_holds_rows_without_a_checkpoint_begins_anew(tmp_path: Path) -> None:
+    """They came once more."""
+    create_project(tmp_path / "p", ["/n"], "delta")
+    project = open_project(tmp_path / "p")
+    rows = {"state": 1, "tallies": 1, "records": 0, "completeness": 1}
+
+    def table(name: str) -> Any:
+        return SimpleNamespace(head=lambda count: [()] * min(count, rows[name]))
+
+    spark = SimpleNamespace(catalog=SimpleNamespace(tableExists=lambda name: name in rows), table=table)
+    session = SimpleNamespace(spark=spark, options=SparkOptions())
+    server = running.PipelineServer(cast("Session", session), {})
+    assert running._forgotten(server, project, but=()) == ("tallies", "state")
+    assert running._forgotten(server, project, but=("tallies",)) == ("state",)
+    assert project.storage_path is not None
+    plans = project.storage_path / "_checkpoints" / "spark_catalog" / "default" / "state" / "state" / "0" / "offsets"
+    plans.mkdir(parents=True)
+    (plans / "0").touch()
+    assert running._forgotten(server, project, but=("tallies",)) == ()
+    session.options = SparkOptions("sc://h:1")
+    assert running._forgotten(server, project, but=()) == ()
 
 
 @pytest.mark.parametrize("told", [True, False])
@@ -468,6 +548,23 @@ def test_tables_that_were_never_made_are_made_with_those_that_are_named(
     assert len(said) == 3
 
 
+def test_state_is_made_anew_where_its_rows_are_to_have_another_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of before stayed beside those by the new one: a key had several."""
+    create_project(tmp_path / "p", ["/n"])
+    program, state = _Program(monkeypatch), tmp_path / "p" / "state"
+    said: list[str] = []
+    for kept, refreshed in ((("key",), ()), (("value",), ("state",)), (("key", "value"), ("state",))):
+        state.mkdir()
+        keep_number(state, 8, kept)
+        bucket_file(state, 0).touch()
+        report = running.run_at(program.server, open_project(tmp_path / "p"), RunOptions(), said.append)
+        assert (report.refreshed, state.exists()) == (refreshed, not refreshed)
+        shutil.rmtree(state, ignore_errors=True)
+    assert said == [f"state: KEY is key, and its rows are by {by}; made anew" for by in ("value", "key, value")]
+
+
 def test_state_is_made_anew_where_it_is_to_have_another_number_of_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -479,7 +576,7 @@ def test_state_is_made_anew_where_it_is_to_have_another_number_of_files(
     for kept, refreshed in ((9, ()), (8, ("state",)), (10, ("state",))):
         for one in (state, checkpoint):
             one.mkdir(parents=True, exist_ok=True)
-        keep_number(state, kept)
+        keep_number(state, kept, ("key",))
         bucket_file(state, 0).touch()
         assert running.run_at(server, open_project(directory), RunOptions(dry_run=True), said.append).refreshed == ()
         assert (state.exists(), said) == (True, [])

@@ -19,7 +19,7 @@ from waltzctl.engine.catalogue import CATALOGUE, Code
 from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.pipeline.agreement import Differs, Nowhere
-from waltzctl.engine.pipeline.bucket_files import bucket_file, buckets_there, keep_number
+from waltzctl.engine.pipeline.bucket_files import bucket_file, buckets_there, keep_number, key_there, lost_buckets
 from waltzctl.engine.pipeline.column_types import arrow_columns, parse_columns
 from waltzctl.engine.pipeline.completeness import gaps
 from waltzctl.engine.pipeline.decoding import check_columns, decoded, load_decoder
@@ -284,10 +284,47 @@ def test_older_files_of_state_say_that_there_are_no_fewer_than_the_last(tmp_path
     for name in (bucket_file(tmp_path, 0).name, bucket_file(tmp_path, last).name, "part-00099-c000.snappy.parquet"):
         (tmp_path / name).touch()
     assert buckets_there(tmp_path, 8) == there
-    keep_number(tmp_path, 12)
+    keep_number(tmp_path, 12, ["a"])
     assert buckets_there(tmp_path, 8) == 12
-    keep_number(tmp_path, 8)
+    keep_number(tmp_path, 8, ["b"])
     assert buckets_there(tmp_path, 8) == 12, "of those that there are"
+    assert key_there(tmp_path, ["b"]) == ("a",)
+
+
+@pytest.mark.parametrize("said", ["12", "12\n", "12\nkey", '12\n{"a": 1}', "12\n[1]"])
+def test_where_no_key_stands_beside_the_files_it_is_the_decoders_from_now_on(tmp_path: Path, said: str) -> None:
+    (tmp_path / "_buckets").write_text(said)
+    assert (buckets_there(tmp_path, 8), key_there(tmp_path, ["a"])) == (12, ("a",))
+    keep_number(tmp_path, 8, ["a"])
+    assert (buckets_there(tmp_path, 8), key_there(tmp_path, ["b"])) == (12, ("a",))
+
+
+def test_state_is_not_gone_on_with_where_one_of_its_files_is_gone(tmp_path: Path) -> None:
+    """Only the keys that came again were in it."""
+    pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
+    columns = parse_columns(f"key STRING, partition INT, transaction_id BIGINT, {BUCKET} INT")
+    options = {"path": str(tmp_path), "key": "key", "buckets": "4"}
+    for bucket in (2, 1):
+        writer = state_writer(options, columns)
+        rows = [{"key": "a", "partition": 0, "transaction_id": 1, BUCKET: bucket}]
+        writer.commit([writer.write(iter(pa.Table.from_pylist(rows).to_batches()))], 0)
+    assert lost_buckets(tmp_path) == []
+    bucket_file(tmp_path, 2).unlink()
+    assert lost_buckets(tmp_path) == [2]
+    with pytest.raises(InvalidRequestError, match=r"part-00002\.parquet is gone"):
+        state_writer(options, columns)
+    keep_number(tmp_path, 4, ["key"])
+    assert lost_buckets(tmp_path) == [2], "it stays so until all of it begins anew"
+
+
+def test_state_is_not_gone_on_with_by_another_key(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
+    columns = parse_columns(f"a STRING, b STRING, c STRING, partition INT, transaction_id BIGINT, {BUCKET} INT")
+    options = {"path": str(tmp_path / "state"), "buckets": "8"}
+    for _ in range(2):
+        state_writer(options | {"key": "a,b"}, columns)
+    with pytest.raises(InvalidRequestError, match="its rows are by a, b, and the decoder's KEY is c"):
+        state_writer(options | {"key": "c"}, columns)
 
 
 def test_state_is_written_with_a_spark_whose_schemas_take_no_zone(

@@ -8,6 +8,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -284,6 +285,20 @@ def test_a_run_tells_gaps_and_what_to_do_about_them(found: Row, cluster: Cluster
     remedies = {row["finding"]: row["remedy"] for row in found["tables"]["quarantine"]}
     assert remedies["record-checksum"] == f"waltzctl recover {names[1]} --partition 0 --from {names[0]}"
     assert any("completeness is COMPLETED" in line or "completeness has COMPLETED" in line for line in found["said"])
+
+
+@pytest.mark.long
+def test_a_table_whose_checkpoint_is_gone_begins_anew_and_misses_nothing(
+    runner: Runner, cluster: Cluster, project: Path, found: Row
+) -> None:
+    """Spark counts its batches from 0 again, and the table passes over those that it has: what was appended was lost."""
+    assert "error" not in found, found
+    for table in ("records", "transactions"):
+        shutil.rmtree(project / "storage" / "_checkpoints" / "spark_catalog" / "default" / table)
+    cluster.write([(190, 170), (190, 170), (190, 56)], 150)
+    found = runner.run()
+    assert "error" not in found, found
+    check(found["tables"], cluster, replicas_at=-1)
 
 
 @pytest.mark.long

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import pickle
+import re
 import shutil
 import uuid
 from pathlib import Path
@@ -163,6 +164,23 @@ def test_a_chunk_has_a_bounded_number_of_bytes_or_one_transaction(
     assert len(chunks) > 2
 
 
+def test_chunks_of_nodes_are_bounded_by_the_bytes_of_the_records_that_were_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each record was taken for 512 bytes: of long ones a worker held sixteen thousand, of each replica."""
+    records, limit = make_records(60, size=20_000), 100_000
+    one = build_directory(tmp_path / "1", {0: [records]}, local_low_water_mark=59)
+    monkeypatch.setattr(agreement_module, "CHUNK_BYTES", limit)
+    with served(one) as node:
+        query = Query("transactions", node.url, plaintext="true")
+        with contextlib.closing(Stopping(query.reader())) as made:
+            end = made.reader.latestOffset(query.offset, made.reader.getDefaultReadLimit())
+            chunks = [chunk for task in made.reader.partitions(query.offset, end) for chunk in task.chunks]
+        assert [number for chunk in chunks for number in range(chunk.first, chunk.stop)] == list(range(60))
+        assert all((chunk.stop - chunk.first) * 20_000 <= 2 * limit for chunk in chunks)
+        assert ids(query.run()) == list(range(60))
+
+
 def test_a_task_with_much_to_read_is_read_by_compiled_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However small its parts are: they count together."""
     chosen: list[int] = []
@@ -274,6 +292,53 @@ def test_a_log_that_is_another_one_is_told_of(tmp_path: Path, kind: str) -> None
     replica(one, 70, mark=69, key=uuid.UUID(int=7))
     with pytest.raises((MismatchError, StalePlanError), match="cluster"):
         query.run()
+
+
+@pytest.mark.parametrize("kind", ["records", "transactions"])
+@pytest.mark.parametrize("way", ["same", "link", "above", "url"])
+def test_a_replica_has_one_vote_however_it_is_named(tmp_path: Path, kind: str, way: str) -> None:
+    """Through a link as well, one of two that differ outvoted the other, and each of its records came twice."""
+    one, two = replica(tmp_path / "1", 10, mark=9), replica(tmp_path / "2", 10, mark=9, seed=1)
+    (tmp_path / "link").symlink_to(one)
+    again = {"same": one, "link": tmp_path / "link", "above": f"{two}/../1", "url": f"file://{one}"}[way]
+    with pytest.raises(InvalidRequestError, match=f"{re.escape(str(again))}: it is named twice"):
+        Query(kind, one, two, again)
+
+
+@pytest.mark.parametrize(
+    ("kind", "limit", "told"), [("records", None, 39), ("transactions", None, 39), ("differences", 36, 35)]
+)
+def test_ids_that_were_told_as_lost_and_are_issued_again_stop_every_table(
+    tmp_path: Path, kind: str, limit: int | None, told: int
+) -> None:
+    """Those of transactions went on, without what got these ids; whoever read only the table anew that told of it lost them."""
+    one = build_directory(tmp_path / "1", {0: 30}, local_low_water_mark=39)
+    query = Query(kind, one)
+    with contextlib.closing(Stopping(query.reader())) as made:
+        query.offset = made.reader.latestOffset(query.offset, limit and ReadMaxRows(limit))
+    shutil.rmtree(one)
+    build_directory(one, {0: 30}, local_low_water_mark=29)
+    with pytest.raises(StalePlanError, match=f"up to {told} were told as lost, and the partition ends at 29 now"):
+        query.run()
+
+
+@pytest.mark.parametrize("kind", ["records", "transactions", "differences"])
+def test_a_partition_that_the_query_leaves_out_by_now_stops_it_no_more(tmp_path: Path, kind: str) -> None:
+    one = build_directory(tmp_path / "1", {0: 20, 1: 20}, local_low_water_mark=19)
+    query = Query(kind, one)
+    query.run()
+    shutil.rmtree(one)
+    build_directory(one, {0: 30}, local_low_water_mark=29, num_partitions=2)
+    with pytest.raises(StalePlanError, match="partition 1: transaction 19"):
+        query.run()
+    query.options = {"partitions": "0"}
+    rows = query.run()
+    assert ids(rows) == ([] if kind == "differences" else [*range(20, 30)])
+
+
+def test_a_node_has_one_vote_in_whatever_letters_its_name_is() -> None:
+    with pytest.raises(InvalidRequestError, match="waltz://HOST:7: it is named twice, as waltz://host:7 as well"):
+        Query("records", "waltz://host:7", "waltz://HOST:7", plaintext="true")
 
 
 def test_replicas_of_two_clusters_are_no_pipeline(tmp_path: Path) -> None:

@@ -128,6 +128,19 @@ def test_rows_come_in_batches_and_their_data_a_few_at_a_time(
     assert rows(reader, [task]) == client.rows(0, 0, 9)
 
 
+def test_long_records_come_in_batches_of_a_bounded_number_of_bytes(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thousands of records of a megabyte came as one batch, more than a worker has memory for."""
+    monkeypatch.setattr(cluster_history, "_BYTES", 4096, raising=False)
+    client.records[0], client.given_out = sent(make_records(300, size=1000)), 300
+    reader = ClusterReader({"metadata": "m", "partitions": "0"}, SCHEMA)
+    (task,) = reader.partitions()
+    batches = [sum(map(len, batch["data"].to_pylist())) for batch in reader.read(task)]
+    assert max(batches) < 2 * 4096
+    assert rows(reader, [task]) == client.rows(0, 0, 299)
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
