@@ -13,8 +13,10 @@ def cluster_kinds() -> Iterable[FindingKind]:
     yield FindingKind(
         Code.CLUSTER_MAPS, repairable,
         "The cluster's metadata disagrees with itself: its maps of groups, partitions and admin ports name different storage"
-        " nodes, as an interrupted tool of the release leaves them, or a partition that the cluster does not have.",
-        "Take the node's partitions away with cluster unassign, remove it with cluster remove-node, and add it again.",
+        " nodes, as an interrupted tool of the release leaves them, or a partition that the cluster does not have; or it has the"
+        " number of partitions twice, and they differ.",
+        "Take the node's partitions away with cluster unassign, remove it with cluster remove-node, and add it again. Of two"
+        " numbers of partitions one was changed by hand: stop the log servers, and put back what was there.",
     )  # fmt: skip
     yield FindingKind(
         Code.PARTITION_WITHOUT_REPLICA, repairable, "No storage node is to hold the partition: nothing can be appended to it.",

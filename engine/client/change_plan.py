@@ -9,12 +9,13 @@ from __future__ import annotations
 import enum
 import hashlib
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, field
 
+from waltzctl.engine.amounts import format_ranges
 from waltzctl.engine.client.admin_client import AdminClient
 from waltzctl.engine.client.partition_readings import PartitionReading, read_partitions
-from waltzctl.engine.errors import ProtocolError, StalePlanError
+from waltzctl.engine.errors import ProtocolError, StalePlanError, WaltzError
 from waltzctl.engine.net.addresses import Address
 
 
@@ -63,6 +64,8 @@ class NodePlan:
         object.__setattr__(self, "hash", digest)
 
 
+_OF_SEVERAL = frozenset((NodeAction.ASSIGN, NodeAction.UNASSIGN, NodeAction.UNASSIGN_AND_DELETE))
+"""What one request does to several partitions."""
 Replan = Callable[[], Awaitable[NodePlan]]
 
 
@@ -83,18 +86,36 @@ async def apply_plan(client: AdminClient, plan: NodePlan, replan: Replan) -> Non
 async def do_steps(client: AdminClient, plan: NodePlan) -> None:
     """Do the steps, and look afterwards whether the node is as it should be.
 
-    Neighbouring steps of the same action go into one request.  Raises ProtocolError where the node says that a step is done and
-    it is not, and what the calls raise: what stands before the failed step in the plan is done then.
+    Neighbouring steps of the same action go into one request, where there is one for several partitions.  Raises ProtocolError
+    where the node says that a step is done and it is not, and what the calls raise, whose advice names what was done before.
     """
     done = 0
     while done < len(plan.steps):
         action = plan.steps[done].action
-        end = done
-        while end < len(plan.steps) and plan.steps[end].action is action:
+        end = done + 1
+        while end < len(plan.steps) and plan.steps[end].action is action and not _one_by_one(client, action):
             end += 1
-        await _do(client, action, [step.partition for step in plan.steps[done:end]])
+        try:
+            await _do(client, action, [step.partition for step in plan.steps[done:end]])
+        except WaltzError as error:
+            if done:
+                told = f"done before that: {_told(plan.steps[:done])}"
+                error.advice = told if error.advice is None else f"{error.advice}\n  {told}"
+            raise
         done = end
     await _verify(client, plan)
+
+
+def _one_by_one(client: AdminClient, action: NodeAction) -> bool:
+    """Whether each partition is a request of its own, so that one can fail behind another."""
+    switches = action in (NodeAction.SWITCH_ON, NodeAction.SWITCH_OFF)
+    return client.has_two_switches if switches else action not in _OF_SEVERAL
+
+
+def _told(steps: Sequence[NodeStep]) -> str:
+    actions = dict.fromkeys(step.action for step in steps)
+    by_action = ((action, [step.partition for step in steps if step.action is action]) for action in actions)
+    return "; ".join(f"{action} of partitions {format_ranges(numbers)}" for action, numbers in by_action)
 
 
 async def _do(client: AdminClient, action: NodeAction, partitions: list[int]) -> None:

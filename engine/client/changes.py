@@ -55,11 +55,11 @@ async def plan_sync(client: AdminClient, wanted: Collection[int], *, only_add: b
 
     Files are kept in either case.  The release does this without asking (weakness T10); the plan is there to be looked at.
     """
-    present = {one.partition: one for one in await read_partitions(client)}
-    missing = await read_partitions(client, set(wanted) - set(present))
+    present, kept = {one.partition: one for one in await read_partitions(client)}, {*wanted}
+    missing = await read_partitions(client, kept - {*present})
     steps = [_assign(one) for one in missing]
     if not only_add:
-        steps += [_unassign(one, delete_files=False) for number, one in present.items() if number not in wanted]
+        steps += [_unassign(one, delete_files=False) for number, one in present.items() if number not in kept]
     return _plan("sync-partitions", client, wanted, steps)
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import random
+import shlex
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -57,6 +58,9 @@ class CopyOptions:
 
     `offline_first`: switch the destination off and, once all is well, on again.  `batch_records`, `batch_bytes`: about so
     much is under way at a time.
+
+    For commands that are advised: `connecting`, the options by which they reach both nodes, and `data_port` of the destination,
+    where it is not the one in front of the admin port.
     """
 
     partition: int
@@ -64,6 +68,8 @@ class CopyOptions:
     batch_records: int = DEFAULT_RECORDS
     batch_bytes: int = DEFAULT_BYTES
     comparison: Comparison = Comparison.SAMPLE
+    connecting: tuple[str, ...] = ()
+    data_port: int | None = None
 
     def check(self) -> None:
         """Raise InvalidRequestError for a value that cannot be meant."""
@@ -120,7 +126,7 @@ async def plan_copy(source: AdminClient, destination: AdminClient, options: Copy
     if ours.out_of_service == FailureCode.QUARANTINED:
         raise PartitionQuarantinedError(
             f"{destination.address}: partition {partition} is quarantined: damage was found in it, and it accepts no writes",
-            advice=_begin_anew(destination.address, source.address, partition),
+            advice=_begin_anew(destination.address, source.address, options),
         )
     session, mark, local = (
         _told(ours, name, destination.address) for name in ("session_id", "low_water_mark", "local_low_water_mark")
@@ -135,20 +141,23 @@ async def plan_copy(source: AdminClient, destination: AdminClient, options: Copy
                 f"{destination.address}: partition {partition} is online, a Waltz server may be writing it",
                 advice="switch it off first, or let --offline-first do it",
             )
-        await _check_joint(source, destination, partition, keep)
+        await _check_joint(source, destination, options, keep)
         steps = list(_steps(options, source.address, keep, last, target, switch=ours.available is True))
     plan = NodePlan("recover-partition", destination.address, tuple(steps), (partition,), source.address)
     return CopyPlan(plan, options, session, max(mark, local), keep, target)
 
 
-def _begin_anew(destination: Address, source: Address, partition: int) -> str:
-    """What helps a partition that cannot be continued, in commands."""
-    node = f"waltzctl node {destination}"
+def _begin_anew(destination: Address, source: Address, options: CopyOptions) -> str:
+    """What helps a partition that cannot be continued, in commands that can be run as they stand."""
+    partition, connecting = options.partition, options.connecting
+    port = () if options.data_port is None else ("--data-port", str(options.data_port))
+    node = shlex.join(("waltzctl", "node", str(destination), *port, *connecting))
+    verify = shlex.join(("waltzctl", "verify", source.url, "--partition", str(partition), *connecting))
     return "\n  ".join(
         (
             "either stop that node, mend its storage directory PATH with what that of another replica has, and start it again:",
             f"  waltzctl recover PATH --partition {partition} --from REPLICA",
-            f"or, where the source is whole (waltzctl verify {source.url} --partition {partition}), copy all of it anew:",
+            f"or, where the source is whole ({verify}), copy all of it anew:",
             f"  {node} remove-partition --partition {partition} --delete-storage-files",
             f"  {node} add-partition --partition {partition}",
             f"  {node} recover-partition --partition {partition} --from {source} --offline-first",
@@ -194,16 +203,17 @@ def _steps(options: CopyOptions, source: Address, keep: int, last: int, target: 
     return steps
 
 
-async def _check_joint(source: AdminClient, destination: AdminClient, partition: int, keep: int) -> None:
+async def _check_joint(source: AdminClient, destination: AdminClient, options: CopyOptions, keep: int) -> None:
     """Raise DamageError unless the last transaction that stays is the same on both sides."""
     if keep < 0:
         return
+    partition = options.partition
     theirs = _only(await source.records(partition, keep, 1), keep)
     ours = _only(await destination.records(partition, keep, 1), keep)
     if ours is None:
         raise DamageError(
             f"{destination.address}: partition {partition} does not give transaction {keep}, which should stay",
-            advice=_begin_anew(destination.address, source.address, partition),
+            advice=_begin_anew(destination.address, source.address, options),
         )
     if theirs != ours:
         said = "does not have" if theirs is None else "has something else under"

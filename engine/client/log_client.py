@@ -204,6 +204,7 @@ class LogClient:
         partitions are there.  Connections that break are made again, and nothing is missing or there twice.  Raises
         ClientAheadError, and DeadlineError when the next transaction has not come in `timeout` seconds; None: it is waited for.
         """
+        self._seconds(timeout)
         numbers = [partitions] if isinstance(partitions, int) else sorted(partitions)
         begins = partitions if isinstance(partitions, Mapping) else dict.fromkeys(numbers, after)
         for number in numbers:
@@ -306,6 +307,11 @@ class LogClient:
     async def data(self, partition: int, transaction_id: int, *, timeout: float | None = None) -> bytes:
         """A transaction's data, its checksum verified.  Raises RefusedError where there is none, CorruptRecordError."""
         self._check(partition)
+        if not 0 <= transaction_id <= LAST_TRANSACTION_ID:
+            raise InvalidRequestError(
+                f"partition {partition}: there is no transaction {transaction_id}",
+                advice=f"ids are 0 to {LAST_TRANSACTION_ID}",
+            )
         what = f"the data of transaction {transaction_id} of partition {partition}"
         with self._within(partition, timeout, lambda: what, data=True):
             wrong = 0
@@ -336,7 +342,11 @@ class LogClient:
     # ---- inside --------------------------------------------------------------------------------------------------------
 
     def _seconds(self, timeout: float | None) -> float:
-        return self.options.timeout if timeout is None else timeout
+        if timeout is None:
+            return self.options.timeout
+        if not timeout >= 0:  # NaN is not, either, and would wait for ever
+            raise InvalidRequestError(f"timeout={timeout}: no less than 0 can be meant")
+        return timeout
 
     def _within(
         self, partition: int, timeout: float | None, what: Callable[[], str], *, data: bool = False

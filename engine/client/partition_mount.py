@@ -70,6 +70,13 @@ class ClientOptions:
     not_ready: float = 0.2
     max_body: int = PortLimits().max_client_body
 
+    def __post_init__(self) -> None:
+        times = "timeout", "nudge", "first_retry", "longest_retry", "not_ready"
+        for name in (*times, "in_flight", "ahead", "max_body"):
+            value, least = getattr(self, name), 0 if name in times else 1
+            if not value >= least:  # NaN is not, either
+                raise InvalidRequestError(f"{name}={value}: no less than {least} can be meant")
+
     def pause_after(self, pause: float) -> float:
         """See `engine.net.retries`."""
         return pause_after(pause, first=self.first_retry, longest=self.longest_retry)
@@ -247,8 +254,10 @@ class Mount:
         if state is wire.MountState.NOT_READY:
             self._again = self._loop.call_later(self.options.not_ready, self._mount_again)
             return
-        for flush in self._flushes:  # what was sent before the mount is decided by it
-            flush.mark = self.position if flush.mark is None else flush.mark
+        for (
+            flush
+        ) in self._flushes:  # what was sent before the mount is decided by it, also where the log has lost its mark
+            flush.mark = self.position if flush.mark is None else min(flush.mark, self.position)
         self._refused.clear()
         while self._pending:
             self._pass_over()
@@ -424,7 +433,12 @@ class Mount:
                     continue
                 self._sequence = sequence = self._sequence + 1
                 ids = _ids(draft.write_locks), _ids(draft.read_locks), _ids(draft.append_locks)
-                frame = write(client, generation, partition, sequence, mark, draft.header, draft.data, *ids)
+                try:
+                    frame = write(client, generation, partition, sequence, mark, draft.header, draft.data, *ids)
+                except ValueError as error:
+                    raise InvalidRequestError(
+                        f"an append that cannot be sent: {error}", advice="a header has 32 bits, with a sign"
+                    ) from error
                 if len(frame) - FRAME_HEADER.size > most:
                     raise OversizedAppendError(place, len(frame) - FRAME_HEADER.size, most)
             except Exception as error:

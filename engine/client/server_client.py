@@ -86,7 +86,11 @@ class ServerClient(NodeClient[wire.ClientMessage]):
             remove = wire.RemovePreferredPartitionRequest(number, wanted)
             done = (await self._call(remove, wire.RemovePreferredPartitionResponse, what)).done
         if not done:
-            raise RefusedError(f"{self.address}: the server did not change what it prefers; nothing was changed")
+            raise RefusedError(
+                f"{self.address}: the server could not do it, or not all of it: it may keep the preference and have found no way"
+                " to assign anew",
+                advice="its log says why; waltzctl cluster show tells what it prefers now",
+            )
 
     def _request_id(self, partition: int = _NO_PARTITION) -> RequestId:
         return RequestId(_NO_CLIENT, 0, partition, self._connection.next_sequence())

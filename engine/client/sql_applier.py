@@ -95,6 +95,9 @@ class SqlDatabase:
             )
         if not _NAME.fullmatch(self.table):
             raise InvalidRequestError(f"{self.table!r}: no name of a table", advice="letters, digits and underscores")
+        for name in ("timeout", "first_retry", "longest_retry"):
+            if not getattr(self, name) >= 0:  # NaN is not, either, and would be tried for ever
+                raise InvalidRequestError(f"{name}={getattr(self, name)}: no less than 0 can be meant")
 
 
 class SqlCursor:
@@ -318,7 +321,11 @@ class SqlApplier:
     def _attempt(self, attempt: Callable[[Any], T]) -> T:
         if self._connection is None:
             self._connection = self.database.connect()
-            self._refuse_autocommit()
+            try:
+                self._refuse_autocommit()
+            except BaseException:
+                self.close()  # else the next attempt would take it unchecked
+                raise
         try:
             cursor = self._connection.cursor()
             found = attempt(cursor)
@@ -327,8 +334,10 @@ class SqlApplier:
         except BaseException:
             try:
                 self._connection.rollback()
-            except self.database.error:
+            except BaseException as error:
                 self.close()  # else what is left in it would be committed with the next
+                if not isinstance(error, self.database.error):
+                    raise
             raise
         return found
 
@@ -346,7 +355,6 @@ class SqlApplier:
         cursor.close()
         connection.rollback()
         if commits:
-            self.close()
             raise InvalidRequestError(
                 "the database's connections commit each statement by themselves",
                 advice="open them with autocommit off (sqlite3: isolation_level not None)",

@@ -109,6 +109,12 @@ class ClusterVerification:
     # ---- each ----------------------------------------------------------------------------------------------------------
 
     def _maps(self) -> Iterator[Finding]:
+        if (stored := self._state.stored_partitions) is not None:
+            text = (
+                f"the metadata says in its root that there are {self._state.num_partitions} partitions, and in node store"
+                f" {stored}: clients go by the first, log servers by the second"
+            )
+            yield self._finding(Code.CLUSTER_MAPS, self._where, text)
         for node in self._state.nodes:
             missing = [
                 name for name, value in (("group", node.group), ("admin port", node.admin_port)) if value is None
@@ -175,8 +181,9 @@ class ClusterVerification:
             which = "gives" if partition in given else "does not give"
             text = f"the assignment {which} partition {partition} to server {number}, {said}"
             yield self._finding(Code.SERVER_DIFFERS, name, text, partition)
+        wanted = {*self._wanted}
         for partition, healthy in answer.health or ():
-            if not healthy and partition in self._wanted:
+            if not healthy and partition in wanted:
                 text = f"server {number} has no session for it: nothing can be appended; its /health says whom it waits for"
                 yield self._finding(Code.PARTITION_UNHEALTHY, name, text, partition)
 

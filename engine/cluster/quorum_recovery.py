@@ -160,7 +160,7 @@ async def plan_recovery(
             f"partition {served[0]}: server {owner.server_id} at {owner.endpoint} has it and recovers it; nothing was done",
             advice="look at it with waltzctl cluster verify; stop the server first if it is to be recovered from here",
         )
-    told = await _ask(state, [number for number in wanted if number not in served], reach)
+    told = await _ask(state, [number for number in wanted if state.owner_of(number) is None], reach)
     sessions = PartitionSessions(store)
     forecasts = []
     for number, answers in told.items():

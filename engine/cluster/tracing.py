@@ -68,13 +68,14 @@ async def find(client: LogClient, request_id: RequestId, first: int = 0) -> int 
 async def trace(
     state: ClusterState, reach: ConnectionFactory, partition: int, transaction_id: int, high_water_mark: int | None
 ) -> TransactionTrace:
-    """Ask every replica.  `high_water_mark`: of the partition; None where no server tells it."""
+    """Ask every replica.  `state`: with the partition's; `high_water_mark`: of the partition, None where no server tells it."""
     nodes = state.nodes_of(partition)
     answers = await asyncio.gather(*(_ask(state, node, reach, partition, transaction_id) for node in nodes))
     records = [one for one in answers if isinstance(one, WireRecord) and one.data_ok]
     most = max(records, key=lambda record: sum(other == record for other in records), default=None)
     replicas = [_judged(node.node, answer, most) for node, answer in zip(nodes, answers, strict=True)]
     owner = state.owner_of(partition)
+    (metadata,) = (one for one in state.partitions if one.partition == partition)
     return TransactionTrace(
         partition,
         transaction_id,
@@ -83,7 +84,7 @@ async def trace(
         None if high_water_mark is None else transaction_id <= high_water_mark,
         high_water_mark,
         None if owner is None else owner.server_id,
-        state.partitions[partition].session_id,
+        metadata.session_id,
         tuple(replicas),
     )
 

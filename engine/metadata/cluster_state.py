@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from waltzctl.engine.metadata.membership import read_servers
 from waltzctl.engine.metadata.metadata_store import MetadataStore
@@ -89,9 +91,13 @@ class PartitionState:
         return None if latest < 0 else LastSession(latest, len(self.replicas), len(self.members))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots: what is looked up by partition is remembered
 class ClusterState:
-    """The whole.  `assignment_is_current`: it was made for the servers that live, and not for those before."""
+    """The whole, or that of some `partitions`.
+
+    `assignment_is_current`: it was made for the servers that live, and not for those before.  `stored_partitions`: how many there
+    are by what log servers read, where that is not `num_partitions`, which clients read: the metadata has the number twice.
+    """
 
     name: str
     cluster_key: uuid.UUID
@@ -100,6 +106,7 @@ class ClusterState:
     servers: tuple[ServerState, ...]
     assignment_is_current: bool
     partitions: tuple[PartitionState, ...]
+    stored_partitions: int | None = None
 
     @property
     def last_sessions(self) -> dict[int, LastSession]:
@@ -109,33 +116,48 @@ class ClusterState:
 
     def nodes_of(self, partition: int) -> tuple[NodeState, ...]:
         """The storage nodes that should hold a partition."""
-        return tuple(one for one in self.nodes if partition in one.partitions)
+        return self._holders.get(partition, ())
 
     def owner_of(self, partition: int) -> ServerState | None:
         """The live server that the assignment gives a partition to."""
-        for one in self.servers:
-            if any(held.partition == partition for held in one.partitions):
-                return one
-        return None
+        return self._owners.get(partition)
+
+    @cached_property
+    def _holders(self) -> Mapping[int, tuple[NodeState, ...]]:
+        found: dict[int, list[NodeState]] = {}
+        for node in self.nodes:
+            for partition in dict.fromkeys(node.partitions):
+                found.setdefault(partition, []).append(node)
+        return {partition: tuple(nodes) for partition, nodes in found.items()}
+
+    @cached_property
+    def _owners(self) -> Mapping[int, ServerState]:
+        return {held.partition: server for server in reversed(self.servers) for held in server.partitions}
 
 
-async def read_cluster_state(store: MetadataStore) -> ClusterState:
-    """Read it all.  Raises NotWaltzError, MismatchError, DamageError, PeerError."""
+async def read_cluster_state(store: MetadataStore, only: Collection[int] | None = None) -> ClusterState:
+    """Read it all; `only`: of the partitions just these, which need not exist.
+
+    Raises NotWaltzError, MismatchError, DamageError, PeerError.
+    """
     parameters, _ = await read_payload(store, "", ClusterParameters)
-    key = (await store_parameters(store)).cluster_key
+    stored = await store_parameters(store)
     partitions: list[PartitionState] = []
     sessions = PartitionSessions(store)
-    for first in range(0, parameters.num_partitions, _AT_ONCE):
-        numbers = range(first, min(first + _AT_ONCE, parameters.num_partitions))
+    every = range(parameters.num_partitions)
+    wanted = every if only is None else sorted(number for number in {*only} if number in every)
+    for first in range(0, len(wanted), _AT_ONCE):
+        numbers = wanted[first : first + _AT_ONCE]
         found = await asyncio.gather(*map(sessions.partition, numbers))
         partitions += [_partition(number, metadata) for number, (metadata, _) in zip(numbers, found, strict=True)]
     return ClusterState(
         parameters.name,
-        key,
+        stored.cluster_key,
         parameters.num_partitions,
         await _nodes(store),
         *await _servers(store),
         tuple(partitions),
+        None if stored.num_partitions == parameters.num_partitions else stored.num_partitions,
     )
 
 

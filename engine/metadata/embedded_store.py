@@ -5,7 +5,8 @@ Tables::
     znode     path (primary key), data, version, cversion, sequence (of the next sequential child), session (NULL: none)
     session   see `engine.metadata.embedded_sessions`
 
-Every process that made an ephemeral node says several times in each `SESSION_TIMEOUT` that it lives.  Nobody sees the nodes of a
+Every process that made an ephemeral node says several times in each `SESSION_TIMEOUT` that it lives, and with each change: one
+that has thousands to make does not come to anything else meanwhile.  Nobody sees the nodes of a
 session that is over, also where nobody writes, and the next change of anybody deletes them.  A process that was stopped for that
 long finds its session gone, and each of its changes is refused from then on (`SessionLostError`), because a change and the look
 at the session are one transaction.
@@ -87,6 +88,8 @@ class EmbeddedStore:
         self._loop = asyncio.get_running_loop()
         self._lost: asyncio.Future[str] = self._loop.create_future()
         self._session: int | None = None
+        self._until = 0.0  # in the loop's time: no later than when it is over
+        self._beginning = asyncio.Lock()  # a session: each has a heartbeat of its own, and only the last one counts
         self._watches: dict[tuple[str, tuple[int, int] | None], list[Watch]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._closed = False
@@ -287,14 +290,19 @@ class EmbeddedStore:
 
         def run() -> T:
             self._database.execute("BEGIN IMMEDIATE")
+            begun, session = self._loop.time(), self._session if fenced else None
             try:
-                if fenced and self._session is not None and embedded_sessions.is_over(self._database, self._session):
+                if session is not None and embedded_sessions.is_over(self._database, session):
                     raise SessionLostError(
-                        f"{self.where}: session {self._session} is over: this process was not heard of for {self._timeout:g} s"
+                        f"{self.where}: session {session} is over: this process was not heard of for {self._timeout:g} s"
                     )
                 self._end_sessions()
                 result = work()
+                if session is not None:
+                    embedded_sessions.extend(self._database, session, self._timeout)
                 self._database.execute("COMMIT")  # which waits for readers, and may give up
+                if session is not None:
+                    self._until = begun + self._timeout
             except BaseException:
                 if self._database.in_transaction:  # a full disk has taken it back already
                     self._database.execute("ROLLBACK")
@@ -316,10 +324,13 @@ class EmbeddedStore:
     # ---- the session ---------------------------------------------------------------------------------------------------
 
     async def _begin_session(self) -> None:
-        if self._session is not None:
-            return
-        self._session = await self._change(lambda: embedded_sessions.begin(self._database, self._timeout), fenced=False)
-        self._begin_task(self._live(self._session))
+        async with self._beginning:
+            if self._session is not None:
+                return
+            until = self._loop.time() + self._timeout
+            session = await self._change(lambda: embedded_sessions.begin(self._database, self._timeout), fenced=False)
+            self._until, self._session = until, session
+            self._begin_task(self._live(self._session))
 
     def _end_sessions(self, also: int | None = None) -> None:
         """Delete the sessions that are over, with their nodes."""
@@ -330,19 +341,16 @@ class EmbeddedStore:
 
     async def _live(self, session: int) -> None:
         """Say several times in each timeout that this process lives; end the sessions of those that do not say so."""
-        until = self._loop.time() + self._timeout
         while self._session == session:
             await asyncio.sleep(self._timeout / _HEARTBEATS)
-            begun = self._loop.time()
             try:
-                await self._change(lambda: embedded_sessions.extend(self._database, session, self._timeout))
-                until = begun + self._timeout  # no later than what was written, whose commit waits for readers
+                await self._change(lambda: None)  # each of them says so
             except SessionLostError:
                 return
             except (
                 Exception
             ) as error:  # whatever it is: a damaged file may be whole again, and there may be memory again
-                if self._loop.time() >= until:
+                if self._loop.time() >= self._until:
                     self._lose(f"{error}; this process could not say for {self._timeout:g} s that it lives")
 
     def _lose(self, why: str) -> None:

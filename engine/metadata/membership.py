@@ -45,6 +45,8 @@ Assigned = Callable[[Mapping[int, int]], None]
 Seen = Callable[[int, Sequence[tuple[str, ServerDescriptor]]], None]
 """Called with a server's own id and the servers that live, with the paths of their descriptors, itself among them."""
 _DESCRIPTOR = "s_"
+LAST_ID = 2**31 - 1
+"""The metadata, and each request, has four bytes for the id of a server or a client."""
 _ATTEMPTS = 20
 """How often a change that others interfere with is tried."""
 _PAUSE = 1.0
@@ -52,9 +54,14 @@ _PAUSE = 1.0
 
 
 async def next_id(store: MetadataStore, path: str) -> int:
-    """Take the next server or client id; none is ever given twice."""
+    """Take the next server or client id; none is ever given twice.  Raises RefusedError where all were given."""
     while True:
         issued, state = await read_payload(store, path, IssuedId)
+        if issued.last >= LAST_ID:
+            raise RefusedError(
+                f"{store.where}, node {path}: the last id that there is, {LAST_ID}, was given",
+                advice="if nobody has had so many, the node was written by hand: set it back to the last one that was given",
+            )
         with contextlib.suppress(NodeVersionError):
             await store.set(path, IssuedId(issued.last + 1).encode(), state.version)
             return issued.last + 1
@@ -232,9 +239,10 @@ class Membership:
             old = self._descriptor
             if old is None or self._lost is None or not self._path:
                 raise RefusedError(f"{self._store.where}: this server is not among the servers; nothing was changed")
-            kept = [one for one in old.preferred if preferred or one not in partitions]
-            added = [one for one in dict.fromkeys(partitions) if preferred and one not in kept]
-            new = ServerDescriptor(old.server, old.host, old.port, (*kept, *added))
+            named = {*partitions}
+            kept = dict.fromkeys(one for one in old.preferred if preferred or one not in named)
+            added = dict.fromkeys(partitions if preferred else ())
+            new = ServerDescriptor(old.server, old.host, old.port, tuple(kept | added))
             await self._store.set(self._path, new.encode())
             self._descriptor = new
         for _ in range(_ATTEMPTS):

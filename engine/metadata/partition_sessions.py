@@ -119,9 +119,15 @@ class PartitionSessions:
 
     async def assigned(self, partition: int) -> tuple[str, ...]:
         """The storage nodes of a partition, ``host:port``, sorted."""
-        return (await self._assigned(partition))[0]
+        return (await self._all_assigned())[0].get(partition, ())
 
-    async def _assigned(self, partition: int) -> tuple[tuple[str, ...], int]:
+    async def nodes_of(self, partitions: Collection[int]) -> frozenset[str]:
+        """The storage nodes that any of these partitions has, at one look."""
+        held, _ = await self._all_assigned()
+        return frozenset(node for number in partitions for node in held.get(number, ()))
+
+    async def _all_assigned(self) -> tuple[Mapping[int, tuple[str, ...]], int]:
+        """The storage nodes of each partition that has any, and the version of what says so."""
         data, state = await _read(self._store, ASSIGNMENT_PATH)
         if data != self._assignment[0]:  # one for all partitions: each of a thousand asks for it twice when it opens
             found = decoded(_where(self._store, ASSIGNMENT_PATH), NodeAssignment, data)
@@ -130,7 +136,7 @@ class PartitionSessions:
                 for number in dict.fromkeys(one.partitions):
                     held.setdefault(number, []).append(one.node)
             self._assignment = data, {number: tuple(sorted(nodes)) for number, nodes in held.items()}
-        return self._assignment[1].get(partition, ()), state.version
+        return self._assignment[1], state.version
 
     async def partition(self, partition: int) -> tuple[PartitionMetadata, int]:
         """A partition's metadata and the version of its node, -1 where there is none yet."""
@@ -175,8 +181,8 @@ class PartitionSessions:
                 )
             if known.replicas == replicas:
                 return
-            assigned, assigned_at = await self._assigned(partition)
-            if {one.node for one in replicas} != {*assigned}:
+            held, assigned_at = await self._all_assigned()
+            if {one.node for one in replicas} != {*held.get(partition, ())}:
                 raise ConcurrentUpdateError(
                     f"partition {partition}: its storage nodes are others than when session {session_id} began"
                 )

@@ -38,6 +38,12 @@ from waltzctl.engine.metadata.zookeeper_connection import AUTH_FILE_VARIABLE, AU
 from waltzctl.engine.metadata.zookeeper_options import ZooKeeperOptions
 from waltzctl.engine.net.futures import fail
 
+LONGEST_REQUEST = (1 << 20) - 1
+"""Bytes that ZooKeeper takes in a request unless its jute.maxbuffer says otherwise; at a longer one it closes the connection."""
+_LONG_REQUEST = 1_000_000
+"""From about so many bytes on that may be why a connection was lost."""
+_CHANGE = 17
+"""Bytes of a change among several beside its path and its data, at least."""
 _LOOKS = 10
 """So many times in each timeout it is looked whether a silent ZooKeeper was heard again."""
 
@@ -90,8 +96,8 @@ class ZooKeeperStore:
     def _below(self, path: str) -> str:
         return path.removeprefix(self._root).lstrip("/")
 
-    async def _call(self, path: str, call: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        """One of the library's asynchronous calls, about a node, within the deadline."""
+    async def _call(self, path: str, call: Callable[..., Any], *arguments: Any, size: int = 0, **named: Any) -> Any:
+        """One of the library's asynchronous calls, about a node, within the deadline.  `size`: bytes that it writes."""
         from kazoo import exceptions
 
         answered: asyncio.Future[Any] = self._loop.create_future()
@@ -112,9 +118,11 @@ class ZooKeeperStore:
             what = f"no answer within {self._options.connect_timeout:g} s about node {self._at(path)}"
             raise DeadlineError(f"ZooKeeper at {self._options.connect_string}", what) from None
         except exceptions.KazooException as error:
-            raise self._failure(path, error) from None
+            raise self._failure(path, error, size) from None
 
-    def _failure(self, path: str, error: Exception) -> MetadataConflictError | PeerUnreachableError | NotPermittedError:
+    def _failure(
+        self, path: str, error: Exception, size: int = 0
+    ) -> MetadataConflictError | PeerUnreachableError | NotPermittedError:
         from kazoo import exceptions
 
         if isinstance(error, exceptions.NoAuthError):
@@ -135,7 +143,13 @@ class ZooKeeperStore:
                 assert isinstance(made, MetadataConflictError)
                 return made
         what = f"node {self._at(path)}: {type(error).__name__} {error}"
-        return PeerUnreachableError(f"ZooKeeper at {self._options.connect_string}", what.rstrip())
+        advice = None
+        if isinstance(error, exceptions.ConnectionLoss) and size >= _LONG_REQUEST:
+            advice = (
+                f"{size} bytes were to be written at once, and ZooKeeper closes the connection at a request of more than"
+                f" {LONGEST_REQUEST} unless its jute.maxbuffer allows it: raise that at every server of the ensemble"
+            )
+        return PeerUnreachableError(f"ZooKeeper at {self._options.connect_string}", what.rstrip(), advice=advice)
 
     def _told(self, watch: Watch | None) -> Callable[[Any], None] | None:
         return None if watch is None else _Told(self._in_loop, watch)
@@ -166,7 +180,13 @@ class ZooKeeperStore:
     async def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False) -> str:
         """See `MetadataStore`."""
         made = await self._call(
-            path, self._client.create_async, self._at(path), data, ephemeral=ephemeral, sequence=sequence
+            path,
+            self._client.create_async,
+            self._at(path),
+            data,
+            size=len(data),
+            ephemeral=ephemeral,
+            sequence=sequence,
         )
         return self._below(made)
 
@@ -185,7 +205,8 @@ class ZooKeeperStore:
 
     async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> ZnodeState:
         """See `MetadataStore`."""
-        return _state(await self._call(path, self._client.set_async, self._at(path), data, version=version))
+        found = await self._call(path, self._client.set_async, self._at(path), data, size=len(data), version=version)
+        return _state(found)
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
         """See `MetadataStore`."""
@@ -206,7 +227,9 @@ class ZooKeeperStore:
                     transaction.delete(self._at(path), version)
                 case Check(path, version):
                     transaction.check(self._at(path), version)
-        results = await self._call("", transaction.commit_async)
+        size = sum(_CHANGE + len(self._at(change.path)) for change in changes)
+        size += sum(len(change.data) for change in changes if isinstance(change, Create | Set))
+        results = await self._call("", transaction.commit_async, size=size)
         of_others = (exceptions.RolledBackError, exceptions.RuntimeInconsistency)
         for change, result in zip(changes, results, strict=True):
             if isinstance(result, Exception) and not isinstance(result, of_others):

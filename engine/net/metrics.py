@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -370,7 +370,7 @@ class Timer(_Sampled):
 class Gauge:
     """A present value."""
 
-    value: int | str | tuple[int, ...]
+    value: int | str | tuple[int, ...] | Mapping[str, tuple[str, ...]]
 
 
 Metric = Gauge | Counter | Meter | Timer | Histogram

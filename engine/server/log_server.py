@@ -10,6 +10,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Collection, Mapping
+from typing import Protocol
 
 from waltzctl.engine.errors import PeerError, RemoteError, WaltzError
 from waltzctl.engine.server.client_port import Answers, ClientPort
@@ -20,12 +21,19 @@ from waltzctl.engine.server.store_partition import SessionMetadata, StorePartiti
 from waltzctl.engine.server.transaction_cache import TransactionCache
 
 
+class ServerMetadata(SessionMetadata, Protocol):
+    """What a server asks of the metadata, for all of its partitions and for each."""
+
+    async def nodes_of(self, partitions: Collection[int]) -> frozenset[str]:
+        """The storage nodes that any of these partitions has, ``host:port``, at one look."""
+
+
 class LogServer:
     """A running server.  Belongs to the event loop in which it is started."""
 
     def __init__(
         self,
-        metadata: SessionMetadata,
+        metadata: ServerMetadata,
         connect: Connect,
         answers: Answers | None = None,
         *,
@@ -101,10 +109,10 @@ class LogServer:
         While the metadata does not, it is those that have the partitions' sessions.
         """
         try:
-            names = {name for number in [*self.partitions] for name in await self._metadata.assigned(number)}
+            names = await self._metadata.nodes_of([*self.partitions])
         except WaltzError as error:
             self._log.warning("the storage nodes' assignment is not known: %s", error)
-            names = {name for one in self.partitions.values() for name in one.store.state.nodes}
+            names = frozenset(name for one in self.partitions.values() for name in one.store.state.nodes)
 
         async def answers(name: str) -> bool:
             try:

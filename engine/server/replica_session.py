@@ -16,7 +16,7 @@ from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from waltzctl.engine.errors import DivergedReplicaError, PeerError, RemoteError, StoreSessionClosedError
+from waltzctl.engine.errors import DivergedReplicaError, PeerError, ProtocolError, RemoteError, StoreSessionClosedError
 from waltzctl.engine.quorum import recovery_actions, recovery_events
 from waltzctl.engine.server.server_settings import SessionOptions
 from waltzctl.engine.server.storage_nodes import Storage, StorageNodes
@@ -191,6 +191,9 @@ class ReplicaSession:
             match action:
                 case recovery_actions.Truncate(_, to):
                     last = await storage.truncate(session.session_id, session.partition, to)
+                    if not -1 <= last <= to:
+                        what = f"partition {session.partition} ends with transaction {last} after a cut behind {to}"
+                        raise ProtocolError(self.node, what)
                     event: recovery_events.Event = recovery_events.Truncated(self.node, last)
                 case recovery_actions.SetLowWaterMark(_, mark):
                     await storage.set_low_water_mark(session.session_id, session.partition, mark)

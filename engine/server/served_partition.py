@@ -519,11 +519,22 @@ class Partition:
 
     async def feed(self, reader: Reader, position: int, count: int) -> None:
         """Give a reader `count` transactions behind `position`, as they come to be committed.  Raises PartitionClosedError."""
-        self.metrics.feeds_added += 1
+        position, metrics = max(position, -1), self.metrics
+        behind = min(count, self.high_water_mark - position)
+        if behind > 0:
+            metrics.catchups_added += 1
+            try:
+                await self._give(reader, position, behind)
+            finally:
+                metrics.catchups_removed += 1
+            position, count = position + behind, count - behind
+            if not count:
+                return
+        metrics.feeds_added += 1
         try:
-            await self._give(reader, max(position, -1), count)
+            await self._give(reader, position, count)
         finally:
-            self.metrics.feeds_removed += 1
+            metrics.feeds_removed += 1
 
     async def _give(self, reader: Reader, position: int, count: int) -> None:
         while count > 0 and not reader.closed:
@@ -545,8 +556,10 @@ class Partition:
     async def _fed_from(self, first: int, count: int) -> bytes:
         found = self._cache.fed(self.number, first, count)
         if not found:
+            losses = self._cache.losses(self.number)
             found = feed_frames(await self.store.headers(first, min(count, CHUNK - first % CHUNK)))
-            self._cache.put_fed(self.number, first, found)  # who follows reads the same
+            if losses == self._cache.losses(self.number):
+                self._cache.put_fed(self.number, first, found)  # who follows reads the same
         return found
 
     def cached_data(self, transaction_id: int) -> tuple[bytes, int] | None:
@@ -560,7 +573,9 @@ class Partition:
         """
         found = None
         if transaction_id >= 0:
+            losses = self._cache.losses(self.number)
             for record in await self.store.records_now(transaction_id, 1):
-                self._cache.put_data(self.number, record)
+                if losses == self._cache.losses(self.number):
+                    self._cache.put_data(self.number, record)
                 found = record.data, record.data_checksum
         return found

@@ -23,6 +23,8 @@ class ServerPartitionMetrics:
         self.latency = Timer(clock)
         self.feeds_added = 0
         self.feeds_removed = 0
+        self.catchups_added = 0
+        self.catchups_removed = 0
 
 
 class CommittedInSecond:
@@ -62,7 +64,7 @@ class ServerPartitionReading:
     nodes: tuple[str, ...]
 
     def metrics_by_name(self) -> Iterator[tuple[str, Gauge | Meter | Timer]]:
-        """Under the release's names; what it has two of, for feeds that are up to date and those that are not, is one here."""
+        """Under the release's names.  A feed that is behind when it is asked for counts as another one once it has caught up."""
         yield "transaction", self.metrics.committed
         yield "successful-append", self.metrics.committed
         yield "rejected-append", self.metrics.rejected
@@ -75,6 +77,8 @@ class ServerPartitionReading:
         yield "high-water-mark", Gauge(self.high_water_mark)
         yield "total-real-time-feed-context-added", Gauge(self.metrics.feeds_added)
         yield "total-real-time-feed-context-removed", Gauge(self.metrics.feeds_removed)
+        yield "total-catchup-feed-context-added", Gauge(self.metrics.catchups_added)
+        yield "total-catchup-feed-context-removed", Gauge(self.metrics.catchups_removed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +104,7 @@ class ServerReading:
         yield NamedMetric(GROUP, "server-id", Gauge(self.server_id))
         yield NamedMetric(GROUP, "endpoint", Gauge(self.endpoint))
         yield NamedMetric(GROUP, "waltz-server-num-partitions", Gauge(len(self.partitions)))
+        yield NamedMetric(GROUP, "replica-info", Gauge({str(one.partition): one.nodes for one in self.partitions}))
         yield NamedMetric(GROUP, "waltz-version-id", Gauge(self.version))
         for one in self.partitions:
             for name, metric in one.metrics_by_name():

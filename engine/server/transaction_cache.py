@@ -154,6 +154,7 @@ class TransactionCache:
         self._last: dict[int, int] = {}  # that was ever kept of each partition
         self._kept_as: dict[int, int] = {}  # under which number a partition is kept of which something was forgotten
         self._forgotten = 0
+        self._losses: dict[int, int] = {}
         self.feed_misses, self.data_misses = Meter(), Meter()
 
     @property
@@ -187,8 +188,13 @@ class TransactionCache:
         packed = pack_record(record)
         self._put_run((self._kept_as.get(partition, partition), number), place, packed, array("Q", (0, len(packed))))
 
+    def losses(self, partition: int) -> int:
+        """How often something of a partition was cut or forgotten: what was read of it before must not be put here any more."""
+        return self._losses.get(partition, 0)
+
     def cut(self, partition: int, last: int) -> None:
         """Keep nothing behind a transaction, the last one that a partition has."""
+        self._losses[partition] = self.losses(partition) + 1
         if self._last.get(partition, -1) > last:
             self._last[partition] = last
             for chunks in (self._feed, self._data):
@@ -199,6 +205,7 @@ class TransactionCache:
 
         It goes as what nobody uses: a server that is given a thousand partitions does not look for it.
         """
+        self._losses[partition] = self.losses(partition) + 1
         if self._last.pop(partition, None) is not None:
             self._forgotten += 1
             self._kept_as[partition] = -self._forgotten

@@ -195,6 +195,16 @@ def test_a_line_that_is_too_long_for_any_server_is_named(over: Callable[[Trouble
     assert [data for _, data in server.log[3:]] == [b"a", b"b"]
 
 
+@pytest.mark.parametrize("more", [("--metadata", "x", "--timeout", "0s"), ("--metadata", "/nowhere/at/all"), ()])
+def test_where_nothing_was_sent_nothing_may_be_committed(
+    more: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("WALTZCTL_METADATA", raising=False)
+    done = invoke("log", *more, "append", "--partition", 0, given=b"a\n")
+    assert done.status != 0
+    assert "0 transactions committed; none was sent" in done.err
+
+
 @pytest.mark.parametrize("form", ["plain", "table", "ndjson"])
 def test_a_validation_that_is_well_says_nothing_when_quiet(monkeypatch: pytest.MonkeyPatch, form: str) -> None:
     done = Validation(transactions=4, retries=1, seconds=0.5)

@@ -14,7 +14,7 @@ from tests.client.log_in_process import OPTIONS, Bulk, InProcess, drafts, named,
 from tests.simulation.virtual_time import hold_up
 from waltzctl.engine.client.log_transaction import Build, Draft
 from waltzctl.engine.client.partition_mount import ClientAheadError, ClientOptions, OversizedAppendError
-from waltzctl.engine.errors import DeadlineError, PeerUnreachableError
+from waltzctl.engine.errors import DeadlineError, InvalidRequestError, PeerUnreachableError
 from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.formats.wire import client as wire
 from waltzctl.formats.wire.append_frames import append_writer
@@ -264,9 +264,9 @@ def test_what_a_frame_cannot_say_is_the_callers_error() -> None:
             bulk = Bulk(made, [Draft(b"0"), wrong, Draft(b"2")])
             await quiet()
             made.log.commit()
-            with pytest.raises(ValueError, match="AppendRequest"):
+            with pytest.raises(InvalidRequestError, match="AppendRequest"):
                 await bulk.task
-            with pytest.raises(ValueError, match="AppendRequest"):
+            with pytest.raises(InvalidRequestError, match="AppendRequest"):
                 await made.client.append(0, wrong)
         assert made.log.committed == [b"0", b"0"]
 

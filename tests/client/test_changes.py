@@ -203,3 +203,34 @@ def test_planning_for_a_partition_that_cannot_be_is_refused_before_the_wire(tmp_
                 await apply_plan(client, await plan_add(client, {2**31}), lambda: plan_add(client, {2**31}))
 
     run(work())
+
+
+def test_what_was_switched_before_one_failed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each partition is requests of its own; which ones were done nobody could know."""
+    build_directory(tmp_path, {0: 5, 1: 5, 2: 5})
+    switch, refused = AdminClient.set_writable, list[int]()
+
+    async def damaged(client: AdminClient, partition: int, on: bool) -> None:
+        if partition in refused:
+            raise RemoteError("node:2", "its info is damaged", advice="recover it")
+        await switch(client, partition, on)
+
+    async def work() -> None:
+        async with running(tmp_path) as node, admin_of(node) as client:
+
+            async def off() -> NodePlan:
+                return await plan_availability(client, {0, 1, 2}, online=False)
+
+            for number, told in (
+                (2, "recover it\n  done before that: switch-off of partitions 0-1"),
+                (0, "recover it"),
+            ):
+                refused[:] = [number]
+                with pytest.raises(RemoteError) as failed:
+                    await apply_plan(client, await off(), off)
+                assert failed.value.advice == told
+                refused.clear()
+                await client.set_available([0, 1, 2], True)
+
+    monkeypatch.setattr(AdminClient, "set_writable", damaged)
+    run(work())

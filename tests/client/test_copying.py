@@ -357,3 +357,34 @@ def test_a_partition_that_comes_online_meanwhile_ends_the_copy(tmp_path: Path) -
             assert await data.max_transaction_id(5, 0) == -1
 
     run(work())
+
+
+def test_commands_that_are_advised_reach_the_nodes_as_this_one_does(tmp_path: Path) -> None:
+    made = make_records(10)
+
+    async def work() -> None:
+        async with pair(tmp_path, made, made, mark=9, kept=5) as (theirs, ours, _):
+            options = CopyOptions(
+                0, offline_first=True, connecting=("--plaintext", "--trust-store", "a b"), data_port=7
+            )
+            asking = scripted_nothing(ours)
+            with pytest.raises(DamageError) as told:
+                await plan_copy(theirs, asking, options)
+            assert told.value.advice is not None
+            node = f"waltzctl node {ours.address} --data-port 7 --plaintext --trust-store 'a b'"
+            lines = told.value.advice.splitlines()
+            assert [line.strip().startswith(node) for line in lines[-3:]] == [True] * 3
+            verify = f"waltzctl verify {theirs.address.url} --partition 0 --plaintext --trust-store 'a b'"
+            assert f"({verify})" in told.value.advice
+
+    run(work())
+
+
+def scripted_nothing(client: AdminClient) -> AdminClient:
+    """The same node, as if it gave no record that it should keep, and were behind."""
+
+    async def none(*_: object) -> tuple[WireRecord, ...]:
+        return ()
+
+    client.records = none  # type: ignore[method-assign]
+    return client

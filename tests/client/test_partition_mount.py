@@ -30,6 +30,7 @@ class Server:
     """The server of partition 0, which says what the test has it say; `appends`: the requests that came, in their order."""
 
     appends: asyncio.Queue[wire.AppendRequest] = field(default_factory=asyncio.Queue)
+    flushes: asyncio.Queue[RequestId] = field(default_factory=asyncio.Queue)
     writer: asyncio.StreamWriter | None = None
 
     async def script(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -46,6 +47,8 @@ class Server:
                     writer.write(wire.encode(wire.MountResponse(message.request_id, wire.MountState.READY)))
                 case wire.AppendRequest():
                     self.appends.put_nowait(message)
+                case wire.FlushRequest():
+                    self.flushes.put_nowait(message.request_id)
 
     def say(self, *messages: wire.ServerResponse | None) -> None:
         """In one write; None is a keep-alive."""
@@ -207,3 +210,24 @@ def test_a_flush_waits_for_the_next_mount_where_one_is_lost_in_the_moment_in_whi
 async def flushed(server: Server) -> int:
     async with client_of(server, 5.0) as client:
         return await client.flush(0)
+
+
+def test_a_flush_whose_mark_the_log_has_lost_is_decided_by_the_next_mount() -> None:
+    """It waited for a transaction that is gone, up to its deadline."""
+
+    async def whole() -> None:
+        server = Server()
+        async with client_of(server, 6.0) as client:
+            append = asyncio.ensure_future(client.append(0, Draft(b"1")))
+            (mine,) = await server.appended(b"1")
+            server.say(fed(0, mine))
+            await append
+            flush = asyncio.ensure_future(client.flush(0))
+            server.say(wire.FlushResponse(await server.flushes.get(), 3))
+            await asyncio.sleep(0.05)
+            assert not flush.done(), "the feed has not come to it"
+            assert server.writer is not None
+            server.writer.close()
+            assert await asyncio.wait_for(flush, 4.0) == 0
+
+    asyncio.run(whole())

@@ -321,3 +321,35 @@ def test_metadata_that_gives_no_client_id_is_waited_for(called: str, seconds: fl
             await feed.aclose()
 
     simulate(whole())
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"in_flight": 0}, {"ahead": 0}, {"timeout": -1.0}, {"nudge": float("nan")}, {"max_body": 0}]
+)
+def test_options_that_cannot_be_meant_are_refused(wrong: dict[str, Any]) -> None:
+    """With none of them would anything ever be sent, or given up."""
+    with pytest.raises(InvalidRequestError, match=rf"{next(iter(wrong))}=.*no less than"):
+        ClientOptions(**wrong)
+
+
+@pytest.mark.parametrize("timeout", [-1.0, float("nan")])
+def test_a_time_that_cannot_be_meant_is_refused(timeout: float) -> None:
+    async def test(server: AskedServer, client: LogClient) -> None:
+        for call in (
+            lambda: client.data(0, 0, timeout=timeout),
+            lambda: client.append(0, Draft(b""), timeout=timeout),
+            lambda: anext(client.feed(0, timeout=timeout)),
+        ):
+            with pytest.raises(InvalidRequestError, match="timeout="):
+                await call()
+
+    run(test)
+
+
+@pytest.mark.parametrize("number", [-1, 2**63])
+def test_data_of_what_cannot_be_is_not_asked_for(number: int) -> None:
+    async def test(server: AskedServer, client: LogClient) -> None:
+        with pytest.raises(InvalidRequestError, match=f"there is no transaction {number}"):
+            await client.data(0, number)
+
+    run(test)

@@ -640,3 +640,49 @@ def test_a_feed_that_is_cancelled_leaves_no_thread_and_no_transaction(tmp_path: 
     run(tmp_path / "log", test)
     assert not [one for one in threading.enumerate() if one.name.startswith("waltz-sql") and one.is_alive()]
     assert applied(path) == []
+
+
+def test_a_connection_whose_look_was_cut_short_is_not_used(tmp_path: Path) -> None:
+    """Whether it commits by itself is not known; the next attempt took it as it was."""
+    path, cut = made(tmp_path), ["before UPDATE"]
+
+    def step(name: str) -> None:
+        if name in cut:
+            cut.remove(name)
+            raise Killed
+
+    driver = Driver(path, step)
+    applier = SqlApplier(database(driver), insert)
+    with pytest.raises(Killed):
+        applier.mark(0)
+    assert applier.mark(0) == -1
+    assert len(driver.made) == 2
+
+
+def test_what_could_not_be_rolled_back_for_another_reason_is_not_committed_later(tmp_path: Path) -> None:
+    path, cut = made(tmp_path), list[str]()
+
+    def step(name: str) -> None:
+        if name in cut:
+            cut.remove(name)
+            raise Killed
+
+    def apply(sql: SqlTransaction, transaction: Transaction, data: bytes) -> None:
+        insert(sql, transaction, data)
+        if cut:
+            raise ZeroDivisionError
+
+    driver = Driver(path, step)
+    applier = SqlApplier(database(driver), apply)
+    applier.mark(0)
+    cut.append("rollback")
+    with pytest.raises(Killed):
+        applier.once(number(0), b"")
+    assert applier.once(number(0), b"")
+    assert (applied(path), mark(path), len(driver.made)) == ([0], 0, 2)
+
+
+@pytest.mark.parametrize("wrong", [{"timeout": float("nan")}, {"first_retry": -1.0}, {"longest_retry": -0.1}])
+def test_times_that_cannot_be_meant_are_refused(tmp_path: Path, wrong: dict[str, float]) -> None:
+    with pytest.raises(InvalidRequestError, match=rf"{next(iter(wrong))}=.*no less than 0"):
+        database(Driver(tmp_path / "db"), **wrong)

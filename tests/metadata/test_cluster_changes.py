@@ -6,12 +6,15 @@ import asyncio
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from tests.golden import GOLDEN, needs_golden
 from tests.metadata.stores import Stores
 from tests.metadata.test_membership import end_session
+from tests.zookeeper import ZooKeeperServer
 from waltzctl.engine.errors import (
     DeadlineError,
     InvalidRequestError,
@@ -35,18 +38,21 @@ from waltzctl.engine.metadata.cluster_changes import (
     unassign,
 )
 from waltzctl.engine.metadata.cluster_state import NodeState, PartitionState, ReplicaInSession, read_cluster_state
-from waltzctl.engine.metadata.metadata_store import Change, MetadataStore
+from waltzctl.engine.metadata.metadata_store import Change, MetadataStore, Set, Watch, ZnodeState
 from waltzctl.engine.metadata.partition_sessions import PartitionSessions
+from waltzctl.engine.metadata.zookeeper_store import LONGEST_REQUEST
 from waltzctl.engine.net.addresses import Address, parse_address
 from waltzctl.formats.znodes import (
     ASSIGNMENT_PATH,
     LOCK_PATH,
     PARTITION_PATH,
+    STORE_PATH,
     NodeAssignment,
     NodePartitions,
     PartitionMetadata,
     ReplicaState,
     ServerDescriptor,
+    StoreParameters,
 )
 
 KEY = uuid.UUID("01234567-89ab-cdef-0123-456789abcdef")
@@ -553,5 +559,70 @@ def test_what_is_said_of_half_a_cluster_leads_to_a_whole_one(stores: Stores) -> 
         assert "waltzctl cluster delete" in (made.value.advice or "")
         await delete_cluster(store)
         await create_cluster(store, name="demo", num_partitions=4, cluster_key=KEY)
+
+    over(stores, test)
+
+
+def test_of_some_partitions_only_their_metadata_is_read(stores: Stores) -> None:
+    async def test(store: MetadataStore) -> None:
+        sessions = PartitionSessions(store)
+        for partition in range(4):
+            await sessions.begin_session(partition, 1)
+        whole, some = await read_cluster_state(store), await read_cluster_state(store, {2, 9})
+        assert some == replace(whole, partitions=(whole.partitions[2],))
+
+    over(stores, test)
+
+
+def test_two_numbers_of_partitions_are_seen(stores: Stores) -> None:
+    """Z10: the metadata has it in its root and in ``store``, and the tools of the release compare them nowhere."""
+
+    async def test(store: MetadataStore) -> None:
+        assert (await read_cluster_state(store)).stored_partitions is None
+        await store.set(STORE_PATH, StoreParameters(KEY, 6).encode())
+        found = await read_cluster_state(store)
+        assert (found.num_partitions, found.stored_partitions) == (4, 6)
+
+    over(stores, test)
+
+
+def test_what_zookeeper_finds_too_long_is_told_as_that(zookeeper: ZooKeeperServer, tmp_path: Path) -> None:
+    """It closes the connection without a word: "ConnectionLoss" was all that was said."""
+
+    async def test(stores: Stores) -> None:
+        store = await stores.open()
+        await create_cluster(store, name="demo", num_partitions=4, cluster_key=KEY)
+        long = bytes(LONGEST_REQUEST + 1)
+        for asked in (
+            lambda: store.set(ASSIGNMENT_PATH, long),
+            lambda: store.commit((Set(ASSIGNMENT_PATH, long, -1),)),
+            lambda: store.create("more", long),
+        ):
+            with pytest.raises(PeerUnreachableError) as told:
+                await asked()
+            assert told.value.advice is not None
+            assert " bytes were to be written at once" in told.value.advice
+            assert "jute.maxbuffer" in told.value.advice
+
+    Stores(tmp_path / "metadata", zookeeper).run(test)
+
+
+def test_the_storage_nodes_of_many_partitions_are_read_at_once(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log server that is asked whether it reaches them read all of the assignment for each of its partitions."""
+
+    async def test(store: MetadataStore) -> None:
+        await three(store, range(2))
+        await add_node(store, "n9:1", admin_port=2, group=0)
+        await assign(store, "n9:1", [3])
+        reads, get = list[str](), store.get
+
+        async def counted(path: str, watch: Watch | None = None) -> tuple[bytes, ZnodeState]:
+            reads.append(path)
+            return await get(path, watch)
+
+        monkeypatch.setattr(store, "get", counted)
+        assert await PartitionSessions(store).nodes_of(range(3)) == {"n0:1", "n1:1", "n2:1"}
+        assert await PartitionSessions(store).nodes_of([3]) == {"n9:1"}
+        assert reads == [ASSIGNMENT_PATH] * 2
 
     over(stores, test)

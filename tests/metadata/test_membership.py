@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import logging
 import sqlite3
+import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,11 +21,12 @@ from waltzctl.engine.metadata.cluster_changes import add_node, create_cluster
 from waltzctl.engine.metadata.cluster_changes import assign as assign_nodes
 from waltzctl.engine.metadata.cluster_changes import unassign as unassign_nodes
 from waltzctl.engine.metadata.cluster_state import read_cluster_state
+from waltzctl.engine.metadata.embedded_store import EmbeddedStore
 from waltzctl.engine.metadata.membership import Membership, new_client_id
 from waltzctl.engine.metadata.metadata_store import MetadataStore
 from waltzctl.engine.metadata.partition_sessions import PartitionSessions
 from waltzctl.engine.metadata.zookeeper_store import NotPermittedError
-from waltzctl.formats.znodes import SERVERS_PATH, ReplicaState
+from waltzctl.formats.znodes import CLIENT_IDS_PATH, SERVERS_PATH, IssuedId, ReplicaState
 
 LOG = logging.getLogger("test")
 SOON = 20.0
@@ -428,3 +431,33 @@ def test_sessions_of_several_servers_are_all_different(stores: Stores) -> None:
         assert sorted(one.session_id for one in begun) == [*range(10)]
 
     over(stores, test)
+
+
+def test_behind_the_last_id_no_other_is_given(stores: Stores) -> None:
+    """What stands there has four bytes: the next client got an error of the encoder."""
+
+    async def test(_: Stores, store: MetadataStore) -> None:
+        await store.set(CLIENT_IDS_PATH, IssuedId(2**31 - 2).encode())
+        assert await new_client_id(store) == 2**31 - 1
+        with pytest.raises(RefusedError, match=r"ids/client: the last id that there is, 2147483647, was given"):
+            await new_client_id(store)
+
+    over(stores, test)
+
+
+def test_a_server_may_prefer_many(tmp_path: Path) -> None:
+    """The time grew with the square of their number, and its event loop stood still."""
+
+    async def test() -> None:
+        store = await EmbeddedStore.open(tmp_path / "m", create=True)
+        await create_cluster(store, name="demo", num_partitions=40_000, cluster_key=uuid.uuid4())
+        member = Membership(store, log=LOG)
+        await member.register("h", 1, range(0, 40_000, 2))
+        begun = time.process_time()
+        await member.prefer(tuple(range(1, 40_000, 2)), True)
+        await member.prefer(tuple(range(0, 40_000, 2)), False)
+        assert time.process_time() - begun < 3
+        assert (await read_cluster_state(store, ())).servers[0].preferred == tuple(range(1, 40_000, 2))
+        await store.close()
+
+    asyncio.run(test())

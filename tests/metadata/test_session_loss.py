@@ -20,7 +20,7 @@ import pytest
 
 from tests.zookeeper import ZooKeeperServer, ensemble, new_root, running
 from waltzctl.engine.errors import DeadlineError, NotWaltzError, PeerUnreachableError
-from waltzctl.engine.metadata import embedded_store
+from waltzctl.engine.metadata import embedded_sessions, embedded_store
 from waltzctl.engine.metadata.embedded_sessions import has_ended
 from waltzctl.engine.metadata.embedded_store import EmbeddedStore
 from waltzctl.engine.metadata.metadata_store import SessionLostError
@@ -295,22 +295,25 @@ def test_a_session_is_over_for_its_process_when_it_is_for_others_however_long_it
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was said counts from when it was written; its commit waits for readers."""
-    change, says = EmbeddedStore._change, list[float]()
+    extend, says = embedded_sessions.extend, list[float]()
 
-    async def slowly(self: EmbeddedStore, *given: Any, **more: Any) -> Any:
+    def locked(_database: sqlite3.Connection, _session: int) -> bool:
         if len(says) == 2:
-            raise DeadlineError("the metadata", "locked")
-        says.append(asyncio.get_running_loop().time())
-        found = await change(self, *given, **more)
-        await asyncio.sleep(1.6)
-        return found
+            raise sqlite3.OperationalError("database is locked")
+        return False
+
+    def slowly(database: sqlite3.Connection, session: int, seconds: float) -> None:
+        says.append(time.monotonic())
+        extend(database, session, seconds)
+        time.sleep(1.6)
 
     async def test() -> None:
         store = await EmbeddedStore.open(tmp_path / "m", create=True, session_timeout=2.0)
         await store.create_root()
         await store.create("mine", ephemeral=True)
         with monkeypatch.context() as patch:
-            patch.setattr(EmbeddedStore, "_change", slowly)
+            patch.setattr(embedded_sessions, "extend", slowly)
+            patch.setattr(embedded_sessions, "is_over", locked)
             says.append(0.0)
             await asyncio.wait_for(store.lost, SOON)
             assert asyncio.get_running_loop().time() - says[1] < 3.0
@@ -637,6 +640,40 @@ def test_the_nodes_of_the_last_process_are_gone_for_who_only_reads(tmp_path: Pat
         with sqlite3.connect(tmp_path / "m") as database:
             assert database.execute("SELECT count(*) FROM znode WHERE session IS NOT NULL").fetchone() == (0,)
         await reader.close()
+        await store.close()
+
+    asyncio.run(test())
+
+
+def test_a_process_that_has_much_to_change_is_heard_of_meanwhile(tmp_path: Path) -> None:
+    """A server that opens a thousand partitions: what says that it lives waited behind all that."""
+
+    async def test() -> None:
+        store = await EmbeddedStore.open(tmp_path / "m", create=True, session_timeout=0.6)
+        await store.create_root()
+        await store.create("mine", ephemeral=True)
+        lost = store.lost
+
+        async def change() -> None:
+            await store._change(lambda: time.sleep(0.01))
+
+        await asyncio.gather(*(change() for _ in range(200)))
+        assert not lost.done()
+        assert await store.exists("mine") is not None
+        await store.close()
+
+    asyncio.run(test())
+
+
+def test_two_that_make_their_first_nodes_at_once_share_a_session(tmp_path: Path) -> None:
+    """The first of two sessions was not heard of any more, and its node went."""
+
+    async def test() -> None:
+        store = await EmbeddedStore.open(tmp_path / "m", create=True)
+        await store.create_root()
+        await asyncio.gather(*(store.create(name, ephemeral=True) for name in "ab"))
+        with sqlite3.connect(tmp_path / "m") as database:
+            assert database.execute("SELECT count(*) FROM session").fetchone() == (1,)
         await store.close()
 
     asyncio.run(test())

@@ -171,8 +171,8 @@ EIGHTH: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/metadata/embedded_store.py",
-        "                until = begun + self._timeout",
-        "                until = self._loop.time() + self._timeout",
+        "                    self._until = begun + self._timeout",
+        "                    self._until = self._loop.time() + self._timeout",
         (_LOST,),
         "a process believes in its session longer than others do, who have taken its partitions",
     ),

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -18,12 +19,14 @@ from tests.server.storing import PARTITION, until
 from waltzctl.engine.errors import StoreSessionClosedError
 from waltzctl.engine.inspect.status import storage_status
 from waltzctl.engine.net.futures import fail
+from waltzctl.engine.net.metrics import Gauge
 from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.truncate import plan_truncate
 from waltzctl.engine.scan.client_appends import numbered
 from waltzctl.engine.server import served_partition, store_partition
 from waltzctl.engine.server.append_requests import Append
 from waltzctl.engine.server.locks import LockTable
+from waltzctl.engine.server.log_server import LogServer
 from waltzctl.engine.server.served_partition import Partition, _Flush
 from waltzctl.engine.server.server_metrics import CommittedInSecond
 from waltzctl.engine.server.store_partition import PartitionClosedError
@@ -322,13 +325,13 @@ def test_partitions_that_come_while_connectivity_is_looked_at_disturb_nobody(tmp
     async def work() -> None:
         async with serving(tmp_path, 1) as cluster:
             server = await cluster.server()
-            real = server._metadata.assigned
+            real = server._metadata.nodes_of
 
-            async def assigned(partition: int) -> tuple[str, ...]:
+            async def nodes_of(partitions: Collection[int]) -> frozenset[str]:
                 await server.assign({0: 1, PARTITION: 1})
-                return await real(partition)
+                return await real(partitions)
 
-            server._metadata.assigned = assigned  # type: ignore[method-assign]
+            server._metadata.nodes_of = nodes_of  # type: ignore[method-assign]
             assert await server.check_connectivity() == ((cluster.cluster.names[0], True),)
 
     asyncio.run(work())
@@ -637,5 +640,65 @@ def test_appends_of_which_some_are_sent_are_not_forgotten_in_a_moment_without_me
             written = await partition.store.headers(0, 9)
             assert [one.request_id.sequence for one in written] == [1, 2, 3, 4]
             assert sum(count for count, size in appender.told if size > 0) == 5
+
+    asyncio.run(work())
+
+
+def test_what_was_read_before_a_partition_is_assigned_anew_is_not_kept_afterwards(tmp_path: Path) -> None:
+    """Storage may have lost it while another server had the partition, and others have its ids by now."""
+
+    async def work() -> None:
+        async with serving(tmp_path) as cluster:
+            server = await cluster.server()
+            client = await cluster.client()
+            await client.mount()
+            client.append(b"0")
+            await client.flush()
+            partition, cache = server.partitions[PARTITION], server.cache
+            store = cast("Any", partition.store)
+            headers, records_now = store.headers, store.records_now
+
+            async def forgotten(read: Any, *wanted: int) -> Any:
+                found = await read(*wanted)
+                cache.forget(PARTITION)
+                return found
+
+            cache.cut(PARTITION, -1)
+            store.headers = partial(forgotten, headers)
+            store.records_now = partial(forgotten, records_now)
+            assert await partition._fed_from(0, 1)
+            assert await partition.data(0) is not None
+            assert cache.fed(PARTITION, 0, 1) == b""
+            assert cache.data(PARTITION, 0) is None
+            store.headers, store.records_now = headers, records_now
+            assert await partition._fed_from(0, 1) == cache.fed(PARTITION, 0, 1) != b""
+            assert await partition.data(0) == cache.data(PARTITION, 0)
+
+    asyncio.run(work())
+
+
+def test_feeds_are_counted_under_the_releases_names(tmp_path: Path) -> None:
+    """One that is behind catches up first; which nodes have a partition is a gauge as well."""
+
+    def now(server: LogServer) -> list[object]:
+        found = dict(server.partitions[PARTITION].reading.metrics_by_name())
+        names = (
+            f"total-{kind}-feed-context-{what}" for kind in ("catchup", "real-time") for what in ("added", "removed")
+        )
+        return [cast("Gauge", found[name]).value for name in names]
+
+    async def work() -> None:
+        async with serving(tmp_path) as cluster:
+            server = await cluster.server()
+            client = await cluster.client()
+            await client.mount()
+            client.append(b"0")
+            await client.flush()
+            assert now(server) == [0, 0, 1, 1]
+            reader = await cluster.client(client=8)
+            assert (await reader.mount())[0] is wire.MountState.READY
+            assert now(server) == [1, 1, 1, 1]
+            reader.ask_for_feed(-1)
+            await until(lambda: now(server) == [2, 2, 2, 1])
 
     asyncio.run(work())

@@ -670,3 +670,40 @@ def test_of_a_batch_a_replica_is_sent_what_it_lacks() -> None:
             assert batch.records_from(first) == packed(first, 9 - first)
 
     asyncio.run(work())
+
+
+def test_a_node_that_keeps_more_than_it_was_told_to_holds_up_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The session ended for all of its replicas, and so did each that followed it."""
+    truncate, wrong = StorageClient.truncate, list[int]()  # its port
+
+    async def less(client: StorageClient, session_id: int, partition: int, to: int, *, offline: bool = False) -> int:
+        told = await truncate(client, session_id, partition, to, offline=offline)
+        return to + 1 if client.address.port in wrong else told
+
+    async def work() -> None:
+        async with running_cluster(tmp_path) as cluster:
+            async with cluster.session() as session:
+                await session.open()
+                await until(lambda: all(one.takes_part for one in session._replicas.values()))
+                await session.append(packed(0, 5))
+                await until(lambda: all(one.acknowledged == 4 for one in session._replicas.values()))
+            first = cluster.names[0]
+            await cluster.stop(first)
+            with StorageDirectory.open(cluster.paths[first]) as storage:
+                storage.partition(PARTITION).append(
+                    [Record.make(number, RequestId(99, 1, PARTITION, number), 0, b"by hand") for number in (5, 6)]
+                )
+            await cluster.start(first)
+            wrong.append(cluster.nodes[first].addresses.port)
+            monkeypatch.setattr(StorageClient, "truncate", less)
+            async with cluster.session() as session:
+                assert await session.open() == 4
+                await until(lambda: "5 after a cut behind 4" in session._state.replicas[first].reason)
+                assert await session.append(packed(5, 1)) == 5
+                wrong.clear()
+                await until(lambda: session._replicas[first].acknowledged == 5)
+                assert await held(cluster, session.session_id) == dict.fromkeys(cluster.names, records(0, 6))
+
+    run(work())

@@ -138,7 +138,10 @@ def test_a_server_that_waits_for_the_metadata_says_so(tmp_path: Path, monkeypatc
             server = await starting
             health, metrics = await look("/health"), await look("/metrics")
             assert health.json["server-health-check"]["zookeeper"] is True
-            assert metrics.json["gauges"]["waltz-server.server-id"] == {"value": server.ready_info.server_id}
+            gauges = metrics.json["gauges"]
+            assert gauges["waltz-server.server-id"] == {"value": server.ready_info.server_id}
+            nodes = gauges["waltz-server.replica-info"]["value"]
+            assert nodes == {str(one.partition): [*one.nodes] for one in server.read().partitions}
             await server.stop(0)
 
     run(work())

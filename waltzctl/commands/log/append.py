@@ -111,6 +111,7 @@ class _Progress:
     def __init__(self, console: Console, partition: int, *, show_ids: bool) -> None:
         self._console, self._partition, self._show_ids = console, partition, show_ids
         self.committed = self._bytes = 0
+        self.begun = False
         self._first: int | None = None
         self._last: int | None = None
 
@@ -135,7 +136,8 @@ class _Progress:
             self._console.emit_done(APPEND_RESULT.shown(result))
         if ended_early:
             last = "" if self._last is None else f", the last one is transaction {self._last}"
-            say(f"waltzctl: {counted(self.committed, 'transaction')} committed{last}; what was under way may be, too")
+            under_way = "; what was under way may be, too" if self.begun else "; none was sent"
+            say(f"waltzctl: {counted(self.committed, 'transaction')} committed{last}{under_way}")
 
 
 async def _append(client: LogClient, partition: int, input_format: InputFormat, progress: _Progress) -> None:
@@ -155,6 +157,7 @@ async def _append(client: LogClient, partition: int, input_format: InputFormat, 
     async def drafts(stream: EntryStream) -> AsyncIterator[Draft]:
         place = 0
         async for entry in stream:
+            progress.begun = True
             under_way[place] = entry.line, RECORD_OVERHEAD + len(entry.data)
             yield Draft(entry.data, entry.header, entry.write_locks, entry.read_locks, entry.append_locks)
             place += 1

@@ -71,10 +71,10 @@ def run(
     from waltzctl.objects.log_objects import LOG_TRACE
 
     with Console(output_format, quiet=quiet, verbose=verbose) as console:
-        state: ClusterState = target.ask(read_cluster_state)
-        reach = target.connecting.reach(console)
         number = partition if wanted is None else wanted[2]
         assert number is not None, "one of the two was given"
+        state: ClusterState = target.ask(lambda store: read_cluster_state(store, {number}))
+        reach = target.connecting.reach(console)
         chosen_partitions({number}, state.num_partitions)
 
         async def work(client: LogClient) -> list[TransactionTrace]:

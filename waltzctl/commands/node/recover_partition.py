@@ -114,6 +114,8 @@ def run(
         batch_records=batch,
         batch_bytes=size or DEFAULT_BYTES,
         comparison=Comparison(compare.value),
+        connecting=target.connecting.arguments,
+        data_port=None if target.data == target.admin.with_port(target.admin.port - 1) else target.data.port,
     )
     with (
         Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console,
