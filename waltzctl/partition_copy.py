@@ -55,12 +55,21 @@ def recover_partition(
             say(f"waltzctl: partition {options.partition} of {destination} is left offline: the two sides differ")
         return Changed(_done(options.partition, destination, result), result.findings)
 
-    return change(console, switches, make, apply, node_plan_object)
+    status = change(console, switches, make, apply, node_plan_object)
+    if planned[-1].offline and not switches.dry_run and status is ExitStatus.CLEAN:
+        online = _online(destination, options.partition)
+        console.note(f"partition {options.partition} of {destination} is offline, as it was before; {online}")
+    return status
+
+
+def _online(destination: Address, partition: int) -> str:
+    """What puts it to use: whoever switched it off, or a comparison that found differences, may have had reasons."""
+    return f"switch it on with waltzctl node {destination} availability --partition {partition} --online true"
 
 
 def _left(copy: Copy) -> str:
     kept = f"keeps what is durable, up to transaction {copy.position}" if copy.position >= 0 else "is empty"
-    return f"is offline and {kept}; the same command goes on from there"
+    return f"is offline and {kept}; the same command goes on from there, and leaves it offline"
 
 
 def _done(partition: int, destination: Address, result: CopyResult) -> str:

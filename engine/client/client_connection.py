@@ -47,6 +47,8 @@ LIMITS = Limits(max_data=256 << 20)
 WRITE_BUFFER = 1 << 20
 """Bytes that wait in the transport; above it callers wait until half of them are gone."""
 _SWEEPS = 8
+_LEAST_RATE = 64 << 10
+"""Bytes a second at which a frame comes that is not whole within a connection's timeout, as nodes demand it of a request."""
 _GOODBYE_SECONDS = 3.0
 _MAX_FORGOTTEN = 100_000
 
@@ -122,6 +124,10 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
         self._keep_alive_seconds = keep_alive_seconds
         self._keep_alive: asyncio.TimerHandle | None = None
         self._last_write = self._heard = self._loop.time()
+        self._unfinished: float | None = None
+        """Since when a part of a frame has been here; None where there is none."""
+        self._reading = True
+        """Whether what comes is read."""
 
     # ---- what callers use ----------------------------------------------------------------------------------------------
 
@@ -295,6 +301,7 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
             return
         self._heard = self._loop.time()
         self._reader.feed(data)
+        pending = self._reader.pending
         try:
             if not self._greeted.done():
                 body = self._reader.next(Magic.HELLO, 0)
@@ -303,6 +310,10 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
                 self._greet(Hello.decode(body, limits=LIMITS))
             while self._error is None and (body := self._next()) is not None:
                 self._answer(self._port.decode(body, self.version))
+            if not self._reader.pending:
+                self._unfinished = None
+            elif self._unfinished is None or self._reader.pending < pending:
+                self._unfinished = self._heard
         except FrameError as error:
             self._break_off(no_frame(self.address, error, data, greeted=self._greeted.done()))
         except MessageError as error:
@@ -406,7 +417,7 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
         silent = False
         for sequence in late:
             waiting = self._waiting.pop(sequence)
-            silent = silent or (self._heard <= waiting.begun and waiting.seconds >= self.timeout)
+            silent = silent or (self._reading and self._heard <= waiting.begun and waiting.seconds >= self.timeout)
             self._forgotten.add(sequence)
             fail(
                 waiting.future,
@@ -418,11 +429,26 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
             )
         if silent:  # the system would believe in a lost peer for a quarter of an hour
             self._break_off(DeadlineError(str(self.address), f"nothing was heard for {self.timeout:g} s"))
+        elif late and self._stuck(now):  # a length that was garbled on the way swallows whatever is answered
+            came = self._reader.pending
+            self._break_off(
+                DeadlineError(str(self.address), f"{came} bytes of a frame came, which does not come to its end")
+            )
         elif len(self._forgotten) > _MAX_FORGOTTEN:
             self._break_off(DeadlineError(str(self.address), f"{len(self._forgotten)} requests without an answer"))
         elif self._waiting:
             next_one = min(waiting.deadline(self._heard) for waiting in self._waiting.values()) - now
             self._sweeper = self._loop.call_later(min(max(next_one, 0.001), self.timeout / _SWEEPS), self._sweep)
+
+    def _stuck(self, now: float) -> bool:
+        """Whether what comes is a frame that takes far too long; a call of silence may want just that one."""
+        if (
+            self._unfinished is None
+            or not self._reading
+            or any(waiting.of_silence for waiting in self._waiting.values())
+        ):
+            return False
+        return now - self._unfinished >= self.timeout + self._reader.pending / _LEAST_RATE
 
     def _break_off(self, error: PeerError) -> None:
         """End the connection from our side."""

@@ -82,6 +82,7 @@ class CopyPlan:
     """Steps, and the numbers behind them: the destination keeps transactions up to `keep`, and gets all up to `target`.
 
     `session_id`, `mark`: the destination's session, and the higher of its two marks, below which it cannot be marked again.
+    `offline`: the destination was switched off before, perhaps by a copy that was interrupted, and stays so.
     """
 
     plan: NodePlan
@@ -90,6 +91,7 @@ class CopyPlan:
     mark: int
     keep: int
     target: int
+    offline: bool
 
     @property
     def records(self) -> int:
@@ -144,7 +146,7 @@ async def plan_copy(source: AdminClient, destination: AdminClient, options: Copy
         await _check_joint(source, destination, options, keep)
         steps = list(_steps(options, source.address, keep, last, target, switch=ours.available is True))
     plan = NodePlan("recover-partition", destination.address, tuple(steps), (partition,), source.address)
-    return CopyPlan(plan, options, session, max(mark, local), keep, target)
+    return CopyPlan(plan, options, session, max(mark, local), keep, target, ours.available is False)
 
 
 def _begin_anew(destination: Address, source: Address, options: CopyOptions) -> str:

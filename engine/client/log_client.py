@@ -16,6 +16,7 @@ not ready         ask again after a while
 client is ahead   every call of the partition fails: the log has lost what this client has seen, or is another one
 lock failure      wait until the feed has come to the transaction that was in the way, build anew, send again
 nothing happens   after `nudge` seconds a flush is sent, so that an append that a server passed over is found; then mount again
+nothing is heard  ask for what is answered in any case; without a sign of the server in time connect again
 ================  ======================================================================================================
 
 Every call has a deadline (weaknesses C4, C7 of release 0.13.2); data that does not agree with its checksum is asked for three

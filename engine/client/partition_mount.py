@@ -494,6 +494,7 @@ class Mount:
         self._nudge = None
         if not self._pending or self._connection is None or not self.ready.is_set():
             return
+        self._connection.ask_after(self.options.nudge)
         if next(iter(self._pending)) == oldest and not self._flushes:
             with contextlib.suppress(PeerError):
                 flush = self._flush()

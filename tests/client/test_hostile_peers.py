@@ -277,6 +277,53 @@ def test_a_connection_from_which_nothing_comes_ends_with_its_deadline(patience: 
     run(work())
 
 
+def test_a_frame_that_swallows_every_answer_ends_the_connection() -> None:
+    """A length that was garbled on the way: what is answered from then on is heard, and is no answer to anybody."""
+    garbled = FRAME_HEADER.struct.pack(Magic.STORAGE, 0, MAX_BODY)
+
+    async def work() -> None:
+        async with scripted(answers(lambda message: garbled + response(message))) as address:
+            client = await connect(address, SHORT)
+            for _ in range(3):
+                with pytest.raises(DeadlineError, match=r"no answer in time|does not come to its end"):
+                    await client.max_transaction_id(3, 5)
+            assert client.closed
+            await client.close()
+
+    run(work())
+
+
+def test_a_long_answer_that_comes_fast_enough_is_waited_for() -> None:
+    """What was asked behind it has its own deadline, and the connection stays."""
+    whole = storage.encode(
+        storage.RecordListResponse(3, 0, 0, (WireRecord.make(0, RequestId(1, 2, 0, 0), 0, bytes(200_000)),))
+    )
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(STORAGE_HELLO)
+        bodies = Bodies(reader)
+        await bodies.next(Magic.HELLO)
+        await bodies.next(Magic.STORAGE)
+        for begin in range(0, len(whole), 20_000):
+            writer.write(whole[begin : begin + 20_000])
+            await asyncio.sleep(SHORT / 3)
+        await until_closed(reader)
+
+    async def work() -> None:
+        async with scripted(script) as address:
+            client = await connect(address, SHORT)
+            connection = client._connection
+            frame = storage.encode(storage.RecordListRequest(3, connection.next_sequence(), 0, 0, 1))
+            found = connection.start(0, (frame,), storage.RecordListResponse, "the long one", timeout=30.0)
+            with pytest.raises(DeadlineError, match="no answer in time"):
+                await client.max_transaction_id(3, 5)
+            assert len((await found).records[0].data) == 200_000
+            assert not client.closed
+            await client.close()
+
+    run(work())
+
+
 def test_a_peer_that_takes_nothing_stops_the_senders() -> None:
     """Back-pressure: what waits in the transport stays bounded, and the callers meet their deadline."""
 

@@ -38,7 +38,8 @@ MANUAL = Manual(
         (
             "The destination must be offline meanwhile; with --offline-first it is switched off before and on again once the"
             " copy was found equal. Checksums are checked on the way, and the transaction where the copy joins is compared"
-            " first. An interrupted copy leaves the partition offline and is continued by the same command."
+            " first. An interrupted copy leaves the partition offline and is continued by the same command, behind which"
+            " availability --online true switches it on: what was offline before stays so."
         ),
     ),
     examples=(
