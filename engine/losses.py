@@ -146,15 +146,15 @@ class NoSegment:
 class ShortHeader:
     """A data file of `size` bytes, fewer than its header has; its index has `entries` entries.
 
-    `following`: the id in the name of the next data file, None where no segment is behind it.  `told_by_gap`: somebody who knows
-    what it held tells of that as well.
+    `following`: the id in the name of the next data file, None where no segment is behind it.  `told_to`: of what is in front of
+    this id somebody tells who knows what it held.
     """
 
     segment: int
     size: int
     entries: int
     following: int | None
-    told_by_gap: bool = False
+    told_to: int = 0
 
     @property
     def harmless(self) -> bool:
@@ -164,10 +164,9 @@ class ShortHeader:
     @property
     def ids(self) -> tuple[Ids, ...]:
         """What was in it, as the next name tells, or its index: behind a segment of which no end is known nobody sees a gap."""
-        if self.told_by_gap:
-            return ()
         stop = self.segment + self.entries if self.following is None else self.following
-        return ((self.segment, stop),) if stop > self.segment else ()
+        first = max(self.segment, self.told_to)
+        return ((first, stop),) if stop > first else ()
 
 
 Loss = Gap | Overlap | BelowMark | BelowProof | DataGone | GivenUp | DirectoryGone | NoSegment | ShortHeader

@@ -80,8 +80,10 @@ def joints(stretches: Iterable[Stretch], expected: int | None) -> Iterator[Joint
             lost_end = before.listed == one.begins and (gap or expected is None)
             if not lost_end:
                 yield IndexExcess(before.segment)
-            elif before.torn:
-                gap = False  # the torn tail says so: the file was cut within a record
+        if gap and expected is not None and before is not None and before.torn:
+            # the torn tail counts all up to the next name: the file was cut within a record
+            expected = max(expected, min(one.segment, one.begins))
+            gap = one.begins > expected
         if gap and expected is not None:
             yield gap_between(before, one, expected)
         elif expected is not None and one.begins < expected:

@@ -409,7 +409,8 @@ class LossPlanner:
         """Leave the end of a segment to a person; `following`: the id with which the next one begins, None for the last."""
         at_end = None
         if not (tail.out_of_order or tail.unread):
-            at_end = Tail(following is None, self.mark, self.durable_to, following)
+            listed = self._listed_in(part, tail) if following is None else 0
+            at_end = Tail(following is None, self.mark, self.durable_to, following, listed)
         found = tail.told(self.context.files(part), at_end)
         assert found is not None, "a scan has found it"
         self.context.draft.leave(replace(found, severity=Severity.DAMAGE), why)

@@ -84,7 +84,7 @@ def plan_partition(
         context.leave(_directory_gone(control, partition), "no replica gives its records")
     for part in sorted(context.segments, key=lambda part: part.first):
         plan_files(context, part)
-    _leftovers(context, walk.expected, end)
+    _leftovers(context, walk.expected, end, max(proven.mark, proven.names, proven.with_data))
     if reconciliation is not None:
         reconciliation.finish()
     settle_ledger(context, accepted, mark, steps)
@@ -261,10 +261,11 @@ def _reach(parts: Sequence[RepairedSegment]) -> int:
     return following
 
 
-def _leftovers(context: RepairContext, expected: int | None, end: int | None) -> None:
+def _leftovers(context: RepairContext, expected: int | None, end: int | None, told_to: int) -> None:
     """Indexes without data and data files that end inside their header, unless something took their place.
 
-    What an index says about ids from `end` on (None: not known) is not kept by any replica, and no loss.
+    What an index says about ids from `end` on (None: not known) is not kept by any replica, and no loss.  `told_to`: of what is
+    missing in front of this id the walk has told.
     """
     for part in list(context.segments):
         if part.content is not None or (part.data is not None and not part.short):
@@ -292,7 +293,8 @@ def _leftovers(context: RepairContext, expected: int | None, end: int | None) ->
         else:
             assert part.data is not None
             following = _following(context, part)
-            short = ShortHeader(part.first, part.data.size, entries, following, told_by_gap=True)
+            told = told_to if following is None else following  # by a gap
+            short = ShortHeader(part.first, part.data.size, entries, following, told)
             context.leave(short, "what it held, or what was in front of it, is lost")
 
 

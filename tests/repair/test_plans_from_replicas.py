@@ -414,7 +414,7 @@ CASES: dict[str, tuple[Damage, Damage, str]] = {
         lambda d: d.spoil(8, 9, 10, 11),
         forged(7),
         """
-        replica: ? torn-tail 8 x1 in 8 [128+240]
+        replica: ? torn-tail 8 x4 in 8 [128+240]
         loss replica: cut-torn-tail 8.seg 8..8 [128+240] loses; lower-local-low-water-mark control [132+36] loses;
           rebuild-index 8.idx; accept-loss ledger 8..9 loses; = write control [132+36]; = cut 8.seg to 128; = make
           8.idx of 128; = make ledger

@@ -118,7 +118,7 @@ CASES: dict[str, tuple[Damage, str]] = {
     "those from the mark on": (
         lambda d: d.spoil(9, 10, 11),
         """
-        unasked: ? torn-tail 9 x1 in 8 [188+180]
+        unasked: ? torn-tail 9 x3 in 8 [188+180]
         loss: cut-torn-tail 8.seg 9..9 [188+180] loses; lower-local-low-water-mark control [132+36] loses;
           rebuild-index 8.idx; accept-loss ledger 9..9 loses; = write control [132+36]; = cut 8.seg to 188; = make
           8.idx of 136; = make ledger
@@ -139,7 +139,7 @@ CASES: dict[str, tuple[Damage, str]] = {
     "all of the last segment": (
         lambda d: d.spoil(8, 9, 10, 11),
         """
-        unasked: ? torn-tail 8 x1 in 8 [128+240]
+        unasked: ? torn-tail 8 x4 in 8 [128+240]
         loss: cut-torn-tail 8.seg 8..8 [128+240] loses; lower-local-low-water-mark control [132+36] loses;
           rebuild-index 8.idx; accept-loss ledger 8..9 loses; = write control [132+36]; = cut 8.seg to 128; = make
           8.idx of 128; = make ledger
@@ -259,7 +259,7 @@ CASES: dict[str, tuple[Damage, str]] = {
     "the last header": (
         lambda d: d.cut(8, 127),
         """
-        unasked: ? acknowledged-missing 8 x2 in 4; ? segment-header-short in 8 [0+127]
+        unasked: ? acknowledged-missing 8 x2 in 4; ? segment-header-short 10 x2 in 8 [0+127]
         loss: lower-local-low-water-mark control [132+36] loses; remove-empty-segment 8.seg [0+127] loses;
           remove-orphan-index 8.idx [0+160] loses; accept-loss ledger 8..11 loses; = write control [132+36]; = remove
           8.seg; = remove 8.idx; = make ledger

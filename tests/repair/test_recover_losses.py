@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.builders import build_directory, make_records, segment_header
-from tests.inspect.helpers import age
+from tests.inspect.helpers import age, patch, run
 from tests.repair.scenes import (
     COUNT,
     MARK,
@@ -33,7 +33,7 @@ from waltzctl.engine.errors import InvalidRequestError, MismatchError, NotWaltzE
 from waltzctl.engine.repair.recover import plan_recover
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.request_id import RequestId
-from waltzctl.formats.segment import Record, index_name, segment_name
+from waltzctl.formats.segment import HEADER_SIZE, Record, index_name, segment_name
 
 
 @pytest.fixture
@@ -335,6 +335,29 @@ def test_a_short_file_that_held_records_is_not_removed_but_comes_back(scene: Sce
     _, result = recover(scene, scene.replica)
     assert result.exit_status_name == "clean"
     assert same_bytes(scene)
+
+
+@pytest.mark.parametrize(("mark", "first"), [(29, 20), (25, 20), (14, 10)])
+def test_what_a_torn_end_has_cost_is_as_much_to_recover_as_to_verify(tmp_path: Path, mark: int, first: int) -> None:
+    """Where the index of the last segment lists several transactions in it, recover told of one."""
+    storage = build_directory(tmp_path / "s", {0: 30}, per_segment=10, size=20, local_low_water_mark=mark)
+    patch(storage / "0" / segment_name(first), HEADER_SIZE + 4 * 60, bytes(6 * 60))
+    age(storage)
+    (left,), (found,) = plan_recover(storage).plan.undecided, run(storage)[0]
+    for one in (left, found):
+        assert (one.code, one.transaction_id, one.missing) == ("torn-tail", first + 4, 6)
+
+
+@pytest.mark.parametrize("mark", [14, 25])
+def test_what_a_last_file_without_a_whole_header_held_is_counted_by_recover(tmp_path: Path, mark: int) -> None:
+    """Its index tells of more than the mark does."""
+    storage = build_directory(tmp_path / "s", {0: 30}, per_segment=10, size=20, local_low_water_mark=mark)
+    (storage / "0" / segment_name(20)).write_bytes(bytes(60))
+    age(storage)
+    left, found = (
+        sum(one.missing or 0 for one in told) for told in (plan_recover(storage).plan.undecided, run(storage)[0])
+    )
+    assert left == found == 10
 
 
 def test_a_missing_partition_directory_comes_back_as_far_as_it_was_acknowledged(tmp_path: Path) -> None:

@@ -337,6 +337,43 @@ def test_partitions_that_come_while_connectivity_is_looked_at_disturb_nobody(tmp
     asyncio.run(work())
 
 
+@pytest.mark.parametrize("anew", [True, False])
+def test_what_storage_was_asked_for_before_it_is_in_doubt_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, anew: bool
+) -> None:
+    """It came once all that was kept was forgotten, and was given to whoever mounted later."""
+
+    async def work() -> None:
+        async with unwritten(tmp_path) as partition:
+            partition.append(Append(PackedRecords.of([made(0)]), Told()))
+            assert await partition.flush() == 0
+            partition._cache.forget(PARTITION)
+            real, asked, go_on = partition.store.records_now, list[int](), asyncio.Event()
+
+            async def late(first: int, count: int) -> tuple[WireRecord, ...]:
+                found = await real(first, count)
+                asked.append(first)
+                await go_on.wait()
+                return found
+
+            with monkeypatch.context() as patch:
+                patch.setattr(partition.store, "records_now", late)
+                reading = [asyncio.ensure_future(one) for one in (partition._fed_from(0, 1), partition.data(0))]
+                await until(lambda: len(asked) == 2)
+                if anew:
+                    partition.raise_generation(partition.store.generation + 1)
+                else:
+                    partition._cache.cut(PARTITION, -1)
+                go_on.set()
+                assert all(await asyncio.gather(*reading))
+            assert partition._cache.fed(PARTITION, 0, 1) == b""
+            assert partition.cached_data(0) is None
+            if not anew:
+                assert await partition.data(0) == partition.cached_data(0) == (b"x", crc32(b"x"))
+
+    asyncio.run(work())
+
+
 def test_how_long_there_is_no_session_counts_from_the_end_of_the_last_one(tmp_path: Path) -> None:
     """Also where nobody can begin the next one at once: what asked for it makes a pause."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,12 @@ import pytest
 pytest.importorskip("pyspark", reason="the extra 'spark' is not installed")
 
 from tests.builders import build_directory
-from tests.inspect.helpers import cut, flip
+from tests.inspect.helpers import age, cut, flip
 from tests.spark.nodes import served
 from tests.spark.reading import read, verified
 from tests.spark.streaming import Query, ids
+from waltzctl.engine.compare.compare import compare
+from waltzctl.engine.compare.comparison import CompareOptions
 from waltzctl.engine.errors import DamageError, InvalidRequestError
 from waltzctl.engine.findings import Code, Finding, Severity, make_finding
 from waltzctl.engine.inspect.dump import dump_records
@@ -21,7 +24,9 @@ from waltzctl.engine.repair.arguments import PartitionSetting
 from waltzctl.engine.repair.set_partition import plan_set_partition
 from waltzctl.engine.spark.data_loss import MOST_NAMED, Losses, fails_on_loss, is_loss
 from waltzctl.engine.spark.stream_reader import stream_options
-from waltzctl.formats.segment import index_name, segment_name
+from waltzctl.engine.storage.directory import StorageDirectory
+from waltzctl.engine.task_executor import LocalExecutor
+from waltzctl.formats.segment import HEADER_SIZE, index_name, segment_name
 
 
 @pytest.mark.parametrize(
@@ -146,6 +151,31 @@ def test_what_a_file_without_a_whole_header_held_is_counted_by_everybody(
         assert [(row["finding"], row["transaction_id"], row["missing"]) for row in rows if row["finding"]] == lost
     (rest,) = [row for row in Query(storage, startingTransactions='{"0": 16}').run() if row["finding"]]
     assert (rest["transaction_id"], rest["missing"]) == (16, 4)
+
+
+@pytest.mark.turns(3)
+@pytest.mark.parametrize("entries", [10, 7, 5, 4, 0])
+def test_what_a_file_that_was_cut_within_a_record_held_is_counted_once_by_everybody(
+    tmp_path: Path, entries: int
+) -> None:
+    """Where its index tells of a part of it, a gap in front of the next segment counted the rest a second time."""
+    storage, other = (build_directory(tmp_path / name, {0: 30}, per_segment=10, size=20) for name in "do")
+    cut(storage / "0" / segment_name(10), HEADER_SIZE + 4 * 60 + 30)
+    cut(storage / "0" / index_name(10), HEADER_SIZE + 8 * entries)
+    age(storage)
+    lost = [("torn-tail", 14, 6)]
+
+    def counted(found: Iterable[object]) -> list[tuple[str, int | None, int | None]]:
+        findings = [one for one in found if isinstance(one, Finding) and one.missing]
+        return [(one.code.value, one.transaction_id, one.missing) for one in findings]
+
+    assert counted(verified(storage)) == lost
+    assert counted(dump_records(storage)) == lost
+    assert counted(compare([storage, other], CompareOptions(), LocalExecutor())) == lost
+    for rows in (read(storage), Query(storage).run()):
+        assert [(row["finding"], row["transaction_id"], row["missing"]) for row in rows if row["finding"]] == lost
+    with StorageDirectory.open(storage, expected_partitions=1) as node:
+        assert counted(node.partition(0).findings) == lost
 
 
 @pytest.mark.parametrize(
