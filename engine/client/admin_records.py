@@ -1,7 +1,7 @@
 """Reading a partition's records through an admin port, in order, in bounded memory.
 
-A released node bounds the answer to a list request by its count only, so that the count has to be chosen: it follows the size of
-the records that came, from one that is small enough for any.
+A released node bounds the answer to a list request by its count only, also at its data port (`engine.server.store_session`), so
+that the count has to be chosen: it follows the size of the records that came, from one that is small enough for any.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from waltzctl.formats.wire.records import WireRecord
 FIRST_COUNT = 4
 """Records of the first request."""
 GROWTH = 8
-"""A request asks for at most so many times as many records as the one before got."""
+"""A request asks for at most so many times as many records as the one before got, or for as many as that one could have."""
 DEFAULT_RECORDS = 10_000
 DEFAULT_BYTES = 8 << 20
 
@@ -33,7 +33,7 @@ class BatchSize:
         if records:
             size = sum(record.size for record in records)
             fitting = max(self._bytes * len(records) // size, 1)
-            self.count = max(min(fitting, len(records) * GROWTH, self._records), 1)
+            self.count = max(min(fitting, max(self.count, len(records) * GROWTH), self._records), 1)
 
 
 async def read_batches(

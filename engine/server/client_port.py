@@ -30,6 +30,7 @@ from waltzctl.engine.server.served_partition import Partition
 from waltzctl.engine.server.store_partition import PartitionClosedError
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.wire import client as wire
+from waltzctl.formats.wire.client import UNKNOWN_HIGH_WATER_MARK
 from waltzctl.formats.wire.feed_frames import feed_frames_as
 from waltzctl.formats.wire.frame import FRAME_HEADER, FrameError, Magic, body_length
 from waltzctl.formats.wire.hello import WALTZ_SERVER, Hello
@@ -448,9 +449,10 @@ class ClientConnection(Connection):
 
     def _high_water_mark(self, request: wire.HighWaterMarkRequest) -> None:
         partition = self._partition(request.request_id)
-        # otherwise the client hears of the partition's new server and asks there, or asks here once more
-        if partition is not None and not _is_behind(partition, request.request_id):
-            self._say(wire.HighWaterMarkResponse(request.request_id, partition.told_mark))
+        if partition is not None:  # otherwise the client hears of the partition's new server and asks there
+            # a client of the release asks once and waits for ever, unless its server is another one by then
+            mark = UNKNOWN_HIGH_WATER_MARK if _is_behind(partition, request.request_id) else partition.told_mark
+            self._say(wire.HighWaterMarkResponse(request.request_id, mark))
 
     # ---- about the server ----------------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
+from waltzctl.engine.client.admin_records import BatchSize
 from waltzctl.engine.errors import (
     PeerError,
     ProtocolError,
@@ -75,6 +76,7 @@ class StoreSession:
         self._kept_bytes = 0
         self._replicas = {node: ReplicaSession(self, node) for node in assigned}
         self._quorum = quorum_of(len(assigned))
+        self._read_size = BatchSize(self.options.copied)
         self._tasks: dict[asyncio.Task[None], None] = {}  # in their order
         loop = asyncio.get_running_loop()
         self._opened: asyncio.Future[int] = loop.create_future()
@@ -230,10 +232,11 @@ class StoreSession:
         return await self.verified(await self.nodes.get(source), source, first, count)
 
     async def verified(self, storage: Storage, source: str, first: int, count: int) -> tuple[WireRecord, ...]:
-        """See `copied`."""
-        records = await storage.records(self.session_id, self.partition, first, min(count, self.options.copied))
+        """See `copied`.  A released node gives out as many as it is asked for, however long they are together."""
+        records = await storage.records(self.session_id, self.partition, first, min(count, self._read_size.count))
         if not records:
             raise ProtocolError(source, f"partition {self.partition}: no record from transaction {first} on")
+        self._read_size.learn(records)
         for expected, record in enumerate(records, first):
             if record.transaction_id != expected or not record.data_ok:
                 what = "has a wrong checksum" if record.transaction_id == expected else f"is {record.transaction_id}"

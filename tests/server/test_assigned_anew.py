@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +20,7 @@ from waltzctl.engine.metadata.server_directory import PartitionServer
 from waltzctl.engine.net.addresses import Address
 from waltzctl.engine.server.client_port import ClientConnection
 from waltzctl.engine.server.log_server import LogServer
+from waltzctl.formats.wire import client as wire
 
 
 async def connect(address: Address) -> LogConnection:
@@ -123,5 +124,25 @@ def test_the_mark_of_before_is_not_told_while_the_session_of_a_later_assignment_
             for name in nodes.names[1:]:
                 await nodes.start(name)
             assert await asking == 1
+
+    asyncio.run(work())
+
+
+def test_who_asks_for_the_mark_before_the_server_hears_is_answered(tmp_path: Path) -> None:
+    """A client of the release asks once.  It is told what it is told wherever a mark is not known yet."""
+
+    async def work() -> None:
+        async with serving(tmp_path) as cluster:
+            server = await cluster.server()
+            client = await cluster.client()
+            asked = replace(client.next_id(), generation=2)
+            client.say(wire.HighWaterMarkRequest(asked))
+            answer, _ = await client.hear_one(wire.HighWaterMarkResponse)
+            assert answer == wire.HighWaterMarkResponse(asked, wire.UNKNOWN_HIGH_WATER_MARK)
+            await server.assign({PARTITION: 2})
+            await client.mount()
+            client.say(wire.HighWaterMarkRequest(asked))
+            answer, _ = await client.hear_one(wire.HighWaterMarkResponse)
+            assert answer == wire.HighWaterMarkResponse(asked, -1)
 
     asyncio.run(work())

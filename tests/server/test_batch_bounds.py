@@ -14,6 +14,7 @@ from waltzctl.engine.server.append_requests import Append
 from waltzctl.engine.server.store_session import StoreSession
 from waltzctl.formats.checksums import crc32
 from waltzctl.formats.request_id import RequestId
+from waltzctl.formats.segment import RecordHeader
 from waltzctl.formats.wire import client, storage
 from waltzctl.formats.wire.records import SMALLEST_RECORD, PackedRecords, WireRecord
 
@@ -76,7 +77,9 @@ def test_a_batch_ends_where_it_would_be_too_long(
                 )
                 partition.append(Append(PackedRecords.of(taken), appender, locks))
             assert await partition.flush() == sequence - 1
-            headers = await partition.store.headers(0, sequence)
+            headers: list[RecordHeader] = []
+            while len(headers) < sequence:
+                headers += await partition.store.headers(len(headers), sequence)
             assert [one.request_id.sequence for one in headers] == [*range(sequence)]
 
     asyncio.run(work())

@@ -11,7 +11,7 @@ import pytest
 
 from tests.node.running import LOOPS, run
 from tests.server.serving import QUICK, Client, serving
-from tests.server.storing import PARTITION, until
+from tests.server.storing import PARTITION, committed, until
 from waltzctl.engine.errors import PeerUnreachableError
 from waltzctl.engine.net.connection import OVERHEAD
 from waltzctl.engine.net.peer_limits import STORAGE_GROWTH, PortLimits
@@ -495,9 +495,10 @@ def test_appends_of_several_clients_and_partitions_on_one_connection_find_their_
                 mine = [one for number in (7, 8) for one in sent[number, partition]]
                 assert mark == len(mine) - 1
                 session = await server.partitions[partition].store.session()
-                found = [one.request_id for one in await session.read(0, 1000)]
+                stored = await committed(session, 0, 1000)
+                found = [one.request_id for one in stored]
                 assert [*map(str, found)] == [*map(str, sorted(mine, key=lambda one: one.sequence))]
-                assert [one.header for one in await session.read(0, 1000)] == [one.sequence - 100 for one in found]
+                assert [one.header for one in stored] == [one.sequence - 100 for one in found]
 
     run(work())
 

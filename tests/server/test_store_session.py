@@ -13,6 +13,7 @@ import pytest
 from tests.node.running import LOOPS, run
 from tests.server.storing import LOG, PARTITION, Cluster, committed, held, packed, records, running_cluster, until
 from waltzctl.engine.client.admin_client import AdminClient
+from waltzctl.engine.client.admin_records import DEFAULT_BYTES
 from waltzctl.engine.client.storage_client import StorageClient
 from waltzctl.engine.errors import PeerError, PeerUnreachableError, ProtocolError, StoreSessionClosedError
 from waltzctl.engine.net.peer_limits import PortLimits
@@ -551,6 +552,47 @@ def test_a_damaged_record_is_not_copied_and_another_replica_gives_it(tmp_path: P
                 await until(lambda: session._replicas[late].acknowledged == 39)
                 found = await _read(cluster, late, session)
                 assert found == records(0, 40)
+
+    run(work())
+
+
+def test_of_a_node_that_bounds_its_answers_by_their_count_few_long_records_are_asked_for() -> None:
+    """A released node puts 256 records of 2 MB into one answer, if asked to: longer than any that is read."""
+    long = [WireRecord.make(n, RequestId(1, 1, PARTITION, n), 0, bytes(2_000_000)) for n in range(40)]
+    everything = [*records(0, 300), *(dataclasses.replace(one, transaction_id=300 + at) for at, one in enumerate(long))]
+    everything += records(340, 700)
+    answers: list[list[WireRecord]] = []
+
+    class Released:
+        closed = False
+
+        async def records(self, _session: int, _partition: int, first: int, count: int) -> list[WireRecord]:
+            answers.append(everything[first : first + count])
+            return answers[-1]
+
+        @property
+        def ended(self) -> asyncio.Future[PeerError]:
+            return asyncio.get_running_loop().create_future()
+
+        async def close(self) -> None:
+            pass
+
+    async def connect(_name: str) -> StorageClient:
+        return cast("StorageClient", Released())
+
+    async def work() -> None:
+        nodes = StorageNodes(connect, log=LOG)
+        session = StoreSession(5, PartitionMetadata(1, 5, ()), PARTITION, ("a", "b", "c"), nodes, _never, log=LOG)
+        for begin, end in ((300, 340), (0, 300), (340, 1040)):
+            position = begin
+            while position < end:
+                position += len(await session.copied("a", position, end - position))
+            assert [one for answer in answers for one in answer] == everything[begin:end]
+            assert max(sum(one.size for one in answer) for answer in answers) <= DEFAULT_BYTES
+            answers.clear()
+        assert session._read_size.count == session.options.copied, "short ones come many at a time, as before"
+        await session.close()
+        await nodes.close()
 
     run(work())
 
