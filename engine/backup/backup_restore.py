@@ -31,7 +31,7 @@ from waltzctl.engine.scan.scanner import summarise_records
 from waltzctl.engine.vault.backed_control import left_out, with_infos
 from waltzctl.engine.vault.backup_files import BackedSource, BackupFiles, derived_entries
 from waltzctl.engine.vault.vault_reader import VaultReader
-from waltzctl.formats.control import CONTROL_FILE_NAME, ControlFile, decode_control
+from waltzctl.formats.control import CONTROL_FILE_NAME, CONTROL_HEADER, ControlFile, decode_control
 from waltzctl.formats.segment import ENTRY_SIZE, HEADER_SIZE, INDEX_SUFFIX, SEGMENT_SUFFIX, parse_name
 from waltzctl.formats.vault import BackedFile, BackedPartition, BackupHead, DerivedIndex, Literal
 
@@ -136,10 +136,12 @@ class _Restoring:
         self.ends = {number: self._end(one) for number, one in chosen.items()}
 
     def _read_control(self) -> ControlFile | None:
+        """None where there is none, or only a part of its header: a damaged file is restored as it was."""
         numbers = self._files.numbers(CONTROL_FILE_NAME)
         if numbers is None:
             return None
-        return decode_control(self._content(CONTROL_FILE_NAME))
+        content = self._content(CONTROL_FILE_NAME)
+        return decode_control(content) if len(content) >= CONTROL_HEADER.size else None
 
     def _content(self, name: str) -> bytes:
         source = BackedSource(self._files, name, name)

@@ -7,6 +7,7 @@ side by side by whoever does the work (`engine.task_executor`), and what comes o
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -63,6 +64,8 @@ class _Gathered:
     differences: list[Difference] = field(default_factory=list)
     open_ends: set[int] = field(default_factory=set)
     stretches: dict[tuple[int, int], Stretch] = field(default_factory=dict)
+    rivals: set[tuple[int, int]] = field(default_factory=set)
+    contested: set[int] = field(default_factory=set)
     complete: bool = True
 
     def add(self, result: RangeResult) -> None:
@@ -75,6 +78,7 @@ class _Gathered:
         for one in result.differences[: _MOST_DIFFERENCES - len(self.differences)]:
             self.differences.append(one if not self.differences else _without_data(one))
         self.open_ends |= set(result.open_ends)
+        self.rivals |= set(result.rivals)
         for number, stretch in result.stretches:  # of a segment that is in two ranges one reads the end
             if stretch.known or (number, stretch.segment) not in self.stretches:
                 self.stretches[number, stretch.segment] = stretch
@@ -109,7 +113,20 @@ class _Gathered:
             runs.append(Run(end, highest, (ABSENT,) * len(self.members)))
         marks_of_all = (one.ballot.low_water_mark for one in self.members)
         borders = sorted({mark + 1 for mark in (*marks, *marks_of_all) if mark is not None})
+        rivals = sorted((one, number) for number, one in self.rivals)
+        runs = [piece for run in runs for piece in self._contested_in(run, rivals)]
         return tuple(_with_losses(piece, marks) for run in runs for piece in run.cut(borders))
+
+    def _contested_in(self, run: Run, rivals: Sequence[tuple[int, int]]) -> Iterator[Run]:
+        """Where versions differ, a replica that holds two records of an id may have meant either.  `rivals`: id and replica."""
+        low, high = (bisect_left(rivals, (end, 0)) for end in (run.first, run.stop))
+        here = set(rivals[low:high]) if run.differs else set()
+        self.contested |= {number for _, number in here}
+        for piece in run.cut(sorted({one + more for one, _ in here for more in (0, 1)})):
+            versions = (
+                DAMAGED if (piece.first, number) in here else version for number, version in enumerate(piece.versions)
+            )
+            yield replace(piece, versions=tuple(versions)) if here else piece
 
     def end_of(self, number: int) -> int:
         """The id behind the last one of which a replica shows a trace."""
@@ -205,7 +222,7 @@ class _Comparison:
             partition,
             decision,
             next((run.first for run in runs if run.differs), None),
-            replicas_of(runs, decision, ballots, [member.path for member in gathered.members]),
+            replicas_of(runs, decision, ballots, [member.path for member in gathered.members], gathered.contested),
             runs,
             tuple(gathered.differences),
             gathered.complete,

@@ -8,6 +8,7 @@ its index file is right, as that is what recover mends it from.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -27,12 +28,15 @@ from waltzctl.engine.log.index_comparison import IndexComparison
 from waltzctl.engine.log.places import open_source
 from waltzctl.engine.log.view import FileState, SegmentView, read_segment_header
 from waltzctl.engine.scan.byte_source import ByteSource
-from waltzctl.engine.scan.columns import Damage, DamageCause, RecordBatch
-from waltzctl.engine.scan.scanner import scan_records
+from waltzctl.engine.scan.columns import Damage, DamageCause, RecordBatch, RecordView
+from waltzctl.engine.scan.scanner import read_record_at, scan_records
 from waltzctl.formats.segment import (
     HEADER_SIZE,
     SegmentHeader,
 )
+
+MOST_RIVALS = 10_000
+"""Records of a segment that stand out of order and are held against those that stand in the sequence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +139,8 @@ class RangeReading:
     """Reads a replica from the id `low` up to, not including, `high` (None: to its end).
 
     `findings`, `stretches` (what the segments' neighbours have to know of them, as far as each was read) and `bytes` (of intact
-    records) grow while it is read.  `open_end`: there may have been records behind what was read last.
+    records) grow while it is read.  `open_end`: there may have been records behind what was read last.  `rivals`: ids that two
+    different records of a segment bear, of which one stands out of order.
     """
 
     replica: PartitionReplica
@@ -145,6 +150,7 @@ class RangeReading:
     stretches: list[Stretch] = field(default_factory=list)
     bytes: int = 0
     open_end: bool = False
+    rivals: set[int] = field(default_factory=set)
 
     def pieces(self) -> Iterator[Piece]:
         """In the order of their ids, without gaps; what cannot be read is a Broken piece and a finding, never an error."""
@@ -230,10 +236,12 @@ class RangeReading:
         high = min(stops) if stops else None
         at, number = scanned.place(low)
         end = _End(at, number)
+        extra: dict[int, set[bytes]] = {}
         for item in scanned.scan(at, number):
             if end.next_id == high:  # only what loses none of the ids that were asked for may stand here
                 if isinstance(item, RecordBatch) or not self.behind(scanned, item):
                     break
+                scanned.out_of_order(item, extra)
                 end.reach(item)
                 continue
             end.reach(item)
@@ -245,10 +253,13 @@ class RangeReading:
                     self.bytes += behind - int(item.offset[begin - first])
                     yield Records(begin, stop, segment.first, item, begin - first)
             else:
+                scanned.out_of_order(item, extra)
                 yield from self.damage(scanned, item, low)
             if high is not None and end.next_id > high:
                 break
         self.stretches.append(scanned.stretch(end, self.high))
+        if extra:
+            self.rivals.update(scanned.contested(extra))
 
     def damage(self, scanned: _Scanned, damage: Damage, low: int) -> Iterator[Piece]:
         """What a damaged place means."""
@@ -335,6 +346,38 @@ class _Scanned:
             ceiling=self.segment.stop,
         )
 
+    def out_of_order(self, damage: Damage, extra: dict[int, set[bytes]]) -> None:
+        """Add the records of a place where another id belongs, and that bear ids of the sequence in front of it.
+
+        Raises DiskReadError.
+        """
+        place = damage.offset
+        while damage.cause is DamageCause.RECORD_ORDER and place < damage.end and len(extra) < MOST_RIVALS:
+            found = read_record_at(self.source, place, expected_id=None)
+            if not isinstance(found, RecordView):
+                return
+            if self.segment.first <= found.transaction_id < damage.transaction_id:
+                known = extra.setdefault(found.transaction_id, set())
+                if len(known) < 2:  # one of two is not the one in the sequence
+                    known.add(_told_apart(bytes(found.record)))
+            place = found.end
+
+    def contested(self, extra: dict[int, set[bytes]]) -> Iterator[int]:
+        """Ids of records out of order under which another record stands in the sequence.  Raises DiskReadError.
+
+        What is byte for byte the same is a repeat.
+        """
+        last = max(extra)
+        for item in self.scan(HEADER_SIZE, self.segment.first):
+            if not isinstance(item, RecordBatch):
+                continue
+            first, stop = int(item.transaction_id[0]), int(item.transaction_id[-1]) + 1
+            for number in (one for one in extra if first <= one < stop):
+                if extra[number] != {_told_apart(bytes(item.record_bytes(number - first)))}:
+                    yield number
+            if stop > last:
+                return
+
     def stretch(self, end: _End, high: int | None) -> Stretch:
         """What its neighbours have to know of it.  Raises DiskReadError.
 
@@ -363,3 +406,8 @@ class _Scanned:
             excess,
             torn is not None,
         )
+
+
+def _told_apart(record: bytes) -> bytes:
+    """What tells the bytes of a record apart from those of another one."""
+    return hashlib.sha256(record).digest()

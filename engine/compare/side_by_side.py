@@ -73,7 +73,8 @@ class Difference:
 class RangeResult:
     """What came out of a range.  `open_ends`: replicas that may have held more than what was found at their end.
 
-    `stretches`: replicas, and how far the records of one of their segments go.
+    `stretches`: replicas, and how far the records of one of their segments go.  `rivals`: a replica, and an id
+    that two different records of it bear.
     """
 
     partition: int
@@ -85,6 +86,7 @@ class RangeResult:
     bytes: int
     coarse: bool
     stretches: tuple[tuple[int, Stretch], ...] = ()
+    rivals: tuple[tuple[int, int], ...] = ()
 
 
 def compare_range(task: RangeTask) -> RangeResult:
@@ -143,6 +145,7 @@ class _SideBySide:
             sum(reading.bytes for reading in readings),
             self.coarse,
             tuple((reading.replica.number, one) for reading in readings for one in reading.stretches),
+            tuple((reading.replica.number, one) for reading in readings for one in sorted(reading.rivals)),
         )
 
     def lane(self, number: int, replica: PartitionReplica | None) -> _Lane:

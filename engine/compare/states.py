@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from pathlib import PurePath
 
 from waltzctl.engine.compare.comparison import Range, ReplicaComparison, ReplicaStanding, RestoreSource
@@ -14,11 +14,15 @@ MOST_REPLACED = 1000
 
 
 def replicas_of(
-    runs: Sequence[Run], decision: Decision, ballots: Sequence[Ballot], paths: Sequence[PurePath]
+    runs: Sequence[Run],
+    decision: Decision,
+    ballots: Sequence[Ballot],
+    paths: Sequence[PurePath],
+    contested: Container[int] = (),
 ) -> tuple[ReplicaComparison, ...]:
-    """Every replica of a partition."""
+    """Every replica of a partition.  `contested`: those that hold two records of an id of which versions differ."""
     return tuple(
-        _Replica(number, runs, decision, paths).compare(ballot, voter)
+        _Replica(number, runs, decision, paths, contested=number in contested).compare(ballot, voter)
         for number, (ballot, voter) in enumerate(zip(ballots, decision.voters, strict=True))
     )
 
@@ -30,7 +34,16 @@ def replaced_ranges(replica: ReplicaComparison) -> tuple[Range, ...]:
 
 
 class _Replica:
-    def __init__(self, number: int, runs: Sequence[Run], decision: Decision, paths: Sequence[PurePath]) -> None:
+    def __init__(
+        self,
+        number: int,
+        runs: Sequence[Run],
+        decision: Decision,
+        paths: Sequence[PurePath],
+        *,
+        contested: bool = False,
+    ) -> None:
+        self.contested = contested
         self.number = number
         self.runs = runs
         self.decision = decision
@@ -98,6 +111,8 @@ class _Replica:
             return (), None
         kept = decision.clean_to + 1
         beyond = decision.clean_to if self.end > kept else None
+        if self.contested:  # the right one of two records may stand behind the end: settled before anything is cut
+            beyond = None
         if not self.outvoted:
             return (), beyond
         agreed = [one.run for one in decision.kept if one.run.versions[self.number] == one.version]

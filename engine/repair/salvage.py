@@ -28,7 +28,10 @@ from uuid import UUID
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.new_directory import check_new
 from waltzctl.engine.errors import InvalidRequestError, NotWaltzError
-from waltzctl.engine.findings import Code, Finding, make_finding
+from waltzctl.engine.findings import Code, Finding, SegmentFiles, Where, make_finding
+from waltzctl.engine.findings.headers import strange_finding
+from waltzctl.engine.log.places import open_source
+from waltzctl.engine.log.view import view_partition
 from waltzctl.engine.progress import SILENT, Progress
 from waltzctl.engine.repair.salvage_attribution import (
     Attributed,
@@ -68,6 +71,7 @@ from waltzctl.engine.repair.salvage_selection import RecordPiece, offsets_of, se
 from waltzctl.engine.repair.salvage_sources import OpenFiles, SalvageSource, UnreadableRange, list_sources
 from waltzctl.engine.scan.byte_source import ByteSource, BytesSource
 from waltzctl.engine.scan.probe import Probe, SearchBudget
+from waltzctl.engine.storage.belonging import stranger
 from waltzctl.engine.task_executor import TaskExecutor
 from waltzctl.formats.control import MAX_PARTITIONS, Layout, PartitionInfo
 from waltzctl.formats.segment import HEADER_SIZE, MAX_DATA_LENGTH, RECORD_OVERHEAD, segment_name
@@ -198,7 +202,7 @@ def salvage(
                 for source in opened
                 for offset, length in sorted(source.unreadable.items())
             ),
-            findings=tuple(_data_findings(to, pieces, written)),
+            findings=(*_data_findings(to, pieces, written), *_strange_findings(to, written, described.cluster_key)),
             controls=controls.found,
             marks_unknown=tuple(sorted(there - infos.keys())) if known else (),
         )
@@ -423,6 +427,23 @@ def _data_findings(
             for damaged in piece.run.data_damaged:
                 if piece.first <= damaged <= piece.last:
                     yield _data_finding(to, number, damaged, pieces, written[number])
+
+
+def _strange_findings(to: Path, written: Iterable[int], cluster_key: UUID) -> Iterable[Finding]:
+    """A finding for each segment whose records are another partition's, though the header in front of them said otherwise.
+
+    Verify says so of what was written: a copy of another partition's records behind a header is no record more.
+    """
+    for number in written:
+        directory = to / str(number)
+        view = view_partition(directory, number)
+        for segment in view.segments:
+            with open_source(segment.data_path) as source:
+                why = stranger(segment, source, number, cluster_key, view.segments)
+            if why is not None:
+                where = Where(to, number, directory)
+                files = SegmentFiles(where, segment.first_transaction_id, segment.data_path, segment.index_path)
+                yield strange_finding(why, files)
 
 
 def _data_finding(

@@ -313,6 +313,20 @@ def test_partitions_that_are_left_out_are_not_assigned(tmp_path: Path, layout: L
     assert kept.partitions[1:] == there.partitions[1:]
 
 
+@pytest.mark.parametrize("size", [0, 1, 127, 128, 150])
+def test_a_control_file_that_is_cut_off_comes_back_as_it_was(tmp_path: Path, size: int) -> None:
+    """It is taken as it is, so that it has to be given back, whatever of the rest is asked for."""
+    source = build_directory(tmp_path / "source", {0: 30, 1: 10})
+    os.truncate(source / "waltz-storage.ctl", size)
+    head = backup(vault(tmp_path), settle(source))
+    assert restored(tmp_path / "vault", head.name, tmp_path / "whole") == digest(source)
+    some = RestoreOptions(frozenset({1}), until={1: 4})
+    assert "1/0000000000000000000.seg" in restored(tmp_path / "vault", head.name, tmp_path / "some", some)
+    assert (tmp_path / "some" / "waltz-storage.ctl").stat().st_size == size
+    with pytest.raises(InvalidRequestError, match="how far"):
+        restored(tmp_path / "vault", head.name, tmp_path / "rejoin", RestoreOptions(for_rejoin=True))
+
+
 @pytest.mark.parametrize("layout", list(Layout))
 def test_a_backup_of_some_partitions_is_read_and_restored_as_such(tmp_path: Path, layout: Layout) -> None:
     """The others are left out and not taken for lost; of a directory that lost one they are."""

@@ -9,13 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.compare.clusters import MARK, compared, make_cluster
+from tests.compare.clusters import MARK, compared, make_cluster, read, segment_of, write
 from tests.compare.test_ranges import Injuries, by_id, injure, injuries
 from tests.repair.trees import snapshot
+from waltzctl.engine.compare import ranges
 from waltzctl.engine.compare.plans import plans
 from waltzctl.engine.quorum.vote import Verdict
 from waltzctl.engine.repair.apply import apply
 from waltzctl.engine.repair.undoing import undo
+from waltzctl.formats.segment import Record
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +92,31 @@ def test_a_damaged_record_behind_a_fork_is_no_reason_to_keep_what_goes_with_the_
     whole: dict[int, list[Path]], tmp_path: Path, wanted: tuple[Injuries, ...], loss: bool
 ) -> None:
     mend_and_undo(whole, tmp_path / "case", (wanted, -1, loss))
+
+
+@pytest.mark.parametrize("size", [ranges.RANGE, 700])
+@pytest.mark.parametrize("indexed", [True, False])
+@pytest.mark.parametrize("number", [0, 49, 60, 99, 100, 112, 129])
+def test_a_replica_with_two_records_of_an_id_is_no_vote_against_what_both_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, indexed: bool, size: int
+) -> None:
+    """The other one of the two stands in front, so that it is the one in the sequence; whatever ranges there are."""
+    monkeypatch.setattr(ranges, "RANGE", size)
+    nodes = make_cluster(tmp_path, 2, mark=-1)
+    file = segment_of(nodes[0], number)
+    records, index = read(file), file.with_suffix(".idx").read_bytes()
+    last, end = records[-1].transaction_id, compared(*nodes)[0].clean_to
+    own = records[number - records[0].transaction_id]
+    records.insert(number - records[0].transaction_id, Record.make(number, own.request_id, own.header, b"another"))
+    write(file, records)
+    if not indexed:
+        file.with_suffix(".idx").write_bytes(index)
+    one = compared(*nodes)[0]
+    assert (one.verdict, one.clean_to) == (Verdict.RECOVERABLE, end)
+    assert one.replicas[1].state.value == "equal"
+    mend_all(nodes, loss=False)
+    assert compared(*nodes)[0].verdict is Verdict.EQUAL
+    assert [one.transaction_id for one in read(file)] == list(range(records[0].transaction_id, last + 1))
 
 
 @pytest.mark.turns(4)

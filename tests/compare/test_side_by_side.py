@@ -66,6 +66,7 @@ class Given:
     bytes: int
     open_end: bool
     given: Sequence[Piece]
+    rivals: frozenset[int] = frozenset()
 
     def pieces(self) -> Iterator[Piece]:
         return iter(self.given)

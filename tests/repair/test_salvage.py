@@ -17,6 +17,7 @@ from tests.builders import CREATED, KEY, build_directory, digest, make_records, 
 from tests.golden import GOLDEN, needs_golden
 from tests.repair.salvage_cases import OTHER, assert_adds_up, assert_clean, data_file, records_in, without
 from waltzctl.engine.errors import DiskWriteError, InvalidRequestError, NotWaltzError
+from waltzctl.engine.findings import Code
 from waltzctl.engine.inspect.verify import verify
 from waltzctl.engine.repair.salvage import IdRange, salvage
 from waltzctl.engine.repair.salvage_attribution import request_ids_agree
@@ -113,6 +114,18 @@ def test_a_single_header_is_believed_against_the_request_ids_but_the_report_says
     (tmp_path / "source").write_bytes(data_file(make_records(5, partition=1), partition=2))
     (partition,) = salvage([tmp_path / "source"], to=tmp_path / "to").partitions
     assert (partition.partition, partition.contradicted) == (2, 5)
+
+
+def test_a_copy_of_another_partitions_records_behind_a_header_is_told(tmp_path: Path) -> None:
+    """They stand in both partitions then, and verify says whose they are; the report says so too, and does not end well."""
+    records = make_records(5, partition=1)
+    source = data_file(records, partition=1) + data_file(records, partition=2)
+    (tmp_path / "source").write_bytes(source)
+    report = salvage([tmp_path / "source"], to=tmp_path / "to")
+    *found, _ = verify([report.path])
+    assert [one.code for one in report.findings] == [Code.SEGMENT_PARTITION]
+    assert found == [*report.findings]
+    assert report.exit_status_name == "damage-remains"
 
 
 def test_request_ids_that_name_several_partitions_contradict_none(tmp_path: Path) -> None:

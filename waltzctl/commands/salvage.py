@@ -253,6 +253,7 @@ def _left_out(report: SalvageReport) -> str:
         (report.superseded, "in conflict"),
         (report.elsewhere, "of another cluster or partition"),
         (sum(one.length for one in report.unreadable), "bytes unreadable"),
+        (len(report.findings), "findings of verify"),
     ]
     told = [f"{number} {what}" for number, what in parts if number]
     return (", ".join(told) if told else "nothing missing or doubtful") + ". The sources were not modified."
