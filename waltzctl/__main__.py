@@ -20,10 +20,13 @@ them over and over took a quarter of a log server's time.
 
 
 def _open_missing_streams() -> None:
-    """Give a stream to whoever started us with one closed, so that nothing written can land in a file opened later."""
+    """Give a stream to whoever started us with one closed, so that nothing written can land in a file opened later.
+
+    None can be read: a command that was to get its records there would take it for an input without any.
+    """
     for descriptor, name in ((0, "stdin"), (1, "stdout"), (2, "stderr")):
         if getattr(sys, name) is None:
-            opened = os.open(os.devnull, os.O_RDONLY if descriptor == 0 else os.O_WRONLY)
+            opened = os.open(os.devnull, os.O_WRONLY)
             if opened != descriptor:
                 os.dup2(opened, descriptor, inheritable=True)
                 os.close(opened)

@@ -28,6 +28,7 @@ from waltzctl.engine.backup.source_files import (
     plan_storage,
 )
 from waltzctl.engine.durable.disk import STATE_DIRECTORY
+from waltzctl.engine.durable.new_directory import check_not_beside
 from waltzctl.engine.errors import InvalidRequestError, NotWaltzError
 from waltzctl.engine.findings import Severity
 from waltzctl.engine.log import places
@@ -44,6 +45,7 @@ from waltzctl.engine.vault.sealing import (
     new_encryption,
 )
 from waltzctl.engine.vault.vault_reader import VAULT_OPTIONS, VaultReader
+from waltzctl.formats.control import CONTROL_FILE_NAME
 from waltzctl.formats.pages.names import BLOB_DIRECTORY, WAL_DIRECTORY
 from waltzctl.formats.vault import (
     BESIDE,
@@ -73,6 +75,7 @@ def create_vault(
 
     Raises InvalidRequestError, DiskWriteError.
     """
+    check_not_beside(path, CONTROL_FILE_NAME, InvalidRequestError)
     if level is not None and not 1 <= level <= 22:
         raise InvalidRequestError(f"compression zstd:{level}: levels are 1 to 22")
     identity = uuid.uuid4()

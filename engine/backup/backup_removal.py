@@ -91,6 +91,12 @@ def plan_forgetting(
     unreadable = [one.id for one in there if isinstance(one, UnreadableBackup)]
     if retention is not None and retention.keeps_something:
         staying = kept(heads, retention)
+        if heads and not staying:  # a tag that nobody gave: nothing is kept only where somebody names each that goes
+            tags = ", ".join(sorted(retention.tags))
+            raise InvalidRequestError(
+                f"{vault}: no backup has the tag {tags}: every one would go",
+                advice="backup list shows the tags; to forget them all, give their ids",
+            )
         return ForgetPlan(
             vault,
             tuple(one for one in heads if one.id not in staying),
@@ -162,11 +168,14 @@ def _orphans(reader: VaultReader) -> list[PageId]:
     heads = list(reader.heads())
     if any(isinstance(one, UnreadableBackup) for one in heads):
         return []
-    owned: set[int] = set()
-    for one in heads:
-        if isinstance(one, BackupHead):
-            owned.update(range(one.first_page, one.first_page + one.num_pages))
-    return [PageId(Namespace.DATA, page) for page in reader.pages(Namespace.DATA) if page not in owned]
+    owned = sorted((one.first_page, one.first_page + one.num_pages) for one in heads if isinstance(one, BackupHead))
+    found, reached, place = [], 0, 0
+    for page in reader.pages(Namespace.DATA):  # rising
+        while place < len(owned) and owned[place][0] <= page:
+            reached, place = max(reached, owned[place][1]), place + 1
+        if page >= reached:
+            found.append(PageId(Namespace.DATA, page))
+    return found
 
 
 def _deletes(pages: Iterable[PageId]) -> list[Edit]:

@@ -93,7 +93,7 @@ def restore_backup(
     name `target` then.
     """
     target = Path(os.path.abspath(target))
-    check_new(target, renamed=True)
+    check_new(target, renamed=True, not_beside=CONTROL_FILE_NAME)
     if target.resolve().is_relative_to(vault.resolve()):
         raise InvalidRequestError(f"{target}: lies in the vault", advice="name another directory")
     reader = VaultReader.open(vault, password)

@@ -346,14 +346,35 @@ def remove_directory(path: PurePath) -> None:
     _changed(Change("rmdir", path))
 
 
-def sync_directory(path: PurePath) -> None:
-    """Make the names in a directory durable.  Raises SyncFailedError."""
+def _open_directory(path: PurePath) -> int:
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+@contextlib.contextmanager
+def opened_directory(path: PurePath) -> Iterator[int]:
+    """A directory's descriptor for `sync_directory`, had before names in it are changed.
+
+    Who has none left then learns it while nothing has changed, and it is no failed sync.  Raises DiskWriteError.
+    """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        descriptor = _open_directory(path)
+    except OSError as error:
+        raise write_error(path, None, error, doing="open directory") from error
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def sync_directory(path: PurePath, opened: int | None = None) -> None:
+    """Make the names in a directory durable.  `opened`: of `opened_directory`, if there is one.  Raises SyncFailedError."""
+    try:
+        descriptor = _open_directory(path) if opened is None else opened
         try:
             os.fsync(descriptor)
         finally:
-            os.close(descriptor)
+            if opened is None:
+                os.close(descriptor)
     except OSError as error:
         raise SyncFailedError(path, None, error, doing="sync directory") from error
     _changed(Change("sync-directory", path))
@@ -381,17 +402,18 @@ def replacing(path: PurePath) -> Iterator[WritableFile]:
     with contextlib.suppress(FileNotFoundError):
         os.lstat(beside)
         unlink(beside)
-    file = WritableFile.create(beside, like=path)
-    try:
-        with file:
-            yield file
-            file.sync()
-        rename(beside, path)
-    except BaseException:
-        with contextlib.suppress(DiskError):
-            unlink(beside)
-        raise
-    sync_directory(path.parent)
+    with WritableFile.create(beside, like=path) as file:
+        try:
+            with opened_directory(path.parent) as directory:
+                yield file
+                file.sync()
+                file.close()
+                rename(beside, path)
+                sync_directory(path.parent, directory)
+        except BaseException:
+            with contextlib.suppress(DiskError):
+                unlink(beside)
+            raise
 
 
 def write_whole(path: PurePath, parts: bytes | Iterable[bytes]) -> None:

@@ -130,7 +130,7 @@ def _segments(
     """The items of a partition's segments, and where they do not join."""
     holding = frozenset(job.first for job in run.holding((wanted.first, wanted.last)))
     neighbour: _Segment | None = None  # the one beside it that was looked at before
-    ordered = run.in_order()
+    ordered = run.in_order(asked=len(holding) == len(run.jobs))
     for job in reversed(ordered) if reverse else ordered:
         segment = _Segment(job, limits, wanted, data)
         if job.first in holding:

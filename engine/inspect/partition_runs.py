@@ -112,13 +112,18 @@ class PartitionRun:
         """The id in the name of the last segment that is checked; -1 without any."""
         return max((job.first for job in self.jobs), default=-1)
 
-    def in_order(self) -> tuple[SegmentJob, ...]:
+    def in_order(self, *, asked: bool = False) -> tuple[SegmentJob, ...]:
         """The jobs by the ids with which their segments begin.
 
         As a rule that is the order of their names: an index tells by its size with which id the segment behind it begins.  Where
         the next name is another one, a file may have been renamed, and the headers on both sides are asked.  Where there is no
         index, names count: to ask all headers of an object store would take minutes.  Headers are asked once for each listing.
+
+        `asked`: on this machine all headers are, by who reads every file anyway: two with as many records may have taken each
+        other's names.
         """
+        if asked and places.on_this_machine(self._partition.path):
+            return self._sorted({job.first for job in self.jobs})
         if self._ordered is None or self._ordered[0] is not self.jobs:
             self._ordered = self.jobs, self._by_begins()
         return self._ordered[1]
@@ -130,6 +135,10 @@ class PartitionRun:
             count = entries.get(job.first)
             if count is not None and job.first + count != behind.first:
                 doubtful |= {job.first, behind.first}
+        return self._sorted(doubtful)
+
+    def _sorted(self, doubtful: Collection[int]) -> tuple[SegmentJob, ...]:
+        """The jobs in their order, where the headers of those that are doubtful, and no others, are asked."""
         begins = {job.first: begins_with(job) if job.first in doubtful else job.first for job in self.jobs}
         return tuple(sorted(self.jobs, key=lambda job: (begins[job.first], job.first)))
 

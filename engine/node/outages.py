@@ -11,8 +11,8 @@ cause         how it is found                          what brings the partition
 quarantined   damage, when the partition is opened     a repair, and opening it again
 sync-failed   a flush failed                           opening it again
 io-error      another write failed                     opening it again
-damaged       an index stands where a segment is to    opening it again, behind a repair
-              begin, and its data file is gone
+damaged       an index without data file, or a data    opening it again, behind a repair
+              file, stands where a segment is to begin
 disk-full     a write found no space                   by itself, when the disk has the space that /health wants
 corrupt-record, a session read a record that cannot    by itself, when that record can be read again: after a
 io-error      be read or verified                      repair, or when the trouble was not the disk's
@@ -54,6 +54,9 @@ from waltzctl.formats.wire.failure import STORAGE_EXCEPTION, FailureCode
 
 _PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN)
 """A process or a machine that is short of something for a moment: no reason to keep a partition out."""
+
+_IN_THE_WAY = (Code.INDEX_ORPHAN, Code.SEGMENT_OVERLAP)
+"""What a segment that is to begin may find in its place."""
 
 
 class Return(Enum):
@@ -117,7 +120,7 @@ def outage_of(error: BaseException, partition: Partition, transaction_id: int | 
     `transaction_id`: the record that the request had to read.
     """
     code = FailureCode.IO_ERROR
-    if isinstance(error, DamageError) and any(found.code is Code.INDEX_ORPHAN for found in error.findings):
+    if isinstance(error, DamageError) and any(found.code in _IN_THE_WAY for found in error.findings):
         return Outage(FailureCode.DAMAGED, f"cannot begin a segment: {error}", repair_of(partition), Return.OPENED)
     if isinstance(error, DiskFullError):
         return Outage(FailureCode.DISK_FULL, f"found the disk full: {error}", _MAKE_ROOM, Return.SPACE)

@@ -143,8 +143,12 @@ class PageDirectory:
 
     def page_ids(self, namespace: int | None = None) -> list[PageId]:
         """Of all pages that may have a version, in order."""
-        found = map(self.page_id, self.index)
-        return sorted(page for page in found if namespace is None or page.namespace == namespace)
+        namespaces, ids = np.frombuffer(self.pages.namespace, np.uint64), np.frombuffer(self.pages.id, np.uint64)
+        rows = self.index.rows()
+        if namespace is not None:
+            rows = rows[namespaces[rows] == namespace]
+        rows = rows[np.lexsort((ids[rows], namespaces[rows]))]
+        return list(map(PageId, namespaces[rows].tolist(), ids[rows].tolist()))
 
     def versions(self, page: PageId) -> list[tuple[Version, Located | None]]:
         """Every version of a page, newest first; None for a delete."""

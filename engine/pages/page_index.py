@@ -7,7 +7,6 @@ taken.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -35,9 +34,11 @@ class PageIndex:
         self._count = 0
         self._filled = 0  # slots that are not empty: rows and gone ones
 
-    def __iter__(self) -> Iterator[int]:
-        """Rows, in no order."""
-        return (row for row in self._slots if row < _GONE)
+    def rows(self) -> _Rows:
+        """Of all pages, in no order."""
+        slots = np.frombuffer(self._slots, np.uint32)
+        found: _Rows = slots[slots < _GONE].astype(np.int64)
+        return found
 
     @property
     def bytes(self) -> int:

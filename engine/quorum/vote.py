@@ -181,6 +181,11 @@ class _Judged:
     outcome: _Outcome
     version: int | None = None
 
+    @property
+    def copies(self) -> int:
+        """How many replicas hold what is kept, damaged ones as well."""
+        return sum(one in (self.version, DAMAGED) for one in self.run.versions)
+
 
 def quorum_of(replicas: int) -> int:
     """How many of so many replicas are a quorum."""
@@ -371,6 +376,7 @@ class _Vote:
         clean_to = kept[-1].run.stop - 1 if kept else -1
         chosen = tuple(Kept(one.run, one.version) for one in kept)
         caught_up = any(one.outcome is _Outcome.POSSIBLE for one in kept)
+        promised = bool(kept) and clean_to <= self.acknowledged and kept[-1].copies < self.quorum
         verdict = Verdict.EQUAL if equal else Verdict.RECOVERABLE
         return Decision(
             verdict=Verdict.LOST if lost else Verdict.UNDECIDABLE if undecided or self.unheard else verdict,
@@ -383,7 +389,7 @@ class _Vote:
             lost=lost,
             voters=self.voters,
             acknowledged=self.acknowledged,
-            reason=self.reason(lost, undecided, clean_to, caught_up=caught_up),
+            reason=self.reason(lost, undecided, clean_to, caught_up=caught_up, promised=promised),
         )
 
     def reason(
@@ -393,7 +399,9 @@ class _Vote:
         clean_to: int,
         *,
         caught_up: bool,
+        promised: bool,
     ) -> str:
+        """Why it is so.  `promised`: for the last one that is kept a mark stands, where the copies are no quorum."""
         majority = f"{self.quorum} of {self.last_replicas} replicas are a quorum"
         if lost:
             return f"no replica has an intact copy of {in_words(lost)}; {majority}"
@@ -411,7 +419,7 @@ class _Vote:
             )
         if clean_to < 0:
             return f"there is no transaction to keep; {majority}"
-        how = "hold, or may have acknowledged," if caught_up else "hold"
+        how = "hold, or may have acknowledged," if caught_up else "hold, or have acknowledged," if promised else "hold"
         return f"{majority}, and {clean_to} is the highest transaction that they {how} identically"
 
 

@@ -73,7 +73,7 @@ from waltzctl.engine.scan.byte_source import ByteSource, BytesSource
 from waltzctl.engine.scan.probe import Probe, SearchBudget
 from waltzctl.engine.storage.belonging import stranger
 from waltzctl.engine.task_executor import TaskExecutor
-from waltzctl.formats.control import MAX_PARTITIONS, Layout, PartitionInfo
+from waltzctl.formats.control import CONTROL_FILE_NAME, MAX_PARTITIONS, Layout, PartitionInfo
 from waltzctl.formats.segment import HEADER_SIZE, MAX_DATA_LENGTH, RECORD_OVERHEAD, segment_name
 
 __all__ = ["DoubtfulRun", "IdRange", "SalvageReport", "SalvagedPartition", "salvage"]
@@ -135,8 +135,8 @@ def salvage(
     """
     _check_arguments(partition, num_partitions)
     to = Path(os.path.abspath(to))  # that of the working directory has no name
-    check_new(to, renamed=True, taken=InvalidRequestError)
     paths = list_sources(sources, to)
+    check_new(to, renamed=True, not_beside=CONTROL_FILE_NAME, taken=InvalidRequestError)
     with contextlib.ExitStack() as stack:
         files = OpenFiles()
         opened = [SalvageSource(path, files, progress) for path in paths]

@@ -13,7 +13,8 @@ Witnesses, in this order:
    those in front of it are wrong; one with the very id that was expected, that they do not belong there.  A row of ids that
    goes on one by one but begins too low was shifted where the record behind the whole row stands where the sequence has it.
    Larger ids that rise one by one are right, so that others are missing in front of them; unless a damaged place follows, and
-   behind it the id that would then come next.
+   behind it the id that would then come next.  So they are where they lead to a record that stands in its place as well, past
+   others that do not belong there; and where the very id that was expected stands alone among them.
 2. The *next segment's name*, which is the id behind the last one here: ids lead to it either by themselves or by their places.
 3. The *index*.  Entries that lead to other records than their ids say may have been made from either, so the index alone
    proves no wrong id; but it leaves open what the ids alone would say.
@@ -24,6 +25,7 @@ Verify, dump, recover, rebuild-index and compare have it from the scanner, so th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -93,6 +95,8 @@ class OrderJudge:
             return shifted
         run = self._pass_over(found, expected)
         if run.resumed is not None:
+            if self._led_by_ids(run, expected):
+                return Judgement(offset, found.transaction_id, "length")
             return Judgement(run.end, run.resumed, "length")
         if not self._crowded(run, expected):
             rising = self._rising(run.ones, expected)
@@ -178,12 +182,14 @@ class OrderJudge:
             if behind is None:
                 break
             if behind.transaction_id == expected + passed:
-                return _Passed(end, passed, [], behind.transaction_id, behind)
+                return _Passed(end, passed, [], behind.transaction_id, behind, tuple(ones))
             if behind.transaction_id == expected and strangers is None:
                 strangers = _Passed(end, passed, [], expected, behind)
                 after = probe.check(behind.end)
                 if after is None or after.transaction_id == following(expected):
                     return strangers
+                if self._goes_on(ones, after, expected):
+                    return _Passed(end, passed, [], None, behind, tuple(ones))
             here = behind
         if strangers is not None:
             return strangers
@@ -192,6 +198,37 @@ class OrderJudge:
             return _Passed(end, passed, [], None, probe.check(end), tuple(ones))
         offsets = [one.offset for one in ones] if end == stop else []
         return _Passed(end, passed, offsets, None, None, tuple(ones))
+
+    def _goes_on(self, ones: Sequence[Found], after: Found, expected: int) -> bool:
+        """Whether larger ids that rise one by one go on with `after`, behind the one record that has the expected id.
+
+        That record stands alone between them, and is the one that does not belong there.
+        """
+        row = self._row(ones, expected)
+        if not 1 < len(row) == len(ones) or after.transaction_id <= row[-1].transaction_id:
+            return False
+        second = self._search.probe.check(after.end)
+        return second is not None and second.transaction_id == following(after.transaction_id)
+
+    def _led_by_ids(self, run: _Passed, expected: int) -> bool:
+        """Whether larger ids go on one by one, from the first record on, up to the one with which the sequence resumes.
+
+        Those in front of it that do not are then as many as ids are missing, so that it is in its place by chance: for the place
+        all of them would have to be wrong.
+        """
+        row = self._row(run.ones, expected)
+        return len(row) > 1 and following(row[-1].transaction_id) == run.resumed
+
+    def _row(self, ones: Sequence[Found], expected: int) -> list[Found]:
+        """The first of these whose ids go on one by one, where they are larger than the expected one and within reach."""
+        row: list[Found] = []
+        if not ones or ones[0].transaction_id <= expected or self._out_of_reach(expected, ones[0]):
+            return row
+        for one in ones:
+            if row and one.transaction_id != following(row[-1].transaction_id):
+                break
+            row.append(one)
+        return row
 
     def _crowded(self, run: _Passed, expected: int) -> bool:
         """Whether larger ids would leave none for the damaged place behind them, while the places of their records do."""

@@ -78,7 +78,7 @@ def create_cluster(
         if outer := [other for other, above in zip(paths, real, strict=True) if above in place.parents]:
             raise InvalidRequestError(f"{path}: lies inside {outer[0]}, which is to be a storage directory of its own")
     for path in paths:
-        check_new(path, renamed=False)
+        check_new(path, renamed=False, not_beside=CONTROL_FILE_NAME)
     key = cluster_key or uuid.uuid4()
     made: list[tuple[Path, Path]] = []
     try:

@@ -43,7 +43,7 @@ from waltzctl.engine.storage.storage_options import StorageOptions
 from waltzctl.engine.storage.wire_records import WireRecords
 from waltzctl.formats.control import PartitionStruct
 from waltzctl.formats.journal_file import WriteTo
-from waltzctl.formats.segment import INDEX_SUFFIX, Record, index_name
+from waltzctl.formats.segment import INDEX_SUFFIX, Record, index_name, segment_name
 
 if TYPE_CHECKING:
     from waltzctl.engine.scan.list_answers import ListAnswers, Requests
@@ -285,7 +285,7 @@ class Partition:
         """Of an append that failed nothing remains, so that `following` is the next id again, or the partition writes no more."""
         if isinstance(error, SyncFailedError):
             self._fail(error)
-        else:
+        elif self._failed is None:
             self._take_back(following)
 
     def _roll(self, active: ActiveSegment) -> ActiveSegment:
@@ -293,17 +293,23 @@ class Partition:
         active.sync_data()
         active.sync_index()
         self._refuse_orphan(active.next_transaction_id)
-        extent = create_segment(
-            self.path,
-            partition=self.number,
-            first_transaction_id=active.next_transaction_id,
-            cluster_key=self._cluster_key,
-        )
-        try:
-            following = ActiveSegment.open(extent)
-        except BaseException:
-            self._remove_segment(extent)
-            raise
+        with disk.opened_directory(self.path) as opened:
+            try:
+                extent = create_segment(
+                    self.path,
+                    partition=self.number,
+                    first_transaction_id=active.next_transaction_id,
+                    cluster_key=self._cluster_key,
+                )
+                try:
+                    following = ActiveSegment.open(extent)
+                except BaseException:
+                    self._remove_segment(extent, opened)
+                    raise
+            except DiskWriteError as error:
+                if Path(self.path / segment_name(active.next_transaction_id)).exists():
+                    self._fail(error)  # what is cut back in front of it, and written anew, no longer leads to it
+                raise
         ended = whole_extent(
             self.number, self.path, active.first_transaction_id, active.next_transaction_id, active.end
         )
@@ -445,12 +451,15 @@ class Partition:
         active.next_transaction_id, active.end = following, end
         active.cut_back()
 
-    def _remove_segment(self, segment: SegmentExtent) -> None:
-        """Remove both files, durably: the index first, for without its data file it would prove that records were lost."""
+    def _remove_segment(self, segment: SegmentExtent, opened: int | None = None) -> None:
+        """Remove both files, durably: the index first, for without its data file it would prove that records were lost.
+
+        `opened`: as `engine.durable.disk.sync_directory` takes it.
+        """
         for path in (segment.index_path, segment.data_path):
             if Path(path).exists():
                 disk.unlink(path)
-            disk.sync_directory(self.path)
+            disk.sync_directory(self.path, opened)
 
     def _writable(self) -> ActiveSegment:
         self._check_open()

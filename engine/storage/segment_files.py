@@ -112,7 +112,8 @@ def create_segment(
     An index file of the same name without a data file is replaced; a crash between the two leaves a data file without index,
     which the next opening mends.  (Release 0.13.2 makes the index first and then refuses for ever to write over it.)
 
-    Raises DamageError when the data file exists, DiskWriteError after which neither file is there.
+    Raises DamageError when the data file exists, DiskWriteError after which neither file is there, unless the data file could
+    not be removed again.
     """
     header = SegmentHeader(FORMAT_VERSION, disk.now_ms(), cluster_key, partition, first_transaction_id).encode()
     extent = whole_extent(partition, directory, first_transaction_id, first_transaction_id, HEADER_SIZE)
@@ -120,13 +121,14 @@ def create_segment(
         message = "a segment is to begin here, and its data file exists already"
         finding = make_finding(Code.SEGMENT_OVERLAP, extent.data_path, message, partition=partition)
         raise DamageError(f"{extent.data_path}: {message}", [finding], advice="run waltzctl verify")
-    disk.write_whole(extent.data_path, header)
-    try:
-        disk.write_whole(extent.index_path, header)
-    except BaseException:
-        disk.unlink(extent.data_path)
-        disk.sync_directory(directory)
-        raise
+    with disk.opened_directory(directory) as opened:
+        disk.write_whole(extent.data_path, header)
+        try:
+            disk.write_whole(extent.index_path, header)
+        except BaseException:
+            disk.unlink(extent.data_path)
+            disk.sync_directory(directory, opened)
+            raise
     return extent
 
 

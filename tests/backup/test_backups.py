@@ -360,7 +360,7 @@ def test_a_partition_that_was_asked_for_and_is_lost_is_not_left_out(tmp_path: Pa
 
 def test_a_vault_does_not_back_itself_up(tmp_path: Path, source: Path) -> None:
     inside = source / "vault"
-    create_vault(inside)
+    vault(tmp_path).rename(inside)
     (tmp_path / "link").symlink_to(source)
     for named in (source, tmp_path / "link"):
         with pytest.raises(InvalidRequestError, match="would back itself up"):

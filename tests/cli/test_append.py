@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import shlex
 import signal
 import subprocess
 from pathlib import Path
@@ -68,6 +69,14 @@ def test_an_empty_input_changes_nothing(storage: Path) -> None:
     assert answer.objects[0]["first_transaction_id"] is None
     assert answer.objects[0]["records"] == 0
     assert (storage / "waltz-storage.ctl").read_bytes() == control
+
+
+def test_an_input_that_is_closed_is_none_that_is_empty(storage: Path) -> None:
+    command = shlex.join(command_line("append", storage, "--partition", 0))
+    done = subprocess.run(
+        ["sh", "-c", f"{command} <&-"], env=environment(), capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, "nothing was appended" in done.stderr) == (14, True)
 
 
 def test_ndjson_keeps_header_and_request_id(storage: Path) -> None:

@@ -196,6 +196,14 @@ def test_forgetting_is_agreed_to(place: Path, source: Path) -> None:
     assert invoke("backup", "forget", place, names[2], "--keep-last", "1", "--yes").status == 2
 
 
+def test_a_tag_that_no_backup_has_forgets_nothing(place: Path, source: Path) -> None:
+    created(place, source)
+    answer = invoke("backup", "forget", place, "--keep-tag", "TYPO", "--yes")
+    assert (answer.status, "no backup has the tag TYPO" in answer.err) == (2, True)
+    assert len(invoke("backup", "list", place, "--format", "ndjson").objects) == 1
+    assert invoke("backup", "forget", place, "--keep-tag", "TYPO", "--keep-last", "1", "--yes").status == 0
+
+
 def test_what_was_forgotten_is_told_where_its_room_is_not_given_back(
     place: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,6 +41,17 @@ def test_key_and_assignment_are_taken_as_given(tmp_path: Path) -> None:
     assert not (tmp_path / "a" / "3").exists()
 
 
+def test_no_directory_becomes_a_partition_of_another_one(tmp_path: Path) -> None:
+    """In the documented layout a directory that is called by a number is a partition that is assigned."""
+    assert invoke("create-cluster", tmp_path / "a", "--partitions", 8, "--assign", "none").status == 0
+    before = digest(tmp_path)
+    answer = invoke("create-cluster", tmp_path / "b" / ".." / "a" / "7", "--partitions", 1)
+    assert (answer.status, "a storage directory" in answer.err) == (13, True)
+    answer = invoke("backup", "init", tmp_path / "a" / "7")
+    assert (answer.status, "a storage directory" in answer.err) == (2, True)
+    assert digest(tmp_path) == before
+
+
 @pytest.mark.turns(3)
 def test_assign_none(tmp_path: Path) -> None:
     answer = invoke("create-cluster", tmp_path / "a", "--partitions", 2, "--assign", "none", "--format", "ndjson")

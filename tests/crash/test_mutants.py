@@ -132,7 +132,7 @@ def test_an_engine_whose_syncs_do_nothing_is_found_out(tmp_path: Path, monkeypat
 
 def test_an_engine_that_syncs_no_directory_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as broken:
-        broken.setattr(disk, "sync_directory", lambda path: None)
+        broken.setattr(disk, "sync_directory", lambda path, opened=None: None)
         recording = work_recorded(tmp_path, roll_over)
     assert try_crashes("no directory sync", recording, StorageChecker(), QUICK).failures
 

@@ -91,6 +91,8 @@ def _within(begins: int, stop: int) -> Stretch:
         ([replace(WHOLE, torn=True), replace(behind(16), segment=14)], 0, [Gap(14, 16, 14, 0)]),
         ([replace(WHOLE, torn=True), replace(behind(16), segment=9)], 0, [Gap(10, 16, 9, 0)]),
         ([replace(WHOLE, torn=True), behind(9)], 0, [Overlap(9, 10, 9)]),
+        ([replace(_EXCESS, torn=True), replace(behind(16), segment=13)], 0, [IndexExcess(0), Gap(13, 16, 13, 0)]),
+        ([replace(_EXCESS, torn=True), replace(behind(16), segment=8)], 0, [IndexExcess(0), Gap(10, 16, 8, 0)]),
         ([replace(_EXCESS, next_id=None), behind(15)], 0, []),
         ([replace(_EXCESS, next_id=None), behind(16)], 0, [IndexExcess(0)]),
         ([replace(_EXCESS, listed=10), behind(10)], 0, [IndexExcess(0)]),

@@ -68,7 +68,7 @@ FIRST: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/storage/partition.py",
-        "                disk.unlink(path)\n            disk.sync_directory(self.path)",
+        "                disk.unlink(path)\n            disk.sync_directory(self.path, opened)",
         "                disk.unlink(path)",
         ("tests/storage/test_one_step.py",),
         "a power loss within a truncation leaves a later segment and takes an earlier one",

@@ -170,8 +170,8 @@ SEVENTH: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/storage/segment_files.py",
-        "        disk.unlink(extent.data_path)\n        disk.sync_directory(directory)\n        raise\n",
-        "        raise\n",
+        "            disk.unlink(extent.data_path)\n            disk.sync_directory(directory, opened)\n            raise\n",
+        "            raise\n",
         (
             "tests/storage/test_opening_and_rolling.py::test_a_segment_of_which_only_the_data_file_could_be_made_goes_again",
         ),

@@ -47,12 +47,12 @@ SIXTH: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/durable/disk.py",
-        """            yield file
-            file.sync()
-        rename(beside, path)
+        """                yield file
+                file.sync()
+                file.close()
 """,
-        """            yield file
-        rename(beside, path)
+        """                yield file
+                file.close()
 """,
         ("tests/durable/test_entries.py::test_an_entry_from_its_first_file_to_its_last",),
         "a power loss behind a write of a whole file leaves its name with nothing in it",

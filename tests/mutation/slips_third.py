@@ -10,8 +10,8 @@ from tests.mutation.trial import Slip
 THIRD: tuple[Slip, ...] = (
     Slip(
         "engine/storage/partition.py",
-        "            self._remove_segment(extent)\n            raise",
-        "            raise",
+        "                    self._remove_segment(extent, opened)\n                    raise",
+        "                    raise",
         ("tests/storage/test_opening_and_rolling.py::test_a_segment_that_cannot_be_opened_goes_again",),
         "a segment that could not be opened stays behind the log's end, and the next roll finds it in its way",
     ),
@@ -38,7 +38,7 @@ THIRD: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/storage/partition.py",
-        "        else:\n            self._take_back(following)",
+        "        elif self._failed is None:\n            self._take_back(following)",
         "        elif isinstance(error, DiskWriteError):\n            self._take_back(following)",
         ("tests/storage/test_failures.py::test_an_interrupt_inside_an_append_leaves_nothing_of_it",),
         "a part of a batch whose later part is refused stays in the log",

@@ -226,11 +226,14 @@ def test_marks_that_cannot_be_written_keep_a_partition_out(tmp_path: Path, monke
         expect_out(served, "sync-failed")
 
 
-def test_an_index_where_a_segment_is_to_begin_keeps_a_partition_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize("path_of", [index_path, data_path])
+def test_a_file_where_a_segment_is_to_begin_keeps_a_partition_out(
+    tmp_path: Path, path_of: Callable[[Path, int], Path]
+) -> None:
     """Every append failed there, and each new session asked the same replica once more."""
     records = built(tmp_path / "s", 30, mark=-1)
     with serving(tmp_path / "s", storage=StorageOptions(segment_size_threshold=offset_of(records, 10))) as served:
-        orphan = index_path(tmp_path / "s", 30)
+        orphan = path_of(tmp_path / "s", 30)
         orphan.write_bytes(bytes(HEADER_SIZE + ENTRY_SIZE))
         assert refused(served, appended(30, session=SESSION)) == "damaged"
         expect_out(served, "damaged")

@@ -404,3 +404,19 @@ def test_a_page_without_room_in_the_columns_is_refused() -> None:
     large = Edit(EditType.PUT, PageId(0, 1), Version(0), PageEntry(1, 0, LARGEST_PAGE + 1, 0))
     with pytest.raises(PageConflictError, match="a page has at most 4294967295"):
         Pages().write(large)
+
+
+def test_pages_come_in_order_whatever_their_rows() -> None:
+    """Ids and namespaces of 64 bits among them, and rows that are used again."""
+    directory = PageDirectory()
+    assert directory.page_ids() == []
+    pages = [PageId(space, number) for space in (2, 0, 2**63, 1) for number in (7, 2**64 - 1, 0, 2**63, 5)]
+    rows = [directory._find_or_add(page) for page in pages]
+    for row in rows[3:6]:
+        directory._drop_page(row)
+    left = [*pages[:3], *pages[6:], PageId(2, 9)]
+    directory._find_or_add(left[-1])
+    assert directory.page_ids() == sorted(left)
+    assert all(type(number) is int for page in directory.page_ids() for number in page)
+    assert directory.page_ids(2) == sorted(page for page in left if page.namespace == 2)
+    assert directory.page_ids(3) == []

@@ -214,6 +214,15 @@ def test_ranges_in_words(ranges: list[tuple[int, int]], words: str) -> None:
                 " identically"
             ),
         ),
+        (
+            (0, A, A),
+            [Ballot(low_water_mark=0), HERE, HERE],
+            3,
+            (
+                "2 of 3 replicas are a quorum, and 0 is the highest transaction that they hold, or have acknowledged,"
+                " identically"
+            ),
+        ),
         ((0, A, A), [HERE] * 3, 3, "there is no transaction to keep; 2 of 3 replicas are a quorum"),
         ((D, D, A), [HERE] * 3, 3, "no replica has an intact copy of transaction 0; 2 of 3 replicas are a quorum"),
         (

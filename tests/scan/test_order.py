@@ -110,3 +110,27 @@ def test_an_index_made_from_what_stands_there_leaves_it_open_at_the_end() -> Non
     assert judged(renumbered(ids), indexed=True) == [(9, size(9, 12), -1)]
     assert judged(renumbered(ids)) == [(9, size(9, 10), 9)]
     assert judged(renumbered(ids), indexed=True, ceiling=11) == [(9, size(9, 10), 9)]
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+def test_larger_ids_are_right_that_lead_by_themselves_to_a_record_in_its_place(*, indexed: bool) -> None:
+    """The one that is missing in front of them and the one too many behind them had five good ones named as lost."""
+    records = renumbered([0, 3, 1, 2, 4, 5, 6, 9, 7, 8, 10, 11])
+    found = judged(records, indexed=indexed)
+    assert [(expected, behind) for expected, _, behind in found] == [(1, 1), (3, 4), (7, 7), (9, 10)]
+    assert sum(length for _, length, _ in found) == len(records[1]) + len(records[7])
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+def test_a_record_that_stands_alone_behind_larger_ids_takes_none_of_them_with_it(*, indexed: bool) -> None:
+    """Fewer than sixteen of them were named as not belonging there, more were not."""
+    records = renumbered([0, 2, 3, 4, 5, 1, 6, 7, 8, 9, 10, 11])
+    found = judged(records, indexed=indexed)
+    assert [(expected, behind) for expected, _, behind in found] == [(1, 2), (6, 6)]
+    assert sum(length for _, length, _ in found) == len(records[5])
+
+
+def test_two_larger_ids_do_not_belong_where_the_sequence_goes_on_behind_them() -> None:
+    records = renumbered([0, 7, 8, 1, 11, 2, 3, 4, 5, 6, 7, 8])
+    found = judged(records)
+    assert [(expected, behind) for expected, _, behind in found] == [(1, 1), (2, 2)]

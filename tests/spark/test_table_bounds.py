@@ -136,10 +136,10 @@ def test_what_is_wrong_with_a_disk_behind_the_last_step_is_said(
     """And not that there is nothing to be taken away any more."""
     real = disk.sync_directory
 
-    def fails(path: Path) -> None:
+    def fails(path: Path, opened: int | None = None) -> None:
         if path == tmp_path:
             raise SyncFailedError(path, None, OSError(5, "Input/output error"), doing="sync")
-        real(path)
+        real(path, opened)
 
     monkeypatch.setattr(disk, "sync_directory", fails)
     with pytest.raises(SyncFailedError):

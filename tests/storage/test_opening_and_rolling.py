@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import struct
 import uuid
 from collections.abc import Callable
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import cache
 from pathlib import Path, PurePath
@@ -34,6 +36,7 @@ from waltzctl.engine.errors import (
     ConcurrentUpdateError,
     CorruptRecordError,
     DamageError,
+    DiskFullError,
     DiskWriteError,
     InvalidRequestError,
     MarkWouldFallError,
@@ -576,6 +579,72 @@ def test_a_segment_of_which_only_the_data_file_could_be_made_goes_again(
         create_segment(tmp_path, partition=0, first_transaction_id=7, cluster_key=KEY)
     assert list(tmp_path.iterdir()) == []
     assert steps(changes)[-2:] == [("unlink", segment_name(7)), ("sync-directory", tmp_path.name)]
+
+
+@pytest.mark.parametrize("step", ["index", "open"])
+def test_what_is_left_of_a_segment_that_could_not_be_made_ends_writing(
+    tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every later roll-over was refused for the data file that stood there; and no longer led to it, had the batch been cut."""
+    records = built(tmp_path, 8)
+    more = make_records(14)[8:]
+    whole = disk.write_whole
+
+    def refused(path: PurePath) -> None:
+        raise DiskFullError(path, None, OSError(errno.ENOSPC, "full"), doing="remove")
+
+    def half(path: PurePath, data: bytes) -> None:
+        if path.name.endswith(".idx") and step == "index":
+            refused(path)
+        whole(path, data)
+
+    def unopened(extent: object) -> ActiveSegment:
+        raise DiskFullError(tmp_path, None, OSError(errno.ENOSPC, "full"), doing="open")
+
+    threshold = HEADER_SIZE + sum(record.size for record in [*records, *more][:10])
+    with opened(tmp_path, StorageOptions(segment_size_threshold=threshold)) as storage:
+        partition = storage.partition(0)
+        with monkeypatch.context() as patched:
+            patched.setattr(disk, "unlink", refused)
+            patched.setattr(disk, "write_whole", half)
+            if step == "open":
+                patched.setattr(ActiveSegment, "open", unopened)
+            with pytest.raises(DiskFullError):
+                partition.append(more)
+        assert partition.failed is not None
+        assert partition.read_range(0, 30) == records
+        with pytest.raises(DiskFullError):
+            partition.append(more)
+        partition = storage.reopen(0)
+        assert not partition.quarantined
+        assert partition.max_transaction_id == 7, "what was not acknowledged is gone"
+        partition.append(more)
+        assert partition.read_range(0, 30) == [*records, *more]
+
+
+@pytest.mark.parametrize("left", range(6))
+def test_who_has_no_descriptor_to_sync_a_directory_with_has_not_failed_to_sync(tmp_path: Path, left: int) -> None:
+    records = built(tmp_path, 10)
+    more = make_records(11)[10:]
+    with opened(tmp_path, StorageOptions(segment_size_threshold=1)) as storage:
+        partition, before, enough = storage.partition(0), digest(tmp_path), 4
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        with ExitStack() as stack:
+            places = [os.open(os.devnull, os.O_RDONLY) for _ in range(left)]
+            while (highest := os.open(os.devnull, os.O_RDONLY)) < 400:
+                stack.callback(os.close, highest)
+            stack.callback(os.close, highest)
+            for place in places:
+                os.close(place)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (highest, limits[1]))
+            stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
+            with pytest.raises(DiskWriteError, match=os.strerror(errno.EMFILE)) if left < enough else nullcontext():
+                partition.append(more)
+        assert partition.failed is None
+        if left < enough:
+            assert digest(tmp_path) == before
+            partition.append(more)
+        assert partition.read_range(0, 30) == [*records, *more]
 
 
 def test_no_segment_is_made_over_another(tmp_path: Path) -> None:

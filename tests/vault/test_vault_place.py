@@ -162,6 +162,23 @@ def test_commands_that_read(place: VaultPath, source: Path) -> None:
     assert invoke("compare", place, source).status == 0
 
 
+def test_a_backup_that_has_not_the_partition_is_named(tmp_path: Path, source: Path) -> None:
+    """An earlier one has what --allow-data-loss was offered for."""
+    kept = vault(tmp_path)
+    whole = backup(kept, source)
+    backup(kept, source, partitions=frozenset([1]))
+    path = source / "0" / segment_name(50)
+    data = bytearray(path.read_bytes())
+    data[300] ^= 1
+    path.write_bytes(data)
+    told = "a backup of partitions 1 alone"
+    for options, said in (((), True), (("--partition", "0"), True), (("--partition", "1"), False)):
+        answer = invoke("recover", source, "--from", f"vault:{kept}::latest", "--dry-run", *options)
+        assert (told in answer.err) == said, answer.err
+    answer = invoke("recover", source, "--from", f"vault:{kept}::{whole.name}", "--yes")
+    assert (answer.status, told in answer.err) == (0, False)
+
+
 def test_commands_that_write(place: VaultPath) -> None:
     for command in (
         ["recover", place], ["truncate", place, "--partition", "0", "--after", "3"], ["rebuild-index", place],

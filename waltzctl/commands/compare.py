@@ -74,7 +74,11 @@ MANUAL = Manual(
         ManualSection(
             "VERDICTS",
             (
-                "equal: every replica holds the same. Exit status 0, or 3 when something beside the records is damaged.",
+                (
+                    "equal: every replica holds the same. Exit status 0, or 3 when something beside the records is damaged: a"
+                    " header, or a control file. Of indexes nothing is said, unless one has lost its data file; verify names"
+                    " the others."
+                ),
                 (
                     "recoverable: they differ, and recovery makes them equal without losing what may have been acknowledged."
                     " Exit status 3."

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from pathlib import PurePath
 from typing import Annotated
 
 import typer
@@ -24,6 +26,7 @@ from waltzctl.options import (
     place_of,
 )
 from waltzctl.repair_procedure import SAFETY, STATUSES, Switches, repair_with
+from waltzctl.values import format_ranges
 
 MANUAL = Manual(
     name="recover",
@@ -230,7 +233,29 @@ def run(
         forget_journal=forget_journal,
     )
     with Console(output_format, quiet=quiet, verbose=verbose, single=True, must_finish=True) as console:
+        _say_partial(console, sources, partitions)
         return repair_with(console, switches, MANUAL.name, storage, given, lambda: make(MANUAL.name, storage, given))
+
+
+def _say_partial(console: Console, sources: Iterable[PurePath], partitions: frozenset[int] | None) -> None:
+    """Say of a backup of some partitions that nothing of others is in it: as the latest one it hides those that have them."""
+    from waltzctl.engine.errors import WaltzError
+    from waltzctl.engine.vault.vault_access import VAULTS
+    from waltzctl.engine.vault.vault_path import VaultPath
+
+    for path in sources:
+        if not isinstance(path, VaultPath):
+            continue
+        try:
+            head = VAULTS.files(path).head
+        except (WaltzError, FileNotFoundError):  # whoever reads it says so
+            continue
+        held = [one.partition for one in head.partitions]
+        if head.partial and (partitions is None or not partitions <= set(held)):
+            console.trouble(
+                f"{path}: a backup of partitions {format_ranges(held)} alone, nothing of any other one is in it; waltzctl backup"
+                " list shows which are in each backup"
+            )
 
 
 def _recover_replicas(
