@@ -88,9 +88,7 @@ class _Replica:
         """The gravest that is true."""
         kept = self.decision.clean_to + 1
         beyond = [one for one in self.held if one.first >= kept]
-        between = any(
-            first <= one.first < stop and one.differs for one in beyond for first, stop in self.decision.undecided
-        )
+        between = any(one.differs and self.is_undecided(one.first) for one in beyond)
         if not ballot.present:
             return ReplicaStanding.MISSING
         if self.outvoted or between:
@@ -100,6 +98,12 @@ class _Replica:
         if self.end > kept:
             return ReplicaStanding.AHEAD
         return ReplicaStanding.BEHIND if self.end < kept else ReplicaStanding.EQUAL
+
+    def is_undecided(self, number: int) -> bool:
+        """Whether an id is one of those of which no version can be chosen."""
+        undecided = self.decision.undecided
+        place = bisect_right(undecided, number, key=lambda one: one[0])
+        return place > 0 and number < undecided[place - 1][1]
 
     def mended(self) -> tuple[tuple[Range, ...], int | None]:
         """Which records are replaced by the kept version, and after which one it is cut.
@@ -127,8 +131,13 @@ class _Replica:
 
         Rather from one that agrees with what is kept everywhere.
         """
+        kept = self.decision.kept
         for first, stop in ranges:
-            for one in self.decision.kept:
+            begin = max(bisect_right(kept, first, key=lambda one: one.run.first) - 1, 0)
+            for place in range(begin, len(kept)):
+                one = kept[place]
+                if one.run.first >= stop:
+                    break
                 low, high = max(first, one.run.first), min(stop, one.run.stop)
                 if low < high:
                     holders = [n for n, version in enumerate(one.run.versions) if version == one.version]

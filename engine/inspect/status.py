@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import PurePath
 
@@ -91,6 +91,9 @@ def storage_status(
             availability = {}  # the marks cannot be understood: unknown, and no reason to say nothing else
     limits = ReadLimits()
     described: dict[int, PartitionStatus] = {}
+    own: dict[int | None, list[Finding]] = {}  # in one pass: a control file can have as many findings as partitions
+    for one in around.findings:
+        own.setdefault(one.partition, []).append(one)
     every = list(partition_runs.runs(scope, around, limits, partitions))
     jobs = [job for run in every for job in run.jobs]
     reports = iter(check_all(jobs, ENDS_ONLY, limits, executor, deadline=None) if executor is not None else ())
@@ -101,12 +104,14 @@ def storage_status(
     for run in every:
         number = run.context.number
         if number is not None:
-            described[number] = _describe(run, number, around, availability.get(number), limits, check)
+            described[number] = _describe(
+                run, number, around, availability.get(number), own.get(number, ()), limits, check
+            )
     for info in () if control is None else control.infos:
         number = info.partition
         if number not in described and (partitions is None or number in partitions):
             assigned = assigned_here(storage, control, number, directory=False)
-            found = tuple(one for one in around.findings if one.partition == number)
+            found = tuple(own.get(number, ()))
             described[number] = _partition(number, assigned, around, availability.get(number), found)
     return StorageStatus(
         path=path,
@@ -115,8 +120,7 @@ def storage_status(
         num_partitions=None if control is None else control.header.num_partitions,
         locked_by=places.lock_holder(storage, storage / CONTROL_FILE_NAME),
         partitions=tuple(described[number] for number in sorted(described)),
-        findings=tuple(one for one in around.findings if one.partition is None)
-        + tuple(storage_checks.storage_findings(scope, around, limits)),
+        findings=tuple(own.get(None, ())) + tuple(storage_checks.storage_findings(scope, around, limits)),
     )
 
 
@@ -125,13 +129,14 @@ def _describe(
     number: int,
     around: ScopeSurroundings,
     availability: Availability | None,
+    own: Iterable[Finding],
     limits: ReadLimits,
     check: Callable[[SegmentJob], SegmentReport],
 ) -> PartitionStatus:
     def again(job: SegmentJob) -> SegmentReport:
         return check_segment(job, ENDS_ONLY, limits)
 
-    findings = [one for one in around.findings if one.partition == number]
+    findings = list(own)
     findings += run.begin()
     for job in run.jobs:
         findings += run.add(check(job))

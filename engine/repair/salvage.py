@@ -152,12 +152,14 @@ def salvage(
         wanted = outcome.wanted
         controls = _controls(outcome, opened, paths, headers, num_partitions, control_at)
         number, counted_by = _count_partitions(outcome, controls, num_partitions)
-        holding = {one.partition for one in wanted}
+        holding: dict[int, list[Attributed]] = {}
+        for one in wanted:
+            holding.setdefault(one.partition, []).append(one)
         known = controls.used.control if controls.used else None
-        there = holding | (
+        there = holding.keys() | (
             assigned_by(known) & ({partition} if partition is not None else set(range(number))) if known else set()
         )
-        selections = {p: select(p, [one for one in wanted if one.partition == p], opened, paths) for p in sorted(there)}
+        selections = {p: select(p, holding.get(p, []), opened, paths) for p in sorted(there)}
         layout = layout or (known.layout if known else Layout.DOCUMENTED)
         infos = salvaged_infos(known, layout, there) if known else {}
         described = Description(outcome.cluster_key, number, layout, disk.now_ms(), infos)
@@ -170,9 +172,7 @@ def salvage(
         written = write_directory(
             to, described, pieces, readable, threshold=segment_size_threshold, copied=progress.advance
         )
-        partitions = tuple(
-            _partition(p, written[p], [one for one in wanted if one.partition == p], infos.get(p)) for p in written
-        )
+        partitions = tuple(_partition(p, written[p], holding.get(p, []), infos.get(p)) for p in written)
         found = sum(map(len, runs)) + joined
         doubtful = tuple(_doubtful(doubt, paths) for doubt in outcome.doubts)
         counts = Counter(written=sum(one.records for one in partitions), doubtful=sum(d.records for d in doubtful))

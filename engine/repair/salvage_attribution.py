@@ -216,8 +216,6 @@ class _Joiner:
         for place, run in enumerate(runs):
             said = self._spoken_for(run, partition)
             best, link = 0 if header is None else -1, None
-            if header is not None and self._joins(run, header.first - 1, header.end, said):
-                best = 0
             for earlier in range(place - 1, max(-1, place - 1 - LINK_WINDOW), -1):
                 if highest[earlier] <= best:
                     break
@@ -225,6 +223,9 @@ class _Joiner:
                 about = said if header is not None else self._spoken_for(run, before.request_partition)
                 if weights[earlier] > best and self._joins(run, before.last, before.end, about):
                     best, link = weights[earlier], earlier
+            # Only of a run with nothing in front of it: to look from the header is to walk over all that is damaged in between.
+            if best < 0 and header is not None and self._joins(run, header.first - 1, header.end, said):
+                best = 0
             weights.append(best + len(run) if best >= 0 else -1)
             highest.append(max(weights[-1], highest[-1] if highest else -1))
             previous.append(link)
@@ -239,9 +240,9 @@ class _Joiner:
 
     def within(self, run: SalvageRun, chain: Chain) -> bool:
         """Whether a run that does not belong to a chain lies inside a damaged record of it."""
-        before = [one for one in chain.runs if one.end <= run.start]
-        if before:
-            return self.inside(run, before[-1].last, before[-1].end)
+        behind = bisect.bisect_right(chain.runs, run.start, key=lambda one: one.end)  # they stand in order
+        if behind:
+            return self.inside(run, chain.runs[behind - 1].last, chain.runs[behind - 1].end)
         header = chain.header
         return header is not None and self.inside(run, header.first - 1, header.end)
 
@@ -293,7 +294,8 @@ def find_chains(
                 chains.append(chain)
             within = {id(run) for run in left if id(run) not in chosen and joiner.within(run, chain)}
             doubts += [Doubt(run, "lies inside a damaged record") for run in left if id(run) in within]
-            left = [run for run in left if id(run) not in chosen | within]
+            gone = chosen | within
+            left = [run for run in left if id(run) not in gone]
     return chains, doubts
 
 
@@ -347,4 +349,5 @@ def attribute(chains: Sequence[Chain], question: Question) -> tuple[list[Attribu
 
 
 def _all(chain: Chain, key: UUID | None, partition: int, witness: AttributionReason) -> list[Attributed]:
-    return [Attributed(run, key, partition, witness, chain.records) for run in chain.runs]
+    records = chain.records  # counted once, and not for each run
+    return [Attributed(run, key, partition, witness, records) for run in chain.runs]

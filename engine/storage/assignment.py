@@ -54,6 +54,8 @@ def assigned_here(
         return bool(current.assigned)
     if directory:
         return True
+    if whole and (current is None or current.marks == _INITIAL):
+        return False  # also where it is put aside: nobody looks for that, twice for each of a million partitions
     if storage is not None and is_retired(storage, partition):
         return False
     if current is not None and current.marks != _INITIAL:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import PurePath
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from tests.compare.columns import runs_of
 from waltzctl.engine.compare import states
 from waltzctl.engine.compare.comparison import Range, ReplicaComparison, ReplicaStanding
 from waltzctl.engine.compare.states import replaced_ranges, replicas_of
-from waltzctl.engine.quorum.vote import Ballot, decide
+from waltzctl.engine.quorum.vote import Ballot, Kept, decide
 
 PATHS = [PurePath(f"/{number}") for number in range(5)]
 Restored = tuple[int, int, int | None]
@@ -212,3 +213,25 @@ def test_where_nothing_intact_is_left_nobody_differs() -> None:
     lost = compared("a!a", "a!a", "a!a")
     assert [one.outvoted for one in lost] == [()] * 3
     assert [one.state for one in lost] == [ReplicaStanding.DAMAGED] * 3
+
+
+def test_the_work_grows_with_the_damaged_places_and_not_with_their_square() -> None:
+    """How often what is kept is looked at for a replica of which every second record is damaged."""
+    count, looks = 1000, [0]
+
+    class Counted(tuple[Kept, ...]):
+        def __getitem__(self, place: Any) -> Any:
+            looks[0] += 1
+            return super().__getitem__(place)
+
+        def __iter__(self) -> Iterator[Kept]:
+            looks[0] += len(self)
+            return super().__iter__()
+
+    columns, known = ("a!" * count, "aa" * count, "aa" * count), [Ballot()] * 3
+    runs = runs_of(*columns)
+    decision = decide(runs, known, 3)
+    counted = replace(decision, kept=Counted(decision.kept))
+    mine = replicas_of(runs, counted, known, PATHS[:3])[0]
+    assert restored(mine) == [(2 * n + 1, 2 * n + 2, 1) for n in range(count)]
+    assert looks[0] < 40 * count

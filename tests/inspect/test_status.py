@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +17,10 @@ from tests.inspect.test_codes import break_struct, unassigned
 from waltzctl.engine.durable import disk
 from waltzctl.engine.durable.directory_lock import DirectoryLock
 from waltzctl.engine.errors import InvalidRequestError
+from waltzctl.engine.findings import Finding
+from waltzctl.engine.inspect import status as status_module
 from waltzctl.engine.inspect.status import storage_status
+from waltzctl.engine.inspect.targets import ScopeSurroundings, look_around
 from waltzctl.engine.scan.byte_source import FileSource
 from waltzctl.formats.control import Layout
 
@@ -142,3 +148,26 @@ def test_a_part_of_a_directory_has_no_status(tmp_path: Path) -> None:
     for path in (storage / "0", seg(storage, 0, 0), storage / "waltz-storage.ctl"):
         with pytest.raises(InvalidRequestError):
             storage_status(path)
+
+
+def test_findings_of_a_control_file_are_gone_over_once_and_not_once_for_each_partition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passes = [0]
+
+    class Counted(tuple[Finding, ...]):
+        def __iter__(self) -> Iterator[Finding]:
+            passes[0] += 1
+            return super().__iter__()
+
+    def counted(*arguments: Any) -> ScopeSurroundings:
+        around = look_around(*arguments)
+        return replace(around, findings=Counted(around.findings))
+
+    monkeypatch.setattr(status_module, "look_around", counted)
+    storage = build_directory(tmp_path / "s", dict.fromkeys(range(10), 5), num_partitions=40, size=10)
+    for number in range(40):
+        break_struct(storage, number, 1, 2)
+    described = storage_status(age(storage))
+    assert [one.partition for one in described.partitions if one.findings] == list(range(40))
+    assert passes[0] < 5

@@ -146,7 +146,7 @@ FOURTH: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/inspect/status.py",
-        "    findings = [one for one in around.findings if one.partition == number]\n    findings += run.begin()",
+        "    findings = list(own)\n    findings += run.begin()",
         "    findings = [*run.begin()]",
         ("tests/inspect/test_status.py::test_health_names_each_partition_by_its_worst_finding",),
         "status calls a partition ok whose session and marks are damaged",

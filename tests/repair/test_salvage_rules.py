@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import numpy as np
@@ -15,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.builders import make_records, segment_header
+from tests.repair.salvage_cases import data_file
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.repair import salvage as salvage_module
 from waltzctl.engine.repair import salvage_attribution, salvage_fragments, salvage_selection
@@ -933,3 +935,63 @@ def test_where_a_damaged_record_claims_to_end(length: int, number: int, claim: i
     closing = _Probes([BytesSource(b"--" + record)])  # type: ignore[list-item]
     assert closing.closes(0, 2, 7, 2 + len(record))
     assert not closing.closes(0, 2, 7, 1 + len(record))
+
+
+# --- many ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_work_grows_with_the_damaged_places_and_not_with_their_square() -> None:
+    """Each run lies one damaged record behind the run in front of it, far from the header; how often a claim is looked at."""
+    count = 300
+    runs = [run(2 * n, 1, HEADER_SIZE + n * 100, says=2) for n in range(count)]
+    looks = [0]
+
+    class Counted(Told):
+        def claim(self, source: int, offset: int, transaction_id: int) -> int | None:
+            looks[0] += 1
+            return super().claim(source, offset, transaction_id)
+
+    told = Counted({(HEADER_SIZE + n * 50, n): HEADER_SIZE + n * 50 + 50 for n in range(2 * count)})
+    found, doubts = chains_of([header(2, 0, 0)], runs, told=told)
+    assert (found, doubts) == ([(2, [one.first for one in runs])], [])
+    assert looks[0] <= 3 * count
+
+
+def test_how_many_records_stand_together_is_counted_once_and_not_for_each_run() -> None:
+    count, looks = 300, [0]
+
+    class Weighed(Chain):
+        @property
+        def records(self) -> int:
+            looks[0] += 1
+            return super().records
+
+    runs = [run(2 * n, 1, HEADER_SIZE + n * 100, says=2) for n in range(count)]
+    question = Question({KEY: KEY}, None, None, trusted=True)
+    settled, _ = attribute([Weighed(header(2, 0, 0), runs)], question)
+    assert [one.support for one in settled] == [count] * count
+    assert looks[0] == 1
+
+
+def test_the_runs_of_many_partitions_are_gone_over_once_and_not_once_for_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passes = [0]
+
+    class Counted(list[Attributed]):
+        def __iter__(self) -> Iterator[Attributed]:
+            passes[0] += 1
+            return super().__iter__()
+
+    plain = salvage_module._attribute
+
+    def counted(*arguments: Any) -> Any:
+        outcome = plain(*arguments)
+        return dataclasses.replace(outcome, wanted=Counted(outcome.wanted))
+
+    monkeypatch.setattr(salvage_module, "_attribute", counted)
+    image = tmp_path / "image"
+    image.write_bytes(b"".join(data_file(make_records(2, partition=n, size=9), partition=n) for n in range(40)))
+    report = salvage_module.salvage([image], to=tmp_path / "out")
+    assert [(one.partition, one.records) for one in report.partitions] == [(n, 2) for n in range(40)]
+    assert passes[0] < 10

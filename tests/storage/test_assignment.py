@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import pytest
 
@@ -18,6 +18,7 @@ from waltzctl.engine.inspect.status import storage_status
 from waltzctl.engine.inspect.verify import VerifySummary, verify
 from waltzctl.engine.log.view import read_control
 from waltzctl.engine.repair.recover import plan_recover
+from waltzctl.engine.storage import assignment
 from waltzctl.engine.storage.assignment import assigned_here, is_hosted
 from waltzctl.formats.control import (
     FLAG_ASSIGNED,
@@ -180,3 +181,28 @@ def test_a_lost_partition_can_be_taken_away_and_given_again(tmp_path: Path, layo
         assert not storage.partition(1).quarantined
     assert isinstance(list(verify((path,)))[-1], VerifySummary)
     assert found(path) == []
+
+
+def test_nobody_looks_for_where_a_partition_that_never_was_here_is_put_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There may be a million of them, and the answer is the same."""
+    asked: list[PurePath] = []
+
+    def counted(path: PurePath) -> bool:
+        asked.append(path)
+        return plain(path)
+
+    plain = assignment.places.is_directory
+    monkeypatch.setattr(assignment.places, "is_directory", counted)
+    never = documented(-1, -1, -1)
+    for number, (first, second, known) in enumerate(
+        [
+            (never, never, False),
+            (never, replace(never, valid=False), None),
+            (documented(3, 5, 5), never, True),
+        ]
+    ):
+        file = control(Layout.DOCUMENTED, first, second)
+        assert assigned_here(tmp_path, file, 0, directory=False) is known
+        assert bool(asked) is (number > 0)
