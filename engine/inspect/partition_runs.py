@@ -120,10 +120,12 @@ class PartitionRun:
         index, names count: to ask all headers of an object store would take minutes.  Headers are asked once for each listing.
 
         `asked`: on this machine all headers are, by who reads every file anyway: two with as many records may have taken each
-        other's names.
+        other's names.  A file of another partition stays where its name puts it: between its ids and those of its neighbours
+        nothing is missing.
         """
         if asked and places.on_this_machine(self._partition.path):
-            return self._sorted({job.first for job in self.jobs})
+            begins = {job.first: begins_with(job, own=True) for job in self.jobs}
+            return tuple(sorted(self.jobs, key=lambda job: (begins[job.first], job.first)))
         if self._ordered is None or self._ordered[0] is not self.jobs:
             self._ordered = self.jobs, self._by_begins()
         return self._ordered[1]
@@ -135,10 +137,6 @@ class PartitionRun:
             count = entries.get(job.first)
             if count is not None and job.first + count != behind.first:
                 doubtful |= {job.first, behind.first}
-        return self._sorted(doubtful)
-
-    def _sorted(self, doubtful: Collection[int]) -> tuple[SegmentJob, ...]:
-        """The jobs in their order, where the headers of those that are doubtful, and no others, are asked."""
         begins = {job.first: begins_with(job) if job.first in doubtful else job.first for job in self.jobs}
         return tuple(sorted(self.jobs, key=lambda job: (begins[job.first], job.first)))
 

@@ -56,11 +56,16 @@ def check_segment(job: SegmentJob, options: VerifyOptions, limits: ReadLimits) -
     return SegmentReport(job, job.first, gone=True, uncertain=True)  # it changes faster than it can be read
 
 
-def begins_with(job: SegmentJob) -> int:
-    """The id of a segment's first record: by its name, unless its header says otherwise and its first record agrees."""
+def begins_with(job: SegmentJob, *, own: bool = False) -> int:
+    """The id of a segment's first record: by its name, unless its header says otherwise and its first record agrees.
+
+    `own`: a header that names another partition does not count.
+    """
     try:
         header = read_segment_header(FileState.of(job.data_path))
         if header is None or header.first_transaction_id == job.first:
+            return job.first
+        if own and job.partition is not None and header.partition != job.partition:
             return job.first
         with SegmentCheck(job, ReadLimits()) as check:
             return check.begins

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tracemalloc
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from tests.builders import build_directory, make_records
 from tests.inspect.helpers import age, codes, cut, flip, idx, patch, run, seg, swap
 from waltzctl.engine.errors import InvalidRequestError
-from waltzctl.engine.findings import Finding
+from waltzctl.engine.findings import Code, Finding
 from waltzctl.engine.inspect import dump_chunks, partition_runs
 from waltzctl.engine.inspect.dump import (
     DumpedRecord,
@@ -92,9 +93,9 @@ def test_where_names_are_right_a_range_opens_no_other_segment(tmp_path: Path, mo
     asked: list[int] = []
     real = partition_runs.begins_with
 
-    def begins_with(job: SegmentJob) -> int:
+    def begins_with(job: SegmentJob, *, own: bool = False) -> int:
         asked.append(job.first)
-        return real(job)
+        return real(job, own=own)
 
     monkeypatch.setattr(partition_runs, "begins_with", begins_with)
     assert ids(list(dump_records(age(storage), first=12, last=15))) == [12, 13, 14, 15]
@@ -112,6 +113,15 @@ def test_two_segments_of_as_many_records_that_have_each_others_names(tmp_path: P
     items = list(dump_records(age(storage), reverse=reverse))
     assert ids(items) == (list(range(40))[::-1] if reverse else list(range(40)))
     assert [item.code for item in items if isinstance(item, Finding)] == ["segment-name"] * 2
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_segment_of_another_partition_leaves_no_gap_beside_it(tmp_path: Path, *, reverse: bool) -> None:
+    """Its header says that it begins at 0: put in order by that, it would stand behind the first segment."""
+    storage = build_directory(tmp_path / "s", {0: 40, 1: 5}, per_segment=10, size=SIZE)
+    shutil.copyfile(seg(storage, 1, 0), seg(storage, 0, 30))
+    found = [item for item in dump_records(age(storage), reverse=reverse) if isinstance(item, Finding)]
+    assert [one for one in found if one.partition == 0 and one.code is Code.SEGMENT_GAP] == []
 
 
 def test_records_carry_everything_that_was_written(tmp_path: Path) -> None:

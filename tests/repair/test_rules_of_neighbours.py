@@ -416,7 +416,7 @@ def test_what_becomes_of_an_index_without_data_and_of_a_part_of_a_header(
         context.allow_data_loss = allowed
         context.give_up = lambda first, stop, _: said.append(f"given up {first}..{stop - 1}")  # type: ignore[method-assign]
         context.leave = lambda what, why: said.append(SHORT)  # type: ignore[method-assign]
-        _leftovers(context, expected, end)
+        _leftovers(context, expected, end, 0)
         assert said == wanted
 
 
@@ -430,7 +430,7 @@ def test_each_left_over_is_judged_by_itself(monkeypatch: pytest.MonkeyPatch) -> 
         said.clear()
         context = among(*parts)
         context.allow_data_loss = False
-        _leftovers(context, 9, None)
+        _leftovers(context, 9, None, 0)
         assert sorted(said) == ["left 4", "removed 6"]
 
 
