@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -125,7 +125,7 @@ class PartitionRun:
         """
         if asked and places.on_this_machine(self._partition.path):
             begins = {job.first: begins_with(job, own=True) for job in self.jobs}
-            return tuple(sorted(self.jobs, key=lambda job: (begins[job.first], job.first)))
+            return self._sorted(begins)
         if self._ordered is None or self._ordered[0] is not self.jobs:
             self._ordered = self.jobs, self._by_begins()
         return self._ordered[1]
@@ -138,6 +138,10 @@ class PartitionRun:
             if count is not None and job.first + count != behind.first:
                 doubtful |= {job.first, behind.first}
         begins = {job.first: begins_with(job) if job.first in doubtful else job.first for job in self.jobs}
+        return self._sorted(begins)
+
+    def _sorted(self, begins: Mapping[int, int]) -> tuple[SegmentJob, ...]:
+        """The jobs by the ids with which their segments begin, those that begin with the same one by name."""
         return tuple(sorted(self.jobs, key=lambda job: (begins[job.first], job.first)))
 
     def holding(self, span: Span) -> tuple[SegmentJob, ...]:
