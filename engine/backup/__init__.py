@@ -1,6 +1,8 @@
-"""Backups of storage directories and nodes in a vault (`engine.vault`): made, restored, compared, forgotten, verified, repaired.
+"""Backups of storage directories and nodes in a vault (`engine.vault`): create, restore, compare, forget, verify, repair.
 
-`piece_cutting` (where records are cut), `source_files` and `section_plan` (what a directory holds, as pieces and files made of
-them), `node_layout` and `node_backup` (a node through its port), `backup_writer`, `backup_creation`, `backup_restore`,
-`backup_verification`, `backup_difference`, `retention` and `backup_removal`, `backup_repair`, `backup_metrics`.
+- Source: `piece_cutting` (where records are cut into pieces); `section_plan`, `section_planner`, `source_files` (a directory
+  as files and pieces); `node_layout`, `node_backup` (a running node through its port).
+- Creation: `backup_writer`, `backup_creation`; `backup_metrics` (figures for Prometheus).
+- Use: `backup_restore`, `backup_verification`, `backup_difference`, `backup_repair`.
+- Removal: `retention`, `backup_removal`.
 """

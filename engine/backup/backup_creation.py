@@ -1,7 +1,7 @@
-"""Making a vault, and backups in it.
+"""Creating a vault, and backups of storage directories in it.
 
-A backup is one batch of the page store: it is there whole or not at all.  Pieces are read, told apart by their digests and
-sealed side by side; what the vault has becomes a reference.
+A backup is one batch of the page store, so it exists completely or not at all.  Pieces are read, digested and sealed in parallel;
+a piece that the vault already has becomes a reference.
 """
 
 from __future__ import annotations
@@ -60,18 +60,18 @@ from waltzctl.formats.vault import (
 WORKERS = min(8, os.cpu_count() or 1)
 _TRIES = 40
 _PAUSE = 0.02
-"""How often a section is looked at that changes while it is read, and seconds between two looks."""
+"""`_TRIES`: how often a section is read that changes meanwhile; `_PAUSE`: seconds between two tries."""
 
 _CONFIGURATION_SIZE = 16 << 10
-"""Bytes of data that a vault has at most before anything is in it but its configuration."""
+"""Upper limit of the data, in bytes, of a vault that contains nothing but its configuration."""
 
 
 def create_vault(
     path: Path, *, password: bytes | None = None, level: int | None = DEFAULT_LEVEL, scrypt_cost: int = SCRYPT_COST
 ) -> VaultConfiguration:
-    """Make a vault at `path`: an empty directory, none, or what is left where that was interrupted.
+    """Make a vault at `path`, which does not exist, is an empty directory, or is what an interrupted call left.
 
-    It is encrypted with a password.  `level`: of zstd, None for none.
+    With a password the vault is encrypted.  `level`: of zstd, None for no compression.
 
     Raises InvalidRequestError, DiskWriteError.
     """
@@ -83,7 +83,7 @@ def create_vault(
     configuration = VaultConfiguration(identity, level, encryption)
     make = PageStorage.open if _is_begun(path) else PageStorage.create
     with make(path, VAULT_OPTIONS) as store:
-        if store.directory.sequence:  # of somebody who was faster; as it is locked now it stays so
+        if store.directory.sequence:  # another process was faster; under the lock this cannot change
             raise InvalidRequestError(f"{path}: a vault was made here meanwhile", advice="name a new directory")
         batch = WriteBatch(Namespace.CONFIGURATION)
         for page in CONFIGURATION_PAGES:
@@ -93,7 +93,7 @@ def create_vault(
 
 
 def _is_begun(path: Path) -> bool:
-    """Whether a vault was begun here, and whoever did it came no further: a page store in which nothing was ever written."""
+    """Whether an interrupted `create_vault` left `path`: a page store in which nothing was ever committed."""
     try:
         view = view_store(path)
     except NotWaltzError:
@@ -115,11 +115,13 @@ def create_backup(
     piece_limit: int = LIMIT,
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
 ) -> BackupHead:
-    """Back a storage directory up.  `piece_limit`: bytes of a piece, but for a larger record; in a vault always the same.
+    """Back up a storage directory.
 
-    Raises InvalidRequestError for a vault within the source, what `look_at`, `PageStorage.open` and `VaultReader.over` raise,
-    RefusedError for a directory that nobody holds and of which a commit journal has still to be written back,
-    SourceChangedError for a partition that does not stand still, DiskReadError, DiskWriteError; the vault is as it was then.
+    `piece_limit`: bytes of a piece, unless a single record is larger; must be the same for all backups of a vault.
+
+    Raises InvalidRequestError for a vault inside the source, what `look_at`, `PageStorage.open` and `VaultReader.over` raise,
+    RefusedError for a directory that no process holds and whose commit journal has not been written back to its segments,
+    SourceChangedError for a partition that keeps changing, DiskReadError, DiskWriteError.  After an error the vault is unchanged.
     """
     looked = look_at(source, partitions)
     if isinstance(source, Path) and source.resolve() in vault.resolve().parents:
@@ -134,7 +136,7 @@ def create_backup(
 
 
 class _Creation:
-    """A backup of a directory on its way."""
+    """The backup of one directory."""
 
     def __init__(
         self,
@@ -149,10 +151,10 @@ class _Creation:
         self._writer, self._source, self._partial = writer, source, partial
         self._tag, self._progress, self._limit = tag, progress, limit
 
-    # ---- the whole ---------------------------------------------------------------------------------------------------
+    # ---- all sections ------------------------------------------------------------------------------------------------
 
     def run(self) -> BackupHead:
-        """Read, place, commit."""
+        """Plan and read all sections, then commit."""
         try:
             with ThreadPoolExecutor(WORKERS, thread_name_prefix="backup") as workers:
                 return self._run(workers)
@@ -181,10 +183,10 @@ class _Creation:
             partial=self._partial,
         )
 
-    # ---- a partition, or what lies beside them: None -----------------------------------------------------------------
+    # ---- one section: that of a partition, or with number None that of the storage directory -------------------------
 
     def _planned(self, number: int | None, previous: dict[int | None, PreviousSection]) -> SectionPlan:
-        seen, twice = "", False  # what is found twice in the same place is there, and not on its way
+        seen, twice = "", False  # damage seen twice in the same place is damage, not a change in progress
         for left in reversed(range(_TRIES)):
             try:
                 return self._plan(number, previous.get(number), as_it_is=twice or not self._source.live)
@@ -227,7 +229,7 @@ class _Creation:
         raise AssertionError("unreachable")
 
     def _read_twice(self, number: int, plan: SectionPlan, taken: Sequence[Piece]) -> None:
-        """Raises SourceChangedError where a partition was not at any moment as it was read."""
+        """Raises SourceChangedError unless all that was read of a live partition was there at one moment."""
         last = check_unchanged(self._source, number, plan)
         for planned, piece in zip(plan.pieces, taken, strict=True):
             again = any(one.path == last for one in planned.ranges)
@@ -252,7 +254,7 @@ class _Creation:
         )
 
     def _read_all(self, plan: SectionPlan, workers: ThreadPoolExecutor) -> list[Piece]:
-        """Take every piece in order; some are read ahead."""
+        """Take all pieces in order; some are read ahead."""
         taken: list[Piece] = []
         ahead: deque[tuple[PlannedPiece, Future[ReadPiece] | None]] = deque()
         pieces = iter(plan.pieces)
@@ -291,7 +293,7 @@ class _Creation:
 
 
 def _check_records(content: bytes | bytearray, piece: PlannedPiece) -> None:
-    """Whether what was read is the records that were there before.  Raises SourceChangedError."""
+    """Raises SourceChangedError unless what was read are the planned records."""
     found, whole = 0, True
     for one in summarise_records(BytesSource(content), first_transaction_id=piece.first_transaction_id, start=0):
         if isinstance(one, Damage):

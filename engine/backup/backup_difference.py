@@ -1,4 +1,4 @@
-"""What is different between two backups, partition by partition.  Pieces are told apart by digests; their pages are not read."""
+"""Differences between two backups, partition by partition.  Pieces are compared by digest; their pages are not read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from waltzctl.formats.vault import BESIDE, BackedPartition, BackupHead, Section
 
 
 class SectionDifference(StrEnum):
-    """Of a partition, or of what lies beside them."""
+    """How a partition, or the storage directory's own section, differs."""
 
     SAME = "same"
     CHANGED = "changed"
@@ -21,9 +21,12 @@ class SectionDifference(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PartitionDifference:
-    """`partition` None: what lies beside them.  Bytes are those of pieces that only one of the two has.
+    """The difference of a partition.
 
-    `files`: names that are there in one of the two only, or with another size or content.
+    - `partition`: None for the files outside of the partitions.
+    - `first`, `second`: first and last transaction id in the first and the second backup; None without records.
+    - `bytes_added`, `bytes_removed`: of pieces that only the second, or only the first, backup has.
+    - `files`: names of files that only one backup has, or that differ in size or content.
     """
 
     partition: int | None
@@ -36,7 +39,7 @@ class PartitionDifference:
 
 
 def differences(reader: VaultReader, first: BackupHead, second: BackupHead) -> Iterator[PartitionDifference]:
-    """Every partition that either has.  Raises DamageError, DiskReadError."""
+    """Every partition of either backup.  Raises DamageError, DiskReadError."""
     ours, theirs = ({one.partition: one for one in head.sections} for head in (first, second))
     for number in sorted({*ours, *theirs}):
         one, other = ours.get(number), theirs.get(number)
@@ -70,10 +73,10 @@ def _changed_files(old: Section, new: Section) -> Iterator[str]:
 
 
 def _contents(section: Section) -> dict[str, object]:
-    """What stands for the content of each file.
+    """A comparable value for the content of each file.
 
-    A slice counts from a piece's beginning: the same bytes in pieces that were cut otherwise count as another content, where
-    the file itself is not known to be the same.
+    It depends on how the bytes are cut into pieces: equal bytes cut differently compare as different.  The caller therefore also
+    compares size, modification time and inode.
     """
     ends = section.pieces
     found: dict[str, object] = {}

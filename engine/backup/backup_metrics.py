@@ -1,4 +1,4 @@
-"""Figures of the last backup as a text file for Prometheus' node exporter (its textfile collector)."""
+"""Figures of the last backup as a text file for the textfile collector of Prometheus' node exporter."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _FIGURES = {
     "damaged_places": ("Places in the source's segments that were no records.", lambda head: head.damaged),
 }
 _MODE = 0o644
-"""There are no secrets in it."""
+"""Readable by all: it contains no secrets, and the collector runs as another user."""
 
 
 def write_metrics(path: Path, vault: Path, head: BackupHead) -> None:
-    """Write the file as a whole, by rename, for everybody to read: the collector is another user.  Raises DiskWriteError."""
+    """Write the file atomically (temporary file and rename).  Raises DiskWriteError."""
     from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
     registry = CollectorRegistry()

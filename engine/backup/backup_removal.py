@@ -1,7 +1,7 @@
-"""Forgetting backups, and giving back the room of what no backup needs any more.
+"""Forgetting backups, and freeing the space that no backup needs any more.
 
-Forgetting is one batch of the page store, however many backups go. Pages that other backups refer to stay; the room of the
-others is given back by `prune_vault`, which is a garbage collection of the page store.
+Forgetting is one batch of the page store, however many backups it removes.  Pages that other backups refer to stay; the space of
+the others is freed by `prune_vault`, which runs the page store's garbage collection.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from waltzctl.formats.vault import BackupHead, Namespace
 
 @dataclass(frozen=True, slots=True)
 class ForgetStep:
-    """A backup that goes; `path` is its name as a place."""
+    """A backup to forget; `path`: its vault path."""
 
     path: str
     reason: str
@@ -37,9 +37,11 @@ class ForgetStep:
 
 @dataclass(frozen=True, slots=True)
 class ForgetPlan:
-    """The backups that go.  `unreadable`: ids of those among them whose heads cannot be read; `kept`: how many stay.
+    """The backups to forget.
 
-    `keeping`: ids of those for which, as rules have it, the others may go.
+    - `unreadable`: ids of those among them whose heads cannot be read.
+    - `kept`: how many backups stay.
+    - `keeping`: with retention rules, the ids of those that stay; if one of them is gone, the plan is stale.
     """
 
     vault: Path
@@ -50,22 +52,22 @@ class ForgetPlan:
 
     @property
     def steps(self) -> tuple[ForgetStep, ...]:
-        """One for each backup."""
+        """One step per backup."""
         return (
-            *(ForgetStep(f"{SCHEME}{self.vault}::{one.name}", _said(one)) for one in self.forgotten),
+            *(ForgetStep(f"{SCHEME}{self.vault}::{one.name}", _reason(one)) for one in self.forgotten),
             *(ForgetStep(f"{SCHEME}{self.vault}::{one:016x}", "its head cannot be read") for one in self.unreadable),
         )
 
     @property
     def hash(self) -> str:
-        """Another one where others go."""
+        """Differs between plans that forget different backups."""
         names = [*(one.id for one in self.forgotten), *self.unreadable]
         return hashlib.sha256(repr((str(self.vault), names, self.kept)).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """What was given back.  `orphans`: pages that belonged to no backup; sizes are those of all blob files, in bytes."""
+    """Result.  `orphans`: pages that belonged to no backup; `before`, `after`: size of all blob files in bytes."""
 
     orphans: int
     before: int
@@ -77,9 +79,9 @@ class Pruned:
 def plan_forgetting(
     vault: Path, ids: Sequence[str], retention: Retention | None, *, password: bytes | None = None
 ) -> ForgetPlan:
-    """Which backups go: those that are named, or those that no rule keeps.
+    """Which backups to forget: those named by `ids`, or those that no rule of `retention` keeps.
 
-    Raises what `VaultReader.open` and `VaultReader.find` raise, InvalidRequestError where neither or both are said.
+    Raises what `VaultReader.open` and `VaultReader.find` raise, InvalidRequestError if neither or both are given.
     """
     if bool(ids) == (retention is not None and retention.keeps_something):
         raise InvalidRequestError(
@@ -91,7 +93,7 @@ def plan_forgetting(
     unreadable = [one.id for one in there if isinstance(one, UnreadableBackup)]
     if retention is not None and retention.keeps_something:
         staying = kept(heads, retention)
-        if heads and not staying:  # a tag that nobody gave: nothing is kept only where somebody names each that goes
+        if heads and not staying:  # an unknown tag must not forget everything: that requires explicit ids
             tags = ", ".join(sorted(retention.tags))
             raise InvalidRequestError(
                 f"{vault}: no backup has the tag {tags}: every one would go",
@@ -121,10 +123,10 @@ def plan_forgetting(
 
 
 def forget(plan: ForgetPlan, *, password: bytes | None = None) -> None:
-    """Do it.
+    """Carry out a plan.
 
-    Raises StalePlanError where a backup is gone already, one that rules keep as well, and as `PageStorage.open` and
-    `PageStorage.commit`.
+    Raises StalePlanError if one of its backups, to be forgotten or kept, is gone already; what `PageStorage.open` and
+    `PageStorage.commit` raise.
     """
     with PageStorage.open(plan.vault, VAULT_OPTIONS) as store:
         there = set(VaultReader.over(store, password).ids())
@@ -145,9 +147,9 @@ def forget(plan: ForgetPlan, *, password: bytes | None = None) -> None:
 
 
 def prune_vault(vault: Path, *, password: bytes | None = None) -> Pruned:
-    """Give room back until nothing is left to give.
+    """Free space until nothing is left to free.
 
-    Pages that belong to no backup go as well, as long as every backup says which are its own.  Raises what `PageStorage.open` and
+    Pages that belong to no backup are deleted first, if the heads of all backups can be read.  Raises what `PageStorage.open` and
     `collect_until_done` raise.
     """
     with PageStorage.open(vault, VAULT_OPTIONS) as store:
@@ -160,7 +162,7 @@ def prune_vault(vault: Path, *, password: bytes | None = None) -> Pruned:
         return Pruned(len(orphans), before, store.blob_size(), report.pages_moved, tuple(report.findings))
 
 
-def _said(one: BackupHead) -> str:
+def _reason(one: BackupHead) -> str:
     return f"the backup of {one.source} of {format_time(one.created_ms)} is not to be kept"
 
 
@@ -170,7 +172,7 @@ def _orphans(reader: VaultReader) -> list[PageId]:
         return []
     owned = sorted((one.first_page, one.first_page + one.num_pages) for one in heads if isinstance(one, BackupHead))
     found, reached, place = [], 0, 0
-    for page in reader.pages(Namespace.DATA):  # rising
+    for page in reader.pages(Namespace.DATA):  # ascending
         while place < len(owned) and owned[place][0] <= page:
             reached, place = max(reached, owned[place][1]), place + 1
         if page >= reached:

@@ -1,9 +1,10 @@
-"""Damaged pages of a vault are taken anew from a directory that still holds what was in them.
+"""Repairing damaged pages of a vault from a storage directory that still holds their content.
 
-Records are found by their transaction ids, whatever segments hold them there, other bytes by their digests; only what has
-the digest that a backup names is taken. Configuration, heads and sections are taken from their other copies, and both are
-written anew. Any other page that cannot be read is deleted and written anew, together with all pages that refer to it: its
-content was lost before, so that a crash in between loses nothing.
+- Pieces of records are found by transaction id, in whatever segments; other pieces by their digest.  Only content with the digest
+  that a backup names is used.
+- Configuration, heads and sections are repaired from their other copy; both copies are rewritten.
+- Any other damaged page is deleted and written again, together with all pages that refer to it.  Its content was lost already, so
+  a crash in between loses nothing.
 """
 
 from __future__ import annotations
@@ -34,12 +35,15 @@ from waltzctl.formats.vault import CONFIGURATION_PAGES, SECTION_COPIES, BackupHe
 
 _TRIES = 10
 _PAUSE = 0.02
-"""How often a partition of the directory is read that changes while it is read, and seconds between two readings."""
+"""`_TRIES`: how often a partition is read that changes meanwhile; `_PAUSE`: seconds between two tries."""
 
 
 @dataclass(frozen=True, slots=True)
 class VaultRepair:
-    """`damaged`: pages that could not be read, references not counted; `mended`: those of them that can be now; `size`: bytes."""
+    """Result of a repair.
+
+    `damaged`: damaged pages, without references; `mended`: how many of them were repaired; `size`: bytes written for them.
+    """
 
     damaged: int
     mended: int
@@ -47,7 +51,7 @@ class VaultRepair:
 
 
 def repair_vault(vault: Path, source: PurePath, *, password: bytes | None = None) -> VaultRepair:
-    """Mend what `source` can mend.
+    """Repair the damaged pages whose content is found in `source`.
 
     Raises what `look_at`, `PageStorage.open` and `VaultReader.over` raise, DiskReadError, DiskWriteError.
     """
@@ -85,7 +89,10 @@ def repair_vault(vault: Path, source: PurePath, *, password: bytes | None = None
 
 @dataclass(frozen=True, slots=True)
 class _Copies:
-    """What is kept twice; those of the pages that cannot be read, and what the other one holds, None where there is none."""
+    """A page that is stored twice.
+
+    `pages`: both copies; `damaged`: the unreadable ones; `whole`: the sealed bytes of a readable one, None if there is none.
+    """
 
     pages: list[PageId]
     damaged: list[PageId]
@@ -93,7 +100,7 @@ class _Copies:
 
 
 def _damaged_copies(reader: VaultReader, heads: Iterable[BackupHead | UnreadableBackup]) -> list[_Copies]:
-    """What is kept twice and cannot all be read."""
+    """The pages stored twice of which a copy is damaged."""
     groups = [[PageId(Namespace.CONFIGURATION, page) for page in CONFIGURATION_PAGES]]
     for head in heads:
         groups.append([PageId(name, head.id) for name in (Namespace.BACKUPS, Namespace.BACKUP_COPIES)])
@@ -110,7 +117,7 @@ def _damaged_copies(reader: VaultReader, heads: Iterable[BackupHead | Unreadable
 
 
 def _section_pages(head: BackupHead | UnreadableBackup) -> list[int]:
-    """The first page of each section, as far as the head tells."""
+    """The first page of each section; none if the head cannot be read."""
     return [head.first_page + one.section for one in head.sections] if isinstance(head, BackupHead) else []
 
 
@@ -122,9 +129,9 @@ def _page(reader: VaultReader, page: PageId) -> bytes | None:
 
 
 def _write_copies(store: PageStorage, pages: list[PageId], sealed: bytes) -> None:
-    """Write all copies of a page anew, the whole one as well: only those that are placed together lie apart.
+    """Rewrite all copies of a page, including the intact one: only copies that are placed together are stored apart.
 
-    It is one batch, so that a crash leaves the copy that was whole.  Raises DiskWriteError.
+    One batch, so that a crash leaves the intact copy.  Raises DiskWriteError.
     """
     spans = store.place([sealed] * len(pages))
     store.commit(
@@ -137,7 +144,7 @@ def _entry(span: BlobSpan, sealed: bytes) -> PageEntry:
 
 
 def _replace(store: PageStorage, pages: list[PageId], sealed: bytes) -> None:
-    """Write pages that all show the same anew.  Raises DiskWriteError."""
+    """Rewrite pages that share one content.  Raises DiskWriteError."""
     entry = _entry(store.place([sealed])[0], sealed)
     store.commit([Edit(EditType.DELETE, page, UNWRITTEN) for page in pages])
     store.commit(
@@ -152,7 +159,7 @@ def _replace(store: PageStorage, pages: list[PageId], sealed: bytes) -> None:
 
 
 class _Search:
-    """Looks for what is wanted in a directory, and hands each content over when it is found: all of them are too much to keep."""
+    """Searches a directory for wanted pieces, and passes on each as it is found: memory could not hold all of them."""
 
     def __init__(
         self,
@@ -161,7 +168,7 @@ class _Search:
         wanted: Iterable[NeededPiece],
         found: Callable[[bytes, bytes], None],
     ) -> None:
-        """`found`: is given a digest, once, and what has it."""
+        """`found`: called with digest and content, once per digest."""
         self._source, self._reader, self._found = source, reader, found
         self._other: dict[bytes, Piece] = {}
         self._records: dict[int, dict[bytes, Piece]] = defaultdict(dict)
@@ -172,38 +179,38 @@ class _Search:
     def run(self) -> None:
         """Raises DiskReadError, and what `found` raises.
 
-        Somebody may write there: of a partition, or of what lies beside them, that changes whenever it is read that counts which
-        was read of it.
+        A process may write to the directory: if a partition, or a file outside of them, changes during every try, what was found
+        so far counts.
         """
         for number in (None, *self._source.partitions):
             for left in reversed(range(_TRIES)):
                 try:
                     if self._other:
-                        self._note_other(number)
+                        self._match_raw(number)
                     if number is not None:
-                        self._note_records(number)
+                        self._match_records(number)
                     break
                 except (FileNotFoundError, SourceChangedError):
                     if left:
                         time.sleep(_PAUSE)
 
-    def _note_other(self, number: int | None) -> None:
-        """What a partition, or what lies beside them, holds that is no records.  Raises as `plan_partition`."""
+    def _match_raw(self, number: int | None) -> None:
+        """Match the pieces that are no records, of a partition or of the storage directory.  Raises as `plan_partition`."""
         source = self._source
         plan = plan_storage(source, None) if number is None else plan_partition(source, number, None)
         for piece in plan.pieces:
             if not piece.records:
-                self._note(self._other, _read(piece))
+                self._match(self._other, _read(piece))
 
-    def _note_records(self, number: int) -> None:
-        """Raises as `read_records`."""
+    def _match_records(self, number: int) -> None:
+        """Match the wanted records of a partition.  Raises as `read_records`."""
         wanted = self._records[number]
         for piece in list(wanted.values()):
             content = read_records(self._source.path / str(number), piece.first_transaction_id, piece.records)
             if content is not None:
-                self._note(wanted, content)
+                self._match(wanted, content)
 
-    def _note(self, wanted: dict[bytes, Piece], content: bytes) -> None:
+    def _match(self, wanted: dict[bytes, Piece], content: bytes) -> None:
         digest = self._reader.sealer.digest(content)
         if digest in wanted:
             self._found(digest, content)
@@ -217,9 +224,9 @@ def _read(piece: PlannedPiece) -> bytes:
 
 
 def read_records(directory: PurePath, first: int, count: int) -> bytes | None:
-    """The bytes of `count` records from transaction `first` on; None where the partition does not hold them all intact.
+    """The bytes of `count` records from transaction `first` on; None unless the partition holds all of them intact.
 
-    Raises DiskReadError, FileNotFoundError where somebody removes files meanwhile.
+    Raises DiskReadError, FileNotFoundError if files are removed meanwhile.
     """
     segments = sorted(
         (parsed[0], name)
@@ -231,7 +238,7 @@ def read_records(directory: PurePath, first: int, count: int) -> bytes | None:
         if following >= first + count:
             break
         if place + 1 < len(segments) and segments[place + 1][0] <= following:
-            continue  # what is wanted begins behind it
+            continue  # the next segment begins at or before the first wanted record
         if begins > following:
             return None
         with places.open_source(directory / name) as source:

@@ -1,12 +1,13 @@
-"""A backup becomes a storage directory again: byte for byte, or up to a transaction, or as far as it may join a cluster.
+"""Restoring a backup to a storage directory: byte for byte, up to a transaction, or as far as it may join a cluster.
 
-Everything is built in a directory beside the one that is asked for, and gets its name at the end: that is there whole or not at
-all.  What a killed restore left behind is removed by the next one of the same name.
+The directory is built under a temporary name beside the target and renamed at the end, so the target is complete or absent.  What
+a killed restore left is removed by the next one with the same target.
 
-Up to a transaction means: later records are left out, indexes end with them, and the local low-water mark in the control file is
-no higher.  To join a cluster (`for_rejoin`) each partition ends with the low-water mark of its last session: up to there every
-replica holds the same, and the recovery of the partition copies what follows.  Its session is an earlier one, so that servers see
-that it was restored: a replica in the session of the metadata votes, and what it lacks it may have acknowledged.
+- `until`: a partition ends with the given transaction.  Later records are left out, indexes end accordingly, and the low-water
+  marks in the control file are lowered to it.
+- `for_rejoin`: each partition ends with the low-water mark of its last session: up to there all replicas are equal, and the
+  recovery of the partition copies what follows.  Its session id is lowered by 1, so that servers treat it as outdated: a replica
+  with the session of the metadata takes part in the quorum, but this one may lack records that it had acknowledged.
 """
 
 from __future__ import annotations
@@ -37,17 +38,20 @@ from waltzctl.formats.vault import BackedFile, BackedPartition, BackupHead, Deri
 
 WORK_SUFFIX = ".restoring"
 _BLOCK = 256 << 10
-"""Bytes that are read and written at once: with as many as the processor keeps at hand a restore takes two thirds of the time."""
+"""Bytes per read and write: a size that fits into the processor's cache, which makes a restore take two thirds of the time."""
 _FLUSHES = 2
-"""Files that are flushed at the same time, while others are written: who writes does not wait for the disk."""
+"""Concurrent flushes, by threads of their own: threads that write files do not wait for the disk."""
 _UNFLUSHED = 16
-"""Files that are written, or wait for their flush, at the same time."""
+"""Most files that are open at the same time, because they are being written or wait for their flush."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreOptions:
-    """`partitions`: only these, None for all that the backup was asked for.  `until`: the last transaction of a partition, by
-    partition.  `for_rejoin`: see the module.
+    """What is restored.
+
+    - `partitions`: only these; None: all in the backup.
+    - `until`: the last transaction to restore, by partition.
+    - `for_rejoin`: see the module.
     """
 
     partitions: frozenset[int] | None = None
@@ -57,7 +61,7 @@ class RestoreOptions:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What was restored.  `ends`: the last transaction of each partition, None for none; `size`: bytes of all files."""
+    """Result.  `ends`: the last transaction of each partition, None without records; `size`: bytes of all files."""
 
     path: Path
     head: BackupHead
@@ -67,8 +71,8 @@ class Restored:
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
-    """A file to write: so many bytes of it; `content` where they are not those of the backup."""
+class _FileToWrite:
+    """A file to write.  `size`: how many of its bytes; `content`: the bytes, if they differ from the backup's."""
 
     partition: BackedPartition
     file: BackedFile
@@ -85,12 +89,12 @@ def restore_backup(
     options: RestoreOptions = RestoreOptions(),  # frozen
     progress: Progress = SILENT,
 ) -> Restored:
-    """Restore a backup into `target`, an empty directory or none.
+    """Restore a backup to `target`, which is an empty directory or does not exist.
 
-    Raises what `VaultReader.open` and `VaultReader.find` raise, RefusedError for a target that holds something or that another
-    run is at work for, InvalidRequestError for one that lies in the vault, for partitions and transactions that the backup does
-    not hold and for a backup that is forgotten meanwhile, DamageError for a page that is damaged, DiskWriteError; nothing has the
-    name `target` then.
+    Raises what `VaultReader.open` and `VaultReader.find` raise, RefusedError if the target is not empty or another process is
+    restoring to it, InvalidRequestError for a target inside the vault, for partitions and transactions that the backup does not
+    hold, and for a backup that is forgotten meanwhile, DamageError for a damaged page, DiskWriteError.  After an error `target`
+    is empty or absent.
     """
     target = Path(os.path.abspath(target))
     check_new(target, renamed=True, not_beside=CONTROL_FILE_NAME)
@@ -98,12 +102,12 @@ def restore_backup(
         raise InvalidRequestError(f"{target}: lies in the vault", advice="name another directory")
     reader = VaultReader.open(vault, password)
     files = BackupFiles(reader, reader.find(backup))
-    restoring = _Restoring(files, options)
+    restoring = _RestorePlan(files, options)
     work = restoring.work()
     total = sum(one.size for one in work)
     place = target.with_name(f".{target.name}{WORK_SUFFIX}")
     with work_directory(place):
-        if (free := disk.free_bytes(target.parent)) < total:  # without what a restore left that was killed
+        if (free := disk.free_bytes(target.parent)) < total:  # `work_directory` removed what a killed restore left
             raise DiskFullError(
                 target, None, OSError(28, f"{total} bytes are to be written, and {free} are free"), doing="restore"
             )
@@ -115,8 +119,8 @@ def restore_backup(
     return Restored(target, files.head, restoring.ends, len(work), total)
 
 
-class _Restoring:
-    """What is to be written."""
+class _RestorePlan:
+    """Which files are written, and how far."""
 
     def __init__(self, files: BackupFiles, options: RestoreOptions) -> None:
         self._files = files
@@ -136,7 +140,7 @@ class _Restoring:
         self.ends = {number: self._end(one) for number, one in chosen.items()}
 
     def _read_control(self) -> ControlFile | None:
-        """None where there is none, or only a part of its header: a damaged file is restored as it was."""
+        """None if there is no control file, or its header is incomplete: such a file is restored unchanged."""
         numbers = self._files.numbers(CONTROL_FILE_NAME)
         if numbers is None:
             return None
@@ -150,14 +154,14 @@ class _Restoring:
         return bytes(data)
 
     def _end(self, one: BackedPartition) -> int | None:
-        """The last transaction that is restored of a partition.  Raises InvalidRequestError."""
+        """The last transaction of a partition that is restored.  Raises InvalidRequestError."""
         asked = (self._options.until or {}).get(one.partition)
         if asked is None and not self._options.for_rejoin:
             return one.last_transaction_id
         if one.first_transaction_id is None or one.last_transaction_id is None:
             return None
         if asked is None:
-            asked = max(min(self._agreed(one.partition), one.last_transaction_id), one.first_transaction_id - 1)
+            asked = max(min(self._agreed_mark(one.partition), one.last_transaction_id), one.first_transaction_id - 1)
         if not one.first_transaction_id - 1 <= asked <= one.last_transaction_id:
             raise InvalidRequestError(
                 f"backup {self._files.head.name}: partition {one.partition} holds transactions"
@@ -165,8 +169,8 @@ class _Restoring:
             )
         return asked
 
-    def _agreed(self, partition: int) -> int:
-        """The low-water mark of the last session."""
+    def _agreed_mark(self, partition: int) -> int:
+        """The low-water mark of a partition's last session.  Raises InvalidRequestError."""
         control = self._control
         if control is None or partition >= len(control.partitions):
             raise InvalidRequestError("the backup has no control file that says how far a partition is agreed")
@@ -175,35 +179,35 @@ class _Restoring:
             raise InvalidRequestError(f"the control file does not say how far partition {partition} is agreed")
         return current.low_water_mark
 
-    def _cut(self, one: BackedPartition) -> bool:
+    def _ends_early(self, one: BackedPartition) -> bool:
         return self.ends[one.partition] != one.last_transaction_id
 
     def directories(self) -> list[str]:
-        """All that are to be made, those above first."""
+        """All directories to make, parents first."""
         sections = [self._files.head.storage, *self._partitions.values()]
         return sorted({name for one in sections for name in self._files.section(one).directories})
 
-    def work(self) -> list[_Work]:
-        """Every file, in order.  Raises DamageError."""
+    def work(self) -> list[_FileToWrite]:
+        """All files to write.  Raises DamageError."""
         found = []
         for file in self._files.section(self._files.head.storage).files:
             if file.name == CONTROL_FILE_NAME and (content := self._changed_control()) is not None:
-                found.append(_Work(self._files.head.storage, file, len(content), content))
+                found.append(_FileToWrite(self._files.head.storage, file, len(content), content))
             else:
-                found.append(_Work(self._files.head.storage, file, file.size))
+                found.append(_FileToWrite(self._files.head.storage, file, file.size))
         for one in self._partitions.values():
             section = self._files.section(one)
-            if not self._cut(one):
-                found += [_Work(one, file, file.size) for file in section.files]
+            if not self._ends_early(one):
+                found += [_FileToWrite(one, file, file.size) for file in section.files]
             else:
-                found += self._cut_files(one, {file.name: file for file in section.files})
+                found += self._files_until(one, {file.name: file for file in section.files})
         return found
 
-    def _cut_files(self, one: BackedPartition, files: Mapping[str, BackedFile]) -> list[_Work]:
+    def _files_until(self, one: BackedPartition, files: Mapping[str, BackedFile]) -> list[_FileToWrite]:
         """The files of a partition that ends early."""
         end = self.ends[one.partition]
         assert end is not None
-        found = [_Work(one, file, file.size) for name, file in files.items() if _first_id(name) is None]
+        found = [_FileToWrite(one, file, file.size) for name, file in files.items() if _first_id(name) is None]
         begins = sorted(
             (first, name) for name in files if name.endswith(SEGMENT_SUFFIX) and (first := _first_id(name)) is not None
         )
@@ -212,17 +216,17 @@ class _Restoring:
             size, count = files[name].size, None
             if name == kept[-1]:
                 size, count = self._size_until(name, files[name], end)
-            found.append(_Work(one, files[name], size))
+            found.append(_FileToWrite(one, files[name], size))
             index = files.get(name.removesuffix(SEGMENT_SUFFIX) + INDEX_SUFFIX)
             if index is not None:
                 most = index.size if count is None else HEADER_SIZE + ENTRY_SIZE * count
-                found.append(_Work(one, index, min(index.size, most)))
+                found.append(_FileToWrite(one, index, min(index.size, most)))
         return found
 
     def _size_until(self, name: str, file: BackedFile, end: int) -> tuple[int, int]:
-        """Bytes of a data file up to and with a transaction, and its records up to there, damaged ones as well.
+        """Bytes of a data file up to the end of transaction `end`, and how many records that is, damaged ones included.
 
-        What is damaged is as it was, as long as the log goes on behind it with an id that is still to come, or the next one.
+        A damaged part is kept if the next intact record after it has an id up to `end` + 1.
         """
         first = _first_id(name)
         assert first is not None
@@ -233,14 +237,14 @@ class _Restoring:
                     break
                 size, following = one.end, one.next_transaction_id
                 continue
-            behind = end + 1 - one.first_transaction_id
-            if behind < len(one):
-                return (int(one.offset[behind]) if behind > 0 else size), max(0, end + 1 - first)
+            count = end + 1 - one.first_transaction_id
+            if count < len(one):
+                return (int(one.offset[count]) if count > 0 else size), max(0, end + 1 - first)
             size, following = one.end, one.first_transaction_id + len(one)
         return size, max(0, following - first)
 
     def _changed_control(self) -> bytes | None:
-        """The control file, where marks fall or partitions are left out; None where it stays as it is."""
+        """The control file, if marks are lowered or partitions are left out; None if it is unchanged."""
         control = self._control
         if control is None or not control.size_fits:
             return None
@@ -252,7 +256,7 @@ class _Restoring:
             if number in self._partitions:
                 one, end = self._partitions[number], self.ends[number]
                 changed: dict[str, int] = {}
-                if self._cut(one) and end is not None:
+                if self._ends_early(one) and end is not None:
                     changed["low_water_mark"] = min(current.low_water_mark, end)
                     changed["local_low_water_mark"] = min(current.local_low_water_mark, end)
                 if self._options.for_rejoin and current.session_id >= 0:
@@ -267,32 +271,34 @@ class _Restoring:
 
 
 def _first_id(name: str) -> int | None:
-    """The first transaction id of a data or index file; None for any other."""
+    """The first transaction id of a data or index file; None for other files."""
     parsed = parse_name(name.rpartition("/")[2])
     return None if parsed is None else parsed[0]
 
 
-def _write(place: Path, files: BackupFiles, work: list[_Work], directories: list[str], progress: Progress) -> None:
+def _write(
+    place: Path, files: BackupFiles, work: list[_FileToWrite], directories: list[str], progress: Progress
+) -> None:
     for name in directories:
         disk.make_directory(place / name)
     progress.start("restoring", sum(one.size for one in work))
     kept, derived = ([one for one in work if _is_derived(one) is wanted] for wanted in (False, True))
-    room = threading.Semaphore(_UNFLUSHED)
+    open_files = threading.Semaphore(_UNFLUSHED)
     with (
         ThreadPoolExecutor(WORKERS, thread_name_prefix="restore") as workers,
         ThreadPoolExecutor(_FLUSHES, thread_name_prefix="flush") as flushes,
     ):
 
-        def write(one: _Work, read: Read) -> Future[int]:
-            room.acquire()
+        def write(one: _FileToWrite, read: Read) -> Future[int]:
+            open_files.acquire()
             try:
-                return flushes.submit(_make_durable, _write_file(place, one, read), one, room)
+                return flushes.submit(_make_durable, _write_file(place, one, read), one, open_files)
             except BaseException:
-                room.release()
+                open_files.release()
                 raise
 
         flushed = list(workers.map(lambda one: write(one, _reader(files, one)), kept))
-        # of data files that are there by now
+        # derived indexes come last: their data files must exist
         flushed += workers.map(lambda one: write(one, _index_reader(place, one)), derived)
         for future in flushed:
             progress.advance(future.result())
@@ -301,21 +307,21 @@ def _write(place: Path, files: BackupFiles, work: list[_Work], directories: list
 
 
 Read = Callable[[int, memoryview], object]
-"""Fills a buffer with what a file is to hold from an offset on."""
+"""Fills a buffer with the bytes of a file from an offset on."""
 
 
-def _is_derived(one: _Work) -> bool:
+def _is_derived(one: _FileToWrite) -> bool:
     return any(isinstance(extent, DerivedIndex) for extent in one.file.extents)
 
 
-def _reader(files: BackupFiles, one: _Work) -> Read:
+def _reader(files: BackupFiles, one: _FileToWrite) -> Read:
     if one.content is not None:
         return BytesSource(one.content).read_into
     return lambda offset, buffer: files.read_into(one.partition, one.file, offset, buffer)
 
 
-def _index_reader(place: Path, one: _Work) -> Read:
-    """An index, its entries made of the data file that was restored."""
+def _index_reader(place: Path, one: _FileToWrite) -> Read:
+    """Reads an index whose entries are derived from the restored data file."""
     data = b""
     for extent in one.file.extents:
         if isinstance(extent, DerivedIndex):
@@ -326,8 +332,8 @@ def _index_reader(place: Path, one: _Work) -> Read:
     return BytesSource(data).read_into
 
 
-def _write_file(place: Path, one: _Work, read: Read) -> WritableFile:
-    """Write a file, and leave it open.  Raises DamageError, DiskReadError, DiskWriteError."""
+def _write_file(place: Path, one: _FileToWrite, read: Read) -> WritableFile:
+    """Write a file; returns it open, not flushed.  Raises DamageError, DiskReadError, DiskWriteError."""
     file = WritableFile.create(place / one.file.name)
     try:
         buffer = bytearray(min(_BLOCK, max(one.size, 1)))
@@ -341,13 +347,13 @@ def _write_file(place: Path, one: _Work, read: Read) -> WritableFile:
     return file
 
 
-def _make_durable(file: WritableFile, one: _Work, room: threading.Semaphore) -> int:
-    """Flush a file that was written, close it, and give it its time; returns its size.  Raises DiskWriteError."""
+def _make_durable(file: WritableFile, one: _FileToWrite, open_files: threading.Semaphore) -> int:
+    """Flush and close a file, and set its modification time; returns its size.  Raises DiskWriteError."""
     try:
         with file:
             file.sync()
         if one.content is None and one.size == one.file.size:
             disk.set_times(file.path, one.file.modified_ns)
     finally:
-        room.release()
+        open_files.release()
     return one.size

@@ -1,11 +1,11 @@
-"""Whether everything that backups need is in the vault, and is what was put there.
+"""Verifying a vault: everything that its backups need must be there and intact.
 
-Read are the page store's log, every page that a backup needs, once however many need it, and what is in it: decrypted,
-decompressed, compared with its digest. A damaged page is one finding, and one more says of each partition of each backup
-what it costs there.
+The page store's log is read, and every page that a backup needs, once even if several backups need it; its content is decrypted,
+decompressed and compared with its digest.  A damaged page is one finding; one more finding per partition of each affected backup
+states what cannot be restored.
 
-In memory are the pieces that the vault has, however many backups need each: sections are read one after another, and once more
-where something is damaged.
+Memory holds one entry per distinct piece of the vault.  Sections are read one after another, and once more if something is
+damaged.
 """
 
 from __future__ import annotations
@@ -39,14 +39,15 @@ from waltzctl.formats.vault import (
 )
 
 _READ_AHEAD = 1000
-"""Pieces that wait for their turn: each takes a kilobyte."""
+"""Pieces per batch of reads; each takes one kilobyte of memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class VaultVerifyOptions:
-    """`backup`: only this one.  `quick`: are pages there, without reading them.  `sample`: the share of pages that is read.
-
-    `seed` chooses which pages those are; None: others each time.
+    """- `backup`: verify only this one.
+    - `quick`: check only that pages exist, without reading them.
+    - `sample`: the share of pages that is read.
+    - `seed`: selects the pages of the sample; None: others each time.
     """
 
     backup: str | None = None
@@ -57,7 +58,10 @@ class VaultVerifyOptions:
 
 @dataclass(frozen=True, slots=True)
 class NeededPiece:
-    """A piece that a backup needs, and where its bytes lie: file, offset and size in the page store, None for nowhere."""
+    """A piece that a backup needs.
+
+    `number`: its index in the section; `place`: file id, offset and size of its page in the page store, None if there is no page.
+    """
 
     head: BackupHead
     section: BackedPartition
@@ -72,23 +76,23 @@ class NeededPiece:
 
     @property
     def key(self) -> PieceKey:
-        """The same for all that are one."""
+        """Equal for pieces that share a page and a digest."""
         return self.place, self.piece.digest
 
 
 ReadSection = tuple[BackupHead, BackedPartition, Section]
 PieceKey = tuple[tuple[int, int, int] | None, bytes]
-"""Where a piece lies, and its digest: what several backups need in one place is one."""
+"""Place and digest of a piece: pieces that several backups share have the same key."""
 Pieces = dict[PieceKey, NeededPiece]
-"""Each piece once, under the name of the first backup that needs it."""
+"""Each distinct piece once, as the first backup needs it."""
 Checked = dict[PieceKey, Finding]
-"""What is wrong with places, and what should stand there."""
+"""Findings of damaged pieces."""
 Looks = Callable[[NeededPiece], Finding | None]
 
 
 @dataclass(slots=True)
 class _Counts:
-    """What there is of a backup."""
+    """What was verified of a backup."""
 
     sections: int = 0
     segments: int = 0
@@ -98,7 +102,10 @@ class _Counts:
 def _contents_of_one(
     reader: VaultReader, head: BackupHead | UnreadableBackup
 ) -> tuple[list[ReadSection], list[Finding]]:
-    """What can be read of a backup, and what of its head and sections is damaged in either copy.  Raises ForgottenBackupError."""
+    """The readable sections of a backup, and findings for every damaged copy of its head and sections.
+
+    Raises ForgottenBackupError.
+    """
     if isinstance(head, UnreadableBackup):
         reader.check_remembered(head.id)
         return [], [head.finding, _incomplete(reader, f"{head.id:016x}", None, "its head", head.finding)]
@@ -119,15 +126,15 @@ def _contents_of_one(
 
 
 class VaultPieces:
-    """The pieces that backups need, section by section, wherever they lay when this was made."""
+    """The pieces that backups need, section by section, with their places as of when this object was made."""
 
     def __init__(self, reader: VaultReader, heads: Iterable[BackupHead | UnreadableBackup]) -> None:
         self.reader = reader
         self.heads = [one for one in heads if isinstance(one, BackupHead)]
-        self._entry = reader.entries()  # pages may move between two rounds through the sections
+        self._entry = reader.entries()  # fixed: keys must stay equal if pages move between two iterations
 
     def of(self, section: ReadSection) -> Iterator[NeededPiece]:
-        """Those of a section."""
+        """The pieces of a section."""
         head, one, content = section
         for number, piece in enumerate(content.pieces):
             entry = self._entry(Namespace.DATA, head.first_page + one.first_piece + number)
@@ -135,7 +142,7 @@ class VaultPieces:
             yield NeededPiece(head, one, number, piece, place)
 
     def sections(self) -> Iterator[ReadSection]:
-        """All that can be read; what is forgotten meanwhile is left out."""
+        """All readable sections; those of backups forgotten meanwhile are left out."""
         for head in self.heads:
             for one in head.sections:
                 try:
@@ -149,7 +156,7 @@ class VaultPieces:
             yield from self.of(section)
 
     def once(self) -> Pieces:
-        """Each once."""
+        """Each distinct piece once."""
         found: Pieces = {}
         for one in self:
             found.setdefault(one.key, one)
@@ -157,7 +164,7 @@ class VaultPieces:
 
 
 def _read_piece(reader: VaultReader, one: NeededPiece) -> Finding | None:
-    """Read a piece; what is wrong with it.  Raises DiskReadError."""
+    """Read a piece; returns a finding if it is damaged.  Raises DiskReadError."""
     try:
         reader.read_piece(one.page, one.piece)
     except DamageError as error:
@@ -172,22 +179,22 @@ def verify_vault(
     password: bytes | None = None,
     progress: Progress = SILENT,
 ) -> Iterator[Finding | VerifySummary]:
-    """Findings, and a summary as the last item.  What is forgotten meanwhile is left out.
+    """Findings, and a summary as the last item.  Backups that are forgotten meanwhile are left out.
 
-    Raises what `VaultReader.open` and `VaultReader.find` raise, ForgottenBackupError for the backup that is named, DiskReadError.
+    Raises what `VaultReader.open` and `VaultReader.find` raise, ForgottenBackupError for `options.backup`, DiskReadError.
     """
     began = time.monotonic()
     reader = VaultReader.open(vault, password)
     whole = options.backup is None
     named = None if options.backup is None else reader.find(options.backup)
-    told: set[tuple[str, str, int | None]] = set()
+    reported: set[tuple[str, str, int | None]] = set()
     tally = Tally()
 
     def new(findings: tuple[Finding, ...]) -> Iterator[Finding]:
         for one in findings:
             key = str(one.code), str(one.path), one.offset
-            if one.code is Code.BACKUP_INCOMPLETE or key not in told:
-                told.add(key)
+            if one.code is Code.BACKUP_INCOMPLETE or key not in reported:
+                reported.add(key)
                 tally.add(one)
                 yield one
 
@@ -203,7 +210,7 @@ def verify_vault(
             for section in sections:
                 _count(counts[head.id], section)
                 for one in needed.of(section):
-                    pieces.setdefault(one.key, one)  # a page goes by the name that it was written under
+                    pieces.setdefault(one.key, one)  # findings name the first backup that needs the page
             yield from new(tuple(damaged))
     checked = check_pieces(needed, pieces, options, progress)
     if named is not None:
@@ -215,7 +222,7 @@ def verify_vault(
     for section in needed.sections() if checked else ():
         lost = [(one, finding) for one in needed.of(section) if (finding := checked.get(one.key)) is not None]
         if lost:
-            yield from new((_costs(reader, lost),))
+            yield from new((_loss_finding(reader, lost),))
     there = [one for backup, one in counts.items() if backup not in gone]
     yield VerifySummary(
         tally.status, tally.exit_status_name, sum(one.sections for one in there), sum(one.segments for one in there),
@@ -237,7 +244,7 @@ def check_pieces(
     options: VaultVerifyOptions = VaultVerifyOptions(),  # frozen
     progress: Progress = SILENT,
 ) -> Checked:
-    """What is wrong with each of `pieces`, in their order; each is looked at once."""
+    """Findings of the damaged ones among `pieces`, in their order; each is checked once."""
     reader = needed.reader
     chosen = [] if options.quick else list(pieces.values())
     if options.sample is not None:
@@ -251,7 +258,7 @@ def check_pieces(
         return _read_piece(reader, one)
 
     found = {key: finding for key, one in pieces.items() if (finding := missing(one)) is not None}
-    _look_again(needed, pieces, found, missing)
+    _recheck_forgotten(needed, pieces, found, missing)
     with ThreadPoolExecutor(WORKERS, thread_name_prefix="verify") as workers:
         wanted = [one for one in chosen if one.key not in found]
         wanted.sort(key=lambda one: one.place or (0, 0, 0))
@@ -263,13 +270,16 @@ def check_pieces(
                 if finding is not None:
                     read[one.key] = finding
                 progress.advance(one.piece.size)
-    _look_again(needed, pieces, read, damaged)
+    _recheck_forgotten(needed, pieces, read, damaged)
     found |= read
     return {key: found[key] for key in pieces if key in found}
 
 
-def _look_again(needed: VaultPieces, pieces: Pieces, found: Checked, look: Looks) -> None:
-    """Where the backup was forgotten meanwhile under whose name a piece is not well: under the names of others that need it."""
+def _recheck_forgotten(needed: VaultPieces, pieces: Pieces, found: Checked, look: Looks) -> None:
+    """Check pieces again whose finding names a backup that has been forgotten meanwhile, as another backup needs them.
+
+    Pieces that no remaining backup needs are removed from `found`.
+    """
     reader = needed.reader
     left = {key for key in found if reader.forgotten(pieces[key].head.id)}
     for key in left:
@@ -291,7 +301,7 @@ def _damage_of(reader: VaultReader, namespace: Namespace, page: int) -> list[Fin
     return []
 
 
-def _costs(reader: VaultReader, lost: list[tuple[NeededPiece, Finding]]) -> Finding:
+def _loss_finding(reader: VaultReader, lost: list[tuple[NeededPiece, Finding]]) -> Finding:
     one, finding = lost[0]
     records = [each.piece for each, _ in lost if each.piece.records]
     what = f"{sum(each.piece.size for each, _ in lost)} bytes in {len(lost)} {'piece' if len(lost) == 1 else 'pieces'}"

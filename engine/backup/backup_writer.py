@@ -1,7 +1,7 @@
-"""What every backup on its way does, whatever its source: pieces become pages or references, and all of it one batch.
+"""Writing a backup to a vault, whatever its source: pieces become pages or references, committed as one batch.
 
-Data is written ahead of the batch as it comes, so that memory holds a few pieces whatever the size of the source; after a crash
-that data belongs to nothing, and its room is used again.
+Page data is written ahead of the commit, so that memory holds only a few pieces, whatever the size of the source.  After a crash
+no page names that data, and its space is reused.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from waltzctl.formats.vault import (
 )
 
 WRITTEN_AT_ONCE = 16 << 20
-"""Bytes of sealed pages that are written and flushed together."""
+"""Bytes of sealed pages per write and flush."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadPiece:
-    """A piece that was read; `sealed` is None where the vault has it."""
+    """A piece that was read.  `sealed`: its sealed page, None if the vault already has the piece."""
 
     piece: Piece
     sealed: bytes | None
 
 
 class WriterState(NamedTuple):
-    """How far a backup was at some moment."""
+    """The state of a writer, for `BackupWriter.return_to`."""
 
     next_page: int
     pages: int
@@ -56,7 +56,7 @@ class WriterState(NamedTuple):
 
 
 class BackupWriter:
-    """A backup of `source` on its way into an open vault.  `read` may be called from several threads, the rest from one."""
+    """Writes a backup of `source` to an open vault.  `read` may be called from several threads, the other methods from one."""
 
     def __init__(self, store: PageStorage, reader: VaultReader, source: str, now_ms: Callable[[], int]) -> None:
         self._store, self.reader = store, reader
@@ -64,13 +64,13 @@ class BackupWriter:
         self.source = source
         self._created, self._began = now_ms(), time.monotonic()
         self.heads = tuple(one for one in reader.heads() if isinstance(one, BackupHead))
-        self._known = self._kept_pieces()
+        self._page_by_digest = self._stored_pieces()
         self._id = self._new_id()
-        self._first_page = self._next = store.max_id(namespace=Namespace.DATA) + 1
+        self._first_page = self._next_page = store.max_id(namespace=Namespace.DATA) + 1
         self._puts: list[Edit] = []
         self._refs: list[Edit] = []
-        self._waiting: list[tuple[PageId, bytes]] = []
-        self._waiting_size = 0
+        self._unplaced: list[tuple[PageId, bytes]] = []
+        self._unplaced_size = 0
         self._pages = self._new_pages = self._new_bytes = 0
         self._damaged = 0
 
@@ -81,26 +81,26 @@ class BackupWriter:
             if made not in there:
                 return made
 
-    def _kept_pieces(self) -> dict[bytes, int]:
-        """Digests that the vault has, and a page of each."""
+    def _stored_pieces(self) -> dict[bytes, int]:
+        """Digests of the pieces in the vault, each with one of its pages."""
         known: dict[bytes, int] = {}
         for head in self.heads:
             for one in head.sections:
                 first = head.first_page + one.first_piece
-                with contextlib.suppress(DamageError):  # what it lists is kept once more
-                    section = self.reader.section(head, one, keep=False)  # those of all backups are too many
+                with contextlib.suppress(DamageError):  # the pieces of a damaged section are stored again
+                    section = self.reader.section(head, one, keep=False)  # memory could not hold those of all backups
                     for number, piece in enumerate(section.pieces):
-                        if piece.digest not in known and self._is_there(first + number):
+                        if piece.digest not in known and self._page_exists(first + number):
                             known[piece.digest] = first + number
         return known
 
-    def _is_there(self, page: int) -> bool:
-        """Whether the log knows a page; a recovery may have given it up, and the backup that it belongs to is there."""
+    def _page_exists(self, page: int) -> bool:
+        """Whether the log has a page; a recovery may have dropped it while the backup that needs it still exists."""
         return self.reader.entry(Namespace.DATA, page) is not None
 
     @property
     def created_ms(self) -> int:
-        """When the backup was begun, in milliseconds since 1970."""
+        """When the backup began, in milliseconds since 1970."""
         return self._created
 
     @property
@@ -110,18 +110,18 @@ class BackupWriter:
         return max(same, key=lambda one: one.first_page, default=None)
 
     def previous(self) -> dict[int | None, PreviousSection]:
-        """The sections of the newest backup of the same source, by partition.
+        """The sections of the newest backup of the same source, by partition; None is the storage directory's own.
 
-        Those that are damaged are left out, and so are those of which a piece is not there.
+        Damaged sections, and those that lack a piece, are left out.
         """
         head = self.previous_head
         found: dict[int | None, PreviousSection] = {}
         for one in () if head is None else head.sections:
             assert head is not None
-            with contextlib.suppress(DamageError):  # it is read anew
+            with contextlib.suppress(DamageError):  # the source is read instead
                 section = self.reader.section(head, one)
                 first = head.first_page + one.first_piece
-                if all(self._is_there(first + number) for number in range(len(section.pieces))):
+                if all(self._page_exists(first + number) for number in range(len(section.pieces))):
                     found[None if one.partition == BESIDE else one.partition] = PreviousSection(
                         section, first, head.created_ms
                     )
@@ -130,65 +130,68 @@ class BackupWriter:
     # ---- pieces ------------------------------------------------------------------------------------------------------
 
     def read(self, content: bytes | bytearray, first_transaction_id: int = -1, records: int = 0) -> ReadPiece:
-        """Content made ready to be taken."""
+        """Digest and seal content, unless the vault has it; the result is for `take`."""
         digest = self.sealer.digest(content)
         plain = Piece(digest, len(content), 0, first_transaction_id, records)
-        if digest in self._known:
+        if digest in self._page_by_digest:
             return ReadPiece(plain, None)
         sealed = self.sealer.seal(content, digest)
         return ReadPiece(replace(plain, stored=len(sealed)), sealed)
 
     def take(self, read: ReadPiece, page: int | None = None) -> Piece:
-        """The next piece; `page`: where the vault is known to have it.  Raises DiskWriteError."""
-        own = self._next
-        self._next += 1
+        """Add the next piece to the backup.  `page`: a page of the vault that is known to hold it.  Raises DiskWriteError."""
+        own = self._next_page
+        self._next_page += 1
         self._pages += 1
-        origin = page if page is not None else self._known.get(read.piece.digest)
+        origin = page if page is not None else self._page_by_digest.get(read.piece.digest)
         if origin is not None:
             self._refs.append(
                 Edit(EditType.REF, PageId(Namespace.DATA, own), UNWRITTEN, origin=PageId(Namespace.DATA, origin))
             )
         else:
             assert read.sealed is not None
-            self._known[read.piece.digest] = own
+            self._page_by_digest[read.piece.digest] = own
             self._new_pages += 1
             self._put(read.sealed, PageId(Namespace.DATA, own))
         return read.piece
 
     def write_section(self, number: int, plan: SectionPlan, taken: Sequence[Piece]) -> BackedPartition:
-        """The section behind its pieces, twice.  Raises VaultFormatError for one that could not be read, DiskWriteError."""
+        """Write two copies of a section, after its pieces.
+
+        Raises VaultFormatError for a section that could not be decoded again, DiskWriteError.
+        """
         section = Section(plan.directories, plan.files, tuple(taken))
-        section.check()  # a backup that could not be read is none
-        place = self._next - self._first_page
+        section.check()  # better no backup than an unreadable one
+        place = self._next_page - self._first_page
         sealed = self.sealer.seal(section.encode(), section_digest(self._id, place))
-        self._put(sealed, *(PageId(Namespace.DATA, self._next + copy) for copy in range(SECTION_COPIES)))
-        self._next += SECTION_COPIES
+        self._put(sealed, *(PageId(Namespace.DATA, self._next_page + copy) for copy in range(SECTION_COPIES)))
+        self._next_page += SECTION_COPIES
         self._damaged += plan.damaged
         return BackedPartition(
             number, plan.first, plan.last, plan.size, place, place - len(taken), len(taken)
         )  # fmt: skip
 
-    # ---- back and forth ----------------------------------------------------------------------------------------------
+    # ---- rollback and commit -----------------------------------------------------------------------------------------
 
     def state(self) -> WriterState:
-        """For `return_to`."""
-        return WriterState(self._next, self._pages, self._new_pages, self._new_bytes, self._damaged)
+        """The current state, for `return_to`."""
+        return WriterState(self._next_page, self._pages, self._new_pages, self._new_bytes, self._damaged)
 
     def return_to(self, state: WriterState) -> None:
-        """Forget the pieces of a partition that did not stand still; data that was placed for them is given back."""
-        self._next, self._pages, self._new_pages, self._new_bytes, self._damaged = state
-        self._store.give_back(_spans(one for one in self._puts if one.page.id >= self._next))
+        """Drop the pieces taken since `state`, of a partition that changed meanwhile; their data is freed."""
+        self._next_page, self._pages, self._new_pages, self._new_bytes, self._damaged = state
+        self._store.give_back(_spans(one for one in self._puts if one.page.id >= self._next_page))
         self._puts, self._refs = (
-            [one for one in edits if one.page.id < self._next] for edits in (self._puts, self._refs)
+            [one for one in edits if one.page.id < self._next_page] for edits in (self._puts, self._refs)
         )
-        self._waiting = [one for one in self._waiting if one[0].id < self._next]
-        self._waiting_size = sum(len(data) for _, data in self._waiting)
-        self._known = {digest: page for digest, page in self._known.items() if page < self._next}
+        self._unplaced = [one for one in self._unplaced if one[0].id < self._next_page]
+        self._unplaced_size = sum(len(data) for _, data in self._unplaced)
+        self._page_by_digest = {digest: page for digest, page in self._page_by_digest.items() if page < self._next_page}
 
     def give_up(self) -> None:
-        """Give back what was placed; nothing of the backup stays, nor does the disk stay full of it."""
+        """Drop the backup: free its data, and truncate the files that it made grow."""
         self._store.give_back(_spans(self._puts))
-        with contextlib.suppress(DiskError):  # why it was given up is what is told
+        with contextlib.suppress(DiskError):  # the error that made the backup fail is the one to report
             self._store.blobs.cut_tails()
 
     def commit(
@@ -202,20 +205,20 @@ class BackupWriter:
         live: bool,
         partial: bool,
     ) -> BackupHead:
-        """Write the head, and all of it as one batch.  Raises DiskWriteError."""
+        """Write the head, and commit the backup as one batch.  Raises DiskWriteError."""
         head = BackupHead(
             self._id, self._created, self.source, tag, cluster_key, num_partitions, tuple(partitions), storage,
-            self._first_page, self._next - self._first_page, storage.size + sum(one.size for one in partitions),
+            self._first_page, self._next_page - self._first_page, storage.size + sum(one.size for one in partitions),
             self._pages, self._new_pages, self._new_bytes, round(time.monotonic() - self._began, 3), live, self._damaged,
             partial,
         )  # fmt: skip
         sealed = self.sealer.seal(head.encode(), head_digest(self._id))
         self._put(sealed, *(PageId(namespace, self._id) for namespace in (Namespace.BACKUPS, Namespace.BACKUP_COPIES)))
         self._place()
-        # whoever is interrupted from here on gives nothing back: it may be in the log
+        # after an interruption from here on, `give_up` must free nothing: the log may name the data
         puts, self._puts = self._puts, []
         try:
-            self._store.commit([*puts, *self._refs])  # a reference follows what it shows
+            self._store.commit([*puts, *self._refs])  # references come after their targets
         except WaltzError:
             self._puts = puts
             raise
@@ -224,21 +227,21 @@ class BackupWriter:
     # ---- pages -------------------------------------------------------------------------------------------------------
 
     def _put(self, sealed: bytes, *pages: PageId) -> None:
-        """Copies of one page are placed together: only so they lie apart."""
-        self._waiting += [(page, sealed) for page in pages]
-        self._waiting_size += len(sealed) * len(pages)
+        """Queue a page, or copies of it: only copies that are placed together are stored apart."""
+        self._unplaced += [(page, sealed) for page in pages]
+        self._unplaced_size += len(sealed) * len(pages)
         self._new_bytes += len(sealed) * len(pages)
-        if self._waiting_size >= WRITTEN_AT_ONCE:
+        if self._unplaced_size >= WRITTEN_AT_ONCE:
             self._place()
 
     def _place(self) -> None:
-        spans = self._store.place([data for _, data in self._waiting])
-        for (page, data), span in zip(self._waiting, spans, strict=True):
+        spans = self._store.place([data for _, data in self._unplaced])
+        for (page, data), span in zip(self._unplaced, spans, strict=True):
             entry = PageEntry(span.file_id, span.offset, len(data), crc32c(data), 0, ())
             self._puts.append(Edit(EditType.PUT, page, UNWRITTEN, entry))
-        self._waiting, self._waiting_size = [], 0
+        self._unplaced, self._unplaced_size = [], 0
 
 
 def _spans(puts: Iterable[Edit]) -> list[BlobSpan]:
-    """Where the data of pages lies that were placed."""
+    """Where the data of placed pages is stored."""
     return [BlobSpan(entry.file_id, entry.offset, entry.size) for one in puts if (entry := one.entry) is not None]

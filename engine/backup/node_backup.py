@@ -1,16 +1,22 @@
-"""A backup of a running node, taken through its admin port: the records of its partitions, their sessions and marks.
+"""Backup of a running node through its admin port: the records of its partitions, their sessions and marks.
 
-Records become the files that `node_layout` describes, and the pieces that a backup of the node's directory has.  What a port does
-not show is not in the backup: the node's own files, what is damaged in them, fences, the ledger of losses, the quarantine.
+Records become the files that `node_layout` describes, cut into the same pieces as in a backup of the node's directory.  What the
+port does not provide is not in the backup: the node's own files and damage in them, fences, the ledger of losses, the quarantine.
 
-Of each partition one moment is kept.  Session, marks and end are asked first, then records are read up to that end; behind it
-others may be appended meanwhile.  Nothing but a truncation takes records away, and nodes count these: if session and count are
-the same afterwards, and the last piece is when it is read once more, all that was read was there together.  Otherwise what is
-above the low-water mark with which reading began is read anew; so sessions that follow one another cost what each one appended.
+Consistency: the backup of a partition is its state at one moment.
 
-What the last backup of the same node holds is not read again: as long as session and low-water mark are the same, all of it,
-as a session only appends; else what was at or below the marks of then, which no recovery takes back.  The last piece that is
-taken over is read all the same, and if it is another one, so is everything.
+1. Read session, marks and end of the log, then the records up to that end; others may be appended meanwhile.
+2. Only a truncation removes records, and nodes count truncations.  If session and truncation count are unchanged afterwards, and
+   the last piece is the same when it is read again, all records read were there at the same time.
+3. Otherwise the records above the low-water mark of step 1 are read again.  A sequence of session changes therefore costs only
+   what each session appended.
+
+Incremental reading: records in the last backup of the same node are not read again.
+
+- Session and low-water mark unchanged: all of them, as a session only appends.
+- Otherwise: those at or below the marks of the last backup, which no recovery truncates.
+
+The last reused piece is read nevertheless; if it differs, all records are read.
 """
 
 from __future__ import annotations
@@ -68,9 +74,9 @@ from waltzctl.formats.wire.failure import FailureCode
 
 _TRIES = 10
 _PAUSE = 0.1
-"""How often a partition is read that is truncated meanwhile, and seconds between two readings."""
+"""`_TRIES`: how often a partition is read that is truncated meanwhile; `_PAUSE`: seconds between two tries."""
 _GATHERED = 256 << 10
-"""Bytes of records that are cut into pieces together."""
+"""Bytes of records that are collected before they are cut into pieces."""
 
 
 async def create_node_backup(
@@ -87,15 +93,17 @@ async def create_node_backup(
     segment_size: int = SEGMENT_SIZE,
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
 ) -> BackupHead:
-    """Back a node up through its admin port.
+    """Back up a node through its admin port.
 
-    `partitions`: only these, None for all that are assigned to it.  `cluster`: what the node is to be of; None: what it says, or
-    the cluster of a backup in the vault, if the node says that it is of that.  `piece_limit`: in a vault always the same;
-    `segment_size`: bytes beyond which a segment is closed.
+    - `partitions`: only these; None: all that are assigned to the node.
+    - `cluster`: the cluster that the node must belong to; None: the one that the node reports, or one of a backup in the vault
+      that the node accepts.
+    - `piece_limit`: bytes of a piece; must be the same for all backups of a vault.
+    - `segment_size`: bytes after which a segment is closed.
 
-    Raises what `PageStorage.open` and `VaultReader.over` raise, RemoteError for a node of another cluster, InvalidRequestError
-    where nobody knows the cluster and for partitions that the node does not have, what the calls raise, SourceChangedError for a
-    partition that does not stand still, DiskWriteError; the vault is as it was then.
+    Raises what `PageStorage.open` and `VaultReader.over` raise, RemoteError for a node of another cluster, InvalidRequestError if
+    the cluster is unknown and for partitions that the node does not have, what the calls raise, SourceChangedError for a
+    partition that keeps changing, DiskWriteError.  After an error the vault is unchanged.
     """
     with PageStorage.open(vault, VAULT_OPTIONS) as store:
         writer = BackupWriter(store, VaultReader.over(store, password), address.url, now_ms)
@@ -105,7 +113,7 @@ async def create_node_backup(
                 work = _NodeBackup(client, writer, identity, progress, piece_limit, segment_size)
                 sections = [await work.partition(one) for one in await work.readings(partitions)]
                 storage = await work.storage()
-            return writer.commit(  # here, and not in a thread: once it has begun nobody gives it up
+            return writer.commit(  # not in a thread: a cancellation must not call `give_up` during the commit
                 sections, storage, tag=tag, cluster_key=identity.cluster_key,
                 num_partitions=identity.num_partitions, live=True, partial=partitions is not None,
             )  # fmt: skip
@@ -117,17 +125,17 @@ async def create_node_backup(
 async def _connect(
     reach: ConnectionFactory, address: Address, given: ClusterIdentity | None, heads: tuple[BackupHead, ...]
 ) -> tuple[ClusterIdentity, AdminClient]:
-    """A connection over which the node has agreed to be of a cluster, and that cluster."""
+    """Find the cluster that the node agrees to belong to; returns it with an open connection."""
     if given is not None:
         return given, await _opened(reach, address, given)
     async with await reach.admin(address) as client:
-        told = await read_cluster(client)
-    known = [told] if told is not None else _clusters(heads, address)
+        reported = await read_cluster(client)
+    known = [reported] if reported is not None else _clusters(heads, address)
     for one in known:
         try:
             return one, await _opened(reach, address, one)
         except RemoteError as error:
-            if told is not None or error.code != FailureCode.MISMATCH:
+            if reported is not None or error.code != FailureCode.MISMATCH:
                 raise
     raise InvalidRequestError(
         f"{address}: the node does not tell of which cluster it is, and it is of none that the vault knows",
@@ -136,7 +144,7 @@ async def _connect(
 
 
 def _clusters(heads: tuple[BackupHead, ...], address: Address) -> list[ClusterIdentity]:
-    """The clusters of all backups; that of this node's comes first."""
+    """The clusters of all backups, without duplicates; that of the last backup of this node comes first."""
     ordered = sorted(heads, key=lambda one: (one.source != address.url, -one.created_ms))
     found = (
         ClusterIdentity(one.cluster_key, one.num_partitions)
@@ -151,10 +159,10 @@ async def _opened(reach: ConnectionFactory, address: Address, cluster: ClusterId
 
 
 @dataclass(slots=True)
-class _Begun:
-    """What was taken of a partition so far.  `states`: in front of each piece, and behind the last.
+class _PartialRead:
+    """What has been read of a partition so far.  `states`: of the writer, before each piece and after the last.
 
-    `safe`: what was at or below this transaction when reading began is what was read of it.
+    `safe`: the records read up to this transaction, the low-water mark when reading began, cannot have changed since.
     """
 
     layout: PartitionLayout
@@ -164,7 +172,7 @@ class _Begun:
 
 
 class _NodeBackup:
-    """Reads a node's partitions, one after the other, into a backup."""
+    """Reads a node's partitions into a backup, one after the other."""
 
     def __init__(
         self,
@@ -182,7 +190,7 @@ class _NodeBackup:
         self._infos: dict[int, PartitionReading] = {}
 
     def _previous_control(self) -> ControlFile | None:
-        """The control file in the last backup of this node; None where that was of another cluster."""
+        """The control file in the last backup of this node; None if there is none, or it is of another cluster."""
         head = self._writer.previous_head
         if head is None or None not in self._previous:
             return None
@@ -191,7 +199,7 @@ class _NodeBackup:
             content = bytearray(source.size())
             source.read_into(0, memoryview(content))
             control = decode_control(content)
-        except (FileNotFoundError, DamageError, ValueError):  # then everything is read
+        except (FileNotFoundError, DamageError, ValueError):  # unusable: read everything
             return None
         same = (control.header.cluster_key, control.header.num_partitions) == (
             self._cluster.cluster_key,
@@ -200,24 +208,24 @@ class _NodeBackup:
         return control if same and control.size_fits else None
 
     async def readings(self, partitions: frozenset[int] | None) -> tuple[int, ...]:
-        """The partitions that are backed up.  Raises InvalidRequestError."""
+        """The partitions to back up.  Raises InvalidRequestError."""
         found = await read_partitions(self._client, partitions)
         need_assigned(found, str(self._client.address))
-        total = sum(_known(one.last_transaction_id) + 1 for one in found)
+        total = sum(_or_minus_one(one.last_transaction_id) + 1 for one in found)
         self._progress.start(f"backing up {self._client.address}", total)
         return tuple(one.partition for one in found)
 
     # ---- a partition -------------------------------------------------------------------------------------------------
 
     async def partition(self, number: int) -> BackedPartition:
-        """Everything of a partition, at one moment."""
+        """Back up one partition as of one moment.  Raises SourceChangedError."""
         why = ""
-        begun = _Begun(self._layout(number), [], [self._writer.state()])
+        so_far = _PartialRead(self._layout(number), [], [self._writer.state()])
         for attempt in range(_TRIES):
             if attempt:
                 await asyncio.sleep(_PAUSE)
             try:
-                return await self._partition(number, begun)
+                return await self._partition(number, so_far)
             except SourceChangedError as error:
                 why = error.message
         raise SourceChangedError(
@@ -225,8 +233,9 @@ class _NodeBackup:
             advice="try again; nothing was written to the vault",
         )
 
-    async def _partition(self, number: int, begun: _Begun) -> BackedPartition:
-        counted, now = [(await read_partitions(self._client, {number}))[0] for _ in range(2)]  # the count comes first
+    async def _partition(self, number: int, so_far: _PartialRead) -> BackedPartition:
+        # the truncation count must be read before the state
+        counted, now = [(await read_partitions(self._client, {number}))[0] for _ in range(2)]
         need_assigned([now], str(self._client.address))
         last, mark = now.last_transaction_id, now.local_low_water_mark
         if last is None:
@@ -234,32 +243,32 @@ class _NodeBackup:
         seen = counted.last_transaction_id, counted.local_low_water_mark
         if mark is not None and last < mark and seen != (last, mark):
             raise SourceChangedError(f"it ends at transaction {last}, and its mark was {mark}")
-        if begun.pieces:
-            await self._go_back(number, begun)
+        if so_far.pieces:
+            await self._rewind(number, so_far)
         else:
-            await self._take_over(number, begun, now)
-        begun.safe = min(_known(now.low_water_mark), _known(mark))
+            await self._reuse_previous(number, so_far, now)
+        so_far.safe = min(_or_minus_one(now.low_water_mark), _or_minus_one(mark))
         tail: Piece | None = None
-        async with aclosing(self._pieces(begun.layout, number, last)) as pieces:
+        async with aclosing(self._pieces(so_far.layout, number, last)) as pieces:
             async for one in pieces:
                 read = await asyncio.to_thread(self._writer.read, one.content, one.first_transaction_id, one.records)
-                begun.pieces.append(await asyncio.to_thread(self._writer.take, read))
-                begun.states.append(self._writer.state())
+                so_far.pieces.append(await asyncio.to_thread(self._writer.take, read))
+                so_far.states.append(self._writer.state())
                 tail = read.piece if one.records else tail
-        if tail is not None and not await self._stands(number, tail):
+        if tail is not None and not await self._is_unchanged(number, tail):
             raise SourceChangedError(f"what stands at transaction {tail.first_transaction_id} is another one now")
         (after,) = await read_partitions(self._client, {number})
-        _check_still(replace(now, truncations=counted.truncations), after)
+        _check_not_truncated(replace(now, truncations=counted.truncations), after)
         self._infos[number] = now
-        plan = begun.layout.plan(tuple(begun.pieces))
+        plan = so_far.layout.plan(tuple(so_far.pieces))
         if (
             mark is None
             or now.session_id is None
             or now.low_water_mark is None
-            or begun.layout.next_transaction_id <= mark
+            or so_far.layout.next_transaction_id <= mark
         ):
             plan = replace(plan, damaged=max(plan.damaged, 1))
-        return await asyncio.to_thread(self._writer.write_section, number, plan, begun.pieces)
+        return await asyncio.to_thread(self._writer.write_section, number, plan, so_far.pieces)
 
     def _layout(self, number: int) -> PartitionLayout:
         created = self._writer.created_ms if self._control is None else self._control.header.created
@@ -267,34 +276,34 @@ class _NodeBackup:
             number, self._cluster.cluster_key, created, limit=self._limit, segment_size=self._segment_size
         )
 
-    async def _take_over(self, number: int, begun: _Begun, now: PartitionReading) -> None:
-        """Begin with what the last backup has."""
-        begun.layout = self._layout(number)
+    async def _reuse_previous(self, number: int, so_far: _PartialRead, now: PartitionReading) -> None:
+        """Begin with the pieces of the last backup that are unchanged."""
+        so_far.layout = self._layout(number)
         previous, until = self._previous.get(number), self._unchanged_until(number, now)
         if previous is None or until < 0:
             return
-        known = begun.layout.resume(previous, until)
-        if not known or not await self._stands(number, _kept(known[-1])):
-            begun.layout = self._layout(number)
+        known = so_far.layout.resume(previous, until)
+        if not known or not await self._is_unchanged(number, _kept_piece(known[-1])):
+            so_far.layout = self._layout(number)
             return
         for one in known:
-            begun.pieces.append(self._writer.take(ReadPiece(_kept(one), None), one.page))
-            begun.states.append(self._writer.state())
-        self._progress.advance(begun.layout.next_transaction_id)
+            so_far.pieces.append(self._writer.take(ReadPiece(_kept_piece(one), None), one.page))
+            so_far.states.append(self._writer.state())
+        self._progress.advance(so_far.layout.next_transaction_id)
 
-    async def _go_back(self, number: int, begun: _Begun) -> None:
-        """Keep what an attempt before has read that cannot have changed since, and forget the rest."""
-        plan, pieces = begun.layout.plan(tuple(begun.pieces)), begun.pieces
+    async def _rewind(self, number: int, so_far: _PartialRead) -> None:
+        """Keep the pieces of the previous attempt that cannot have changed since, and drop the rest."""
+        plan, pieces = so_far.layout.plan(tuple(so_far.pieces)), so_far.pieces
         layout = self._layout(number)
-        known = layout.resume(PreviousSection(Section(plan.directories, plan.files, tuple(pieces)), 0, 0), begun.safe)
-        if not known or not await self._stands(number, _kept(known[-1])):
+        known = layout.resume(PreviousSection(Section(plan.directories, plan.files, tuple(pieces)), 0, 0), so_far.safe)
+        if not known or not await self._is_unchanged(number, _kept_piece(known[-1])):
             layout, known = self._layout(number), ()
-        begun.layout = layout
-        self._writer.return_to(begun.states[len(known)])
-        del pieces[len(known) :], begun.states[len(known) + 1 :]
+        so_far.layout = layout
+        self._writer.return_to(so_far.states[len(known)])
+        del pieces[len(known) :], so_far.states[len(known) + 1 :]
 
     def _unchanged_until(self, number: int, now: PartitionReading) -> int:
-        """Up to which transaction the last backup has what the node has; -1 for none."""
+        """The last transaction up to which the last backup has the same records as the node; -1 for none."""
         previous = self._previous.get(number)
         if self._control is None or previous is None or number >= len(self._control.partitions):
             return -1
@@ -306,8 +315,8 @@ class _NodeBackup:
             return last
         return min(then.low_water_mark, then.local_low_water_mark, last)
 
-    async def _stands(self, number: int, piece: Piece) -> bool:
-        """Whether the node has the records of a piece."""
+    async def _is_unchanged(self, number: int, piece: Piece) -> bool:
+        """Whether the node has exactly the records of a piece."""
         parts = []
         first, last = piece.first_transaction_id, piece.next_transaction_id - 1
         async with aclosing(walk(self._client, number, first, last)) as items:
@@ -318,7 +327,7 @@ class _NodeBackup:
         return self._writer.sealer.digest(b"".join(parts)) == piece.digest
 
     async def _pieces(self, layout: PartitionLayout, number: int, last: int) -> AsyncGenerator[CutPiece, None]:
-        """The records up to transaction `last`, from where the layout is, in pieces."""
+        """The records up to transaction `last` in pieces, starting where the layout ends."""
         gathered: list[bytes] = []
         size, first = 0, layout.next_transaction_id
         async with aclosing(self._records(number, first, last)) as records:
@@ -342,10 +351,10 @@ class _NodeBackup:
             yield one
 
     async def _records(self, number: int, first: int, last: int) -> AsyncGenerator[tuple[int, bool, bytes], None]:
-        """Id, whether its data is whole, and bytes of each record that the node gives out.
+        """Each record that the node returns: transaction id, whether its data is intact, and bytes.
 
-        What it does not give out is passed over; after many in a row nothing is tried any more.
-        Raises SourceChangedError for a log that became shorter.
+        Records that the node cannot read are skipped; after `UNREADABLE_IN_A_ROW` of them in sequence reading ends.  Raises
+        SourceChangedError if the log became shorter.
         """
         position, failed = first, 0
         while position <= last and failed < UNREADABLE_IN_A_ROW:
@@ -356,29 +365,32 @@ class _NodeBackup:
                         yield item.transaction_id, not damaged, _on_disk(item)
                         position, failed, damaged, found = item.transaction_id + 1, 0, False, False
                         continue
-                    if item.code is Code.READ_ERROR:  # it has given up
+                    if item.code is Code.READ_ERROR:  # the walk has given up
                         return
                     found = True
-                    damaged = item.code is Code.DATA_CHECKSUM  # and the record comes next
+                    damaged = item.code is Code.DATA_CHECKSUM  # the next item is the damaged record
                     if not damaged and item.transaction_id is not None:
                         position, failed = item.transaction_id + 1, failed + 1
             if position <= last and not found:
                 raise SourceChangedError(f"it has no transaction {position} now")
 
-    # ---- what lies beside the partitions -----------------------------------------------------------------------------
+    # ---- control file ------------------------------------------------------------------------------------------------
 
     async def storage(self) -> BackedPartition:
-        """A control file with what the port tells of the partitions that were backed up; the others are not assigned in it."""
+        """Write the section of the storage directory: the control file only.
+
+        It has the sessions and marks of the partitions that were backed up; all other partitions are not assigned.
+        """
         created = self._writer.created_ms if self._control is None else self._control.header.created
         cluster = self._cluster
         control = initial_control(Layout.RELEASED, cluster.cluster_key, cluster.num_partitions, created)
         infos = list(control.partitions)
-        for number, told in self._infos.items():
+        for number, answer in self._infos.items():
             infos[number] = infos[number].rewritten(
-                session_id=_known(told.session_id),
-                low_water_mark=_known(told.low_water_mark),
-                local_low_water_mark=_known(told.local_low_water_mark),
-                flags=FLAG_ASSIGNED | (0 if told.available is False else FLAG_AVAILABLE),
+                session_id=_or_minus_one(answer.session_id),
+                low_water_mark=_or_minus_one(answer.low_water_mark),
+                local_low_water_mark=_or_minus_one(answer.local_low_water_mark),
+                flags=FLAG_ASSIGNED | (0 if answer.available is False else FLAG_AVAILABLE),
             )
         content = replace(control, partitions=tuple(infos)).encode()
         taken = [self._writer.take(self._writer.read(one.content)) for one in control_pieces(content, self._limit)]
@@ -386,28 +398,28 @@ class _NodeBackup:
         return await asyncio.to_thread(self._writer.write_section, BESIDE, plan, taken)
 
 
-def _check_still(before: PartitionReading, after: PartitionReading) -> None:
-    """Raise SourceChangedError unless nothing can have been taken away."""
+def _check_not_truncated(before: PartitionReading, after: PartitionReading) -> None:
+    """Raise SourceChangedError unless the two readings prove that no record was removed in between."""
     if before.session_id != after.session_id:
         raise SourceChangedError(f"session {after.session_id} began")
     if before.truncations != after.truncations:
         raise SourceChangedError("it was truncated")
-    if _known(after.last_transaction_id) < _known(before.last_transaction_id):
+    if _or_minus_one(after.last_transaction_id) < _or_minus_one(before.last_transaction_id):
         raise SourceChangedError(f"it ends at transaction {after.last_transaction_id} now")
 
 
-def _known(number: int | None) -> int:
-    """A session, a mark or an id; -1 as where there was none yet."""
+def _or_minus_one(number: int | None) -> int:
+    """A session, mark or transaction id; -1 if there is none yet, as in the files."""
     return -1 if number is None else number
 
 
-def _kept(one: PlannedPiece) -> Piece:
+def _kept_piece(one: PlannedPiece) -> Piece:
     assert one.kept is not None
     return one.kept
 
 
 def _on_disk(item: NodeRecord) -> bytes:
-    """A record as it stands in a data file, a wrong checksum of its data included."""
+    """A record as it is stored in a data file, including a wrong checksum of its data."""
     one = item.record
     head = pack_record_header(one.transaction_id, one.request_id, one.header, len(one.data), one.data_checksum)
     return b"".join((head, one.data, CHECKSUM.struct.pack(crc32(one.data, crc32(head)))))

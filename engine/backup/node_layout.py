@@ -1,11 +1,12 @@
-"""How the records of a partition that came through a node's port become the files of a partition's directory.
+"""Files of a partition's directory, made of the records that were read through a node's port.
 
-A port gives records and marks, and no files.  So the files are those that a node writes which appends these records one after
-the other: segments that are closed beyond a size, each with an index.  A record stands there byte for byte as in the files of
-any replica, its checksum being a function of its fields; so pieces are cut where those of a directory are, and are the same.
-Where ids are missing a new segment begins, and so it does behind a record whose data is damaged, which is kept as it came.
+A port provides records and marks, but no files.  The files are therefore those that a node would write if it appended the records
+one after the other: segments that are closed after a size, each with an index.  A record has the same bytes as in the files of
+any replica, as its checksums are functions of its fields; so its pieces are the same as those of a directory.
 
-Headers are made anew: the time in them is that of the first backup of this node, and the node's own is not known.
+A new segment also begins where transaction ids are missing, and after a record with damaged data, which is kept as it was read.
+
+Headers are generated: their creation time is that of the first backup of this node, as the node's own is unknown.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ from waltzctl.formats.segment import (
 from waltzctl.formats.vault import BackedFile, DerivedIndex, Extent, Literal, Piece, Slice, merged
 
 SEGMENT_SIZE = StorageOptions().segment_size_threshold
-"""Bytes beyond which a segment is closed, as a node does it that was told nothing."""
+"""Size in bytes after which a segment is closed: a node's default."""
 
 
 @dataclass(frozen=True, slots=True)
 class CutPiece:
-    """A piece with its content; that of a damaged record is no run of records: -1 and 0."""
+    """A piece with its content.  A damaged record has -1 and 0 for `first_transaction_id` and `records`, as it is no run."""
 
     content: bytes
     first_transaction_id: int = -1
@@ -48,9 +49,11 @@ class CutPiece:
 
 @dataclass(slots=True)
 class _Segment:
-    """`start`: where its records begin in the stream of all pieces; `closed`: none comes behind these.
+    """A segment.
 
-    `damaged_at`: the offset in the file of its last record, where that is damaged.  It is not among `records`.
+    - `start`: offset of its first record in the stream of all pieces.
+    - `closed`: it takes no more records.
+    - `damaged_at`: offset in the file of its last record, if that is damaged; `records` does not count it.
     """
 
     header: SegmentHeader
@@ -62,7 +65,7 @@ class _Segment:
 
 
 class PartitionLayout:
-    """The files of a partition, as its records become known.  Every byte goes out as part of a piece, in order."""
+    """The files of a partition, built as its records are added.  Every byte is returned as part of a piece, in order."""
 
     def __init__(
         self,
@@ -73,7 +76,10 @@ class PartitionLayout:
         limit: int = LIMIT,
         segment_size: int = SEGMENT_SIZE,
     ) -> None:
-        """`created_ms`: for headers and files.  `limit`: bytes of a piece; `segment_size`: of a segment."""
+        """`limit`: bytes of a piece; `segment_size`: of a segment.
+
+        `created_ms`: creation time in headers and of files, in milliseconds since 1970.
+        """
         self._partition, self._key, self._created = partition, cluster_key, created_ms
         self._limit, self._segment_size = limit, segment_size
         self._segments: list[_Segment] = []
@@ -82,17 +88,17 @@ class PartitionLayout:
         self._pending_start = self._stream = 0
         self._next: int | None = None
         self.next_transaction_id = 0
-        """The id behind the last record that is there; 0 without one."""
+        """The id after the last record; 0 without records."""
         self.damaged = 0
-        """Places where ids are missing, or records damaged."""
+        """Number of places where ids are missing or a record is damaged."""
 
-    # ---- what the last backup has ------------------------------------------------------------------------------------
+    # ---- reuse of the last backup ------------------------------------------------------------------------------------
 
     def resume(self, previous: PreviousSection, until: int) -> tuple[PlannedPiece, ...]:
-        """Begin behind the pieces of the last backup that end at or below transaction `until`, and return these.
+        """Begin with the pieces of the last backup that end at or before transaction `until`; returns them.
 
-        The last piece of all is never among them: more may follow in its block.  There are none where that backup has gaps or
-        damage, or does not begin with transaction 0.
+        The last piece of the backup is never reused: its block may get more records.  No piece is reused if the backup has gaps
+        or damage, or does not begin with transaction 0.
         """
         section, count, following, size = previous.section, 0, 0, 0
         for piece in section.pieces[:-1]:
@@ -115,7 +121,7 @@ class PartitionLayout:
         )
 
     def _known_segments(self, previous: PreviousSection, size: int) -> list[_Segment] | None:
-        """The segments of the last backup as far as `size` bytes of records; None where they are not what is made here."""
+        """The segments of the last backup up to `size` bytes of records; None if they are not as this class makes them."""
         starts = [0]
         for piece in previous.section.pieces:
             starts.append(starts[-1] + piece.size)
@@ -141,12 +147,12 @@ class PartitionLayout:
     # ---- records -----------------------------------------------------------------------------------------------------
 
     def add(self, first: int, data: bytes, sizes: Int64Column) -> Iterator[CutPiece]:
-        """Consecutive whole records as they stand on a disk; `sizes`: bytes of each.  Yields pieces that are complete."""
+        """Add consecutive intact records, encoded as on disk; `sizes`: bytes of each.  Yields complete pieces."""
         if self._cutter is None or self._next != first:
             yield from self._end_run()
             self._close(first)
             self._cutter = PieceCutter(first, self._stream, limit=self._limit)
-        self._place(first, sizes)
+        self._assign(first, sizes)
         self._stream += len(data)
         self._pending += data
         self._next = self.next_transaction_id = first + len(sizes)
@@ -154,11 +160,11 @@ class PartitionLayout:
             yield self._cut(one)
 
     def add_damaged(self, transaction_id: int, data: bytes) -> Iterator[CutPiece]:
-        """One record whose data is damaged.  Yields pieces that are complete."""
+        """Add a record with damaged data.  Yields complete pieces."""
         yield from self._end_run()
         if self._next != transaction_id:
             self._close(transaction_id)
-        self._place(transaction_id, np.array([len(data)], np.int64))
+        self._assign(transaction_id, np.array([len(data)], np.int64))
         last = self._segments[-1]
         last.closed, last.damaged_at, last.records = True, HEADER_SIZE + last.size - len(data), last.records - 1
         self._stream += len(data)
@@ -168,7 +174,7 @@ class PartitionLayout:
         yield CutPiece(data)
 
     def finish(self, end: int) -> Iterator[CutPiece]:
-        """The last pieces.  `end`: the transaction that is to be the last; there may be none behind a certain one."""
+        """The last pieces.  `end`: the last transaction of the node; if the records end before it, that counts as damage."""
         yield from self._end_run()
         self.damaged += self.next_transaction_id <= end
 
@@ -187,13 +193,13 @@ class PartitionLayout:
         return CutPiece(content, one.first_transaction_id, one.records)
 
     def _close(self, first: int) -> None:
-        """The next record is not the one behind the last."""
+        """Close the last segment; the next record, `first`, does not follow its last one, or that one is damaged."""
         if self._segments:
             self._segments[-1].closed = True
         self.damaged += first != self.next_transaction_id
 
-    def _place(self, first: int, sizes: Int64Column) -> None:
-        """Say which segments have the records."""
+    def _assign(self, first: int, sizes: Int64Column) -> None:
+        """Assign records to segments."""
         ends = np.cumsum(sizes, dtype=np.int64)
         done, taken = 0, 0
         while done < len(sizes):
@@ -201,13 +207,13 @@ class PartitionLayout:
             if last is None or last.closed or HEADER_SIZE + last.size > self._segment_size:
                 last = _Segment(self._header(first + done), self._stream + taken)
                 self._segments.append(last)
-            room = self._segment_size - HEADER_SIZE - last.size  # the record that goes beyond it is the last one
-            count = int(np.searchsorted(ends[done:] - taken, room, side="right")) + 1
-            behind = min(done + count, len(sizes))
-            size = int(ends[behind - 1]) - taken
+            left = self._segment_size - HEADER_SIZE - last.size  # the record that exceeds it is the segment's last
+            count = int(np.searchsorted(ends[done:] - taken, left, side="right")) + 1
+            stop = min(done + count, len(sizes))
+            size = int(ends[stop - 1]) - taken
             last.size += size
-            last.records += behind - done
-            done, taken = behind, taken + size
+            last.records += stop - done
+            done, taken = stop, taken + size
 
     def _header(self, first: int) -> SegmentHeader:
         return SegmentHeader(FORMAT_VERSION, self._created, self._key, self._partition, first)
@@ -215,8 +221,8 @@ class PartitionLayout:
     # ---- files -------------------------------------------------------------------------------------------------------
 
     def plan(self, taken: tuple[Piece, ...]) -> SectionPlan:
-        """The files; `taken`: every piece, in order, those of the last backup first."""
-        if not self._segments:  # as a partition that was just assigned
+        """The plan of the section.  `taken`: all pieces, in order, reused ones first."""
+        if not self._segments:  # like a partition that was just assigned
             self._segments.append(_Segment(self._header(0), 0))
         ends = np.cumsum([one.size for one in taken], dtype=np.int64)
         files: list[BackedFile] = []
@@ -245,13 +251,13 @@ def _slice(start: int, size: int, ends: Int64Column) -> Slice:
 
 
 def control_pieces(content: bytes, limit: int = LIMIT) -> tuple[CutPiece, ...]:
-    """The pieces of a control file; none where it stands in the section itself."""
+    """The pieces of a control file; none if it is small enough for the section itself."""
     if len(content) <= SMALL:
         return ()
     return tuple(CutPiece(content[start : start + limit]) for start in range(0, len(content), limit))
 
 
 def control_plan(name: str, content: bytes, modified_ms: int) -> SectionPlan:
-    """What lies beside the partitions: the control file and nothing else."""
+    """The plan of the storage directory's own section: the control file only."""
     part: Extent = Literal(content) if len(content) <= SMALL else Slice(0, 0, len(content))
     return SectionPlan((), (BackedFile(name, len(content), modified_ms * 1_000_000, 0, (part,)),), ())

@@ -1,9 +1,10 @@
 """Where a run of records is cut into pieces.
 
-A piece holds the records of an aligned block of transaction ids, ``[n * 2**k, (n + 1) * 2**k)``, as far as the run has them:
-of the largest block that has at most `limit` bytes, or of a single id. So the same transactions make the same pieces in
-every replica, wherever its segments begin and end; only where a run begins or ends a block is there in part. A log that
-grows changes its last piece alone.
+A piece holds the records of an aligned block of transaction ids, ``[n * 2**k, (n + 1) * 2**k)``, as far as the run has them.  `k`
+is the largest for which the block has at most `limit` bytes; a block of one id may be larger.
+
+So the same transactions make the same pieces in every replica, wherever its segments begin and end; only at the beginning and end
+of a run may a block be incomplete.  In a log that grows, only the last piece changes.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ import numpy as np
 from waltzctl.engine.scan.columns import Int64Column
 
 LIMIT = 1 << 20
-"""Bytes of a piece of more than one record."""
+"""Size limit, in bytes, of a piece of more than one record."""
 _LEVELS = 63
 
 
 @dataclass(frozen=True, slots=True)
 class PieceRange:
-    """Records of a piece; `start` and `end` are byte offsets in the run."""
+    """The records of a piece; `start` and `end`: byte offsets in the run."""
 
     first_transaction_id: int
     records: int
@@ -31,22 +32,22 @@ class PieceRange:
 
 
 class PieceCutter:
-    """Cuts a run whose records become known bit by bit.  `begins`: whether the run may begin within a block."""
+    """Cuts a run whose records are fed in parts.  `begins`: whether the first piece may begin within a block."""
 
     def __init__(self, first_transaction_id: int, start: int = 0, *, begins: bool = True, limit: int = LIMIT) -> None:
         self._next = first_transaction_id
         self._begins = begins
         self._limit = limit
-        self._offsets = np.array([start], np.int64)  # where pending records begin, and behind them the end
+        self._offsets = np.array([start], np.int64)  # offsets of the pending records, then their end
 
     def feed(self, sizes: Int64Column) -> Iterator[PieceRange]:
-        """More records, by their sizes in bytes; yields the pieces that no further record changes."""
+        """Add records by their sizes in bytes; yields the pieces that no further record can change."""
         ends = self._offsets[-1] + np.cumsum(sizes, dtype=np.int64)
         self._offsets = np.concatenate((self._offsets, ends))
         yield from self._cut(last=False)
 
     def finish(self) -> Iterator[PieceRange]:
-        """The rest: there are no further records."""
+        """The remaining pieces, as there are no further records."""
         yield from self._cut(last=True)
 
     def _cut(self, *, last: bool) -> Iterator[PieceRange]:
@@ -62,7 +63,7 @@ class PieceCutter:
         self._offsets = self._offsets[low:]
 
     def _count(self, low: int, known: int, *, last: bool) -> int | None:
-        """Records of the piece that begins at row `low`; None while that is not known."""
+        """Number of records of the piece that begins at index `low`; None while it is not decided."""
         first, count = self._next, 1
         for level in range(_LEVELS):
             block = 1 << level

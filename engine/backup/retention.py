@@ -1,9 +1,10 @@
-"""Which backups are kept: a pure function of when they were made.
+"""Retention: which backups are kept, a pure function of their heads.
 
-Backups of each source are judged among themselves, the one made last first, whatever the clock said then; those of some of its
-partitions only with others of the same ones, as none of them has what one of all has. A rule such as ``daily: 7`` keeps the
-newest backup of each of the last seven days that have one; what any rule keeps is kept. Days, weeks and the rest are those of
-UTC, weeks as ISO 8601 has them.
+Backups are grouped by source; partial ones also by their set of partitions, as none of them can replace a complete one.  Within a
+group they are ordered by when they were made (`first_page`, not the clock), newest first.
+
+A rule such as ``daily: 7`` keeps the newest backup of each of the last seven days that have one.  A backup is kept if any rule
+keeps it.  Hours, days, weeks, months and years are in UTC, weeks as in ISO 8601.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _PERIODS: Mapping[str, Callable[[datetime], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How many are kept of each kind; 0 for none.  `tags`: backups with one of these are kept whatever the numbers say."""
+    """How many backups each rule keeps; 0 for none.  `tags`: backups with one of these are always kept."""
 
     last: int = 0
     hourly: int = 0
@@ -38,7 +39,7 @@ class Retention:
 
     @property
     def keeps_something(self) -> bool:
-        """Whether any rule was given: none at all would forget everything."""
+        """Whether any rule is given: without rules everything would be forgotten."""
         return self != Retention()
 
 

@@ -1,14 +1,17 @@
-"""A storage directory as the source of a backup: what lies in it, looked at partition by partition.
+"""A storage directory as the source of a backup: its files, partition by partition.
 
-A directory that a process holds is backed up all the same: of each partition what is there at one moment.  The control file is
-read first, so that no mark in the backup is above what the backup holds; half a record at the end of a log is left out.  A
-truncation may come in between, and other records in the place of those that it took.  So when a partition was read its last
-data file is read once more, and the others are looked at: if nothing differs, all of it was there between the two readings.
-What lies beside the partitions a node replaces file by file: each of them is one of those that had its name, and whole.
+A directory that a process holds (*live*) is backed up as well; of each partition, the state at one moment:
 
-A node with a commit journal has all that it acknowledged in its segments as well, as whoever reads them sees.  So the journal
-is not in a backup, and neither is the control file's mark.  Once the node is gone the segments may lack something: such a
-directory is not backed up before the journal was written back.
+- The control file is read first, so that no mark in the backup exceeds what the backup holds.  Half a record at the end of a log
+  is left out.
+- A truncation may remove records meanwhile, and others may take their place.  So, after a partition was read, its last data file
+  is read again, and the metadata of the others is compared: if nothing differs, all of it was there between the two readings.
+- Files outside of the partitions are replaced atomically by a node; each one in the backup is complete, and was there under its
+  name.
+
+Commit journal: a node that has one also writes all acknowledged records to its segments, where readers see them.  So the backup
+contains neither the journal nor the control file's mark that it is in force.  After a crash of the node the segments may lack
+records; such a directory is refused until its journal has been written back.
 """
 
 from __future__ import annotations
@@ -17,7 +20,8 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 
 from waltzctl.engine.backup.piece_cutting import LIMIT
-from waltzctl.engine.backup.section_plan import PreviousSection, SectionPlan, SectionPlanner, SourceChangedError
+from waltzctl.engine.backup.section_plan import PreviousSection, SectionPlan, SourceChangedError
+from waltzctl.engine.backup.section_planner import SectionPlanner
 from waltzctl.engine.durable.disk import STATE_DIRECTORY, TEMPORARY_SUFFIX
 from waltzctl.engine.durable.regular import FileNumbers
 from waltzctl.engine.errors import DiskReadError, InvalidRequestError
@@ -29,15 +33,17 @@ from waltzctl.formats.segment import HEADER_SIZE, INDEX_SUFFIX, SEGMENT_SUFFIX, 
 from waltzctl.formats.vault import Literal
 
 LOCK = f"{STATE_DIRECTORY}/lock"
-"""What is never backed up: it tells which process holds the directory."""
-_LOOKS = 5
+"""Never backed up: it names the process that holds the directory."""
+_READ_ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class SourceDirectory:
-    """A storage directory.  `content`: of its control file, None without one.  `live`: a process holds it.
+    """A storage directory.
 
-    `left_out`: names of files that are not backed up, relative to the directory.
+    - `live`: a process holds it.
+    - `content`, `numbers`: bytes and metadata of its control file, None without one.
+    - `left_out`: names of files that are not backed up, relative to the directory.
     """
 
     path: PurePath
@@ -49,7 +55,7 @@ class SourceDirectory:
     left_out: frozenset[str] = frozenset({LOCK})
 
     def takes(self, name: str) -> bool:
-        """Whether a file or directory is backed up.  What somebody is just writing gets its name when it is whole."""
+        """Whether a file or directory is backed up.  Temporary files of a live directory are not: they are incomplete."""
         return name not in self.left_out and not (self.live and name.endswith(TEMPORARY_SUFFIX))
 
 
@@ -64,32 +70,33 @@ def look_at(path: PurePath, partitions: frozenset[int] | None = None) -> SourceD
         check_partitions(view.control, partitions)
     there = partition_directories(path)
     chosen = [one for one in there if partitions is None or one in partitions]
-    if absent := sorted((partitions or frozenset()) - {*there}):  # perhaps lost: the backup would call it left out
+    # perhaps lost: in the backup it would seem to be excluded on purpose
+    if absent := sorted((partitions or frozenset()) - {*there}):
         raise InvalidRequestError(
             f"{path}: partition {absent[0]} has no directory, and is to be backed up",
             advice="name partitions that are there; waltzctl status shows which should be",
         )
     live = places.lock_holder(path, view.control_path) is not None
-    content = None if view.control_state is None else unmarked(_settled(view.control_path))
+    content = None if view.control_state is None else unmarked(_read_stable(view.control_path))
     numbers = None if content is None else places.file_numbers(view.control_path)
     return SourceDirectory(path, live, view.control, content, numbers, tuple(chosen), _left_out(path, view.control))
 
 
 def check_written_back(source: SourceDirectory) -> None:
-    """Raise RefusedError for a directory of which acknowledged records may stand in a commit journal and nowhere else."""
+    """Raise RefusedError if acknowledged records may be only in the commit journal of a directory that no process holds."""
     if source.control is not None and source.control.header.journaled and not source.live:
         refuse_marked(source.path)
 
 
 def unmarked(control: bytes) -> bytes:
-    """The bytes of a control file as they are when no commit journal is in force."""
+    """The bytes of a control file, without the mark that a commit journal is in force."""
     if len(control) < CONTROL_HEADER.size or not (header := ControlHeader.decode(control)).journaled:
         return control
     return replace(header, journaled=False).encode() + control[CONTROL_HEADER.size :]
 
 
 def _left_out(path: PurePath, control: ControlFile | None) -> frozenset[str]:
-    """The lock, which tells who holds the directory, and the journal that is in force."""
+    """The lock, and the commit journal that is in force."""
     left_out = {LOCK}
     if control is not None and control.header.journaled:
         left_out.add(state_path(path).relative_to(path).as_posix())
@@ -99,10 +106,10 @@ def _left_out(path: PurePath, control: ControlFile | None) -> frozenset[str]:
     return frozenset(left_out)
 
 
-def _settled(path: PurePath) -> bytes:
-    """A small file that may be written meanwhile, read until it is the same twice."""
+def _read_stable(path: PurePath) -> bytes:
+    """A small file that may be written meanwhile: it is read until two readings are equal."""
     before = None
-    for _ in range(_LOOKS):
+    for _ in range(_READ_ATTEMPTS):
         numbers = places.file_numbers(path)
         content = places.read_range(path, 0, 0 if numbers is None else numbers.size)
         if content == before:
@@ -119,10 +126,12 @@ def plan_partition(
     limit: int = LIMIT,
     as_it_is: bool = True,
 ) -> SectionPlan:
-    """What is taken of a partition, in pieces of about `limit` bytes.
+    """The plan of a partition, in pieces of about `limit` bytes.
 
-    Without `as_it_is` a data file without an index counts as one that is just being made, where somebody writes.
-    Raises DiskReadError, FileNotFoundError where somebody removes files meanwhile, SourceChangedError.
+    Without `as_it_is`, a data file without an index in a live directory is taken to be in creation, and raises
+    SourceChangedError.
+
+    Raises DiskReadError, FileNotFoundError if files are removed meanwhile, SourceChangedError.
     """
     directory, prefix = source.path / str(number), f"{number}/"
     files = {
@@ -131,7 +140,7 @@ def plan_partition(
         if numbers is not None and source.takes(prefix + name)
     }
     if source.live:
-        files = _begun(files)
+        files = _without_incomplete_segment(files)
         if not as_it_is and (bare := _without_index(files)):
             raise SourceChangedError(f"{directory / bare[0]}: it has no index yet")
     segments = {name: numbers for name, numbers in files.items() if parse_name(name) is not None}
@@ -154,8 +163,8 @@ def plan_partition(
     return planner.plan(directories)
 
 
-def _begun(files: dict[str, FileNumbers]) -> dict[str, FileNumbers]:
-    """The files of a partition to which somebody writes, without those of a segment that is just being made or removed."""
+def _without_incomplete_segment(files: dict[str, FileNumbers]) -> dict[str, FileNumbers]:
+    """The files of a live partition, without those of a segment that is just being created or removed."""
     data = [name for name in files if parse_name(name) is not None and name.endswith(SEGMENT_SUFFIX)]
     making = {name for name in data if files[name].size < HEADER_SIZE and name == max(data)}
     there = {name.removesuffix(SEGMENT_SUFFIX) for name in data if name not in making}
@@ -174,9 +183,9 @@ def _without_index(files: dict[str, FileNumbers]) -> list[str]:
 
 
 def check_unchanged(source: SourceDirectory, number: int, plan: SectionPlan) -> PurePath | None:
-    """Of a partition that was read while somebody writes: its last data file, which has to be read once more.
+    """Check a live partition after reading it: all data files but the last must be as they were planned.
 
-    Every other one is as it was when it was planned.  Raises SourceChangedError.
+    Returns the last data file, which has to be read again; None without data files.  Raises SourceChangedError.
     """
     directory = source.path / str(number)
     there = places.listing(directory)
@@ -190,10 +199,9 @@ def check_unchanged(source: SourceDirectory, number: int, plan: SectionPlan) -> 
 
 
 def check_left_alone(source: SourceDirectory, number: int, plan: SectionPlan) -> None:
-    """Of a partition that nobody held when it was looked at: its files are as they were when it was planned.
+    """Check a partition of a directory that no process held: its files must be as they were planned.
 
-    A node may have begun meanwhile, and may have put other records in the place of those that were planned.
-    Raises SourceChangedError.
+    A node may have started meanwhile, and replaced records.  Raises SourceChangedError.
     """
     directory = source.path / str(number)
     there = places.listing(directory)
@@ -204,10 +212,12 @@ def check_left_alone(source: SourceDirectory, number: int, plan: SectionPlan) ->
 
 
 def check_not_replaced(source: SourceDirectory, plan: SectionPlan) -> None:
-    """Of what lies beside the partitions: nothing that was read is half of one file and half of another.
+    """Check files outside of the partitions: no file that was read is a mixture of an old and a new version.
 
-    A node may have begun meanwhile where nobody held the directory.  Where somebody did, small files were looked at when they
-    were read.  A file that was only appended to is as it was planned.  The control file was read at once.
+    - In a directory that no process held, a node may have started meanwhile.
+    - In a live directory, small files were checked when they were read.
+    - A file that only grew is as planned, up to its planned size.
+    - The control file was read in one piece.
 
     Raises SourceChangedError, FileNotFoundError.
     """
@@ -217,7 +227,8 @@ def check_not_replaced(source: SourceDirectory, plan: SectionPlan) -> None:
         if one.name == CONTROL_FILE_NAME or (small and source.live):
             continue
         path = source.path / one.name
-        if path.parent not in there:  # as it was planned: what a store tells of one object may be less exact
+        # by listing, as when it was planned: object stores may report less exact metadata for a single object
+        if path.parent not in there:
             there[path.parent] = places.listing(path.parent)
         planned, now = FileNumbers(one.size, one.modified_ns, one.inode), there[path.parent].get(path.name)
         appended = now is not None and now.inode == planned.inode and now.size > planned.size
@@ -226,7 +237,7 @@ def check_not_replaced(source: SourceDirectory, plan: SectionPlan) -> None:
 
 
 def plan_storage(source: SourceDirectory, previous: PreviousSection | None, *, limit: int = LIMIT) -> SectionPlan:
-    """What is taken of what lies beside the partitions.  Raises as `plan_partition`."""
+    """The plan of the files outside of the partitions.  Raises as `plan_partition`."""
     planner = SectionPlanner(previous, live=source.live, limit=limit)
     if source.content is not None and source.numbers is not None:
         planner.add_file(source.path / CONTROL_FILE_NAME, CONTROL_FILE_NAME, source.numbers, source.content)

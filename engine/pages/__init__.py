@@ -1,7 +1,12 @@
-"""PageStorage: pages by number, in namespaces, with versions, snapshots, references and room that is used again.
+"""PageStorage: a store of numbered pages in namespaces, with versions, snapshots, references and reuse of freed space.
 
-From the ground up: `space_map` (free ranges of a file), `blob_stats` (which file takes what), `blob_store` (their bytes);
-`wal_reader` and `wal_store` (the log); `page_directory` (which versions a page has, and where they lie), `judgement` (may an edit
-be made), `reclamation` (when room may be used again), `page_storage` (all of it), `page_gc` (giving room back);
-`inspection`, `page_salvage`, `page_recovery` (stores that are looked at, saved, recovered in place).
+Modules, from the lowest layer to the highest:
+
+- `space_map`: the free ranges of one file; `blob_stats`: which blob file a write goes to; `blob_store`: the bytes of blob files.
+- `wal_reader`, `wal_store`: the write-ahead log.
+- `page_directory`: the versions of every page and where their data is stored; `judgement`: conflict checks of a batch;
+  `reclamation`: when freed space may be reused.
+- `page_storage`: an open store; `page_gc`: garbage collection.
+- `inspection`, `page_salvage`, `page_recovery`: reading a store without opening it, copying its intact pages, repairing it in
+  place.
 """

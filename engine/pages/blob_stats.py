@@ -1,8 +1,10 @@
-"""Blob stats: which blob files there are, how full each is, and which one takes what is to be written.
+"""Blob stats: the blob files, how full each is, and which file the next write goes to.
 
-A file is *normal*, or *read-only* once its pages are being moved out; a read-only file takes nothing more and goes when nothing
-in it is in use.  What is written goes to the normal file of the lowest valid rate in which it fits, so that room is used again
-before files grow.  Locks are taken in one order: the set first, then one file.  Nothing here reads or writes a file.
+A file is *normal*, or *read-only* while its pages are being moved out; a read-only file takes no writes and is removed once none
+of its bytes is used.  A write goes to the normal file with the lowest valid rate that has a large enough free range, so that
+space is reused before files grow.
+
+Lock order: the set of files first, then one file.  Nothing here reads or writes a file.
 """
 
 from __future__ import annotations
@@ -24,7 +26,10 @@ class BlobSpan(NamedTuple):
 
 
 class BlobStat:
-    """The room in one blob file.  Take `lock` around everything but reading `file_id`."""
+    """The space of one blob file.  Hold `lock` for everything but reading `file_id`.
+
+    `total`: the highest end of any range ever used since the last `cut`, in bytes.
+    """
 
     def __init__(self, file_id: int, limit: int) -> None:
         self.file_id = file_id
@@ -40,36 +45,36 @@ class BlobStat:
 
     @property
     def valid_rate(self) -> float:
-        """Share of the bytes that the file ever reached which is in use; 1 of a fresh file."""
+        """Share of `total` that is in use; 1 for a new file."""
         return self.valid / self.total if self.total else 1.0
 
     def take(self, size: int) -> int | None:
-        """Offset of room for `size` bytes, or None."""
+        """Allocate `size` bytes; returns their offset, or None if no free range is large enough."""
         offset = self.space.take(size)
         if offset is not None:
             self.total = max(self.total, offset + size)
         return offset
 
     def mark_used(self, offset: int, size: int) -> bool:
-        """Mark what a page of the log uses; False where another one uses a part of it."""
+        """Mark the range of a page in the log as used; False if another page uses part of it."""
         if not self.space.mark_used(offset, size):
             return False
         self.total = max(self.total, offset + size)
         return True
 
     def give_back(self, offset: int, size: int) -> bool:
-        """Mark free; False where a part of it is free already."""
+        """Mark a range as free; False if part of it is free already."""
         return self.space.mark_free(offset, size)
 
     def cut(self) -> int:
-        """Forget what lies behind the last byte in use; returns where the file may be cut."""
+        """Lower `total` to the end of the last used byte; returns it: the file may be truncated there."""
         self.total = self.space.used_boundary
         return self.total
 
 
 @dataclass(frozen=True, slots=True)
 class BlobFileStatus:
-    """How a blob file is: its highest byte ever reached, bytes in use, where the last one of them ends, free ranges."""
+    """The state of a blob file.  `total`: see `BlobStat`; `valid`: bytes in use; `boundary`: end of the last used byte."""
 
     file_id: int
     total: int
@@ -80,12 +85,12 @@ class BlobFileStatus:
 
     @property
     def valid_rate(self) -> float:
-        """Share of the file up to its last byte in use that is in use."""
+        """Share of the bytes before `boundary` that is in use."""
         return self.valid / self.boundary if self.boundary else 1.0
 
 
 class BlobStats:
-    """All blob files.  `limit`: bytes of a file, but for one that a single larger page has for itself."""
+    """All blob files.  `limit`: size of a file in bytes; a file that holds a single larger page may exceed it."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -95,7 +100,10 @@ class BlobStats:
         self._highest = 0
 
     def add(self, file_id: int, offsets: Sequence[int] = (), sizes: Sequence[int] = ()) -> BlobStat:
-        """A file that exists, and the ranges that pages use, rising; they may reach beyond the limit of today."""
+        """Add an existing file with the ranges that pages use, ascending.
+
+        The ranges may exceed `limit`, which may have been lowered since they were written.
+        """
         end = offsets[-1] + sizes[-1] if offsets else 0
         with self._lock:
             stat = BlobStat(file_id, max(self.limit, end))
@@ -106,10 +114,10 @@ class BlobStats:
             return stat
 
     def take(self, size: int, create: Callable[[int], None]) -> BlobSpan:
-        """Room for `size` bytes.  `create` makes the file of a new id, durably; what it raises is passed on."""
+        """Allocate `size` bytes.  `create` durably makes the file of a new id; its exceptions are passed on."""
         if (span := self._take_existing(size)) is not None:
             return span
-        with self._creating:  # others that find no room wait here for the file that is being made
+        with self._creating:  # concurrent writers wait for the new file and then use it
             if (span := self._take_existing(size)) is not None:
                 return span
             with self._lock:
@@ -140,7 +148,10 @@ class BlobStats:
             return BlobSpan(chosen.file_id, offset, size) if offset is not None else None
 
     def _take_empty(self, size: int) -> BlobSpan | None:
-        """A file for a page over the limit: one in which nothing is used, or each such page would leave another."""
+        """Allocate in a file without used bytes for a page over the limit.
+
+        Without this, every such page would leave another empty file behind.
+        """
         with self._lock:
             for file_id in sorted(self._stats):
                 stat = self._stats[file_id]
@@ -153,7 +164,7 @@ class BlobStats:
             return None
 
     def give_back(self, span: BlobSpan) -> None:
-        """Room that is no longer used.  Raises RuntimeError for room that is free already: somebody else's would be next."""
+        """Free a span.  Raises RuntimeError if it is free already: it may soon be another page's."""
         with self._lock:
             stat = self._stats[span.file_id]
             with stat.lock:
@@ -163,12 +174,12 @@ class BlobStats:
                     )
 
     def all(self) -> tuple[BlobStat, ...]:
-        """The files as of now, by id."""
+        """The current files, ordered by id."""
         with self._lock:
             return tuple(sorted(self._stats.values(), key=lambda one: one.file_id))
 
     def drop_empty(self) -> tuple[int, ...]:
-        """Forget read-only files in which nothing is used; returns their ids."""
+        """Remove read-only files without used bytes from the set; returns their ids."""
         with self._lock:
             gone = []
             for stat in list(self._stats.values()):
@@ -179,7 +190,7 @@ class BlobStats:
             return tuple(gone)
 
     def status(self, *, ranges: bool = False) -> tuple[BlobFileStatus, ...]:
-        """How each file is."""
+        """The state of each file."""
         found = []
         for stat in self.all():
             with stat.lock:

@@ -1,12 +1,12 @@
 """Blob store: the data of pages in blob files.
 
-All data of a batch goes into one range of one file with one write, and one flush unless the caller flushes it with its record,
-but for a batch that is larger than a file may be: then page by page, and a page that is larger than that has a file for itself.
-Room is taken under the locks of `blob_stats`, bytes are written outside of them, side by side.  A new file's name is durable
-before anything is written into it.
+The data of a batch is written into one range of one file, with one write, and flushed unless the caller flushes it with its
+record.  A batch larger than the limit of a file is written page by page; a page larger than that gets a file of its own.  Space
+is allocated under the locks of `blob_stats`; the bytes are written outside of them, concurrently.  The name of a new file is
+durable before anything is written into the file.
 
-Where `between_copies` says so, pages of a batch that hold the same bytes are copies of each other, so many bytes apart: when a
-disk loses a sector, one of them is left.
+With `between_copies` set, pages of a batch with equal bytes are treated as copies of each other, and stored at least that many
+bytes apart: if the disk loses a sector, one copy survives.
 """
 
 from __future__ import annotations
@@ -29,24 +29,27 @@ from waltzctl.formats.pages.names import blob_name
 
 Data = bytes | memoryview
 LARGE = 256 << 10
-"""Bytes from which on the disk is to begin in any case before the flush: while it writes them, the record is made."""
+"""Bytes from which on writeback is started before the flush in any case: the disk then writes while the record is built."""
 
 SECTOR = 4096
 """Bytes that a disk loses at once."""
-_OTHERS = 256
-"""Descriptors that a process has beside those of blob files."""
+_OTHER_DESCRIPTORS = 256
+"""File descriptors that a process needs besides those of blob files."""
 
 
 @dataclass
 class BlobCounters:
-    """Bytes written since the store was opened: by those who write pages, and by moving them."""
+    """Bytes written since the store was opened: `written` by writers of pages, `moved` by garbage collection."""
 
     written: int = 0
     moved: int = 0
 
 
 class BlobStore:
-    """The blob files of a directory, all open.  Thread-safe, but for `close`."""
+    """The blob files of a directory, all open.  Thread-safe except for `close`.
+
+    `between_copies`: bytes between a page and its copy; 0 if records are not written twice.
+    """
 
     def __init__(self, directory: Path, limit: int) -> None:
         self.directory = directory
@@ -57,21 +60,21 @@ class BlobStore:
         self._lock = threading.Lock()
 
     def path(self, file_id: int) -> Path:
-        """Of a blob file."""
+        """Path of a blob file."""
         return self.directory / blob_name(file_id)
 
     def has_file(self, file_id: int) -> bool:
-        """Whether the file is there; that of a page that is lost may not be."""
+        """Whether the file exists; that of a lost page may not."""
         with self._lock:
             return file_id in self._files
 
     def adopt(self, file_id: int) -> None:
-        """Open a file that exists.  Raises DiskWriteError, FileNotFoundError."""
-        _have_descriptors(len(self._files))
+        """Open an existing file.  Raises DiskWriteError, FileNotFoundError."""
+        _raise_descriptor_limit(len(self._files))
         self._files[file_id] = WritableFile.open(self.path(file_id))
 
     def _create(self, file_id: int) -> None:
-        _have_descriptors(len(self._files))
+        _raise_descriptor_limit(len(self._files))
         file = WritableFile.create(self.path(file_id))
         try:
             disk.sync_directory(self.directory)
@@ -89,22 +92,24 @@ class BlobStore:
     def write(
         self, pages: Sequence[Data], *, moving: bool = False, flush: bool = True, begin: bool = False
     ) -> tuple[BlobSpan, ...]:
-        """Write, and flush unless the caller does; returns where each page lies.  An empty page's span has no file and no size.
+        """Write pages; returns where each is stored.  The span of an empty page has no file and no size.
 
-        `begin`: have the disk begin, where the caller flushes.
+        `flush`: flush them; otherwise the caller does.  `begin`: start writeback if the caller flushes.  `moving`: for the
+        counters.
 
-        Raises DiskFullError or DiskWriteError, after which the room that was taken is free again, and SyncFailedError, after
-        which nothing that was written to that file can be relied upon.
+        Raises DiskFullError or DiskWriteError, after which the allocated space is free again, and SyncFailedError, after which
+        none of the bytes written to that file can be relied upon.
         """
         whole = [page for page in pages if len(page)]
         size = sum(map(len, whole))
         if not whole:
             return (BlobSpan(0, 0, 0),) * len(pages)
-        firsts, copies = _told_apart(whole) if self.between_copies else (range(len(whole)), ())
+        firsts, copies = _split_copies(whole) if self.between_copies else (range(len(whole)), ())
         gap = bytes(self.between_copies)
         between = [gap] if copies else []
         groups = [[*(whole[place] for place in firsts), *between, *(whole[place] for place in copies)]]
-        if sum(map(len, groups[0])) > self.stats.limit:  # a copy may come to lie on either side of what it is a copy of
+        # written one by one, a copy may land on either side of its original: a gap before and after it
+        if sum(map(len, groups[0])) > self.stats.limit:
             groups = [*([whole[place]] for place in firsts), *([gap, whole[place], gap] for place in copies)]
         taken: list[BlobSpan] = []
         try:
@@ -136,16 +141,16 @@ class BlobStore:
         return tuple(next(places) if len(page) else BlobSpan(0, 0, 0) for page in pages)
 
     def read(self, span: BlobSpan) -> bytes:
-        """The bytes of a span; fewer where the file ends within it, none where it is not there.  Raises DiskReadError."""
-        # one step of the interpreter: no lock, which readers would stand in line for
+        """The bytes of a span; fewer if the file ends within it, none if the file does not exist.  Raises DiskReadError."""
+        # no lock, on which readers would queue: a dictionary lookup is atomic under the interpreter's lock
         file = self._files.get(span.file_id)
         return file.read_at(span.offset, span.size) if span.size and file is not None else b""
 
     def confirm(self, spans: Iterable[BlobSpan]) -> None:
-        """Make durable what stands in spans; whoever wrote it may have died before, or been told that its flush failed.
+        """Make spans durable whose flush may have failed or never happened, because the writing process crashed.
 
-        It is written anew: what a flush failed for is not flushed by another one.  A span that cannot be read stays as it is,
-        and so does one whose file is gone.  Raises DiskWriteError.
+        They are rewritten: after a failed flush, another flush does not write the same pages again.  Spans that cannot be read,
+        and those whose file does not exist, are skipped.  Raises DiskWriteError.
         """
         files: dict[int, WritableFile] = {}
         for span in filter(lambda one: self.has_file(one.file_id), spans):
@@ -156,15 +161,15 @@ class BlobStore:
             file.sync()
 
     def give_back(self, spans: Iterable[BlobSpan]) -> None:
-        """Room that nobody uses any more."""
+        """Free space that nothing uses any more."""
         for span in spans:
             if span.size:
                 self.stats.give_back(span)
 
     def remove_empty(self) -> tuple[int, ...]:
-        """Remove read-only files in which nothing is used; returns their ids.  Raises DiskWriteError.
+        """Remove read-only files without used bytes; returns their ids.  Raises DiskWriteError.
 
-        One that comes back after a crash is a file without a page, and takes pages again.
+        The removal need not be durable: a file that reappears after a crash holds no page, and takes pages again.
         """
         gone = []
         for file_id in self.stats.drop_empty():
@@ -177,10 +182,10 @@ class BlobStore:
         return tuple(gone)
 
     def cut_tails(self) -> int:
-        """Cut normal files behind their last byte in use; returns how many bytes went.  Raises DiskWriteError.
+        """Truncate normal files after their last used byte; returns how many bytes were cut.  Raises DiskWriteError.
 
-        The file is cut under the lock of its room: whoever took room behind the boundary meanwhile would be cut.  Nothing
-        depends on when the cut is durable: behind the boundary stands nothing that anybody was promised.
+        Truncation happens under the lock of the file's space, so that no writer allocates space after the boundary meanwhile.  It
+        need not be durable: nothing acknowledged is stored after the boundary.
         """
         given = 0
         for stat in self.stats.all():
@@ -201,18 +206,21 @@ class BlobStore:
         self._files.clear()
 
 
-def _have_descriptors(files: int) -> None:
-    """Let this process have as many as it may where so many files come near its limit: 1,024, the usual one, are 256 GiB."""
+def _raise_descriptor_limit(files: int) -> None:
+    """Raise the soft limit of file descriptors to the hard limit once the open files come near it.
+
+    The usual soft limit, 1,024, is enough for 256 GiB.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if files + _OTHERS > soft:
+    if files + _OTHER_DESCRIPTORS > soft:
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _told_apart(pages: Sequence[Data]) -> tuple[Sequence[int], Sequence[int]]:
-    """The numbers of pages, and those of their copies: of pages that hold the same bytes each second one.
+def _split_copies(pages: Sequence[Data]) -> tuple[Sequence[int], Sequence[int]]:
+    """Indexes of the pages, and indexes of their copies: of pages with equal bytes, every second one is a copy.
 
-    What is taken for a copy, by a checksum that is the same by chance, lies behind the others, and that is all.
+    Equality is judged by size and checksum.  A collision does no harm: the page is only stored after the others.
     """
     seen: dict[tuple[int, int], int] = {}
     sides: tuple[list[int], list[int]] = [], []

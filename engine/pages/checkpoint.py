@@ -1,4 +1,4 @@
-"""A checkpoint: the edits that make a directory of pages anew, and the way back from the entries of one, many at once."""
+"""Checkpoints: the edits that rebuild a page directory, and loading the entries of a checkpoint in bulk."""
 
 from __future__ import annotations
 
@@ -16,18 +16,21 @@ from waltzctl.formats.pages.write_batch import PUT_EDIT, Edit, EditType, PageId,
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Edits in the order in which they are to be applied, and the entries of all other pages, of `PUT_EDIT.dtype`."""
+    """`edits`: in the order in which they are applied; `plain`: the entries of all other pages, as an array of `PUT_EDIT.dtype`.
+
+    A plain entry has no fields, no references to it, and is the only version of its page.
+    """
 
     edits: tuple[Edit, ...]
     plain: np.ndarray[Any, Any]
 
     @property
     def all_edits(self) -> list[Edit]:
-        """The others as edits too."""
+        """`edits`, then the plain entries as edits."""
         return [*self.edits, *decode_batch(encode_batch(()) + self.plain.tobytes())]
 
 
-_PLAIN = {
+_COLUMN_FIELDS = {
     "sequence": "version.sequence",
     "epoch": "version.epoch",
     "file": "entry.file_id",
@@ -36,13 +39,13 @@ _PLAIN = {
     "checksum": "entry.checksum",
     "tag": "entry.tag",
 }
-"""Columns of rows by the names that their values have in an edit."""
+"""Columns of version rows, and the fields of `PUT_EDIT.dtype` that hold their values."""
 
 
 def checkpoint_of(directory: PageDirectory) -> Checkpoint:
-    """What makes anew all that is published.
+    """A checkpoint of everything published.
 
-    Superseded versions are left out, and so are deletes, but where an entry is held whose page is gone.
+    Superseded versions are left out.  So are deletes, except of pages that are gone but own a held entry.
     """
     rows, pages = directory.rows, directory.pages
     page_rows = np.flatnonzero(np.frombuffer(pages.rows, np.uint32))
@@ -59,35 +62,37 @@ def checkpoint_of(directory: PageDirectory) -> Checkpoint:
     others = heads[~plain & (kinds != REFERENCE) & (kinds != DELETED)].tolist()
     now = Version(directory.sequence)
     edits = [Edit(EditType.VAR_HIGHEST, PageId(*one), now) for one in directory.highest_ids.items()]
-    for row in sorted(held, key=lambda row: (rows.page[row], rows.sequence[row])):  # before their pages' last versions
-        edits += _var(directory, row, references[row])
+    # held versions come before their pages' last versions
+    for row in sorted(held, key=lambda row: (rows.page[row], rows.sequence[row])):
+        edits += _checkpoint_edits(directory, row, references[row])
     edits += [
         Edit(EditType.VAR_DELETE, directory.page_id(page), now)
         for page in dict.fromkeys(rows.page[row] for row in held)
         if pages.head[page] == NONE or rows.file[pages.head[page]] == DELETED
     ]
     for row in others:
-        edits += _var(directory, row, references.get(row, ()))
+        edits += _checkpoint_edits(directory, row, references.get(row, ()))
     return Checkpoint(tuple(edits), _plain(directory, heads[plain]))
 
 
 def _plain(directory: PageDirectory, chosen: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Entries without references and fields as the bytes of their edits."""
+    """Entries without references and fields, encoded as edits."""
     table = np.zeros(len(chosen), PUT_EDIT.dtype)
     table["type"], table["references"] = EditType.VAR_ENTRY, 1
     owners = np.frombuffer(directory.rows.page, np.uint32)[chosen]
     table["page.id"] = np.frombuffer(directory.pages.id, np.uint64)[owners]
     table["page.namespace"] = np.frombuffer(directory.pages.namespace, np.uint64)[owners]
-    for name, code in _PLAIN.items():
+    for name, code in _COLUMN_FIELDS.items():
         column = directory.rows.columns[name]
         table[code] = np.frombuffer(column, f"u{column.itemsize}")[chosen]
     return table
 
 
 def load_entries(directory: PageDirectory, table: np.ndarray[Any, Any]) -> bool:
-    """Entries of a checkpoint, each the only version of its page, many at once.
+    """Add the plain entries of a checkpoint in bulk.  `table`: of `PUT_EDIT.dtype`.
 
-    `table`: of `PUT_EDIT.dtype`.  False, and nothing is changed, where that cannot be: they are applied one by one then.
+    Returns False, and changes nothing, if a value is out of range or a page exists already: the caller then applies them one by
+    one.
     """
     bounds = ("entry.offset", "entry.size", "entry.checksum", "version.epoch")
     if any(np.any(table[name] > LARGEST_PAGE) for name in bounds) or np.any(table["entry.file_id"] > LAST_FILE_ID):
@@ -104,7 +109,7 @@ def load_entries(directory: PageDirectory, table: np.ndarray[Any, Any]) -> bool:
         return False
     directory.rows.extend(
         older=none + np.uint32(NONE), page=page_rows, references=ones,
-        **{name: table[code] for name, code in _PLAIN.items()},
+        **{name: table[code] for name, code in _COLUMN_FIELDS.items()},
     )  # fmt: skip
     for namespace in np.unique(table["page.namespace"]).tolist():
         highest = int(table["page.id"][table["page.namespace"] == namespace].max())
@@ -113,7 +118,7 @@ def load_entries(directory: PageDirectory, table: np.ndarray[Any, Any]) -> bool:
     return True
 
 
-def _var(directory: PageDirectory, row: int, references: Sequence[int]) -> Iterator[Edit]:
+def _checkpoint_edits(directory: PageDirectory, row: int, references: Sequence[int]) -> Iterator[Edit]:
     page, version, entry = (
         directory.page_id(directory.rows.page[row]),
         directory.version_of(row),

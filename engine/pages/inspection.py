@@ -1,7 +1,7 @@
-"""Looking at a page store without opening it: what its log says, whether every page is whole, what its files hold.
+"""Inspecting a page store without opening it: its log, the integrity of every page, and the use of its files.
 
-Nothing is locked or changed, and a process that writes there does not matter: what such a process is just writing, moving or
-removing may look like damage for a moment, so that only what a second look shows as well is told.
+Nothing is locked or changed, and another process may write to the store meanwhile.  What that process is just writing, moving or
+removing may look like damage for a moment; so only damage that a second inspection finds as well is reported.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ from waltzctl.formats.pages.write_batch import (
     plain_entries,
 )
 
-_LOOKS = 5
-"""How often a log is listed anew whose files go while they are read."""
+_LIST_ATTEMPTS = 5
+"""How often the log directory is listed again if its files are removed while they are read."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreView:
-    """A store as its log tells it.  What a damaged log holds behind the damage is in it; `findings` are those of the log."""
+    """A store as its log describes it, including the records after damage.  `findings` are those of the log."""
 
     path: Path
     contents: WalContents
@@ -61,7 +61,7 @@ class StoreView:
     findings: tuple[Finding, ...]
 
     def pages(self) -> Iterator[Located]:
-        """Every page, in order."""
+        """Every page, ordered by namespace and id."""
         for page in self.directory.page_ids():
             found = self.directory.locate(page)
             if found is not None:
@@ -69,31 +69,31 @@ class StoreView:
 
 
 StoreState = dict[str, FileNumbers | None]
-"""Files of a store by their names in it: another one once somebody has written there."""
+"""File metadata by name relative to the store; it differs after any write to the store."""
 
 
 def store_state(path: Path) -> StoreState:
-    """What can be told of a store's files without reading them; where there are none nothing."""
+    """Metadata of the store's log and blob files, without reading them; empty if there are none."""
     names: list[str] = []
     for directory in (WAL_DIRECTORY, BLOB_DIRECTORY):
-        with contextlib.suppress(OSError):  # whoever reads there says what is wrong
+        with contextlib.suppress(OSError):  # reading the directory reports the error
             names += [f"{directory}/{name}" for name in os.listdir(path / directory)]
     return {name: file_numbers(path / name) for name in names}
 
 
 def read_settled(path: Path) -> WalContents:
-    """The log, also of a store whose files come and go meanwhile.  Raises NotWaltzError, DiskReadError."""
-    for look in range(_LOOKS):
+    """The log, also of a store whose log files are created and removed meanwhile.  Raises NotWaltzError, DiskReadError."""
+    for attempt in range(_LIST_ATTEMPTS):
         try:
             return read_wal(path)
-        except FileNotFoundError as error:  # a checkpoint took the place of logs
-            if look == _LOOKS - 1:
+        except FileNotFoundError as error:  # a checkpoint replaced some logs
+            if attempt == _LIST_ATTEMPTS - 1:
                 raise DiskReadError(path / WAL_DIRECTORY, None, error, doing="list") from error
     raise AssertionError("unreachable")
 
 
 def view_store(path: Path, *, every_version: bool = False) -> StoreView:
-    """Read the log.  `every_version`: also of pages that were superseded, as far as the log has them.
+    """Read the log.  `every_version`: keep superseded versions of pages, as far as the log has them.
 
     Raises NotWaltzError, DiskReadError.
     """
@@ -110,7 +110,7 @@ def view_store(path: Path, *, every_version: bool = False) -> StoreView:
 
 
 def holder(path: Path) -> int | None:
-    """Process that has the store open: its id, 0 where that is unknown, None where there is none."""
+    """Id of the process that has the store open; 0 if it is unknown, None if no process has."""
     return lock_holder(path, None)
 
 
@@ -119,9 +119,11 @@ def holder(path: Path) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class PageStoreStatus:
-    """What a store holds.  Sizes are in bytes; `blob_size` is that of all files, `valid_size` what pages use of it.
+    """Statistics of a store; sizes in bytes.
 
-    `data_written`, `data_moved`, `log_written`: by those who write, by collection, and in the log, since the last checkpoint.
+    - `locked_by`: see `holder`.
+    - `blob_size`: of all blob files; `valid_size`: the part of it that pages use.
+    - `data_written`, `data_moved`, `log_written`: since the last checkpoint, by writers, by garbage collection, and to the log.
     """
 
     path: Path
@@ -144,22 +146,22 @@ class PageStoreStatus:
 
     @property
     def space_amplification(self) -> float | None:
-        """Bytes of blob files for each byte that pages use; None where they use none."""
+        """Bytes of blob files per byte that pages use; None if they use none."""
         return self.blob_size / self.valid_size if self.valid_size else None
 
     @property
     def snapshots(self) -> int | None:
-        """That are held; None where a process has the store open, which alone knows."""
+        """Number of held snapshots; None if a process has the store open, as only that process knows."""
         return 0 if self.locked_by is None else None
 
     @property
     def write_amplification(self) -> float | None:
-        """Bytes written for each byte of a page since the last checkpoint; None where no page was written."""
+        """Bytes written per byte of page data since the last checkpoint; None if no page was written."""
         return write_amplification(self.data_written, self.data_moved, self.log_written)
 
 
 def store_status(path: Path) -> PageStoreStatus:
-    """What a store holds, from its log and the sizes of its files.  Raises NotWaltzError, DiskReadError."""
+    """Statistics of a store, from its log and the sizes of its files.  Raises NotWaltzError, DiskReadError."""
     view = view_store(path)
     found = list(view.pages())
     blobs, held = blob_status(view), holder(path)
@@ -187,7 +189,7 @@ def store_status(path: Path) -> PageStoreStatus:
 
 
 def _written(contents: WalContents) -> tuple[int, int, int]:
-    """Bytes of pages written, of pages moved by collection, and of logs, since the last checkpoint."""
+    """Bytes of pages written, of pages moved by garbage collection, and of logs, since the last checkpoint."""
     logs = replace(contents, files=tuple(file for file in contents.files if not file.name.is_checkpoint))
     sizes = {EditType.PUT: 0, EditType.UPSERT: 0}
     for edit in edits_of(logs, RecoveryMode.SKIP_DAMAGED):
@@ -197,7 +199,7 @@ def _written(contents: WalContents) -> tuple[int, int, int]:
 
 
 def blob_status(view: StoreView, *, ranges: bool = False) -> tuple[BlobFileStatus, ...]:
-    """How full each blob file is, its `total` being its size; one that pages lie in and that is not there has none."""
+    """How full each blob file is; `total` is its size, 0 for a missing file that pages are stored in."""
     sizes = _sizes(view.path)
     spans: dict[int, list[tuple[int, int]]] = {file_id: [] for file_id in sizes}
     for file_id, offset, size in view.directory.spans().tolist():
@@ -230,7 +232,7 @@ def _sizes(path: Path) -> dict[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class PageVerification:
-    """What was looked at and what was found.  `bytes`: of pages and log that were read and checked."""
+    """What was verified and what was found.  `bytes`: of pages and log that were read and checked."""
 
     path: Path
     findings: tuple[Finding, ...]
@@ -248,7 +250,7 @@ class PageVerification:
 
     @property
     def grave(self) -> tuple[Finding, ...]:
-        """All but notes."""
+        """All findings but notes."""
         return tuple(one for one in self.findings if one.severity is not Severity.NOTE)
 
     @property
@@ -258,7 +260,7 @@ class PageVerification:
 
 
 def verify_store(path: Path, *, exclusive: bool = False) -> PageVerification:
-    """Read the log and every page.  `exclusive`: the store's lock is held here, so that nobody else can be writing.
+    """Read the log and every page.  `exclusive`: the caller holds the store's lock, so nothing else writes to the store.
 
     Raises NotWaltzError, DiskReadError.
     """
@@ -266,7 +268,7 @@ def verify_store(path: Path, *, exclusive: bool = False) -> PageVerification:
     view = view_store(path)
     findings, read = _findings(view)
     held = not exclusive and holder(path) is not None
-    if findings and (held or store_state(path) != before):  # somebody writes there, or did: only what stays is told
+    if findings and (held or store_state(path) != before):  # a writer was active: report only what is found twice
         view = view_store(path)
         again, read = _findings(view)
         seen = {(one.code, one.path, one.offset) for one in findings}
@@ -285,11 +287,10 @@ def verify_store(path: Path, *, exclusive: bool = False) -> PageVerification:
 
 
 def _findings(view: StoreView) -> tuple[list[Finding], int]:
-    """What is wrong with a store, and how many bytes of pages were read."""
-    findings = [*view.findings, *_strangers(view)]
-    known = all(
-        one.severity is not Severity.DAMAGE for one in findings
-    )  # else it is not known whose a file's bytes are
+    """Findings of a store, and how many bytes of pages were read."""
+    findings = [*view.findings, *_unknown_names(view)]
+    # with a damaged log it is unknown which bytes of a file belong to pages
+    known = all(one.severity is not Severity.DAMAGE for one in findings)
     findings += [one for one in _space_findings(view) if known or one.code is not Code.SPACE_LEAKED]
     read = 0
     for page, entry in entries_of(view.directory):
@@ -301,7 +302,7 @@ def _findings(view: StoreView) -> tuple[list[Finding], int]:
 
 
 def entries_of(directory: PageDirectory) -> Iterator[tuple[PageId, PageEntry]]:
-    """Every entry with data, those that only references hold as well, in the order in which they lie in the files."""
+    """Every entry with data, including held ones, in the order of their place in the files."""
     entries = []
     for file_id in dict.fromkeys(directory.spans()[:, 0].tolist()):
         for row in directory.rows_in([file_id]):
@@ -331,7 +332,10 @@ def _space_findings(view: StoreView) -> Iterator[Finding]:
 
 
 def _logged_ends(contents: WalContents) -> dict[int, int]:
-    """For each blob file where the last page ends that the log knows of, also of one that is gone and not yet collected."""
+    """For each blob file, the end of the last page that any log record names.
+
+    This includes pages that are deleted but not yet collected.
+    """
     ends: dict[int, int] = {}
     for _, payload in payloads_of(contents, RecoveryMode.SKIP_DAMAGED):
         if (table := plain_entries(payload)) is not None:
@@ -346,8 +350,8 @@ def _logged_ends(contents: WalContents) -> dict[int, int]:
     return ends
 
 
-def _strangers(view: StoreView) -> Iterator[Finding]:
-    """Names that belong to nothing in a store."""
+def _unknown_names(view: StoreView) -> Iterator[Finding]:
+    """Files that do not belong to a page store."""
     for directory, known in ((WAL_DIRECTORY, parse_log_name), (BLOB_DIRECTORY, parse_blob_name)):
         try:
             names = sorted(os.listdir(view.path / directory))
@@ -366,7 +370,7 @@ def _strangers(view: StoreView) -> Iterator[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class DumpedVersion:
-    """A version of a page as the log tells it; `located` is None for a delete.  `latest`: whether it is the page's last one."""
+    """A version of a page in the log; `located` is None for a delete.  `latest`: whether it is the page's last version."""
 
     page: PageId
     version: Version
@@ -383,7 +387,7 @@ class DumpedVersion:
 
 @dataclass(frozen=True, slots=True)
 class LoggedEdit:
-    """An edit, where its record stands, and its place among those of the record."""
+    """An edit, its record, and its position (from 0) in the record."""
 
     log: LogName
     record: LogRecord
@@ -401,14 +405,14 @@ class FreeRange:
 
 
 def dump_versions(view: StoreView) -> Iterator[DumpedVersion]:
-    """Every version of every page, newest first; what the view has of them."""
+    """Every version of every page that the view has, newest first."""
     for page in view.directory.page_ids():
         for place, (version, located) in enumerate(view.directory.versions(page)):
             yield DumpedVersion(page, version, located, place == 0)
 
 
 def dump_log(view: StoreView) -> Iterator[LoggedEdit]:
-    """Every edit of the log that can be read, in the order in which they are applied; copies of records say nothing anew."""
+    """Every readable edit of the log, in the order in which they are applied.  Copies of records are skipped."""
     for file in view.contents.files:
         for record in file.records:
             if record.is_copy:
@@ -422,7 +426,7 @@ def dump_log(view: StoreView) -> Iterator[LoggedEdit]:
 
 
 def dump_free(view: StoreView) -> Iterator[FreeRange]:
-    """The free ranges of the blob files, up to the files' ends."""
+    """The free ranges of the blob files, up to the end of each file."""
     for blob in blob_status(view, ranges=True):
         for offset, size in blob.free_ranges:
             yield FreeRange(blob.file_id, offset, size)

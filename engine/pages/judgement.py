@@ -1,4 +1,4 @@
-"""May the edits of a batch be made?  Decided before anything of them is in the log.
+"""Conflict check: may the edits of a batch be made?  It is decided before any of them is in the log.
 
 ==========  ====================  =================================  ==========================  ==========================
 edit        on no page            on an entry                        on a reference              on an external page
@@ -9,9 +9,11 @@ reference   creates               refused                            same target
 delete      nothing to do         deletes                            deletes                     deletes
 ==========  ====================  =================================  ==========================  ==========================
 
-A page that was deleted is no page.  A reference to a reference leads to where that leads.  Edits of a batch are judged one after
-another, each as if those before it had been made; batches that are written together likewise.  A version that a batch writes and
-refers to is not superseded by the same batch, not even after a delete: two versions of one sequence would both be needed.
+- A deleted page counts as no page.
+- A reference to a reference resolves to the target of the latter.
+- Edits of a batch are checked in order, each as if those before it had been made; so are the batches of one group commit.
+- If a batch writes a version and refers to it, the same batch must not supersede that version, not even after a delete: the page
+  would need two versions with the same sequence.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ from waltzctl.engine.pages.page_index import NONE
 from waltzctl.formats.pages.write_batch import Edit, EditType, PageId
 
 
-class _Fresh:
-    """What an edit that is not made yet will be: an entry or an external page."""
+class _PendingTarget:
+    """The target that an edit, not made yet, will create: an entry or an external page."""
 
     def __init__(self, page: PageId, batch: _Overlay, *, external: bool) -> None:
         self.page = page
@@ -34,12 +36,12 @@ class _Fresh:
         self.external = external
 
 
-_Target = int | _Fresh
+_Target = int | _PendingTarget
 
 
 @dataclass
 class _State:
-    """A page's last version: what it says, and whether by reference.  None: there is no page."""
+    """The last version of a page: its target, and whether it is a reference to that.  `target` None: there is no page."""
 
     target: _Target | None
     is_reference: bool = False
@@ -47,14 +49,14 @@ class _State:
 
 @dataclass
 class _Overlay:
-    """What edits that are not made yet have changed."""
+    """Changes by edits that are not made yet: states of pages, and numbers of live references to them."""
 
     states: dict[PageId, _State] = field(default_factory=dict)
     references: dict[PageId, int] = field(default_factory=dict)
 
 
 class BatchJudge:
-    """Judges the batches of a group, one after another; the caller holds the directory's lock."""
+    """Checks the batches of one group commit, in order; the caller holds the directory lock."""
 
     def __init__(self, directory: PageDirectory) -> None:
         self._directory = directory
@@ -63,7 +65,7 @@ class BatchJudge:
         self._referred: set[PageId] = set()
 
     def judge(self, edits: Iterable[Edit]) -> list[Edit]:
-        """The edits of one batch that change something.  Raises PageConflictError; the batch changes nothing then."""
+        """The edits of one batch that change something.  Raises PageConflictError; then no edit of the batch is made."""
         self._batch, self._referred = _Overlay(), set()
         made = [edit for edit in edits if self._judge(edit)]
         self._accepted.states |= self._batch.states
@@ -96,14 +98,14 @@ class BatchJudge:
             raise _conflict(page, "the same batch refers to it", "write it in a batch of its own")
         if edit.entry is not None and edit.entry.size > LARGEST_PAGE:
             raise _conflict(page, f"it has {edit.entry.size} bytes", f"a page has at most {LARGEST_PAGE}")
-        self._set(page, _State(_Fresh(page, self._batch, external=False)))
+        self._set(page, _State(_PendingTarget(page, self._batch, external=False)))
         return True
 
     def _put_external(self, edit: Edit, state: _State) -> bool:
         if state.target is None:
             if edit.page in self._referred:
                 raise _conflict(edit.page, "the same batch refers to it", "write it in a batch of its own")
-            self._set(edit.page, _State(_Fresh(edit.page, self._batch, external=True)))
+            self._set(edit.page, _State(_PendingTarget(edit.page, self._batch, external=True)))
             return True
         if state.is_reference or not self._external(state.target):
             kind = "a reference" if state.is_reference else "a page with data"
@@ -120,7 +122,7 @@ class BatchJudge:
                 return False
             kind = "refers to another page" if state.is_reference else "is there and no reference"
             raise _conflict(edit.page, f"it {kind}", "delete it first")
-        if isinstance(origin.target, _Fresh) and origin.target.batch is self._batch:
+        if isinstance(origin.target, _PendingTarget) and origin.target.batch is self._batch:
             self._referred.add(origin.target.page)
         self._set(edit.page, _State(origin.target, is_reference=True))
         self._count(origin.target, 1)
@@ -155,21 +157,21 @@ class BatchJudge:
         return self._directory.live_references(page)
 
     def _count(self, target: _Target, by: int) -> None:
-        """A page refers to `target` now, or no longer; it counts where that is the last version of its page."""
+        """Adjust the live references to `target`, which counts them only while it is the last version of its page."""
         page = self._page_of(target)
         state = self._state(page)
         if state.target is not None and not state.is_reference and self._same(state.target, target):
             self._batch.references[page] = self._references(page) + by
 
     def _page_of(self, target: _Target) -> PageId:
-        return target.page if isinstance(target, _Fresh) else self._directory.page_of(target)
+        return target.page if isinstance(target, _PendingTarget) else self._directory.page_of(target)
 
     def _external(self, target: _Target) -> bool:
-        return target.external if isinstance(target, _Fresh) else self._directory.is_external(target)
+        return target.external if isinstance(target, _PendingTarget) else self._directory.is_external(target)
 
     @staticmethod
     def _same(one: _Target, other: _Target) -> bool:
-        return one is other if isinstance(one, _Fresh) else one == other
+        return one is other if isinstance(one, _PendingTarget) else one == other
 
 
 def _conflict(page: PageId, why: str, advice: str) -> PageConflictError:

@@ -1,4 +1,4 @@
-"""Replaying a log: from its edits to the directory of pages, and to the room that they use."""
+"""Replaying a log: its edits build the page directory, and mark the space that pages use."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def restore(
     every_version: bool = False,
     left_out: list[Edit] | None = None,
 ) -> PageDirectory:
-    """What a log comes to: no version is left that only a snapshot could have seen.
+    """Replay a log.  Versions that only a snapshot could have seen are dropped, unless `every_version`.
 
-    `lenient`: edits that cannot be made are left out, as where a part of the log is lost; `left_out` gets them.  `every_version`:
-    superseded ones stay.
-    Raises DamageError for what `mode` does not tolerate, and for edits that cannot follow each other.
+    `lenient`: skip edits that cannot be applied, which occur if part of the log is lost; they are appended to `left_out`.
+
+    Raises DamageError for faults that `mode` does not tolerate, and without `lenient` for edits that cannot be applied.
     """
     directory = PageDirectory()
     plain: list[np.ndarray[Any, Any]] = []
@@ -45,7 +45,7 @@ def restore(
             _load(directory, plain, lenient=lenient, left_out=left_out)
         try:
             _apply(directory, decode_batch(payload), lenient=lenient, left_out=left_out)
-        except BatchError:  # where it is not tolerated it was refused
+        except BatchError:  # `payloads_of` refused it unless the mode tolerates it
             if mode is RecoveryMode.POINT_IN_TIME:
                 break
     _load(directory, plain, lenient=lenient, left_out=left_out)
@@ -53,7 +53,7 @@ def restore(
 
 
 def directory_of(edits: Iterable[Edit]) -> PageDirectory:
-    """The same from edits.  Raises DamageError for those that cannot follow each other."""
+    """Build a directory from edits.  Raises DamageError for edits that cannot be applied."""
     directory = PageDirectory()
     _apply(directory, edits, lenient=False)
     return _restored(directory, every_version=False)
@@ -74,7 +74,7 @@ def _load(
     lenient: bool,
     left_out: list[Edit] | None = None,
 ) -> None:
-    """Entries of a checkpoint at once, or one by one where pages stand in it twice, as only damage has it."""
+    """Load the entries of a checkpoint in bulk; one by one if a page occurs twice, which only damage causes."""
     if not plain:
         return
     table = np.concatenate(plain)
@@ -97,7 +97,7 @@ def _apply(
 
 
 def blob_files(store: Path) -> list[int]:
-    """Ids of the blob files of a store, rising.  Raises NotWaltzError where there is no directory for them, DiskReadError."""
+    """Ids of the blob files of a store, ascending.  Raises NotWaltzError if their directory does not exist, DiskReadError."""
     directory = store / BLOB_DIRECTORY
     try:
         return sorted(filter(None, map(parse_blob_name, os.listdir(directory))))
@@ -108,10 +108,10 @@ def blob_files(store: Path) -> list[int]:
 
 
 def mark_space(directory: PageDirectory, stats: BlobStats, present: Mapping[int, Path], store: Path) -> None:
-    """Mark what pages use in the blob files that are there.
+    """Mark the space that pages use in the blob files.
 
-    Raises DamageError where two pages claim the same bytes: neither could be moved or given back.  A page whose file is not
-    there is no reason to refuse the others.
+    Raises DamageError if two pages claim the same bytes: neither could be moved or freed.  A missing file is no error, so that
+    the other pages stay readable; its `BlobStat` is read-only.
     """
     table = directory.spans()
     files, offsets, sizes = table[:, 0], table[:, 1], table[:, 2]
@@ -124,11 +124,11 @@ def mark_space(directory: PageDirectory, stats: BlobStats, present: Mapping[int,
     for file_id in sorted({*present, *bounds}):
         own = bounds.get(file_id, slice(0))
         stat = stats.add(file_id, offsets[own].tolist(), sizes[own].tolist())
-        stat.read_only = file_id not in present  # nothing is written into a file that should be there
+        stat.read_only = file_id not in present  # a missing file takes no writes
 
 
 def overlap_finding(store: PurePath, file_id: int, offset: int, size: int) -> Finding:
-    """Two pages claim bytes of one file."""
+    """The finding for two pages that claim the same bytes of a file."""
     path = store / BLOB_DIRECTORY / blob_name(file_id)
     said = f"bytes {offset} to {offset + size} belong to a page, and a part of them to another one"
     return make_finding(Code.SPACE_OVERLAP, path, said, storage_directory=store, offset=offset, length=size)

@@ -1,4 +1,4 @@
-"""Write batch: edits of pages of one namespace that are made together or not at all."""
+"""Write batch: edits of pages of one namespace that are made atomically."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from waltzctl.formats.pages.write_batch import Edit, EditType, FieldEntry, PageE
 
 UNWRITTEN = Version(0)
 LAST_ID = 2**64 - 1
-"""The highest id of a page, number of a namespace, and tag."""
+"""The highest page id, namespace and tag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +21,9 @@ class _Item:
 
 
 class WriteBatch:
-    """Edits in the order in which they are made; of several of one page the last one counts.
+    """Edits in the order in which they are made; if a page has several, the last one counts.
 
-    Data is not copied: it must not change before the batch is written.  A batch can be written once more, as another one.
+    Data is not copied: it must not change before the batch is written.  A batch may be written again; that makes new versions.
     """
 
     def __init__(self, namespace: int = 0) -> None:
@@ -48,7 +48,10 @@ class WriteBatch:
         tag: int = 0,
         field_sizes: Sequence[int] = (),
     ) -> WriteBatch:
-        """A page with data.  A sequence of buffers makes a page of as many fields, as do `field_sizes` that sum up to its size.
+        """Add a page with data.
+
+        A page has fields if `data` is a sequence of buffers, one field each, or if `field_sizes` are given, whose sum is the size
+        of `data`.
 
         Raises InvalidRequestError.
         """
@@ -69,26 +72,26 @@ class WriteBatch:
         return self
 
     def put_external(self, page: int) -> WriteBatch:
-        """A page whose data is kept by somebody else.  It has no tag: the log has no room for one."""
+        """Add an external page, whose data the caller stores elsewhere.  It has no tag: the log format has no field for it."""
         self._items.append(_Item(Edit(EditType.PUT_EXTERNAL, self._page(page), UNWRITTEN)))
         return self
 
     def put_ref(self, ref: int, origin: int) -> WriteBatch:
-        """Page `ref` shows what page `origin` shows now, also after that is deleted."""
+        """Make page `ref` a reference to what page `origin` shows now; it stays so after `origin` is deleted."""
         self._items.append(_Item(Edit(EditType.REF, self._page(ref), UNWRITTEN, origin=self._page(origin))))
         return self
 
     def delete(self, page: int) -> WriteBatch:
-        """Delete a page; nothing happens where there is none."""
+        """Delete a page; does nothing if it does not exist."""
         self._items.append(_Item(Edit(EditType.DELETE, self._page(page), UNWRITTEN)))
         return self
 
     @property
     def edits(self) -> list[Edit]:
-        """In order; entries say size and checksums, and not yet where the data lies."""
+        """The edits, in order; entries have sizes and checksums, but no location yet."""
         return [item.edit for item in self._items]
 
     @property
     def data(self) -> list[memoryview]:
-        """Of the pages that are put, in order."""
+        """Data of the pages that are put, in order."""
         return [item.data for item in self._items if item.data is not None]

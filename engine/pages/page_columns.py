@@ -1,4 +1,4 @@
-"""Columns of pages and of their versions: 24 bytes for a page, 48 for a version, no object for either."""
+"""Columns of pages and of their versions: 24 bytes per page, 48 per version, and no object for either."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy as np
 from waltzctl.engine.pages.page_index import NONE
 
 DELETED, REFERENCE, EXTERNAL = 2**32 - 1, 2**32 - 2, 2**32 - 3
-"""In the place of a blob file's id: what a version is that is no entry.  A reference's offset is its target's row."""
+"""Values of column `file` for versions that are no entries.  For a reference, column `offset` is the row of its target."""
 
 
 class GrowingColumns:
-    """Columns of equal length, and rows that are used again."""
+    """Columns of equal length, with a free list of removed rows, linked through the first column."""
 
     def __init__(self, **codes: str) -> None:
         self.columns = {name: array(code) for name, code in codes.items()}
@@ -25,7 +25,7 @@ class GrowingColumns:
         self.used = 0
 
     def add(self, *values: int) -> int:
-        """A row with these values, in the order of the columns."""
+        """Add a row with these values, in the order of the columns; returns its number."""
         self.used += 1
         if self._next_free != NONE:
             row = self._next_free
@@ -38,31 +38,31 @@ class GrowingColumns:
         return len(self._free_link) - 1
 
     def extend(self, **values: np.ndarray[Any, Any]) -> None:
-        """Rows behind the last one, by columns."""
+        """Append rows, given by column."""
         for name, column in self.columns.items():
             column.frombytes(values[name].astype(f"u{column.itemsize}").tobytes())
         self.used += len(next(iter(values.values())))
 
     def cut(self, length: int) -> None:
-        """Take back what was added behind the first `length` rows."""
+        """Remove all rows from number `length` on, which were just appended."""
         self.used -= len(self._free_link) - length
         for column in self.columns.values():
             del column[length:]
 
     def remove(self, row: int) -> None:
-        """Make the row free; its first column is used for something else then."""
+        """Put a row on the free list; its first column holds the link."""
         self._free_link[row] = self._next_free
         self._next_free = row
         self.used -= 1
 
     @property
     def bytes(self) -> int:
-        """Of memory, with what is kept for growing."""
+        """Memory of the columns, with their spare capacity, in bytes."""
         return sum(column.__sizeof__() for column in self.columns.values())
 
 
 class PageColumns(GrowingColumns):
-    """A page in each row: its last version, and how many versions and live references it has."""
+    """One row per page: `head` is the row of its last version; `rows` counts versions; `live_references`: see `PageDirectory`."""
 
     head: array[int]
     namespace: array[int]
@@ -75,7 +75,10 @@ class PageColumns(GrowingColumns):
 
 
 class VersionColumns(GrowingColumns):
-    """A version in each row: the next older one, its page, and what it says."""
+    """One row per version: `older` is the row of the next older one, `page` that of its page; the rest is its content.
+
+    `references`: how many chains and references hold the row.
+    """
 
     older: array[int]
     page: array[int]

@@ -1,4 +1,4 @@
-"""The bytes of a page in its blob file: read as they are, and whether they are those that were written."""
+"""The bytes of a page in its blob file: reading and checking them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from waltzctl.formats.pages.write_batch import PageEntry, PageId
 
 
 def read_page(store: Path, entry: PageEntry) -> bytes:
-    """The bytes of a page as they are; fewer where the file ends, none where it is not there.  Raises DiskReadError."""
+    """The bytes of a page, unchecked; fewer if the file ends before, none if it does not exist.  Raises DiskReadError."""
     if not entry.size:
         return b""
     try:
@@ -22,14 +22,14 @@ def read_page(store: Path, entry: PageEntry) -> bytes:
 
 
 def is_whole(entry: PageEntry, data: Buffer) -> bool:
-    """Whether these bytes of a page are those that were written."""
+    """Whether the bytes of a page have the right size and checksum."""
     return len(data) == entry.size and crc32c(data) == entry.checksum
 
 
 def page_finding(
     store: PurePath, page: PageId, entry: PageEntry, offset: int, size: int, found: int, what: str = "it"
 ) -> Finding:
-    """A page, or a field of it, whose bytes are not those that were written; `found`: how many there are."""
+    """The finding for a page, or a field of it (`what`), with wrong bytes.  `found`: how many of `size` bytes the file has."""
     path = store / BLOB_DIRECTORY / blob_name(entry.file_id)
     if found < size:
         said = f"page {page}: {what} has {size} bytes, and the file has {found} of them"

@@ -1,17 +1,18 @@
-"""Garbage collection: versions that nobody sees go, their room is used again, and files that are mostly empty are given back.
+"""Garbage collection: drop versions that nothing sees, free their space, and empty blob files that are mostly unused.
 
-A round goes through these steps, each of which may be cut short at any moment without harm:
+A round has these steps; an interruption at any point does no harm:
 
-1. a checkpoint of the log, when it has too many files;
-2. versions that neither the last batch nor a live snapshot sees are let go, also those between two snapshots;
-3. their room is free once nobody reads there any more; a read-only file without anything in use is removed;
-4. files are cut behind their last byte in use, once before the first step as well, so that what a write left that met a full
-   disk is no obstacle; one that is mostly empty becomes read-only: it is to be emptied;
-5. what lies in read-only files is read, checked, written elsewhere, and logged with the epoch raised.  What changed meanwhile
-   stays as it is, and so does what its checksum does not vouch for.  An entry that many references lead to moves once;
-6. those who keep external pages are told which are still needed.
+1. Truncate blob files after their last used byte; this comes first, so that a full disk has room for the rest.
+2. Write a checkpoint if the log has too many files.
+3. Drop versions that neither the last batch nor a held snapshot sees, including versions between two snapshots.
+4. Free their space once no reader can be reading it; remove read-only files without used bytes.
+5. Make files read-only that are mostly unused, to be emptied; truncate the others again.
+6. Copy the pages of read-only files elsewhere: read them, check them, write them, and log their new place with the epoch raised
+   by 1.  A page that changed meanwhile, or whose checksum is wrong, stays where it is.  An entry with many references is copied
+   once.
+7. Call the callbacks of external pages with the ids that are still needed.
 
-The room that step 5 leaves is given back by the next round.
+The next round frees the space of the pages that step 6 copied.
 """
 
 from __future__ import annotations
@@ -30,18 +31,18 @@ from waltzctl.engine.pages.page_storage import PageStorage
 from waltzctl.formats.pages.write_batch import Edit, EditType, PageEntry, PageId, Version, encode_batch
 
 _PAGES_AT_ONCE = 1000
-"""Pages of which versions are collected without letting readers in between."""
+"""Pages whose versions are collected under one hold of the directory lock."""
 _EDITS_OF_A_RECORD = 256
-"""About a block of the log; what is damaged of a checkpoint costs the pages of one record."""
+"""Edits per checkpoint record, about one block of the log: a damaged record costs only its own pages."""
 _MOVED_AT_ONCE = 8 << 20
 """Bytes that are moved with one record of the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class GcLimits:
-    """How much a round may do: bytes that it moves (None: all there is to move), and how many of them a second.
+    """Limits of a round: `max_moved`: bytes to move (None: no limit); `bytes_per_second`: the rate of moving (None: no limit).
 
-    A page is moved whole, and a copy of one with it.
+    A page is moved whole, and together with its copy, so a round may exceed `max_moved` by that.
     """
 
     max_moved: int | None = None
@@ -50,7 +51,14 @@ class GcLimits:
 
 @dataclass(slots=True)
 class GcReport:
-    """What a round did.  Sizes are in bytes; `findings` names pages that could not be moved."""
+    """What a round did; sizes in bytes.
+
+    - `checkpoint_size`: of the checkpoint, 0 if none was written.
+    - `versions`: how many were dropped; `freed`: size of their data, once no reader can be reading it.
+    - `files_removed`, `files_to_empty`: blob files removed, and read-only ones left; `cut`: by how much files were truncated.
+    - `pages_moved`, `moved`: number and size of the pages copied to other files.
+    - `findings`: pages that could not be copied, because their data is damaged.
+    """
 
     checkpoint_size: int = 0
     versions: int = 0
@@ -70,14 +78,14 @@ def collect_garbage(
     checkpoint: bool = False,
     sleep: Callable[[float], object] = time.sleep,
 ) -> GcReport:
-    """One round; a second caller waits for the first.  `checkpoint`: make one whatever the log has.
+    """Do one round; a second caller waits for the first.  `checkpoint`: write one even if the log has few files.
 
     Raises DiskWriteError, DiskReadError, PageStoreFailedError, and what callbacks for external pages raise.
     """
     report = GcReport()
     with store.collection_lock:
         store.check_open(writing=True)
-        report.cut = store.blobs.cut_tails()  # on a full disk it is the room that all that follows needs
+        report.cut = store.blobs.cut_tails()  # on a full disk, the other steps need this space
         if (checkpoint and store.wal.has_records) or store.wal.num_files > store.options.max_log_files:
             report.checkpoint_size = make_checkpoint(store)
         store.confirm()
@@ -90,23 +98,21 @@ def collect_garbage(
         report.cut += store.blobs.cut_tails()
         try:
             _move(store, limits, sleep, report)
-        except (
-            DiskWriteError
-        ):  # what could not be emptied takes pages again: on a full disk it is the room that there is
+        except DiskWriteError:  # files that could not be emptied accept pages again: a full disk has no other space
             for stat in store.blobs.stats.all():
                 with stat.lock:
                     stat.read_only = stat.read_only and not store.blobs.has_file(stat.file_id)
             raise
-        _tell_of_external_pages(store)
+        _collect_external_pages(store)
     return report
 
 
-def _tell_of_external_pages(store: PageStorage) -> None:
-    """Raises what the first of the callbacks raised, once all namespaces had their turn."""
+def _collect_external_pages(store: PageStorage) -> None:
+    """Call the callbacks of all namespaces, then raise the first error that one of them raised."""
     failed: list[Exception] = []
     for namespace, scanner, remover in store.external_callbacks():
         try:
-            pending = frozenset(scanner())  # before the alive ones are read: what is written in between is in neither
+            pending = frozenset(scanner())  # before the needed ids are read: a page added in between is in neither set
             with store.directory_lock:
                 alive = frozenset(store.directory.alive_external_ids(namespace))
             remover(pending, alive)
@@ -117,7 +123,7 @@ def _tell_of_external_pages(store: PageStorage) -> None:
 
 
 def collect_until_done(store: PageStorage) -> tuple[GcReport, int]:
-    """Rounds until one finds nothing more to do, the first one with a checkpoint; what they did together, and how many.
+    """Do rounds until one finds nothing to do, the first with a checkpoint; returns the sum of their reports and their number.
 
     Raises as `collect_garbage`.
     """
@@ -133,10 +139,10 @@ def collect_until_done(store: PageStorage) -> tuple[GcReport, int]:
 
 
 def make_checkpoint(store: PageStorage) -> int:
-    """Write what is published as a checkpoint, and remove the logs that it holds; returns its size in bytes.
+    """Write all published versions as a checkpoint and remove the logs that it replaces; returns its size in bytes.
 
-    Writers wait while the log is closed and the columns are read, not while the checkpoint is written.  The caller holds the
-    collection lock.  Raises as `collect_garbage`.
+    Writers wait only while the log is closed and the columns are copied, not while the checkpoint is written.  The caller holds
+    the collection lock.  Raises as `collect_garbage`.
     """
     with store.commit_lock:
         try:
@@ -150,14 +156,18 @@ def make_checkpoint(store: PageStorage) -> int:
 
 
 def checkpoint_payloads(checkpoint: Checkpoint) -> Iterator[bytes]:
-    """The records of a checkpoint, no two of which are equal."""
+    """The records of a checkpoint; no two are equal, so equal neighbours are copies (`records_twice`)."""
     yield from map(encode_batch, _records(checkpoint.edits))
     for start in range(0, len(checkpoint.plain), _EDITS_OF_A_RECORD):
         yield encode_batch(()) + checkpoint.plain[start : start + _EDITS_OF_A_RECORD].tobytes()
 
 
 def _records(edits: Iterable[Edit]) -> Iterator[list[Edit]]:
-    """Edits by records.  A reference stands in one with what it leads to, or it might lead elsewhere where that is damaged."""
+    """Group edits into records.
+
+    A reference is in the same record as its target: if that record is damaged, both are lost, and the reference cannot resolve to
+    another version.
+    """
     record: list[Edit] = []
     for edit in edits:
         if len(record) >= _EDITS_OF_A_RECORD and edit.type is not EditType.VAR_REF:
@@ -169,7 +179,7 @@ def _records(edits: Iterable[Edit]) -> Iterator[list[Edit]]:
 
 
 def collect_versions(store: PageStorage) -> int:
-    """Let go of what nobody sees; returns how many versions went."""
+    """Drop versions that nothing sees; returns how many."""
     with store.directory_lock:
         pages = store.directory.untidy_pages()
     total = 0
@@ -183,12 +193,13 @@ def collect_versions(store: PageStorage) -> int:
 
 
 def _choose_files(store: PageStorage) -> int:
-    """Make mostly empty files read-only; returns how many there are to empty."""
+    """Make mostly unused files read-only; returns how many read-only files there are."""
     count = 0
     for stat in store.blobs.stats.all():
         with stat.lock:
             boundary = stat.space.used_boundary
-            kept_free = store.blobs.between_copies  # of a small store that is most of it, and would be so again
+            # the gap between copies is unused on purpose, and moving would recreate it
+            kept_free = store.blobs.between_copies
             worth = boundary - stat.valid > kept_free and stat.valid <= store.options.full_gc_rate * boundary
             if not stat.read_only and boundary and worth:
                 stat.read_only = True
@@ -205,13 +216,13 @@ class _Candidate:
 
 
 def _move(store: PageStorage, limits: GcLimits, sleep: Callable[[float], object], report: GcReport) -> None:
-    """Copy what lies in read-only files elsewhere."""
+    """Copy the pages of read-only files to other files."""
     file_ids = [stat.file_id for stat in store.blobs.stats.all() if stat.read_only]
     if not file_ids:
         return
     with store.directory_lock:
         rows = store.directory.rows_in(file_ids)
-        if store.blobs.between_copies:  # what is a copy of another page has the next id
+        if store.blobs.between_copies:  # the copy of a page has the next id
             rows.sort(key=store.directory.page_of)
     for group in _groups(store, rows, limits):
         copied, data = [], []
@@ -233,7 +244,7 @@ def _read(store: PageStorage, one: _Candidate) -> bytes:
         with store.directory_lock:
             current = store.directory.at(one.row)
         if current != (one.page, one.version, one.entry):
-            return b""  # it is gone, and `_relocate` leaves it out
+            return b""  # it changed: `_relocate` skips it
         return store.read_entry(one.page, one.entry)
 
 
@@ -247,7 +258,7 @@ def _groups(store: PageStorage, rows: list[int], limits: GcLimits) -> Iterator[l
         if found is None:
             continue
         page, version, entry = found
-        # a copy moves with what it is a copy of: they are to lie apart; of more that hold the same each second one is a copy
+        # a page and its copy move in one group, so that the blob store keeps them apart; every second equal neighbour is a copy
         copy = bool(store.blobs.between_copies and group and not copy) and entry.checksum == group[-1].entry.checksum
         if limits.max_moved is not None and total + entry.size > limits.max_moved and total and not copy:
             break
@@ -303,9 +314,9 @@ def _unused(spans: Iterable[BlobSpan], kept: set[int]) -> list[BlobSpan]:
 
 
 class PageCollector:
-    """A thread that collects garbage every `interval` seconds, until it is stopped.
+    """A thread that collects garbage every `interval` seconds until it is stopped.
 
-    `last_error`: what ended the last round, None where nothing did; another round comes all the same.
+    `last_error`: the error of the last round, None if it succeeded.  An error does not stop the thread.
     """
 
     def __init__(self, store: PageStorage, interval: float, limits: GcLimits = GcLimits()) -> None:  # frozen
@@ -317,7 +328,7 @@ class PageCollector:
         self._thread = threading.Thread(target=self._run, name="page-gc", daemon=True)
 
     def start(self) -> None:
-        """Begin; the first round comes after one interval."""
+        """Start the thread; the first round begins after one interval."""
         self._thread.start()
 
     def _run(self) -> None:
@@ -325,11 +336,11 @@ class PageCollector:
             try:
                 collect_garbage(self._store, self._limits, sleep=self._stop.wait)
                 self.last_error = None
-            except Exception as error:  # callbacks are others' code
+            except Exception as error:  # callbacks may raise anything
                 self.last_error = error
 
     def stop(self) -> None:
-        """End, and wait for the round that is under way."""
+        """Stop the thread, and wait for a round in progress."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()

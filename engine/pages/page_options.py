@@ -10,27 +10,30 @@ from waltzctl.engine.pages.recovery_mode import RecoveryMode
 from waltzctl.engine.pages.wal_store import LOG_SIZE
 
 BLOB_LIMIT = 256 << 20
-"""Bytes of a blob file."""
+"""Default size limit of a blob file, in bytes."""
 FLUSHED_WITH_RECORD = 4 << 20
-"""Bytes of a write up to which data and record are flushed at once."""
+"""Default size of a write, in bytes, up to which data and record share one flush."""
 SUPERSEDED_KEPT = 8 << 20
-"""Bytes of data that was superseded and is not written over yet."""
+"""Default bytes of superseded data that are not overwritten yet."""
 CACHE_SIZE = 128 << 20
-"""Bytes of pages that are kept in memory."""
+"""Default bytes of pages in memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class PageOptions:
-    """How a store is kept.
+    """Options of a store; sizes in bytes.
 
-    `blob_limit`: bytes of a blob file; `log_size`: bytes after which the next log begins; `max_log_files`: more than these make
-    a checkpoint due; `full_gc_rate`: files of which no larger share is in use are emptied (at 1 for ever: a full file as well);
-    `flushed_with_record`: bytes of a write up to which its data is made durable by the flush of its record, and not before;
-    `superseded_kept`: bytes of data that was superseded last and stays where it is until more follows, or garbage is collected;
-    `cache_size`: bytes of pages in memory, of those that were read or written last (0: none);
-    `records_twice`: each record of the log is written and flushed twice, so that one that is damaged loses nothing; a store whose
-    log has such records goes on so, whatever this says; pages of one batch that hold the same bytes lie a sector apart there;
-    `recovery`: what is taken of a log that is not whole (POINT_IN_TIME and SKIP_DAMAGED are for reading, and refused here).
+    - `blob_limit`: size limit of a blob file.
+    - `log_size`: size after which the next log begins.
+    - `max_log_files`: garbage collection writes a checkpoint if there are more log files.
+    - `full_gc_rate`: files with at most this share in use are emptied.  (With 1, full files would be emptied for ever.)
+    - `flushed_with_record`: a write up to this size is made durable by the flush of its record, not by an earlier one.
+    - `superseded_kept`: superseded data is not overwritten until this many bytes more were superseded, or garbage is collected.
+    - `cache_size`: page cache; 0: none.
+    - `records_twice`: write and flush each record of the log twice, so that one damaged record loses nothing.  A store whose log
+      has such records continues so, whatever this says.  Pages of one batch with equal bytes are then stored a sector apart.
+    - `recovery`: what is taken of a log with faults.  POINT_IN_TIME and SKIP_DAMAGED are for reading only; a store is not opened
+      with them.
     """
 
     blob_limit: int = BLOB_LIMIT

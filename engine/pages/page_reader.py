@@ -1,9 +1,10 @@
-"""What an open page store shows: pages, their fields and places, as of now or of a snapshot.
+"""Reading an open page store: pages, their fields and locations, as of now or of a snapshot.
 
-Readers take no lock (`engine.pages.sequence_lock`), and wait for no writer.  Bytes come from memory, where they are kept once
-they were checked, or from a blob file, whose room is not used again while somebody reads there (`Reclamation.reading`).
+Readers take no lock (`engine.pages.sequence_lock`) and wait for no writer.  Bytes come from the cache, which holds only bytes
+that passed their checksum, or from a blob file, whose space is not reused while a reader may read it (`Reclamation.reading`).
 
-A snapshot is a sequence.  It costs nothing but the versions that it keeps from being collected, and never blocks a writer.
+A snapshot is a sequence.  It keeps the versions that it sees from being collected; it costs nothing else, and never blocks a
+writer.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from waltzctl.formats.pages.write_batch import PageEntry, PageId
 
 
 class Page(NamedTuple):
-    """A page that was read.  `id` is the one that was asked for; `fields` the places of its fields in `data`."""
+    """A page that was read.  `id`: the one that was asked for, also for a reference; `fields`: views of its fields in `data`."""
 
     id: int
     namespace: int
@@ -52,23 +53,23 @@ class PageReader:
         self._closed = False
 
     def check_open(self) -> None:
-        """Raises InvalidRequestError once it is closed."""
+        """Raises InvalidRequestError if the store is closed."""
         if self._closed:
             raise InvalidRequestError(f"{self.path}: the page store is closed")
 
     def get_entry(self, page: int, *, namespace: int = 0, snapshot: Snapshot | None = None) -> Located | None:
-        """Where a page lies, None where there is none.  Its bytes are not read."""
+        """Where a page is stored, None if it does not exist.  Its bytes are not read."""
         self.check_open()
         sequence = self._snapshots.sequence_of(snapshot)
         return self.directory_lock.look(self.directory.locate, PageId(namespace, page), sequence)
 
     def _locate(self, pages: Sequence[PageId], sequence: int | None) -> list[tuple[Located, PageEntry]]:
-        """Pages with data, as of one moment.  Raises NoSuchPageError."""
+        """Pages with data, all as of one moment.  Raises NoSuchPageError."""
         located = self.directory_lock.look(lambda: [self.directory.locate(page, sequence) for page in pages])
         return list(map(self._with_data, pages, located))
 
     def _with_data(self, page: PageId, found: Located | None) -> tuple[Located, PageEntry]:
-        """Raises NoSuchPageError for a page without data here."""
+        """Raises NoSuchPageError if the page does not exist or is external."""
         if found is None:
             raise NoSuchPageError(f"{self.path}: there is no page {page}")
         if found.entry is None:
@@ -76,13 +77,13 @@ class PageReader:
         return found, found.entry
 
     def read(self, page: int, *, namespace: int = 0, snapshot: Snapshot | None = None) -> Page:
-        """A page.  Raises NoSuchPageError, DamageError where its checksum is wrong, DiskReadError."""
+        """A page.  Raises NoSuchPageError, DamageError if its checksum is wrong, DiskReadError."""
         self.check_open()
         sequence = self._snapshots.sequence_of(snapshot)
         wanted = PageId(namespace, page)
         found = self.directory_lock.look(self.directory.locate, wanted, sequence)
         known = None if found is None or found.entry is None else self._cache.get(found.origin, found.version)
-        if found is not None and known is not None:  # an external page has none, whatever its batch wrote before
+        if found is not None and known is not None:  # never for an external page, even if its batch wrote it before
             return _page(found, known)
         with self.reclamation.reading():
             found = self.directory_lock.look(self.directory.locate, wanted, sequence)
@@ -97,7 +98,7 @@ class PageReader:
             return [self._read(one, entry) for one, entry in found]
 
     def _read(self, found: Located, entry: PageEntry) -> Page:
-        """From memory, or from the file: within a reading of `reclamation`."""
+        """A page from the cache or from its file; called within `Reclamation.reading`."""
         whole = self._cache.get(found.origin, found.version)
         if whole is None:
             whole = self.read_entry(found.page, entry)
@@ -114,9 +115,9 @@ class PageReader:
     def read_fields(
         self, page: int, fields: Sequence[int], *, namespace: int = 0, snapshot: Snapshot | None = None
     ) -> list[memoryview]:
-        """Some fields of a page, by their numbers from 0.  Only they are read and checked, unless the whole page is in memory.
+        """Some fields of a page, by number from 0.  Only these are read and checked, unless the cache has the whole page.
 
-        Raises InvalidRequestError for a field that it does not have, else as `read`.
+        Raises InvalidRequestError for a field that the page does not have, otherwise as `read`.
         """
         self.check_open()
         sequence = self._snapshots.sequence_of(snapshot)
@@ -141,12 +142,12 @@ class PageReader:
             return read
 
     def _refuse(self, page: PageId, entry: PageEntry, offset: int, size: int, found: int, what: str) -> NoReturn:
-        self.check_open()  # or files are gone because somebody has closed it meanwhile
+        self.check_open()  # bytes may be missing only because another thread closed the store
         finding = page_finding(self.path, page, entry, offset, size, found, what)
         raise DamageError(f"{finding.path}: {finding.message}", [finding])
 
     def traverse(self, *, namespace: int | None = None, snapshot: Snapshot | None = None) -> Iterator[Located]:
-        """Every page of a namespace, or of all, in order, as of one moment."""
+        """Every page of a namespace, or of all, ordered by namespace and id, all as of one moment."""
         self.check_open()
         with self.snapshot() if snapshot is None else contextlib.nullcontext(snapshot) as seen:
             sequence = self._snapshots.sequence_of(seen)
@@ -158,14 +159,14 @@ class PageReader:
                     yield found
 
     def normal_page_id(self, page: int, *, namespace: int = 0, snapshot: Snapshot | None = None) -> int:
-        """The page that a reference leads to; of any other page its own id.  Raises NoSuchPageError."""
+        """The id of the page that a reference resolves to; the page's own id if it is no reference.  Raises NoSuchPageError."""
         found = self.get_entry(page, namespace=namespace, snapshot=snapshot)
         if found is None:
             raise NoSuchPageError(f"{self.path}: there is no page {PageId(namespace, page)}")
         return found.origin.id
 
     def max_id(self, *, namespace: int = 0) -> int:
-        """The highest id that a page of the namespace ever had, also when it is gone; 0 before the first one."""
+        """The highest id that any page of the namespace ever had, including deleted ones; 0 before the first page."""
         self.check_open()
         with self.directory_lock:
             return self.directory.highest_ids.get(namespace, 0)
@@ -173,21 +174,21 @@ class PageReader:
     # ---- snapshots ---------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
-        """What the store holds now."""
+        """A snapshot of the current state."""
         self.check_open()
         return self._snapshots.take()
 
     def snapshot_statistics(self) -> SnapshotStatistics:
-        """How many are held, and for how long."""
+        """Number of held snapshots, and the age of the oldest."""
         return self._snapshots.statistics()
 
     def held_sequences(self) -> list[int]:
-        """What snapshots see, falling.  The caller holds the directory lock."""
+        """Sequences of the held snapshots, descending.  The caller holds the directory lock."""
         return self._snapshots.sequences()
 
 
 def span_of(entry: PageEntry) -> BlobSpan:
-    """Where a page's bytes lie."""
+    """Where a page's bytes are stored."""
     return BlobSpan(entry.file_id, entry.offset, entry.size)
 
 

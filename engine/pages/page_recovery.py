@@ -1,11 +1,12 @@
-"""Recovery in place: a store whose log is damaged is opened again, with what a recovery mode takes of the log.
+"""Recovery in place: make a store with a damaged log usable again, keeping what a recovery mode takes of the log.
 
-What is taken becomes a checkpoint, which stands for all logs there were; the logs go into the quarantine.  That is one repair: a
-crash leaves it undone, and the next who opens the store takes it back.  As long as nobody has opened the store for writing since,
-it can be undone, byte for byte; later the room of what was given up is used for other pages.
+What is kept is written as a checkpoint that replaces all logs; the logs go into the quarantine.  Both are one repair: after a
+crash in between, the next process that opens the store rolls it back.  The repair can be undone, byte for byte, until the store
+is opened for writing; after that, the space of dropped pages is reused.
 
-Ids of pages and sequences go on behind the highest ones that the log tells of, those that are given up included: none is given
-away twice.  A page whose data is damaged stays, named by every verification, but where another one lies in its place.
+Page ids and sequences continue after the highest ones in the log, including those of dropped pages and records: none is used
+twice.  A page whose data is damaged is kept, and every verification reports it; it is dropped only if its bytes overlap those of
+another page.
 """
 
 from __future__ import annotations
@@ -48,14 +49,14 @@ from waltzctl.formats.pages.write_batch import BatchError, EditType, PageEntry, 
 from waltzctl.formats.pages.write_batch import Edit as PageEdit
 
 COMMAND = "pages-recover"
-"""As quarantine and journal know it."""
+"""The command's name in quarantine and journal."""
 NAMED = 100
-"""So many pages, or edits, are named one by one; the others are counted."""
+"""How many pages, or edits, are listed one by one; the rest is only counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreStep:
-    """What is done to a file, or given up.  `offset` and `length` are in bytes of it as it is before."""
+    """A change to a file, or data that is given up.  `offset` and `length`: bytes in the file as it is before the recovery."""
 
     action: str
     path: Path
@@ -67,7 +68,7 @@ class StoreStep:
 
 @dataclass(frozen=True, slots=True)
 class PageRecovery:
-    """What recovery with a mode would do.  `roll_back`: the only step is to take back a repair that was interrupted."""
+    """What recovery with a mode would do.  `roll_back`: the only step is to roll back an interrupted repair."""
 
     path: Path
     mode: RecoveryMode
@@ -78,12 +79,12 @@ class PageRecovery:
 
     @property
     def loses_data(self) -> bool:
-        """Whether something is given up that somebody was promised, or may have been."""
+        """Whether a step gives up data that was acknowledged, or may have been."""
         return any(step.loses_data for step in self.steps)
 
 
 class AppliedRecovery(NamedTuple):
-    """The repair, None where nothing had to be kept; what verify says then; which interrupted ones were taken back first."""
+    """Result: the repair (None if no file was changed), the verification after it, and interrupted repairs rolled back first."""
 
     entry: QuarantineEntry | None
     verified: PageVerification
@@ -91,7 +92,7 @@ class AppliedRecovery(NamedTuple):
 
 
 class UndoneRecovery(NamedTuple):
-    """The repair that was taken back, what verify says then, and which interrupted ones were before."""
+    """Result: the repair that was undone, the verification after it, and the interrupted repairs rolled back first."""
 
     entry: QuarantineEntry
     verified: PageVerification
@@ -125,22 +126,22 @@ def plan_recovery(path: Path, mode: RecoveryMode) -> PageRecovery:
         )
     damage = [one for one in wal_findings(contents, path) if one.severity is Severity.DAMAGE]
     if not (damage or left_out or overlapping):
-        return _plan(path, mode, *_torn(contents))
-    everything, told = kept, left_out
-    if mode is not RecoveryMode.SKIP_DAMAGED:  # which takes all that there is already
-        told = []
-        everything = restore(contents, RecoveryMode.SKIP_DAMAGED, lenient=True, left_out=told)
-    made = _rebuilt(kept, everything, told, {(page, entry) for page, entry, _ in overlapping})
+        return _plan(path, mode, *_torn_tail_cut(contents))
+    everything, not_applied = kept, left_out
+    if mode is not RecoveryMode.SKIP_DAMAGED:  # that mode keeps everything readable already
+        not_applied = []
+        everything = restore(contents, RecoveryMode.SKIP_DAMAGED, lenient=True, left_out=not_applied)
+    rebuilt = _rebuilt(kept, everything, not_applied, {(page, entry) for page, entry, _ in overlapping})
     number = contents.highest_number
-    pages = checkpoint_of(made)
+    pages = checkpoint_of(rebuilt)
     checkpoint = contents.directory / str(LogName(number, CHECKPOINT_LEVEL))
     steps = [
         *(_given_up(one) for one in damage),
         *_dropped_records(contents, mode),
-        *_few((f"page {one.page}: its {one.type.name.lower()} of sequence {one.version.sequence} cannot be made"
+        *_limited_steps((f"page {one.page}: its {one.type.name.lower()} of sequence {one.version.sequence} cannot be made"
                for one in left_out), "drop-edit", contents.directory),
-        *_page_steps(path, everything, made),
-        StoreStep("write-checkpoint", checkpoint, f"holds the {_count(len(_live(made)), 'page')} that are kept"),
+        *_page_steps(path, everything, rebuilt),
+        StoreStep("write-checkpoint", checkpoint, f"holds the {_count(len(_current_pages(rebuilt)), 'page')} that are kept"),
     ]  # fmt: skip
 
     def parts() -> Iterator[bytes]:
@@ -154,8 +155,8 @@ def plan_recovery(path: Path, mode: RecoveryMode) -> PageRecovery:
     return _plan(path, mode, steps, edits)
 
 
-def _torn(contents: WalContents) -> tuple[list[StoreStep], list[Edit]]:
-    """Cut the end that an interrupted write left, as opening the store does."""
+def _torn_tail_cut(contents: WalContents) -> tuple[list[StoreStep], list[Edit]]:
+    """Cut the torn tail that an interrupted write left, as opening the store does."""
     last = contents.last
     if last is None or contents.torn_from is None:
         return [], []
@@ -166,7 +167,7 @@ def _torn(contents: WalContents) -> tuple[list[StoreStep], list[Edit]]:
 def _plan(
     path: Path, mode: RecoveryMode, steps: Sequence[StoreStep], edits: Sequence[Edit], *, roll_back: bool = False
 ) -> PageRecovery:
-    """With a hash of all that it depends on.  Raises RefusedError where an edit cannot be made in its place."""
+    """A plan, with a hash of everything it depends on.  Raises RefusedError if an edit cannot be made where it is to be made."""
     check_edits(path, edits, STORE.state_files)
     body = {
         "command": COMMAND,
@@ -174,13 +175,13 @@ def _plan(
         "mode": mode.value,
         "roll_back": roll_back,
         "steps": [{**asdict(step), "path": os.path.relpath(step.path, path)} for step in steps],
-        "log": [[name, _state(path / WAL_DIRECTORY / name)] for name in sorted(os.listdir(path / WAL_DIRECTORY))],
+        "log": [[name, _file_state(path / WAL_DIRECTORY / name)] for name in sorted(os.listdir(path / WAL_DIRECTORY))],
     }
     digest = hashlib.sha256(canonical(body)).hexdigest()
     return PageRecovery(path, mode, tuple(steps), tuple(edits), digest, roll_back)
 
 
-def _state(path: Path) -> list[object] | None:
+def _file_state(path: Path) -> list[object] | None:
     found = stamp(path)
     return None if found is None else [found.size, found.sha256, found.modified_ns]
 
@@ -193,7 +194,7 @@ def _given_up(finding: Finding) -> StoreStep:
 
 
 def _dropped_records(contents: WalContents, mode: RecoveryMode) -> Iterator[StoreStep]:
-    """Whole records that the mode does not take."""
+    """Intact records that the mode does not take."""
     if mode is not RecoveryMode.POINT_IN_TIME:
         return
     taken: Counter[LogName] = Counter()
@@ -211,21 +212,23 @@ def _dropped_records(contents: WalContents, mode: RecoveryMode) -> Iterator[Stor
             yield StoreStep("drop-records", file.path, said, first, dropped[-1].end - first, loses_data=True)
 
 
-def _page_steps(path: Path, everything: PageDirectory, made: PageDirectory) -> Iterator[StoreStep]:
-    """What becomes of pages, against all that the log tells."""
-    before, after = _live(everything), _live(made)
+def _page_steps(path: Path, everything: PageDirectory, rebuilt: PageDirectory) -> Iterator[StoreStep]:
+    """How pages change, compared with everything that the log describes (`everything`)."""
+    before, after = _current_pages(everything), _current_pages(rebuilt)
     gone = [page for page in before if page not in after]
     older = [page for page in before if page in after and before[page].version != after[page].version]
     back = [page for page in after if page not in before]
-    yield from _few((f"page {page} is given up" for page in gone), "drop-page", path)
-    yield from _few(
+    yield from _limited_steps((f"page {page} is given up" for page in gone), "drop-page", path)
+    yield from _limited_steps(
         (f"page {page} is what it was at sequence {after[page].version.sequence}, not {before[page].version.sequence}"
          for page in older), "revert-page", path,
     )  # fmt: skip
-    yield from _few((f"page {page} was deleted, and is there again" for page in back), "bring-back-page", path)
+    yield from _limited_steps(
+        (f"page {page} was deleted, and is there again" for page in back), "bring-back-page", path
+    )
 
 
-def _few(sentences: Iterable[str], action: str, path: Path) -> Iterator[StoreStep]:
+def _limited_steps(sentences: Iterable[str], action: str, path: Path) -> Iterator[StoreStep]:
     more = 0
     for number, said in enumerate(sentences):
         if number < NAMED:
@@ -235,7 +238,7 @@ def _few(sentences: Iterable[str], action: str, path: Path) -> Iterator[StoreSte
         yield StoreStep(action, path, f"and {more} more", loses_data=True)
 
 
-def _live(directory: PageDirectory) -> dict[PageId, Located]:
+def _current_pages(directory: PageDirectory) -> dict[PageId, Located]:
     return {page: found for page in directory.page_ids() if (found := directory.locate(page)) is not None}
 
 
@@ -244,13 +247,14 @@ def _count(number: int, noun: str) -> str:
 
 
 def _overlapping(path: Path, directory: PageDirectory) -> list[tuple[PageId, PageEntry, Finding]]:
-    """Entries that give way to others in the same bytes, each with the finding.
+    """Entries that are dropped because their bytes overlap those of another entry, each with its finding.
 
-    The one that is there stays, as its checksum tells.  Of two that agree with it both hold the same bytes there, and of two that
-    do not neither can be read: the first one stays.
+    Of overlapping entries, those whose checksum is right come first; each one is kept that overlaps none kept before it.  Two
+    entries with right checksums hold the same bytes where they overlap, and two with wrong ones cannot be read: the first is
+    kept.
     """
     found: list[tuple[PageId, PageEntry, Finding]] = []
-    for group in _touching(entries_of(directory)):
+    for group in _overlap_groups(entries_of(directory)):
         if len(group) == 1:
             continue
         whole = [one for one in group if is_whole(one[1], read_page(path, one[1]))]
@@ -263,8 +267,8 @@ def _overlapping(path: Path, directory: PageDirectory) -> list[tuple[PageId, Pag
     return found
 
 
-def _touching(entries: Iterable[tuple[PageId, PageEntry]]) -> Iterator[list[tuple[PageId, PageEntry]]]:
-    """Entries in the order in which they lie, in groups that no other one reaches into."""
+def _overlap_groups(entries: Iterable[tuple[PageId, PageEntry]]) -> Iterator[list[tuple[PageId, PageEntry]]]:
+    """Entries, which are ordered by file and offset, in groups; entries of different groups do not overlap."""
     group: list[tuple[PageId, PageEntry]] = []
     end = 0
     for page, entry in entries:
@@ -283,15 +287,16 @@ def _rebuilt(
     left_out: Sequence[PageEdit],
     without: set[tuple[PageId, PageEntry]],
 ) -> PageDirectory:
-    """What is kept, without some entries and what refers to them; ids and sequences go on behind the highest of all.
+    """The kept directory without the entries `without` and the references to them.
 
-    A page whose last version goes is gone, whatever older one a reference holds.
+    Highest ids and sequence are those of everything in the log.  A page whose last version is dropped is deleted, even if
+    references hold an older version of it.
     """
     now = Version(max([kept.sequence, everything.sequence, *(one.version.sequence for one in left_out)]))
     edits: list[PageEdit] = []
     going = False
     for one in checkpoint_of(kept).all_edits:
-        if one.type is not EditType.VAR_REF:  # which follows what it refers to
+        if one.type is not EditType.VAR_REF:  # a reference follows its target, and is kept or dropped with it
             going = one.entry is not None and (one.page, one.entry) in without
         if not going:
             edits.append(one)
@@ -304,14 +309,14 @@ def _rebuilt(
     return directory_of(edits)
 
 
-# ---- doing it, and taking it back ----------------------------------------------------------------------------------------
+# ---- applying and undoing ------------------------------------------------------------------------------------------------
 
 
 def apply_recovery(plan: PageRecovery, *, arguments: Sequence[str]) -> AppliedRecovery:
-    """Carry a plan out and verify the store, under its lock.  `arguments`: the command line, for the journal.
+    """Apply a plan and verify the store, under its lock.  `arguments`: the command line, for the journal.
 
-    Raises DirectoryLockedError, StalePlanError where the log is not as it was, what `apply_edits` raises; the store is as it was
-    then, or is so once it is opened.
+    Raises DirectoryLockedError, StalePlanError if the log changed since the plan was made, and what `apply_edits` raises.  After
+    an error the store is as it was before, at the latest once it is opened.
     """
     path, entry = plan.path, None
     with STORE.lock(path):
@@ -332,10 +337,10 @@ def apply_recovery(plan: PageRecovery, *, arguments: Sequence[str]) -> AppliedRe
 
 
 def check_undo(entry: QuarantineEntry) -> list[tuple[KeptFile, Way]]:
-    """How an applied repair can be taken back.
+    """How the files of an applied repair are restored.
 
-    Raises StalePlanError where it cannot: somebody has opened the store for writing since, or a file is not as the repair left
-    it; DiskReadError.
+    Raises StalePlanError if it cannot be undone, because the store was opened for writing since, or because a file is not as the
+    repair left it; DiskReadError.
     """
     names = [parse_log_name(Path(one.path).name) for one in entry.files]
     highest = max((name.number for name in names if name is not None), default=0)
@@ -354,10 +359,10 @@ def check_undo(entry: QuarantineEntry) -> list[tuple[KeptFile, Way]]:
 
 
 def undo_repair(path: Path, entry_id: str) -> UndoneRecovery:
-    """Take a repair back, byte for byte, and verify the store, under its lock; an interrupted one is taken back first.
+    """Undo a repair, byte for byte, and verify the store, under its lock; an interrupted repair is rolled back first.
 
-    Raises DirectoryLockedError, InvalidRequestError for an unknown id, RefusedError for one that was taken back already,
-    StalePlanError as `check_undo`, DiskError.
+    Raises DirectoryLockedError, InvalidRequestError for an unknown id, RefusedError if it was undone before, StalePlanError as
+    `check_undo`, DiskError.
     """
     with STORE.lock(path):
         taken = roll_back_interrupted(path, STORE)

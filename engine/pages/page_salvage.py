@@ -1,11 +1,11 @@
-"""Salvage: every page that is whole goes into a new store, and every one that is not is named.
+"""Salvage: copy every intact page into a new store, and report the damaged ones.
 
-The log is read with everything that proves itself, whatever is missing between; a page counts when its bytes agree with their
-checksum.  Where a part of the log is lost, a page may come back that was deleted there, or in an older version: nothing can tell.
-References stay references, and nothing is copied twice.
+Every record of the log with a right checksum is used, whatever is missing between records; a page is intact if its bytes match
+their checksum.  If part of the log is lost, a page deleted there may reappear, or an older version of a page: this cannot be
+detected.  References stay references; no data is copied twice.
 
-The store is built beside the directory that is asked for, and gets its name at the end: it is there whole or not at all.  A part
-of one could not be told from a whole one later on.  What a killed salvage left is removed by the next one of the same name.
+The new store is built under a temporary name and renamed at the end, so the target is complete or absent: a partial copy could
+not be told from a complete one later.  What a killed salvage left is removed by the next one with the same target.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from waltzctl.engine.pages.page_storage import PageStorage
 from waltzctl.formats.pages.write_batch import PageEntry, PageId, Version
 
 _BATCH = 8 << 20
-"""Bytes of pages that are written at once."""
+"""Bytes of pages per write."""
 
 
 @dataclass(frozen=True, slots=True)
 class PageSalvage:
-    """What was written, and what was not: `lost` are pages whose data is damaged, with all that refer to them."""
+    """What was copied.  `lost`: pages that were not, because their data is damaged, including references to it."""
 
     source: Path
     path: Path
@@ -50,13 +50,13 @@ class PageSalvage:
 
     @property
     def exit_status_name(self) -> str:
-        """``clean`` where nothing was lost that anybody was promised, as far as the log can tell."""
+        """``clean`` if nothing acknowledged was lost, as far as the log can tell; otherwise ``damage-remains``."""
         return "damage-remains" if any(one.severity is Severity.DAMAGE for one in self.findings) else "clean"
 
 
 @dataclass(frozen=True, slots=True)
-class _Shown:
-    """An entry or external page, and the pages that show it, of which its own may be one."""
+class _VisibleVersion:
+    """An entry or external page, and the pages that show it: its own page, references to it, or both."""
 
     origin: PageId
     version: Version
@@ -75,41 +75,41 @@ class _Shown:
 
 
 def salvage_store(source: Path, target: Path) -> PageSalvage:
-    """Write what is whole of the store at `source` into a new one at `target`.
+    """Copy what is intact in the store at `source` into a new store at `target`.
 
-    Raises InvalidRequestError where `target` is not empty or inside `source`, DirectoryLockedError where another one writes it,
-    NotWaltzError, DiskError; nothing of this one has the name `target` then.
+    Raises InvalidRequestError if `target` is not empty or lies inside `source`, DirectoryLockedError if another process is
+    salvaging to `target`, NotWaltzError, DiskError; `target` does not exist then, unless another process made it.
     """
     target = Path(os.path.abspath(target))
-    place = target.with_name(target.name + disk.TEMPORARY_SUFFIX)
-    if any(one.resolve().is_relative_to(source.resolve()) for one in (target, place)):
+    work = target.with_name(target.name + disk.TEMPORARY_SUFFIX)
+    if any(one.resolve().is_relative_to(source.resolve()) for one in (target, work)):
         raise InvalidRequestError(f"{target}: lies in the store that is salvaged", advice="name another directory")
     check_new(target, renamed=True, taken=InvalidRequestError)
     view = view_store(source)
-    shown = _shown(view)
+    shown = _visible_versions(view)
     findings = list(view.findings)
-    kept: list[_Shown] = []
+    kept: list[_VisibleVersion] = []
     lost: list[PageId] = []
-    if place.exists():
-        with DirectoryLock.acquire(place, None):  # or another one is at it
-            disk.remove_tree(place)  # of a salvage that did not come to its end
-    with PageStorage.create(place, PageOptions(records_twice=view.contents.written_twice)) as store:
+    if work.exists():
+        with DirectoryLock.acquire(work, None):  # otherwise another process is writing it
+            disk.remove_tree(work)  # left by an interrupted salvage
+    with PageStorage.create(work, PageOptions(records_twice=view.contents.written_twice)) as store:
         try:
-            between: list[BlobSpan] = []
+            gaps: list[BlobSpan] = []
             for batch in _batches(view, shown, findings, kept, lost):
-                if batch.data:  # of what is kept twice the other copy may be in the batch before
-                    between += store.place([bytes(store.blobs.between_copies)])
+                if batch.data:  # a gap: the copy of a page may be in the previous batch
+                    gaps += store.place([bytes(store.blobs.between_copies)])
                 store.write(batch)
-            store.give_back(between)
+            store.give_back(gaps)
             for namespace, highest in view.directory.highest_ids.items():
                 if highest > store.max_id(namespace=namespace):
                     store.write(WriteBatch(namespace).put_external(highest))
                     store.write(WriteBatch(namespace).delete(highest))
-            disk.rename(place, target)  # as long as it is locked
+            disk.rename(work, target)  # while it is locked
             disk.sync_directory(target.parent)
         except BaseException:
             with contextlib.suppress(DiskError):
-                disk.remove_tree(place)
+                disk.remove_tree(work)
             raise
     return PageSalvage(
         source, target, sum(one.entry is not None and not one.held for one in kept),
@@ -118,19 +118,27 @@ def salvage_store(source: Path, target: Path) -> PageSalvage:
     )  # fmt: skip
 
 
-def _shown(view: StoreView) -> list[_Shown]:
-    """By namespace, and older versions of a page in front of its last one."""
+def _visible_versions(view: StoreView) -> list[_VisibleVersion]:
+    """All visible versions, ordered by namespace and version: older versions of a page come before its last one."""
     found: dict[tuple[PageId, Version], list[Located]] = {}
     for one in view.pages():
         found.setdefault((one.origin, one.version), []).append(one)
-    shown = [_Shown(*key, pages[0].entry, tuple(pages)) for key, pages in found.items()]
+    shown = [_VisibleVersion(*key, pages[0].entry, tuple(pages)) for key, pages in found.items()]
     return sorted(shown, key=lambda one: (one.origin.namespace, one.version, one.origin))
 
 
 def _batches(
-    view: StoreView, shown: list[_Shown], findings: list[Finding], kept: list[_Shown], lost: list[PageId]
+    view: StoreView,
+    shown: list[_VisibleVersion],
+    findings: list[Finding],
+    kept: list[_VisibleVersion],
+    lost: list[PageId],
 ) -> Iterator[WriteBatch]:
-    """What an entry is shown by goes into one batch.  An entry that only references show is written and deleted in it."""
+    """Batches of the new store.  A version and all pages that show it are in one batch.
+
+    A version that only references show is written and deleted in the same batch.  Pages whose data is damaged are added to `lost`
+    and `findings`, the others to `kept`.
+    """
     live = {located.page for one in shown for located in one.pages}
     taken = live | {one.origin for one in shown}
     free = {each: _free_ids(each, highest, taken) for each, highest in view.directory.highest_ids.items()}
@@ -139,7 +147,7 @@ def _batches(
     for one in shown:
         origin = one.origin
         number = origin.id
-        if one.held and origin in live:  # the page shows something else by now
+        if one.held and origin in live:  # the page has a newer version of its own
             number = next(free[origin.namespace])
         if batch.namespace != origin.namespace or size > _BATCH or number in written:
             yield batch
@@ -164,7 +172,7 @@ def _batches(
 
 
 def _free_ids(namespace: int, highest: int, taken: set[PageId]) -> Iterator[int]:
-    """Ids of a namespace that no page has, behind the highest one as long as there are any; each once."""
+    """Unused ids of a namespace, each once: first those above the highest id, then lower ones."""
     ids = itertools.chain(range(highest + 1, LAST_ID + 1), range(highest))
     return (one for one in ids if PageId(namespace, one) not in taken)
 

@@ -1,13 +1,21 @@
-"""PageStorage: a directory of pages, open for reading and writing.
+"""PageStorage: a directory of pages, open for reading and writing.  The reading half is `engine.pages.page_reader`.
 
-A write is judged, puts its data into blob files, is judged once more where anything came in between, goes into the log, is
-flushed, and is only then in memory and seen by readers: all of it at once, under one sequence.  One flush makes data and record
-durable; what is larger than `PageOptions.flushed_with_record`, and what `place` was given, is flushed before its record is
-written.  Writers that come together share one record and one flush.  A write that is refused leaves nothing in the log, and in
-a blob file only room that is used again, where what refuses it came in between.  After a write or flush of the log that failed
-nobody knows what is in it: nothing more is written until the store is opened again; reading goes on.
+A write goes through these steps:
 
-What it shows is the other half, `engine.pages.page_reader`.
+1. The batch is checked for conflicts (`engine.pages.judgement`).
+2. Its data is written to blob files.
+3. The batch is checked again if another batch was committed since step 1.
+4. Its record is written to the log, and the log is flushed.
+5. The directory is changed in memory; readers see all edits of the batch at once, under one sequence.
+
+Flushing: one flush makes data and record durable together (`EditFlag.FLUSHED_WITH_RECORD`).  Data larger than
+`PageOptions.flushed_with_record`, and data written with `place`, is flushed before its record is written.
+
+Group commit: writers that wait for the commit lock at the same time share one record and one flush.
+
+Failures: a refused batch leaves nothing in the log.  If the conflict appears only in step 3, the space of its data is freed
+again.  After a failed write or flush of the log, the content of the log is unknown: the store takes no more writes until it is
+opened again; reads continue.
 """
 
 from __future__ import annotations
@@ -58,7 +66,10 @@ from waltzctl.formats.pages.write_batch import (
 )
 
 FLUSHED_AT_ONCE = 512 << 10
-"""Bytes of a record's pages from which on one call flushes all (`WalStore.append`); what several writers share, always."""
+"""Bytes of page data per record from which on blob files and log are flushed in one call (`WalStore.append`).
+
+A record that several writers share is always flushed in one call.
+"""
 _LOG = logging.getLogger("waltzctl.pages")
 
 
@@ -68,11 +79,11 @@ Remover = Callable[[frozenset[int], frozenset[int]], None]
 
 @dataclass(slots=True)
 class _Ticket:
-    """A batch on its way into the log."""
+    """A batch that waits for the commit lock, and the result that its writer gets."""
 
     edits: list[Edit]
     judged: int | None = None
-    """The sequence at which all edits were found to change something; None where that is not known."""
+    """The sequence of the directory at which all edits passed the conflict check and all change something; None if unknown."""
     sequence: int | None = None
     error: WaltzError | None = None
     done: bool = field(default=False)
@@ -94,9 +105,9 @@ class PageStorage(PageReader):
         super().__init__(path, options, directory, blobs)
         self.wal = wal
         self.commit_lock = threading.Lock()
-        """Held by whoever writes the log and changes the directory; taken before `directory_lock`."""
+        """Held while the log is written and the directory is changed; acquired before `directory_lock`."""
         self.collection_lock = threading.Lock()
-        """Held by a round of garbage collection; taken before both others."""
+        """Held during a round of garbage collection; acquired before both other locks."""
         self._lock = lock
         self._flusher = flusher
         self._queue_lock = threading.Lock()
@@ -110,13 +121,16 @@ class PageStorage(PageReader):
     def create(
         cls, path: Path, options: PageOptions = DEFAULT_OPTIONS, *, flusher: Flusher | None = None
     ) -> PageStorage:
-        """Make a store at `path`, an empty directory or none, and `open` it.  Raises InvalidRequestError, DiskWriteError."""
+        """Make a store at `path`, which is an empty directory or does not exist, and `open` it.
+
+        Raises InvalidRequestError, DiskWriteError.
+        """
         if not path.is_dir():
             if os.path.lexists(path):
                 raise InvalidRequestError(f"{path}: exists and is not a directory", advice="name a new directory")
             disk.make_directory(path)
             disk.sync_directory(path.parent)
-        ours = (BLOB_DIRECTORY, WAL_DIRECTORY)  # empty ones are what is left where this was interrupted
+        ours = (BLOB_DIRECTORY, WAL_DIRECTORY)  # an interrupted `create` leaves these directories, empty
         left = [name for name in os.listdir(path) if name not in (disk.STATE_DIRECTORY, *ours)]
         if left := left or [name for name in ours if (path / name).is_dir() and os.listdir(path / name)]:
             raise InvalidRequestError(f"{path}: not empty, {left[0]} is there", advice="name a new directory")
@@ -129,10 +143,9 @@ class PageStorage(PageReader):
     def open(cls, path: Path, options: PageOptions = DEFAULT_OPTIONS, *, flusher: Flusher | None = None) -> PageStorage:
         """Open a store for reading and writing.
 
-        `flusher`: makes data and log durable together, and is closed with the store; one of its own unless given.
+        `flusher`: flushes data and log together; it is closed with the store.  By default the store makes its own.
 
-        Raises NotWaltzError, DirectoryLockedError, DamageError for a log that is damaged and for pages that overlap or have no
-        file, DiskError.
+        Raises NotWaltzError, DirectoryLockedError, DamageError for a damaged log and for pages that overlap, DiskError.
         """
         if options.recovery in (RecoveryMode.POINT_IN_TIME, RecoveryMode.SKIP_DAMAGED):
             raise InvalidRequestError(
@@ -152,19 +165,20 @@ class PageStorage(PageReader):
             mark_space(directory, blobs.stats, {one: blobs.path(one) for one in present}, path)
             for file_id in present:
                 blobs.adopt(file_id)
-            for names in (path, blobs.directory):  # whoever made them may have died before this
+            # a process that crashed may have created entries without flushing them
+            for names in (path, blobs.directory):
                 disk.sync_directory(names)
             blobs.confirm([span_of(entry) for entry in contents.unconfirmed_pages])
-            go_on = partial(
+            continue_log = partial(
                 WalStore.continue_behind, flusher=flusher, log_size=options.log_size, twice=options.records_twice
             )
             try:
-                wal = go_on(contents)
-            except DiskFullError:  # perhaps of what a write left that died or failed here: nobody else can cut that
+                wal = continue_log(contents)
+            except DiskFullError:  # unused tails of blob files may fill the disk: no other process can cut them
                 if not blobs.cut_tails():
                     raise
                 take_back_interrupted(path)
-                wal = go_on(read_wal(path))
+                wal = continue_log(read_wal(path))
             blobs.between_copies = SECTOR if wal.twice else 0
         except BaseException:
             blobs.close()
@@ -195,7 +209,7 @@ class PageStorage(PageReader):
         self.close()
 
     def check_open(self, *, writing: bool = False) -> None:
-        """Raises InvalidRequestError once it is closed, and for `writing` PageStoreFailedError after a failed flush."""
+        """Raises InvalidRequestError if the store is closed, and with `writing` PageStoreFailedError after a failed flush."""
         super().check_open()
         if writing and self._failure is not None:
             raise PageStoreFailedError(
@@ -205,18 +219,18 @@ class PageStorage(PageReader):
     # ---- writing -----------------------------------------------------------------------------------------------------
 
     def write(self, batch: WriteBatch) -> int:
-        """Make the edits of a batch, durably; returns its sequence, or the last one where it changes nothing.
+        """Apply the edits of a batch durably; returns its sequence, or the last sequence if the batch changes nothing.
 
-        Raises PageConflictError for an edit that cannot be made, and DiskFullError or DiskWriteError where the data could not be
-        written: nothing was changed then.  Raises PageStoreFailedError, and SyncFailedError or DiskWriteError of the log: it is
-        not known whether the batch is in the log, and no more is written.
+        - PageConflictError, DiskFullError, DiskWriteError of the data: nothing was changed.
+        - PageStoreFailedError, SyncFailedError, DiskWriteError of the log: it is unknown whether the batch is in the log; the
+          store takes no more writes.
         """
         data, edits, judged = batch.data, batch.edits, None
-        if data:  # or what is refused would be in a blob file; `_commit` judges once more what comes in between
+        if data:  # check before any data is written; `_commit` checks again if other batches were committed meanwhile
             self.check_open(writing=True)
-            judged = self.directory_lock.look(self._judged, edits)
+            judged = self.directory_lock.look(self._check_conflicts, edits)
         together = sum(map(len, data)) <= self.options.flushed_with_record
-        spans = self._placed(data, flush=not together, begin=not self.commit_lock.locked())
+        spans = self._write_data(data, flush=not together, begin=not self.commit_lock.locked())
         places, flags = iter(spans), EditFlag.FLUSHED_WITH_RECORD if together else 0
         edits = [
             edit
@@ -230,24 +244,26 @@ class PageStorage(PageReader):
             self.give_back(spans)
             raise
         written = [edit.page for edit in edits if edit.entry is not None]
-        for page, view in dict(zip(written, data, strict=True)).items():  # of several of one page the last one counts
+        for page, view in dict(zip(written, data, strict=True)).items():  # the last edit of a page counts
             self._cache.put(page, Version(sequence), _as_bytes(view))
         return sequence
 
-    def _judged(self, edits: list[Edit]) -> int | None:
-        """See `_Ticket.judged`.  Raises PageConflictError."""
+    def _check_conflicts(self, edits: list[Edit]) -> int | None:
+        """Check for conflicts; returns the value for `_Ticket.judged`.  Raises PageConflictError."""
         made = BatchJudge(self.directory).judge(edits)
         return self.directory.sequence if len(made) == len(edits) else None
 
     def place(self, data: Sequence[memoryview | bytes]) -> tuple[BlobSpan, ...]:
-        """Write and flush data of pages that edits name later, for `commit`.  Until then a crash takes it back.
+        """Write and flush data of pages whose edits are committed later with `commit`.  A crash before that frees the data again.
 
         Raises as `write`.
         """
-        return self._placed(data, flush=True)
+        return self._write_data(data, flush=True)
 
-    def _placed(self, data: Sequence[memoryview | bytes], *, flush: bool, begin: bool = False) -> tuple[BlobSpan, ...]:
-        """`begin`: nobody else writes now, so that the disk has nothing to wait for."""
+    def _write_data(
+        self, data: Sequence[memoryview | bytes], *, flush: bool, begin: bool = False
+    ) -> tuple[BlobSpan, ...]:
+        """`begin`: start writeback at once; no other writer is active that the disk could serve first."""
         self.check_open(writing=True)
         try:
             return self.blobs.write(data, flush=flush, begin=begin)
@@ -256,20 +272,23 @@ class PageStorage(PageReader):
             raise
 
     def give_back(self, spans: Iterable[BlobSpan]) -> None:
-        """Room of data that was placed and that no edit names.  After a failure of the log nobody knows, and it stays taken."""
+        """Free the space of data that was placed and that no edit names.
+
+        After a failure of the log it stays allocated: the log may contain the edits that name it.
+        """
         if self._failure is None:
             self.blobs.give_back(spans)
 
     def fail(self, error: WaltzError) -> None:
-        """Write nothing more."""
+        """Take no more writes."""
         self._failure = self._failure or error
 
     def commit(self, edits: list[Edit], judged: int | None = None) -> int:
-        """Write edits whose data is in place; returns their sequence.  `judged`: see `_Ticket`.  Raises as `write`."""
+        """Commit edits whose data is in blob files; returns their sequence.  `judged`: see `_Ticket`.  Raises as `write`."""
         ticket = _Ticket(edits, judged)
         with self._queue_lock:
             self._queue.append(ticket)
-        with self.commit_lock:  # whoever has it writes for all that wait for it
+        with self.commit_lock:  # group commit: the holder writes the batches of all waiting writers
             if not ticket.done:
                 self._commit()
         if ticket.error is not None:
@@ -278,7 +297,7 @@ class PageStorage(PageReader):
         return ticket.sequence
 
     def _commit(self) -> None:
-        """Write for all that wait.  Whoever is interrupted once they are taken from the queue tells them so."""
+        """Commit all queued batches.  If this is interrupted, every writer whose batch left the queue gets the error."""
         group: list[_Ticket] = []
         accepted: list[tuple[_Ticket, list[Edit]]] = []
         try:
@@ -289,8 +308,9 @@ class PageStorage(PageReader):
                 judge, sequence = BatchJudge(self.directory), self.directory.sequence
                 for ticket in group:
                     try:
-                        known = len(group) == 1 and ticket.judged == sequence  # nothing came in between
-                        made = ticket.edits if known else judge.judge(ticket.edits)
+                        # no batch was committed since the check
+                        checked = len(group) == 1 and ticket.judged == sequence
+                        made = ticket.edits if checked else judge.judge(ticket.edits)
                     except WaltzError as error:
                         ticket.error = error
                         continue
@@ -300,14 +320,14 @@ class PageStorage(PageReader):
                     accepted.append((ticket, [_with_version(edit, version) for edit in made]))
             if edits := [edit for _, made in accepted for edit in made]:
                 self.log_and_apply(edits, alone=len(group) == 1)
-        except BaseException as error:  # whoever waits with an interrupted writer knows as little as that one
-            told = (
+        except BaseException as error:  # the outcome is unknown to all writers of the group
+            reported = (
                 error if isinstance(error, WaltzError) else PageStoreFailedError(f"{self.path}: interrupted: {error!r}")
             )
             for ticket in group:
-                ticket.error = ticket.error or told
-            if told is not error:
-                self.fail(told)  # or room would be given back of what is in the log, and shown
+                ticket.error = ticket.error or reported
+            if reported is not error:
+                self.fail(reported)  # otherwise the writers would free data that the log may name
                 raise
         finally:
             for ticket in group:
@@ -316,9 +336,10 @@ class PageStorage(PageReader):
     def log_and_apply(
         self, edits: Sequence[Edit], apply: Callable[[], None] | None = None, *, alone: bool = False
     ) -> None:
-        """Log, flush, then show.  The caller holds the commit lock, and has judged them.  Raises DiskWriteError.
+        """Write a record, flush it, then publish its edits.
 
-        `apply`: shows them, where that is not what a replay of the log would do to make them.  `alone`: they are one writer's.
+        The caller holds the commit lock and has checked the edits.  `apply`: publishes the edits in memory, if that differs from
+        what a replay of the log would do.  `alone`: all edits are of one writer.  Raises DiskWriteError.
         """
         entries = flushed_with_record(edits)
         files, size = {entry.file_id for entry in entries}, sum(entry.size for entry in entries)
@@ -336,17 +357,17 @@ class PageStorage(PageReader):
                         self.directory.apply(edit)
                     self._collect_superseded(edits)
                 self.reclamation.supersede(self.directory.take_freed(), named=self.wal.unconfirmed)
-        except BaseException as error:  # the log has it and memory only a part
+        except BaseException as error:  # the log has all edits, memory may have only some
             self.fail(PageStoreFailedError(f"interrupted: {error!r}"))
             raise
         self.blobs.give_back(self.reclamation.released())
         try:
             self.wal.roll_when_full()
-        except WaltzError as error:  # what was written is durable all the same
+        except WaltzError as error:  # the record itself is durable
             self.fail(error)
 
     def _log(self, payload: bytes, with_files: Sequence[WritableFile] = (), *, begun: bool = False) -> None:
-        """Write a record, durably.  What the one before it named and is not needed any more need not stay as it is then."""
+        """Write a record durably.  This confirms the record before it, so data that only that record names may be reused."""
         try:
             self.wal.append(payload, with_files, begun=begun)
         except BaseException as error:
@@ -355,51 +376,51 @@ class PageStorage(PageReader):
         self.reclamation.confirm()
 
     def confirm(self) -> None:
-        """Have a record stand behind the last one, so that this one counts whatever becomes of the data that it names.
+        """Write an empty batch if the last record is unconfirmed, so that it counts whatever becomes of the data flushed with it.
 
         The caller holds the collection lock.  Raises as `write`.
         """
         with self.commit_lock:
             if not self.wal.unconfirmed:
-                self.reclamation.confirm()  # the log was closed behind it
+                self.reclamation.confirm()  # the record that closed the log confirms it
             elif self._failure is None:
                 self._log(encode_batch(()))
 
     def _collect_superseded(self, edits: Iterable[Edit]) -> None:
-        """Let go of versions that these edits took the place of, unless a snapshot may see them: then collection does it.
+        """Drop the versions that these edits superseded, if no snapshot is held; otherwise garbage collection drops them.
 
-        So pages that are written again and again are written where they were before, and files do not grow.
+        Pages that are rewritten again and again therefore reuse space, and files do not grow.
         """
         if not self._snapshots.held:
             for edit in edits:
                 self.directory.collect(self.directory.find(edit.page), ())
 
-    # ---- external pages, and what the store is like --------------------------------------------------------------------
+    # ---- external pages, and status ------------------------------------------------------------------------------------
 
     def register_external_callbacks(self, namespace: int, scanner: Scanner, remover: Remover) -> None:
-        """Have external pages of a namespace removed that nothing needs any more.
+        """Register callbacks that remove external pages of a namespace which nothing needs any more.
 
-        In each round of garbage collection `scanner` tells first which there are, and `remover` is then given those and the ones
-        that are still needed.  Raises InvalidRequestError for a namespace that has callbacks.
+        In each round of garbage collection `scanner` first returns the ids of the external pages that exist; then `remover` gets
+        these and the ids that are still needed.  Raises InvalidRequestError for a namespace that has callbacks.
         """
         if namespace in self._callbacks:
             raise InvalidRequestError(f"namespace {namespace} has callbacks for external pages already")
         self._callbacks[namespace] = (scanner, remover)
 
     def unregister_external_callbacks(self, namespace: int) -> None:
-        """Forget them; nothing happens where there are none."""
+        """Remove the callbacks of a namespace; does nothing if there are none."""
         self._callbacks.pop(namespace, None)
 
     def external_callbacks(self) -> list[tuple[int, Scanner, Remover]]:
-        """Those that are registered."""
+        """The registered callbacks: namespace, scanner, remover."""
         return [(namespace, scanner, remover) for namespace, (scanner, remover) in self._callbacks.items()]
 
     def blob_size(self) -> int:
-        """Bytes that the blob files take."""
+        """Size of all blob files, in bytes."""
         return sum(os.stat(self.blobs.path(file_id)).st_size for file_id in blob_files(self.path))
 
     def status(self) -> StoreStatus:
-        """What the store holds."""
+        """Statistics of the store."""
         with self.directory_lock:
             sequence, size = self.directory.sequence, self.directory.size
         counters = self.blobs.counters
@@ -414,7 +435,7 @@ def _with_version(edit: Edit, version: Version) -> Edit:
 
 
 def _as_bytes(view: memoryview | bytes) -> bytes:
-    """Not copied where it is all of an object that cannot change."""
+    """The bytes of a view; not copied if the view covers all of an immutable object."""
     whole = view.obj if isinstance(view, memoryview) else view
     return whole if type(whole) is bytes and len(whole) == len(view) else bytes(view)
 

@@ -1,15 +1,17 @@
-"""Reclamation: room of pages that are gone is used again only when nobody reads them any more.
+"""Reclamation: space of removed pages is reused only when no reader can be reading it (epoch-based reclamation).
 
-A reader learns under a lock where a page lies and reads it without one.  Meanwhile the page may go and its room be given away.
-So room is retired first, with the number of the reading generation, and is free when no reader of that generation or an older
-one is left.  Readers are short: a snapshot is none.
+A reader looks up a page's location, then reads its bytes without a lock; meanwhile the page may be removed and its space freed.
+Freed space therefore passes through these states:
 
-A record of the log that was flushed with data counts only if all of that is there, as long as nothing stands behind it.  So what
-the last record names stays as it is until there is another one, also what that record itself has made needless: a page that was
-written twice by writers who came together.
+1. *Unconfirmed*: the last record of the log may name it.  That record counts only if the data flushed with it is intact, as long
+   as no record follows; so the data stays unchanged until the next record.  This includes data that the same record superseded: a
+   page written twice within one group commit.
+2. *Kept*: unchanged for a while, up to a number of bytes.  If the log turns out to be damaged, its older records are useful only
+   as long as their data has not been overwritten.
+3. *Retired*: labelled with the current reading generation.
+4. *Released*: no reader of that generation or an older one is left; the space is free.
 
-Room of what was superseded last is kept as it is for a while, up to a number of bytes: where the log is damaged later on, what
-it said before is worth something only as long as nothing else lies there.
+Readers are short-lived; holding a snapshot is not reading.
 """
 
 from __future__ import annotations
@@ -22,46 +24,46 @@ from waltzctl.engine.pages.blob_stats import BlobSpan
 
 
 class _Reading:
-    """One reader, from when it is entered to when it is left.  A generator would take a quarter of a small read."""
+    """Context manager of one reader.  A generator-based one would take a quarter of the time of a small read."""
 
-    __slots__ = ("_generation", "_of")
+    __slots__ = ("_generation", "_reclamation")
 
     def __init__(self, of: Reclamation) -> None:
-        self._of = of
+        self._reclamation = of
 
     def __enter__(self) -> None:
-        self._generation = self._of.begin()
+        self._generation = self._reclamation.begin()
 
     def __exit__(self, *_: object) -> None:
-        self._of.end(self._generation)
+        self._reclamation.end(self._generation)
 
 
 class Reclamation:
-    """Thread-safe."""
+    """Tracks readers and freed space.  Thread-safe."""
 
     def __init__(self, kept: int = 0) -> None:
-        """`kept`: bytes of room that is not retired before more than so many follow."""
+        """`kept`: bytes of superseded data to keep before it is retired, oldest first."""
         self._lock = threading.Lock()
         self._limit, self._size = kept, 0
         self._kept: deque[BlobSpan] = deque()
-        self._named: list[BlobSpan] = []
+        self._unconfirmed: list[BlobSpan] = []
         self._generation = 0
         self._readers: dict[int, int] = {}
         self._retired: deque[tuple[int, tuple[BlobSpan, ...]]] = deque()
 
     def reading(self) -> _Reading:
-        """A context: whatever is looked up in it can be read to the end."""
+        """A context: every location looked up inside it stays readable until it ends."""
         return _Reading(self)
 
     def begin(self) -> int:
-        """A reader begins; the generation that it is of."""
+        """Register a reader; returns its generation."""
         with self._lock:
             mine = self._generation
             self._readers[mine] = self._readers.get(mine, 0) + 1
         return mine
 
     def end(self, generation: int) -> None:
-        """A reader of a generation has ended."""
+        """Unregister a reader of a generation."""
         with self._lock:
             left = self._readers[generation] - 1
             if left:
@@ -70,20 +72,20 @@ class Reclamation:
                 del self._readers[generation]
 
     def supersede(self, spans: Iterable[BlobSpan], *, named: bool = False) -> None:
-        """Nobody will look these up any more, and what lies there stays for a while; what is kept longest is retired for it.
+        """Keep the space of data that new readers cannot find any more; older kept space is retired in exchange.
 
-        `named`: by the last record, perhaps, which has to be confirmed first.
+        `named`: the last record may name it, so that it has to be confirmed first.
         """
         with self._lock:
             if named:
-                self._named += spans
+                self._unconfirmed += spans
             else:
                 self._keep(spans)
 
     def confirm(self) -> None:
-        """A record stands behind the one that named what was superseded."""
+        """A record follows the last one: keep the space that was unconfirmed."""
         with self._lock:
-            named, self._named = self._named, []
+            named, self._unconfirmed = self._unconfirmed, []
             self._keep(named)
 
     def _keep(self, spans: Iterable[BlobSpan]) -> None:
@@ -97,7 +99,7 @@ class Reclamation:
         self._retire(tuple(over))
 
     def retire(self) -> None:
-        """What was superseded need not stay any longer."""
+        """Retire all kept space."""
         with self._lock:
             given = tuple(self._kept)
             self._kept.clear()
@@ -110,7 +112,7 @@ class Reclamation:
             self._generation += 1
 
     def released(self) -> list[BlobSpan]:
-        """Room that was retired and that no reader is left for; it is told once."""
+        """Retired space that no reader can be reading any more; each span is returned once."""
         with self._lock:
             oldest = min(self._readers, default=self._generation)
             free: list[BlobSpan] = []

@@ -1,10 +1,10 @@
-"""A lock behind which readers look without taking it: they look again, with it, where somebody had it meanwhile.
+"""A sequence lock: readers read without taking it, and repeat the read under the lock if a writer was active meanwhile.
 
-Readers of a page store look up where a page lies, which takes two microseconds.  With a lock around that, a thread that loses the
-processor while it has the lock makes all others stand in line, and from then on each of them waits for the one before it.
+Looking up a page takes two microseconds.  With an ordinary lock, a thread that is descheduled while it holds the lock makes all
+others queue, and from then on every reader waits for the one before it (lock convoy).
 
-A look sees changes that are half made only while somebody has the lock, or has had it: then what it found, or failed with, is
-not believed.  So a look may be any function that reads and comes to an end whatever it reads.
+A read may see half-made changes only while a writer holds the lock, or held it meanwhile; its result or exception is then
+discarded.  So `look` accepts any function that only reads, and that terminates whatever it reads.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ T = TypeVar("T")
 
 
 class SequenceLock:
-    """``with`` takes it, for changes; `look` is for reading."""
+    """``with`` takes the lock, for changes; `look` is for reading."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._taken = 0
-        """How often it was taken.  It rises while the lock is held, before anything changes."""
+        self._acquired = 0
+        """Number of acquisitions: incremented while the lock is held, before anything changes."""
 
     def __enter__(self) -> None:
         self._lock.acquire()
-        self._taken += 1
+        self._acquired += 1
 
     def __exit__(self, *_: object) -> None:
         self._lock.release()
 
     def look(self, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """What `read` returns, or raises, of a moment at which nobody was changing anything."""
-        taken = self._taken
+        """The result of `read`, or its exception, as of a moment at which no change was in progress."""
+        taken = self._acquired
         if not self._lock.locked():
             try:
                 found = read(*args, **kwargs)
-            except Exception:  # of something half changed; it is tried again
+            except Exception:  # perhaps caused by a half-made change: repeated below
                 pass
             else:
-                if self._taken == taken:
+                if self._acquired == taken:
                     return found
         with self:
             return read(*args, **kwargs)

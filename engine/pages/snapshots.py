@@ -1,4 +1,4 @@
-"""Snapshots of a page store: each is a sequence, and keeps the versions that it sees from being collected while it is held."""
+"""Snapshots of a page store.  A snapshot is a sequence; while it is held, the versions that it sees are not collected."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class SnapshotStatistics:
 
 
 class Snapshot:
-    """What the store held at one moment.  Close it, or use it with ``with``: what it sees is kept meanwhile."""
+    """The state of the store at one moment.  Close it, or use it with ``with``: until then the versions that it sees are kept."""
 
     def __init__(self, held: HeldSnapshots, sequence: int, created: float) -> None:
         self._held = held
@@ -31,7 +31,7 @@ class Snapshot:
         self.closed = False
 
     def close(self) -> None:
-        """Let go; a second call does nothing."""
+        """Release the snapshot; a second call does nothing."""
         self._held.release(self)
 
     def __enter__(self) -> Snapshot:
@@ -44,10 +44,10 @@ class Snapshot:
 
 
 class HeldSnapshots:
-    """The snapshots of a store that are not closed."""
+    """The open snapshots of a store."""
 
     def __init__(self, path: Path, directory: PageDirectory, lock: SequenceLock) -> None:
-        """`lock`: whoever changes the directory holds it."""
+        """`lock`: the directory lock, held by every change of the directory."""
         self._path, self._directory, self._lock = path, directory, lock
         self._snapshots: dict[int, Snapshot] = {}
 
@@ -57,20 +57,20 @@ class HeldSnapshots:
         return bool(self._snapshots)
 
     def take(self) -> Snapshot:
-        """What the directory holds now."""
-        with self._lock:  # read and registered at once, or a version could go in between
+        """A snapshot of the current state."""
+        with self._lock:  # atomic: otherwise a version could be collected before it is registered
             taken = Snapshot(self, self._directory.sequence, time.monotonic())
             self._snapshots[id(taken)] = taken
             return taken
 
     def release(self, snapshot: Snapshot) -> None:
-        """Forget one."""
+        """Close a snapshot."""
         with self._lock:
             snapshot.closed = True
             self._snapshots.pop(id(snapshot), None)
 
     def sequence_of(self, snapshot: Snapshot | None) -> int | None:
-        """What one sees; None for none.  Raises InvalidRequestError for one that is closed, or of another store."""
+        """The sequence of a snapshot; None for None.  Raises InvalidRequestError if it is closed, or of another store."""
         if snapshot is None:
             return None
         if snapshot.closed or self._snapshots.get(id(snapshot)) is not snapshot:
@@ -78,7 +78,7 @@ class HeldSnapshots:
         return snapshot.sequence
 
     def statistics(self) -> SnapshotStatistics:
-        """How many are held, and for how long."""
+        """Number of open snapshots, and the age of the oldest."""
         with self._lock:
             held = list(self._snapshots.values())
         oldest = min(held, key=lambda one: one.created, default=None)
@@ -86,5 +86,5 @@ class HeldSnapshots:
         return SnapshotStatistics(len(held), age, None if oldest is None else min(one.sequence for one in held))
 
     def sequences(self) -> list[int]:
-        """What they see, falling.  The caller holds the lock."""
+        """Sequences of the open snapshots, descending.  The caller holds the lock."""
         return sorted({one.sequence for one in self._snapshots.values()}, reverse=True)

@@ -1,6 +1,6 @@
-"""Space map: the free ranges of a file, from which room is taken and to which it is given back.
+"""Space map: allocates from, and returns to, the free ranges of a file.
 
-Best fit: the smallest free range that is large enough, of equal ones the first.  All numbers are bytes.
+Best fit: the smallest free range that is large enough; of equal ones, the first.  All numbers are bytes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 
 class SpaceMap:
-    """Free ranges of bytes 0 to `limit`; all are free at first.  Neighbouring free ranges are always one.
+    """The free ranges of bytes 0 to `limit`; at first all are free.  Adjacent free ranges are merged.
 
     Not thread-safe.
     """
@@ -44,22 +44,22 @@ class SpaceMap:
 
     @property
     def largest_free(self) -> int:
-        """The most that can be taken at once."""
+        """Size of the largest free range."""
         return self._by_length[-1][0] if self._by_length else 0
 
     @property
     def used_boundary(self) -> int:
-        """Behind the last byte in use."""
+        """End of the last used byte."""
         if self._starts and self._starts[-1] + self._lengths[self._starts[-1]] == self.limit:
             return self._starts[-1]
         return self.limit
 
     def free_ranges(self) -> list[tuple[int, int]]:
-        """Start and length of each, in order."""
+        """Start and length of each free range, ascending."""
         return [(start, self._lengths[start]) for start in self._starts]
 
     def take(self, size: int) -> int | None:
-        """Mark `size` bytes used, wherever they fit best; returns their offset, or None where nothing is large enough."""
+        """Mark `size` bytes as used (best fit); returns their offset, or None if no free range is large enough."""
         if size <= 0:
             raise ValueError(f"cannot take {size} bytes")
         place = bisect_left(self._by_length, (size, 0))
@@ -70,7 +70,7 @@ class SpaceMap:
         return start
 
     def mark_used(self, offset: int, size: int) -> bool:
-        """Mark a range used; False, and nothing is changed, where it does not lie within one free range."""
+        """Mark a range as used; False, and nothing is changed, if it is not inside one free range."""
         place = bisect_right(self._starts, offset) - 1
         if place < 0 or size <= 0:
             return False
@@ -86,7 +86,7 @@ class SpaceMap:
         return True
 
     def mark_many_used(self, offsets: Sequence[int], sizes: Sequence[int]) -> None:
-        """Mark ranges of a map that is wholly free used: rising, and none in another.  Raises ValueError."""
+        """Mark ascending, disjoint ranges of an empty map as used.  Raises ValueError."""
         if self._valid:
             raise ValueError("a part of the map is used already")
         ends = [offset + size for offset, size in zip(offsets, sizes, strict=True)]
@@ -99,11 +99,11 @@ class SpaceMap:
         self._valid = self.limit - sum(self._lengths.values())
 
     def mark_free(self, offset: int, size: int) -> bool:
-        """Mark a range free; False, and nothing is changed, where a part of it is free or lies outside."""
+        """Mark a range as free; False, and nothing is changed, if part of it is free already or outside of the map."""
         end = offset + size
         if size <= 0 or offset < 0 or end > self.limit:
             return False
-        place = bisect_left(self._starts, offset)  # the free range at or behind it
+        place = bisect_left(self._starts, offset)  # the first free range that begins at `offset` or later
         if place < len(self._starts) and self._starts[place] < end:
             return False
         if place and self._starts[place - 1] + self._lengths[self._starts[place - 1]] > offset:

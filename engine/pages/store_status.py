@@ -1,4 +1,4 @@
-"""What an open page store says of itself: what it holds, and what writing it came to."""
+"""Statistics of an open page store."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from waltzctl.engine.pages.snapshots import SnapshotStatistics
 
 @dataclass(frozen=True, slots=True)
 class StoreStatus:
-    """What a store holds, and what writing it came to since it was opened (bytes)."""
+    """Content of a store, and bytes written since it was opened: data by writers, data by garbage collection, logs."""
 
     sequence: int
     directory: DirectorySize
@@ -24,16 +24,16 @@ class StoreStatus:
 
     @property
     def write_amplification(self) -> float | None:
-        """Bytes written for each byte of a page; None before the first one."""
+        """Bytes written per byte of page data; None before the first page."""
         return write_amplification(self.data_written, self.data_moved, self.log_written)
 
     @property
     def space_amplification(self) -> float | None:
-        """Bytes of blob files for each byte of a page in them; None without any."""
+        """Bytes of blob files per byte that pages use; None without pages."""
         valid = sum(blob.valid for blob in self.blobs)
         return sum(blob.boundary for blob in self.blobs) / valid if valid else None
 
 
 def write_amplification(data_written: int, data_moved: int, log_written: int) -> float | None:
-    """Bytes written for each byte of a page: of pages, of those that were moved, of logs; None where no page was written."""
+    """Bytes written (pages, moved pages, logs) per byte of page data; None if no page was written."""
     return (data_written + data_moved + log_written) / data_written if data_written else None

@@ -1,17 +1,18 @@
-"""Reading a page store's log: which files count, what they hold, and whether what is wrong with them is a torn end or damage.
+"""Reading a page store's log: which files count, what they contain, and whether a fault is a torn tail or damage.
 
-Read are the checkpoint of the highest number and the logs behind it, in the order of their numbers; what a checkpoint holds is
-left aside, and was only not removed in time.  A start takes a new number, and so does a log that is full, so no number is left
-out.  A log that is not the last one, and a checkpoint, ends with an empty record: what lacks it was cut.
+Files that count: the checkpoint with the highest number, and the logs with higher numbers, in ascending order.  All other files
+are stale: the checkpoint replaces them, and a crash prevented their removal.  Every start and every full log takes the next
+number, so the numbers have no gaps.  Every log but the last one, and every checkpoint, ends with an empty record; a file without
+it was truncated.
 
-A write is one record, made durable before the next one begins.  Therefore an interrupted write explains bytes at the end of the
-last log behind which no record begins (`LogFault.torn`), and nothing else: everything else is damage, and may have cost records
-that somebody was promised.
+A torn tail is what an interrupted write leaves.  A record is durable before the next one is written; so an interrupted write
+explains only bytes at the end of the last log after which no record begins (`LogFault.torn`).  Every other fault is damage, and
+may have cost acknowledged records.
 
-A record may have become durable by one flush with data of its pages (`EditFlag.FLUSHED_WITH_RECORD`).  As long as nothing stands
-behind it, it counts only if that data is there: else it is a torn end, too (`FaultKind.DATA`).
+A record may have been flushed together with data of its pages (`EditFlag.FLUSHED_WITH_RECORD`).  As long as no record follows it,
+it counts only if that data is intact; otherwise it is a torn tail as well (`FaultKind.DATA`).
 
-`RecoveryMode` says what is taken of a log that is not whole.
+`RecoveryMode` says what is taken of a log with faults.
 """
 
 from __future__ import annotations
@@ -45,16 +46,17 @@ from waltzctl.formats.pages.write_batch import (
 )
 
 WAYS_ON = "take what is whole with pages recover --mode skip-damaged, or into a new directory with pages salvage"
-"""What to do with a store that is not opened."""
+"""What the user can do with a store that cannot be opened."""
 _WHOLE_FILE = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """A file of the log: its whole records without the empty one that ends it, and its faults.
+    """A file of the log: its intact records without the empty one that ends it, and its faults.
 
-    `closed`: the empty record is there, and last.  `end`: behind the last whole record; `size`: behind the last byte that was
-    written, both in bytes.  The file may be larger: zeros are room for records to come.
+    - `closed`: the file ends with the empty record.
+    - `end`: the offset after the last intact record, in bytes.
+    - `size`: the offset after the last byte written, in bytes.  The file may be larger: it is preallocated with zeros.
     """
 
     name: LogName
@@ -67,7 +69,7 @@ class LogFile:
 
     @property
     def unconfirmed(self) -> LogRecord | None:
-        """The last record of the last log, where nothing stands behind it that would tell that it became durable."""
+        """The last record, if nothing follows it: a following record proves that its flush succeeded.  None otherwise."""
         if self.closed or not self.records or any(fault.offset >= self.end for fault in self.faults):
             return None
         return self.records[-1]
@@ -77,7 +79,7 @@ class LogFile:
 class WalContents:
     """The log of a directory: the files that count, in the order in which they are applied, and the names of the others.
 
-    `lost`: there is none, and blob files hold data, which nobody writes before the first log is there.
+    `lost`: there is no log, but blob files hold data, which is never written before the first log exists.
     """
 
     directory: Path
@@ -88,32 +90,32 @@ class WalContents:
 
     @property
     def checkpoint(self) -> LogFile | None:
-        """The checkpoint that is read first."""
+        """The checkpoint, if there is one."""
         return next((one for one in self.files[:1] if one.name.is_checkpoint), None)
 
     @property
     def last(self) -> LogFile | None:
-        """The log that was written last."""
+        """The log that was written last; None if there is none after the checkpoint."""
         return next((one for one in self.files[-1:] if not one.name.is_checkpoint), None)
 
     @property
     def highest_number(self) -> int:
-        """Of all files, those that do not count as well."""
+        """The highest number of any file, including stale ones; 0 if there is none."""
         return max([one.name.number for one in self.files] + [name.number for name in self.stale], default=0)
 
     @property
     def written_twice(self) -> bool:
-        """Whether this is the log of a store whose records are there twice."""
+        """Whether some record has a copy: the store was written with `PageOptions.records_twice`."""
         return any(record.is_copy for file in self.files for record in file.records)
 
     @property
     def unconfirmed_pages(self) -> list[PageEntry]:
-        """Data that was flushed with the last record.  It is there, and perhaps not durable."""
+        """Entries whose data was flushed with the last record: it is intact, but may not be durable yet."""
         return [] if self.last is None else _flushed_with(self.last.unconfirmed)
 
     @property
     def torn_from(self) -> int | None:
-        """Where the last log's torn end begins; None where its end is not torn."""
+        """Offset at which the torn tail of the last log begins; None if it has none."""
         last = self.last
         if last is None or not last.faults or not all(fault.torn for fault in last.faults):
             return None
@@ -133,7 +135,7 @@ def read_file(directory: Path, name: LogName) -> LogFile:
 
 
 def _flushed_with(record: LogRecord | None) -> list[PageEntry]:
-    """Data that was to become durable by the flush of a record.  A copy is written when that is done."""
+    """Entries whose data was to become durable by the flush of a record.  A copy is written after that flush: none."""
     if record is None or record.is_copy:
         return []
     try:
@@ -142,22 +144,22 @@ def _flushed_with(record: LogRecord | None) -> list[PageEntry]:
         return []
 
 
-def _may_be_there(store: Path, entry: PageEntry) -> bool:
-    """Whether an interrupted flush is no explanation of what stands in the place of a page."""
+def _survived_flush(store: Path, entry: PageEntry) -> bool:
+    """Whether the state of an entry's data is not explained by an interrupted flush: the data is intact, or lost otherwise."""
     if not (store / BLOB_DIRECTORY / blob_name(entry.file_id)).exists():
-        return True  # its name was durable before anything was written into it
+        return True  # the file's name was durable before data was written to it: the file was lost otherwise
     try:
         return is_whole(entry, read_page(store, entry))
     except DiskReadError:
-        return True  # whoever reads the page is told
+        return True  # reading the page reports the error
 
 
-def _judged(store: Path, file: LogFile) -> LogFile:
-    """The last log, with its last record as a torn end where data is not there that was flushed with it.
+def _without_unflushed_record(store: Path, file: LogFile) -> LogFile:
+    """The last log; its last record is treated as a torn tail if data that was flushed with it is not intact.
 
-    Whoever writes there may have written something else in the place of that data meanwhile, behind a further record.
+    A writer may have reused the space of that data meanwhile, after adding a further record: then the log is read again.
     """
-    while not all(_may_be_there(store, entry) for entry in _flushed_with(file.unconfirmed)):
+    while not all(_survived_flush(store, entry) for entry in _flushed_with(file.unconfirmed)):
         again = read_file(file.path.parent, file.name)
         if again.size != file.size:
             file = again
@@ -189,7 +191,7 @@ def read_wal(store: Path) -> WalContents:
         counted.insert(0, checkpoint)
     files = [read_file(directory, name) for name in counted]
     if files and not files[-1].name.is_checkpoint:
-        files[-1] = _judged(store, files[-1])
+        files[-1] = _without_unflushed_record(store, files[-1])
     stale = tuple(name for name in names if name not in counted)
     return WalContents(
         directory, tuple(files), stale, temporary, lost=not files and _blobs_hold_data(store / BLOB_DIRECTORY)
@@ -207,7 +209,7 @@ def _blobs_hold_data(directory: Path) -> bool:
 
 
 def edits_of(contents: WalContents, mode: RecoveryMode) -> Iterator[Edit]:
-    """The edits that count, in the order in which they are applied.  Raises DamageError for what `mode` does not tolerate."""
+    """The edits that count, in the order of application.  Raises DamageError for faults that `mode` does not tolerate."""
     for _, payload in payloads_of(contents, mode):
         try:
             yield from decode_batch(payload)
@@ -217,7 +219,7 @@ def edits_of(contents: WalContents, mode: RecoveryMode) -> Iterator[Edit]:
 
 
 def payloads_of(contents: WalContents, mode: RecoveryMode) -> Iterator[tuple[LogFile, bytes]]:
-    """The records that count, in their order, each with its file.  Raises DamageError for what `mode` does not tolerate."""
+    """The records that count, in order, each with its file.  Raises DamageError for faults that `mode` does not tolerate."""
     refuse(contents, mode)
     previous: LogFile | None = None
     for file in contents.files:
@@ -236,7 +238,7 @@ def payloads_of(contents: WalContents, mode: RecoveryMode) -> Iterator[tuple[Log
 
 
 def refuse(contents: WalContents, mode: RecoveryMode) -> None:
-    """Raises DamageError for what `mode` does not tolerate."""
+    """Raises DamageError for faults that `mode` does not tolerate."""
     if mode in (RecoveryMode.POINT_IN_TIME, RecoveryMode.SKIP_DAMAGED):
         return
     findings = wal_findings(contents)
@@ -251,7 +253,7 @@ def refuse(contents: WalContents, mode: RecoveryMode) -> None:
 
 
 def wal_findings(contents: WalContents, store: PurePath | None = None) -> list[Finding]:
-    """What is wrong with the log.  `store`: the directory that remedies name."""
+    """Findings of the log.  `store`: the directory that remedies name."""
     found: list[Finding] = []
     if contents.lost:
         said = "no log is there, and blob files hold data: which pages that are is not known"
@@ -262,21 +264,21 @@ def wal_findings(contents: WalContents, store: PurePath | None = None) -> list[F
         if (gap := _gap(previous, file)) is not None:
             found.append(make_finding(Code.LOG_MISSING, file.path, gap, storage_directory=store))
         if file is last and contents.torn_from is not None:
-            found.append(_torn(file, store))
+            found.append(_torn_tail_finding(file, store))
         else:
-            found += [_fault(file, one, store, twice=contents.written_twice) for one in file.faults]
+            found += [_fault_finding(file, one, store, twice=contents.written_twice) for one in file.faults]
             if not file.closed and file is not last and not file.faults:
                 said = "it ends without the empty record that closes it: its end was cut off"
                 found.append(
                     make_finding(Code.LOG_RECORD_CHECKSUM, file.path, said, storage_directory=store, offset=file.end)
                 )
-        found += _batch_faults(file, store)
+        found += _batch_findings(file, store)
         previous = file
     return found
 
 
 def _gap(previous: LogFile | None, file: LogFile) -> str | None:
-    """What is missing in front of a file."""
+    """Which logs are missing before a file; None if none is."""
     expected = previous.name.number + 1 if previous is not None else 1
     if file.name.is_checkpoint or file.name.number == expected:
         return None
@@ -286,7 +288,7 @@ def _gap(previous: LogFile | None, file: LogFile) -> str | None:
     return f"{names} missing, or the checkpoint that held what it said"
 
 
-def _torn(file: LogFile, store: PurePath | None) -> Finding:
+def _torn_tail_finding(file: LogFile, store: PurePath | None) -> Finding:
     first = file.faults[0]
     said = f"the last write was interrupted: {first.kind.value}, and no record begins behind it"
     return make_finding(
@@ -294,7 +296,7 @@ def _torn(file: LogFile, store: PurePath | None) -> Finding:
     )
 
 
-def _fault(file: LogFile, fault: LogFault, store: PurePath | None, *, twice: bool) -> Finding:
+def _fault_finding(file: LogFile, fault: LogFault, store: PurePath | None, *, twice: bool) -> Finding:
     lost = "what was there is lost" + (
         ", unless it stands whole beside this, where each record is twice" if twice else ""
     )
@@ -309,7 +311,7 @@ def _fault(file: LogFile, fault: LogFault, store: PurePath | None, *, twice: boo
     )
 
 
-def _batch_faults(file: LogFile, store: PurePath | None) -> Iterator[Finding]:
+def _batch_findings(file: LogFile, store: PurePath | None) -> Iterator[Finding]:
     for record in file.records:
         try:
             if plain_entries(record.payload) is None:

@@ -1,15 +1,16 @@
 """The log of a page store, open for writing.
 
-A record is written and flushed before its caller is told; the log takes nothing more after a write or flush that failed.  A log
-that has grown enough is closed with an empty record and the next one begins; so is the log that a process before left, after its
-torn end was cut.  A checkpoint is written beside, flushed, renamed, and only then go the logs that it holds.
+- A record is written and flushed before `append` returns.  After a failed write or flush the log takes no more records.
+- A log that reached its size limit is closed with an empty record, and the next log begins.  On opening, the log of the previous
+  process is closed in the same way, after its torn tail was cut.
+- A checkpoint is written to a temporary file, flushed and renamed; only then the logs that it replaces are removed.
 
-With a record that reaches the end of the file zeros are written behind it, room for the next ones: who writes within a file
-changes nothing but its bytes, and a flush is spared the file system's own record of a file that grew.  The room is as large as
-what is there already, `MOST_ROOM` at most, and is cut off when the log is closed.
+Preallocation: a record that reaches the end of the file is followed by zeros, space for the next records.  Writing inside a file
+changes only its data, so the flush need not commit a new file size to the file system's journal.  The preallocated space is as
+large as the log so far, at most `MOST_ROOM`; it is truncated when the log is closed.
 
-`twice`: each record is written and flushed, and then once more.  A copy never becomes durable before what it is a copy of, so
-that what an interrupted write leaves is a torn end, as without copies.
+`twice`: each record is written and flushed, then its copy is.  A copy never becomes durable before its original, so an
+interrupted write leaves a torn tail, as without copies.
 """
 
 from __future__ import annotations
@@ -33,16 +34,19 @@ from waltzctl.formats.pages.names import CHECKPOINT_LEVEL, LOG_LEVEL, LogName, p
 LOG_SIZE = 2 << 20
 """Bytes after which a log is closed and the next one begins."""
 MOST_ROOM = 256 << 10
-"""Bytes of zeros that are written at once behind a record, for those to come."""
+"""The most bytes of zeros that are preallocated at once."""
 
 
 class WalStore:
-    """Not thread-safe: one caller at a time; `finish_checkpoint` may run beside the others."""
+    """The open log.  Not thread-safe, except that `finish_checkpoint` may run concurrently with one other call."""
 
     def __init__(
         self, directory: Path, highest_number: int, flusher: Flusher, *, log_size: int = LOG_SIZE, twice: bool = False
     ) -> None:
-        """Begin the log behind `highest_number`.  `flusher`: flushes it with other files.  Raises DiskWriteError."""
+        """Begin the log after number `highest_number`.  Raises DiskWriteError.
+
+        `flusher`: flushes the log together with other files.
+        """
         self.directory = directory
         self._flusher = flusher
         self.written = 0
@@ -54,40 +58,42 @@ class WalStore:
         self._names = threading.Lock()
         self._failed = False
         self.unconfirmed = False
-        """Whether the last record was flushed with other files, and nothing stands behind it that tells that this succeeded."""
+        """Whether the last record was flushed with other files and no record follows it that would prove the flush succeeded."""
         self._position = 0
         self._room_end = 0
-        """Where the file ends."""
+        """Size of the file, with preallocated space."""
         self._file = self._begin()
 
     @classmethod
     def continue_behind(
         cls, contents: WalContents, flusher: Flusher, *, log_size: int = LOG_SIZE, twice: bool = False
     ) -> WalStore:
-        """Cut the torn end that a process left, close its log, remove what a checkpoint holds, and begin the next log.
+        """Cut the torn tail that a process left, close its log, remove stale files, and begin the next log.
 
-        The copy of its last record is written where the process died between the two.
+        If the process crashed between a record and its copy, the copy is written.  Records are written twice if they were before,
+        whatever `twice` says.
 
-        Records are written twice where they were so before, whatever `twice` says.  Raises DiskWriteError.
+        Raises DiskWriteError.
         """
         last = contents.last
         twice = twice or contents.written_twice
         if contents.files:
-            disk.sync_directory(contents.directory)  # names as well: a later log must not stand without this one
+            # directory entries: a later log must not become durable without this one
+            disk.sync_directory(contents.directory)
         if last is not None:
             with WritableFile.open(last.path) as file:
                 if (record := last.unconfirmed) is not None:
-                    # its flush may have failed, and another one flushes only what is written anew
+                    # rewrite it: its flush may have failed, and then another flush covers only pages that are dirtied again
                     file.write_at(record.offset, read_range(last.path, record.offset, record.end - record.offset))
-                file.sync()  # whoever wrote it may have died before this, and what closes it must not stand alone
+                file.sync()  # the process may have crashed before its flush; the closing record must not be durable alone
                 if last.end < last.size:
                     cut_torn_tail(contents.directory.parent, last)
                 if last.end < file.size():
                     file.truncate(last.end)
                 if not last.closed:
-                    lonely = [one.payload for one in last.records[-1:] if twice and not one.is_copy]
+                    without_copy = [one.payload for one in last.records[-1:] if twice and not one.is_copy]
                     end = last.end
-                    for payload in (*lonely, b""):
+                    for payload in (*without_copy, b""):
                         data = cut_record(payload, end, last.name.number)
                         file.write_at(end, data)
                         file.sync()
@@ -120,22 +126,22 @@ class WalStore:
 
     @property
     def num_files(self) -> int:
-        """Logs and checkpoint."""
+        """Number of logs and checkpoint."""
         return len(self._logs) + bool(self._checkpoint)
 
     @property
     def has_records(self) -> bool:
-        """Whether anything was written since the last checkpoint, by this process or one before."""
+        """Whether any record was written since the last checkpoint, by this process or an earlier one."""
         return len(self._logs) > 1 or self._position > 0
 
     def append(self, payload: bytes, with_files: Sequence[WritableFile] = (), *, begun: bool = False) -> None:
-        """Write a record and make it durable; `with_files`: what has to become durable with it.
+        """Write a record and make it durable.  `with_files`: files that become durable with it.
 
-        `begun`: the disk writes already what is in those, and it is little: then they are flushed one after the other, which
-        takes two thirds of the time of one flush for all.
+        `begun`: writeback of `with_files` has started, and is small.  The files are then flushed one after the other, which takes
+        two thirds of the time of a joint flush.
 
-        Raises DiskWriteError, after which nobody knows whether it is in the log, and every later call raises
-        PageStoreFailedError until the log is opened again.
+        Raises DiskWriteError: it is unknown whether the record is in the log, and every later call raises PageStoreFailedError
+        until the log is opened again.
         """
         if not payload:
             raise ValueError("an empty record closes a log")
@@ -174,13 +180,13 @@ class WalStore:
                 raise error
 
     def _close_file(self) -> None:
-        """Of a log that takes no more records.  Nothing depends on when it is durable that it ends there."""
+        """Truncate and close a log that takes no more records.  The truncation need not be durable."""
         if self._position < self._room_end:
             self._file.truncate(self._position)
         self._file.close()
 
     def roll_when_full(self) -> None:
-        """Begin the next log where this one has grown enough.  Raises as `append`."""
+        """Begin the next log if this one reached its size limit.  Raises as `append`."""
         if self._position >= self._log_size:
             self.roll()
 
@@ -195,9 +201,9 @@ class WalStore:
         return closed
 
     def finish_checkpoint(self, number: int, payloads: Iterable[bytes]) -> int:
-        """Write the checkpoint that holds all that the logs up to `number` said, then remove them; returns its size in bytes.
+        """Write the checkpoint that replaces the logs up to `number`, then remove them; returns its size in bytes.
 
-        Raises DiskWriteError; the logs are still there then, unless it was the removal that failed.
+        Raises DiskWriteError; the logs are then still there, unless the removal failed.
         """
         path = self.directory / str(LogName(number, CHECKPOINT_LEVEL))
         size = 0
@@ -212,14 +218,14 @@ class WalStore:
         self._checkpoint = number
         for name in sorted(filter(None, map(parse_log_name, os.listdir(self.directory)))):
             if name.number < number or name == (number, LOG_LEVEL):
-                disk.unlink(self.directory / str(name))  # one that comes back is left aside, and goes another time
+                disk.unlink(self.directory / str(name))  # a crash may bring it back: then it is stale
         with self._names:
             self._logs = [one for one in self._logs if one > number]
         self.written += size
         return size
 
     def close(self) -> None:
-        """Close the log with an empty record, so that whoever reads it knows that nothing is missing at its end."""
+        """Close the log with an empty record, which tells readers that nothing is missing at its end."""
         if self._file.closed:
             return
         try:
@@ -231,7 +237,7 @@ class WalStore:
 
 
 def checkpoint_parts(number: int, payloads: Iterable[bytes], *, twice: bool) -> Iterator[bytes]:
-    """The bytes of a checkpoint of this number, closed with an empty record.  `twice`: each record but that one."""
+    """The bytes of checkpoint `number`, closed with an empty record.  `twice`: each record before it has a copy."""
     size = 0
     repeated = (one for payload in payloads for one in [payload] * (1 + twice))
     for payload in itertools.chain(repeated, [b""]):

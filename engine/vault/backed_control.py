@@ -1,6 +1,6 @@
-"""The control file of a backup of some partitions: the others are not assigned, whoever reads it or restores it.
+"""The control file of a partial backup, as it is read and restored: partitions outside the backup are not assigned.
 
-The backup itself has the file's bytes as they were.
+The backup itself contains the original bytes of the file.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ from waltzctl.formats.control import ControlFile, PartitionInfo, decode_control
 
 
 def left_out(info: PartitionInfo) -> PartitionInfo:
-    """The info of a partition that is not there: not assigned, which marks tell where there are no flags."""
+    """The info of a partition that is not in the backup: not assigned.
+
+    Layouts without flags mark such a partition by resetting session and marks.
+    """
     current = info.current_struct
     if current is None:
         return info
@@ -23,7 +26,7 @@ def left_out(info: PartitionInfo) -> PartitionInfo:
 
 
 def with_infos(content: bytes, control: ControlFile, infos: Sequence[PartitionInfo]) -> bytes:
-    """The bytes of a control file with other infos; `control` is what they say now."""
+    """The bytes of a control file with its infos replaced by `infos`; `control`: the decoded `content`."""
     changed = bytearray(content)
     for before, info in zip(control.partitions, infos, strict=True):
         if info != before:
@@ -33,7 +36,7 @@ def with_infos(content: bytes, control: ControlFile, infos: Sequence[PartitionIn
 
 
 def with_only(content: bytes, kept: Container[int]) -> bytes:
-    """The bytes of a control file in which all partitions but these are left out; as they are where they are damaged."""
+    """The bytes of a control file in which all partitions but `kept` are left out.  A damaged file is returned as it is."""
     try:
         control = decode_control(content)
     except ValueError:

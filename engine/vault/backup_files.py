@@ -1,6 +1,6 @@
-"""A backup as a directory of files that are read in ranges, without restoring anything.
+"""A backup as a directory of files that can be read in ranges, without restoring them.
 
-Names are paths below the storage directory, with slashes.  A partition's section is read when somebody first looks into that
+Names are paths relative to the storage directory, with slashes.  The section of a partition is read on first access to that
 partition.
 """
 
@@ -37,7 +37,7 @@ _CACHED_INDEXES = 8
 
 
 class BackedSource:
-    """A file of a backup as bytes at offsets; reading is thread-safe."""
+    """A file of a backup as a `ByteSource`.  Thread-safe."""
 
     def __init__(self, files: BackupFiles, name: str, label: str) -> None:
         """Raises FileNotFoundError."""
@@ -46,7 +46,7 @@ class BackedSource:
         self._partition, self._file = files.find(name)
 
     def size(self) -> int:
-        """Bytes; a backup never grows."""
+        """Size in bytes; it never changes."""
         return self._file.size
 
     def read_into(self, offset: int, buffer: memoryview) -> int:
@@ -54,7 +54,7 @@ class BackedSource:
         return self._files.read_into(self._partition, self._file, offset, buffer)
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Does nothing: there is nothing to release."""
 
     def __enter__(self) -> BackedSource:
         return self
@@ -78,11 +78,11 @@ class BackupFiles:
     # ---- names -------------------------------------------------------------------------------------------------------
 
     def _owner(self, name: str) -> BackedPartition:
-        """Whose section has a name."""
+        """The partition, or the storage directory, whose section contains a name."""
         return self._partitions.get(name.partition("/")[0], self.head.storage)
 
     def section(self, one: BackedPartition) -> Section:
-        """Raises DamageError, DiskReadError."""
+        """The section of a partition.  Raises DamageError, DiskReadError."""
         return self.reader.section(self.head, one)
 
     def _tree(self, one: BackedPartition) -> tuple[dict[str, BackedFile], dict[str, list[str]]]:
@@ -108,11 +108,11 @@ class BackupFiles:
         return owner, file
 
     def is_directory(self, name: str) -> bool:
-        """Whether a directory has this name; the storage directory's is empty.  Raises DamageError, DiskReadError."""
+        """Whether a name is that of a directory; the storage directory's name is empty.  Raises DamageError, DiskReadError."""
         return not name or name in self._partitions or name in self._tree(self._owner(name))[1]
 
     def names(self, name: str) -> list[str]:
-        """The names in a directory, in order.  Raises FileNotFoundError, NotADirectoryError, DamageError, DiskReadError."""
+        """The names in a directory, sorted.  Raises FileNotFoundError, NotADirectoryError, DamageError, DiskReadError."""
         if not self.is_directory(name):
             if name in self._tree(self._owner(name))[0]:
                 raise NotADirectoryError(name)
@@ -121,19 +121,22 @@ class BackupFiles:
         return sorted({*found, *self._partitions} if not name else found)
 
     def numbers(self, name: str) -> FileNumbers | None:
-        """Of a file; None where there is none.  Raises DamageError, DiskReadError."""
+        """Metadata of a file; None if it does not exist.  Raises DamageError, DiskReadError."""
         file = self._tree(self._owner(name))[0].get(name)
         return None if file is None else FileNumbers(file.size, file.modified_ns, file.inode)
 
     def sections(self) -> Iterator[tuple[BackedPartition, Section]]:
-        """Every section.  Raises DamageError, DiskReadError."""
+        """All sections.  Raises DamageError, DiskReadError."""
         for one in self.head.sections:
             yield one, self.section(one)
 
     # ---- content -----------------------------------------------------------------------------------------------------
 
     def read_into(self, partition: BackedPartition, file: BackedFile, offset: int, buffer: memoryview) -> int:
-        """Fill `buffer` from `offset`; fewer bytes only at the end.  Raises DamageError, DiskReadError."""
+        """Fill `buffer` from `offset`; returns how many bytes, fewer only at the end of the file.
+
+        Raises DamageError, DiskReadError.
+        """
         if self.head.partial and file.name == CONTROL_FILE_NAME:
             part = self._control[offset : offset + len(buffer)]
             buffer[: len(part)] = part
@@ -142,7 +145,7 @@ class BackupFiles:
 
     @cached_property
     def _control(self) -> bytes:
-        """The control file of a backup of some partitions.  Raises FileNotFoundError, DamageError, DiskReadError."""
+        """The control file of a partial backup.  Raises FileNotFoundError, DamageError, DiskReadError."""
         partition, file = self.find(CONTROL_FILE_NAME)
         content = bytearray(file.size)
         self._read_extents(partition, file, 0, memoryview(content))
@@ -192,7 +195,7 @@ class BackupFiles:
             return known
 
     def _entries(self, segment: str, size: int) -> bytes:
-        """The entries of an index: offsets of the records of its data file."""
+        """The entries of an index: the offsets of the records of its data file."""
         with self._lock:
             if (known := self._indexes.get(segment)) is not None:
                 self._indexes.move_to_end(segment)
@@ -206,9 +209,9 @@ class BackupFiles:
 
 
 def derived_entries(source: ByteSource, segment: str, size: int) -> bytes:
-    """The first `size` bytes of the entries of an index: offsets of the records of its data file, of which `segment` is the name.
+    """The first `size` bytes of the entries of an index: the offsets of the records in its data file `source`, named `segment`.
 
-    Raises DamageError where it has fewer records, and as the source does.
+    Raises DamageError if there are fewer records, and as `source` does.
     """
     offsets: list[Int64Column] = []
     count, named = 0, parse_name(segment.rpartition("/")[2])

@@ -1,9 +1,10 @@
-"""Content to sealed pages and back: compressed with zstd, encrypted with AES-256-GCM, told apart by digests.
+"""Sealed pages: content compressed with zstd, encrypted with AES-256-GCM, identified by digests.
 
-A digest is SHA-256; in an encrypted vault HMAC-SHA-256, so that it tells nothing to who has no key.  (BLAKE2b takes more than
-twice the time on processors with instructions for SHA.)
-An encrypted page is bound to its digest and to the vault's id: one that was put into another one's place does not open.
-Nonces are random; 2^32 pages can be encrypted with one key before two nonces are the same with a probability of 2^-32.
+- Digest: SHA-256; in an encrypted vault HMAC-SHA-256, so that it reveals nothing without the key.  (BLAKE2b takes more than twice
+  the time on processors with SHA instructions.)
+- Associated data: an encrypted page is bound to its digest and the vault's id, so a page put in place of another does not
+  decrypt.
+- Nonces are random: after 2^32 pages under one key, the probability that two nonces are equal is 2^-32.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ from waltzctl.formats.vault import (
 
 KEY_SIZE = 32
 SCRYPT_COST = 1 << 17
-"""With blocks of 8: 128 MiB of memory for one try of a password."""
+"""scrypt's N. With r = 8, one try of a password takes 128 MiB of memory."""
 DEFAULT_LEVEL = 3
-"""Of zstd."""
+"""zstd level."""
 LARGEST = 1 << 32
-"""Bytes of content that a page may claim to hold."""
+"""The largest content size, in bytes, that a page's header may state."""
 
 
 class WrongPasswordError(RefusedError):
@@ -42,20 +43,20 @@ class WrongPasswordError(RefusedError):
 
 @dataclass(frozen=True, slots=True)
 class VaultKeys:
-    """Made of the vault's key: one to encrypt with, one for digests."""
+    """Keys derived from the vault's master key: one for encryption, one for digests."""
 
     encryption: bytes
     digest: bytes
 
     @classmethod
     def of(cls, master: bytes) -> VaultKeys:
-        """Two keys of one."""
+        """Derive both keys from the master key."""
         first, second = (hashlib.blake2b(b"", key=master, person=name, digest_size=32) for name in (b"page", b"digest"))
         return cls(first.digest(), second.digest())
 
 
 def new_encryption(password: bytes, vault_id: uuid.UUID, *, cost: int = SCRYPT_COST) -> Encryption:
-    """A new key, kept under a password.  Raises InvalidRequestError for an empty one."""
+    """A new master key, wrapped with a key derived from a password.  Raises InvalidRequestError if the password is empty."""
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
     if not password:
@@ -66,7 +67,7 @@ def new_encryption(password: bytes, vault_id: uuid.UUID, *, cost: int = SCRYPT_C
 
 
 def open_keys(configuration: VaultConfiguration, password: bytes | None, where: object) -> VaultKeys | None:
-    """The keys of a vault; None where it is not encrypted.  Raises InvalidRequestError without a password, WrongPasswordError."""
+    """The keys of a vault; None if it is not encrypted.  Raises InvalidRequestError without a password, WrongPasswordError."""
     kept = configuration.encryption
     if kept is None:
         return None
@@ -92,13 +93,13 @@ def _password_key(password: bytes, salt: bytes, cost: int, block_size: int, para
 
 
 class Sealer:
-    """Makes sealed pages of content, and content of sealed pages.  Thread-safe."""
+    """Seals content to pages and opens them again.  Thread-safe."""
 
     def __init__(self, configuration: VaultConfiguration, keys: VaultKeys | None) -> None:
         self._id = configuration.vault_id.bytes
         self._level = configuration.compression_level
         self._inner, self._outer = hashlib.sha256(), None
-        if keys is not None:  # HMAC (RFC 2104), begun once
+        if keys is not None:  # HMAC (RFC 2104); the padded key is hashed only once
             key = keys.digest.ljust(hashlib.sha256().block_size, b"\0")
             self._inner = hashlib.sha256(bytes(byte ^ 0x36 for byte in key))
             self._outer = hashlib.sha256(bytes(byte ^ 0x5C for byte in key))
@@ -109,9 +110,9 @@ class Sealer:
             self._cipher = AESGCM(keys.encryption)
 
     def digest(self, content: bytes | bytearray | memoryview) -> bytes:
-        """32 bytes."""
+        """The digest of content, 32 bytes."""
         inner = self._inner.copy()
-        inner.update(content)  # without the interpreter's lock
+        inner.update(content)  # releases the interpreter's lock
         if self._outer is None:
             return inner.digest()
         outer = self._outer.copy()
@@ -119,7 +120,7 @@ class Sealer:
         return outer.digest()
 
     def seal(self, content: bytes | bytearray | memoryview, digest: bytes) -> bytes:
-        """A sealed page.  `digest`: of the content, or for a page that nothing names by its content what stands for that."""
+        """A sealed page.  `digest`: that of the content, or for heads and sections `head_digest` or `section_digest`."""
         size, flags, payload = len(content), Flag(0), bytes(content) if isinstance(content, bytearray) else content
         if self._level is not None and size:
             import zstandard
@@ -131,11 +132,11 @@ class Sealer:
             flags |= Flag.ENCRYPTED
             nonce = os.urandom(NONCE_SIZE)
             header = SEALED_PAGE.struct.pack(FORMAT_VERSION, flags, size)
-            payload = nonce + self._cipher.encrypt(nonce, payload, self._bound_to(header, digest))
+            payload = nonce + self._cipher.encrypt(nonce, payload, self._associated_data(header, digest))
         return SEALED_PAGE.struct.pack(FORMAT_VERSION, flags, size) + payload
 
     def open(self, page: bytes | memoryview, digest: bytes, *, check: bool = True) -> bytes:
-        """The content of a sealed page.  `check`: whether `digest` is that of the content.  Raises VaultFormatError."""
+        """The content of a sealed page.  `check`: `digest` is that of the content, compare it.  Raises VaultFormatError."""
         view = memoryview(page)
         if len(view) < SEALED_PAGE.size:
             raise VaultFormatError("a page is shorter than its header")
@@ -171,20 +172,23 @@ class Sealer:
 
         try:
             return self._cipher.decrypt(
-                bytes(payload[:NONCE_SIZE]), payload[NONCE_SIZE:], self._bound_to(header, digest)
+                bytes(payload[:NONCE_SIZE]), payload[NONCE_SIZE:], self._associated_data(header, digest)
             )
         except InvalidTag:
             raise VaultFormatError("a page does not decrypt: it was changed, or is another one's") from None
 
-    def _bound_to(self, header: bytes, digest: bytes) -> bytes:
+    def _associated_data(self, header: bytes, digest: bytes) -> bytes:
         return self._id + header + digest
 
 
 def head_digest(backup: int) -> bytes:
-    """What stands for the digest of a backup's head, which nothing names by its content."""
+    """The substitute for the digest of a backup's head, which is found by its id and not by its content."""
     return backup.to_bytes(8, "big").rjust(DIGEST_SIZE, b"\0")
 
 
 def section_digest(backup: int, section: int) -> bytes:
-    """The same of a section: its backup, and its page counted from the backup's first."""
+    """The substitute for the digest of a section.
+
+    `section`: the section's page relative to the backup's first page.
+    """
     return (backup.to_bytes(8, "big") + section.to_bytes(8, "big")).rjust(DIGEST_SIZE, b"\1")

@@ -1,8 +1,9 @@
-"""Backups as places: what reads storage directories reads ``vault:VAULT::ID`` in the same way.
+"""Backups as an `Access`: code that reads storage directories reads ``vault:VAULT::ID`` in the same way.
 
-A backup stays as it was when it was first asked for, and so does which one ``latest`` is.  A vault is looked at once more for a
-backup that nobody saw in it: what is known of it grows with its log, and not with the backups that are read.  The password of an
-encrypted one is the first line of the file that WALTZCTL_VAULT_PASSWORD_FILE names.
+Caching: a backup stays as it was on first access, and ``latest`` stays the same backup.  The vault's log is read again if a
+backup is asked for that is not among the known ones; memory therefore grows with the log, not with the number of backups read.
+
+Password of an encrypted vault: the first line of the file named by the environment variable WALTZCTL_VAULT_PASSWORD_FILE.
 """
 
 from __future__ import annotations
@@ -28,13 +29,16 @@ PASSWORD_VARIABLE = "WALTZCTL_VAULT_PASSWORD_FILE"
 
 
 def password_from_environment() -> bytes | None:
-    """The password that the environment names a file of; None where it names none.  Raises InvalidRequestError, DiskReadError."""
+    """The password in the file that the environment variable names; None if the variable is not set.
+
+    Raises InvalidRequestError, DiskReadError.
+    """
     named = os.environ.get(PASSWORD_VARIABLE)
     return read_password_or_key(Path(named), PASSWORD_VARIABLE) if named else None
 
 
 class VaultAccess(ObjectAccess):
-    """Files of backups; see `Access`.  There are no links and no special files among them, and nobody holds a lock."""
+    """Files of backups; see `Access`.  A backup has no symbolic links or special files, and no process holds its lock."""
 
     def __init__(self) -> None:
         self._opened: dict[tuple[str, tuple[int, int], str, int], BackupFiles] = {}
@@ -43,27 +47,28 @@ class VaultAccess(ObjectAccess):
         self._opening = threading.Lock()
 
     def unlock(self, vault: Path, password: bytes | None) -> None:
-        """Open a vault with this password from now on; with None, as before, with that of the environment."""
+        """Open a vault with this password from now on; None: keep the current one, or that of the environment."""
         with self._opening:
             if password is not None:
                 self._passwords[os.path.realpath(vault)] = password
 
     def files(self, path: PurePath) -> BackupFiles:
-        """The backup that a path leads into.  Raises what `VaultReader.open` and `VaultReader.find` raise."""
-        at = _vault(path)
+        """The backup that a path points into.  Raises what `VaultReader.open` and `VaultReader.find` raise."""
+        at = _as_vault_path(path)
         vault = os.path.realpath(at.vault)
-        key = vault, _made(vault), at.backup, os.getpid()  # descriptors and locks do not survive a fork
+        key = vault, _directory_identity(vault), at.backup, os.getpid()  # descriptors and locks do not survive a fork
         with self._opening:
             found = self._opened.get(key)
             if found is None:
-                found = self._opened[key] = self._look(at, vault, key[1])
+                found = self._opened[key] = self._open_backup(at, vault, key[1])
             return found
 
-    def _look(self, at: VaultPath, vault: str, made: tuple[int, int]) -> BackupFiles:
+    def _open_backup(self, at: VaultPath, vault: str, made: tuple[int, int]) -> BackupFiles:
         key = vault, made, os.getpid()
         known = self._readers.get(key)
         if known is not None and at.backup != LATEST:
-            with contextlib.suppress(InvalidRequestError, DamageError):  # it may have been made, or mended, since
+            # made or repaired since the vault was read: read it again
+            with contextlib.suppress(InvalidRequestError, DamageError):
                 return BackupFiles(known, known.find(at.backup))
         password = self._passwords.get(vault)
         reader = VaultReader.open(at.vault, password_from_environment() if password is None else password)
@@ -72,27 +77,27 @@ class VaultAccess(ObjectAccess):
         return found
 
     def kind(self, path: PurePath) -> PlaceKind | None:
-        """A file or a directory of the backup."""
-        with _told_as_unreadable(path):
-            files, inside = self.files(path), _vault(path).inside
+        """Whether a path is a file or a directory of the backup; None if neither."""
+        with _damage_as_read_error(path):
+            files, inside = self.files(path), _as_vault_path(path).inside
             if files.is_directory(inside):
                 return PlaceKind.DIRECTORY
             return None if files.numbers(inside) is None else PlaceKind.FILE
 
     def named(self, path: PurePath) -> bool:
-        """Whether there is anything."""
+        """Whether a file or directory exists at the path."""
         return self.kind(path) is not None
 
     def numbers(self, path: PurePath) -> FileNumbers | None:
-        """As they were when the backup was made."""
-        with contextlib.suppress(DiskReadError), _told_as_unreadable(path):
-            return self.files(path).numbers(_vault(path).inside)
+        """Metadata of a file when the backup was made."""
+        with contextlib.suppress(DiskReadError), _damage_as_read_error(path):
+            return self.files(path).numbers(_as_vault_path(path).inside)
         return None
 
     def names(self, path: PurePath) -> list[str]:
         """Raises FileNotFoundError, NotADirectoryError, DiskReadError."""
-        with _told_as_unreadable(path):
-            return self.files(path).names(_vault(path).inside)
+        with _damage_as_read_error(path):
+            return self.files(path).names(_as_vault_path(path).inside)
 
     def listing(self, path: PurePath) -> dict[str, FileNumbers | None]:
         """Raises as `names`."""
@@ -103,28 +108,28 @@ class VaultAccess(ObjectAccess):
         return {name: self.kind(path / name) for name in self.names(path)}
 
     def modified_ns(self, path: PurePath) -> int | None:
-        """A backup never changes."""
+        """When the backup was made: it never changes."""
         return self.files(path).head.created_ms * 1_000_000
 
     def identity(self, path: PurePath) -> str:
-        """The vault, the backup's id and the name in it."""
-        at = _vault(path)
+        """The vault's real path, the backup's id, and the name inside of it."""
+        at = _as_vault_path(path)
         return f"{SCHEME}{os.path.realpath(at.vault)}::{self.files(path).head.name}/{at.inside}"
 
     def absolute(self, path: PurePath) -> PurePath:
-        """With the vault's absolute path."""
-        at = _vault(path)
+        """The path, with the vault's path absolute."""
+        at = _as_vault_path(path)
         below = f"/{at.inside}" if at.inside else ""
         return VaultPath(f"{SCHEME}{os.path.abspath(at.vault)}::{at.backup}{below}")
 
     def open(self, path: PurePath, size: int | None = None) -> OpenSource:
         """A file of the backup."""
-        with _told_as_unreadable(path):
-            return _Source(path, BackedSource(self.files(path), _vault(path).inside, str(path)))
+        with _damage_as_read_error(path):
+            return _Source(path, BackedSource(self.files(path), _as_vault_path(path).inside, str(path)))
 
 
 class _Source:
-    """A file of a backup, whose damaged pages are told as places of the file that cannot be read."""
+    """A file of a backup.  Damage in the vault is reported as a read error of the file."""
 
     def __init__(self, path: PurePath, source: BackedSource) -> None:
         self.name = source.name
@@ -136,11 +141,11 @@ class _Source:
 
     def read_into(self, offset: int, buffer: memoryview) -> int:
         """See `ByteSource.read_into`."""
-        with _told_as_unreadable(self._path, offset):
+        with _damage_as_read_error(self._path, offset):
             return self._source.read_into(offset, buffer)
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Does nothing: there is nothing to release."""
 
     def __enter__(self) -> Self:
         return self
@@ -151,28 +156,28 @@ class _Source:
         self.close()
 
 
-def _made(vault: str) -> tuple[int, int]:
-    """What tells a vault from another one that is made in its place; nothing where there is none."""
+def _directory_identity(vault: str) -> tuple[int, int]:
+    """Device and inode, to tell a vault from another one made at the same path; zeros if there is none."""
     try:
         status = os.stat(vault)
-    except OSError:  # whoever opens it says what is wrong
+    except OSError:  # opening the vault reports the error
         return 0, 0
     return status.st_dev, status.st_ino
 
 
 @contextlib.contextmanager
-def _told_as_unreadable(path: PurePath, offset: int | None = None) -> Iterator[None]:
-    """What is damaged in the vault cannot be read of the file.  Raises DiskReadError."""
+def _damage_as_read_error(path: PurePath, offset: int | None = None) -> Iterator[None]:
+    """Turn DamageError of the vault into DiskReadError of the file."""
     try:
         yield
     except DamageError as error:
         raise DiskReadError(path, offset, OSError(errno.EIO, error.message)) from error
 
 
-def _vault(path: PurePath) -> VaultPath:
+def _as_vault_path(path: PurePath) -> VaultPath:
     assert isinstance(path, VaultPath)
     return path
 
 
 VAULTS = VaultAccess()
-"""All that this process looked into."""
+"""The vaults and backups that this process has opened."""

@@ -1,7 +1,7 @@
-"""Where the pages of a vault lie, while others may write to it, move pages and give room back.
+"""Where the pages of a vault are stored, while another process may write to it, move pages and free space.
 
-A reader goes by the log as it was when it looked.  What it does not find whole there may have been moved since: it looks at
-the log once more, and only what is not whole by then either is damaged.
+A reader uses the log as it was when it read it.  A page that is damaged there may have been moved since; the log is read again,
+and only a page that is still damaged in its current place is reported.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _Read = TypeVar("_Read")
 class VaultPages:
     """The pages of a vault.  Thread-safe.
 
-    `findings`: what was wrong with the log that was looked at.  `directory` is replaced where the log is looked at once more.
+    `findings`: of the log, when it was first read.  `directory` is replaced whenever the log is read again.
     """
 
     def __init__(self, directory: PageDirectory, path: Path, findings: tuple[Finding, ...] = ()) -> None:
@@ -33,12 +33,12 @@ class VaultPages:
         self.path = path
         self.findings = findings
         self._state: StoreState | None = None
-        self._looking = threading.Lock()
+        self._refresh_lock = threading.Lock()
 
     @classmethod
     def look_at(cls, path: Path) -> VaultPages:
-        """Of a vault that others may have open.  Raises NotWaltzError, DiskReadError."""
-        state = store_state(path)  # whoever writes from here on is noticed
+        """The pages of a vault that other processes may have open.  Raises NotWaltzError, DiskReadError."""
+        state = store_state(path)  # before the log is read, so that every later write is noticed
         view = view_store(path)
         pages = cls(view.directory, path, view.findings)
         pages._state = state
@@ -46,42 +46,43 @@ class VaultPages:
 
     @classmethod
     def over(cls, store: PageStorage) -> VaultPages:
-        """Of a store that this process has open: `directory` is what it holds, at any moment."""
+        """The pages of a store that this process has open: `directory` is the store's own, and always current."""
         return cls(store.directory, store.path)
 
     def settled(self, page: PageId, read: Callable[[PageDirectory], _Read]) -> _Read:
-        """What `read` gives by the directory; where that raises DamageError of `page`, by what the directory is by then.
+        """The result of `read` for the current directory.
 
-        Raises DamageError where the page is damaged.
+        If `read` raises DamageError, the log is read again, and `read` is repeated as long as `page` has moved.  Raises
+        DamageError if the page is damaged in its current place.
         """
         directory = self.directory
         while True:
             try:
                 return read(directory)
             except DamageError:
-                newer = self._looked_at_anew(directory, page)
+                newer = self._refreshed(directory, page)
                 if newer is None:
                     raise
                 directory = newer
 
-    def _looked_at_anew(self, before: PageDirectory, page: PageId) -> PageDirectory | None:
-        """A directory in which the page may lie elsewhere; None where it is known to lie where it lay before."""
-        with self._looking:
-            if self.directory is not before:  # somebody else looked meanwhile
+    def _refreshed(self, before: PageDirectory, page: PageId) -> PageDirectory | None:
+        """The current directory, if `page` may have moved; None if it is known to be in the same place as in `before`."""
+        with self._refresh_lock:
+            if self.directory is not before:  # another thread refreshed it
                 return self.directory
-            if self._state is None or not _may_have_moved(self._state, state := store_state(self.path)):
+            if self._state is None or not _log_changed(self._state, state := store_state(self.path)):
                 return None
             view = view_store(self.path)
             self._state = state
-            # nobody opens such a log for writing, so that nothing was moved; and what lost its end tells of less than is known
+            # a damaged log is not opened for writing, so no page was moved; a log that lost its end is older than `before`
             if _is_damaged(view) or view.directory.sequence < before.sequence:
                 return None
             self.directory = view.directory
             return None if view.directory.locate(page) == before.locate(page) else view.directory
 
 
-def _may_have_moved(before: StoreState, after: StoreState) -> bool:
-    """Whether pages may lie elsewhere: what moves them writes the log, and only then gives room back."""
+def _log_changed(before: StoreState, after: StoreState) -> bool:
+    """Whether pages may have moved: moving pages first writes the log, then frees space."""
     log = [
         {name: one for name, one in state.items() if name.startswith(f"{WAL_DIRECTORY}/")} for state in (before, after)
     ]

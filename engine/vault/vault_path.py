@@ -1,4 +1,4 @@
-"""The name of a backup, or of a file in one: ``vault:VAULT::ID/0/0000000000000000000.seg``."""
+"""Path of a backup, or of a file in it: ``vault:VAULT::ID/0/0000000000000000000.seg``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SEPARATOR = "::"
 
 
 class VaultPath(MendedInCopy, PurePosixPath):
-    """A name and nothing more, like every pure path.  It can be pickled."""
+    """A pure path: no file is accessed.  It can be pickled."""
 
     @classmethod
     def of(cls, vault: Path, backup: str) -> VaultPath:
@@ -20,32 +20,32 @@ class VaultPath(MendedInCopy, PurePosixPath):
         return cls(f"{SCHEME}{vault}{_SEPARATOR}{backup}")
 
     @property
-    def _parted(self) -> tuple[str, str]:
+    def _parts_of_name(self) -> tuple[str, str]:
         vault, _, rest = str(self).removeprefix(SCHEME).rpartition(_SEPARATOR)
         return vault, rest
 
     @property
     def vault(self) -> Path:
         """The directory of the vault."""
-        return Path(self._parted[0])
+        return Path(self._parts_of_name[0])
 
     @property
     def backup(self) -> str:
-        """As it was given: an id, a prefix of one, or ``latest``."""
-        return self._parted[1].partition("/")[0]
+        """The backup as it was given: an id, a prefix of one, or ``latest``."""
+        return self._parts_of_name[1].partition("/")[0]
 
     @property
     def inside(self) -> str:
-        """The name below the storage directory; empty for that itself."""
-        return self._parted[1].partition("/")[2]
+        """The name relative to the storage directory; empty for the directory itself."""
+        return self._parts_of_name[1].partition("/")[2]
 
     @property
     def remedy(self) -> str:
-        """It is restored first."""
+        """Command that restores the backup, which comes before any repair."""
         return shlex.join(("waltzctl", "backup", "restore", str(self.vault), self.backup, "--to", "DIR"))
 
     def is_absolute(self) -> bool:
-        """Whether the vault's name depends on no current directory."""
+        """Whether the vault's path is absolute."""
         return self.vault.is_absolute()
 
 

@@ -1,6 +1,6 @@
-"""A vault, read without opening it for writing: nothing is locked or changed, also while somebody writes a backup.
+"""Reading a vault without opening it for writing: nothing is locked or changed, also while another process writes a backup.
 
-What a damaged log or page takes away costs what was in it; every error names the page.
+Damage to the log or to a page affects only what was stored there; every error names the page.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ from waltzctl.formats.vault import (
 
 LATEST = "latest"
 VAULT_OPTIONS = PageOptions(records_twice=True)
-"""How the page store of a vault is kept: of a backup the directory has the records, and only the log which they are."""
+"""Options of a vault's page store.  Its log is written twice: it is the only record of which pages belong to which backup."""
 CACHED_BYTES = 64 << 20
-"""Content of pieces that is kept, in bytes."""
+"""Size limit of the cache of pieces, in bytes."""
 
 
 class ForgottenBackupError(InvalidRequestError):
-    """A backup that was there when the vault was looked at was forgotten meanwhile."""
+    """A backup that existed when the vault was read has been forgotten meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnreadableBackup:
-    """A backup whose head cannot be read in either copy."""
+    """A backup of which neither copy of the head can be read."""
 
     id: int
     finding: Finding
 
 
 class VaultReader:
-    """The backups of a vault as they were when it was looked at, wherever their pages lie by now.  Reading is thread-safe."""
+    """The backups of a vault as of when it was read, also if their pages are moved later.  Thread-safe."""
 
     def __init__(self, pages: VaultPages, password: bytes | None) -> None:
         """Raises as `open`."""
@@ -70,21 +70,27 @@ class VaultReader:
 
     @classmethod
     def open(cls, path: Path, password: bytes | None = None) -> VaultReader:
-        """Raises NotWaltzError, InvalidRequestError without the password, WrongPasswordError, DamageError, DiskReadError."""
+        """Read a vault.
+
+        Raises NotWaltzError, InvalidRequestError without the password, WrongPasswordError, DamageError, DiskReadError.
+        """
         if not (path / WAL_DIRECTORY).is_dir():
             raise NotWaltzError(f"{path}: no backup vault", advice="make one with waltzctl backup init")
         return cls(VaultPages.look_at(path), password)
 
     @classmethod
     def over(cls, store: PageStorage, password: bytes | None = None) -> VaultReader:
-        """Of a store that this process has open: its log is not read again.  Raises as `open`.
+        """A reader of a store that this process has open: its log is not read again.  Raises as `open`.
 
-        The backups are those of the moment in which they are asked for.
+        It always shows the current backups.
         """
         return cls(VaultPages.over(store), password)
 
     def _configuration(self) -> VaultConfiguration:
-        """From either of its pages.  Raises NotWaltzError where there is neither, DamageError, DiskReadError."""
+        """The configuration, from the first readable of its pages.
+
+        Raises NotWaltzError if there is none, DamageError, DiskReadError.
+        """
         failed: DamageError | None = None
         for page in self.pages(Namespace.CONFIGURATION):
             try:
@@ -109,11 +115,11 @@ class VaultReader:
     # ---- pages -------------------------------------------------------------------------------------------------------
 
     def entry(self, namespace: Namespace, page: int) -> PageEntry | None:
-        """Where a page lies; None where there is none."""
+        """Where a page is stored; None if it does not exist."""
         return self.entries()(namespace, page)
 
     def entries(self) -> Callable[[Namespace, int], PageEntry | None]:
-        """`entry` as it is now, wherever pages are found by the time when it is called."""
+        """`entry`, bound to the current directory: its results do not change if the log is read again."""
         directory = self._pages.directory
 
         def entry(namespace: Namespace, page: int) -> PageEntry | None:
@@ -123,14 +129,14 @@ class VaultReader:
         return entry
 
     def pages(self, namespace: Namespace) -> Iterator[int]:
-        """The ids of the pages of a namespace that there are, rising."""
+        """Ids of the existing pages of a namespace, ascending."""
         directory = self._pages.directory
         for page in directory.page_ids(namespace):
             if directory.locate(page) is not None:
                 yield page.id
 
     def page(self, namespace: Namespace, page: int) -> bytes:
-        """A page as it is stored.  Raises DamageError, DiskReadError."""
+        """The bytes of a page as they are stored (sealed).  Raises DamageError, DiskReadError."""
         where = PageId(namespace, page)
 
         def read(directory: PageDirectory) -> bytes:
@@ -143,7 +149,7 @@ class VaultReader:
         return self._pages.settled(where, read)
 
     def _entry(self, directory: PageDirectory, where: PageId) -> tuple[PageId, PageEntry]:
-        """Raises DamageError for a page that the log does not know."""
+        """Raises DamageError if the log does not have the page."""
         found = directory.locate(where)
         if found is None or found.entry is None:
             said = f"page {where}: the log does not know it"
@@ -167,14 +173,17 @@ class VaultReader:
         return content
 
     def read_piece(self, page: int, piece: Piece) -> bytes:
-        """The same, read anew, by its page.  Raises DamageError, DiskReadError."""
-        content = self._opened(Namespace.DATA, page, piece.digest, check=True)
+        """The content of a piece by its page, not from the cache.  Raises DamageError, DiskReadError."""
+        content = self._unsealed(Namespace.DATA, page, piece.digest, check=True)
         if len(content) != piece.size:
             raise self._damage(Namespace.DATA, page, f"it holds {len(content)} bytes, and {piece.size} were written")
         return content
 
     def missing(self, page: int) -> Finding | None:
-        """What is to be said of a page of `Namespace.DATA` that is not there, or whose file ends before it."""
+        """A finding if a page of `Namespace.DATA` does not exist or its file ends before it; otherwise None.
+
+        The page is not read.
+        """
         where = PageId(Namespace.DATA, page)
 
         def look(directory: PageDirectory) -> None:
@@ -193,7 +202,7 @@ class VaultReader:
             return error.findings[0]
         return None
 
-    def _opened(self, namespace: Namespace, page: int, digest: bytes, *, check: bool) -> bytes:
+    def _unsealed(self, namespace: Namespace, page: int, digest: bytes, *, check: bool) -> bytes:
         data = self.page(namespace, page)
         try:
             return self.sealer.open(data, digest, check=check)
@@ -216,12 +225,12 @@ class VaultReader:
     # ---- backups -----------------------------------------------------------------------------------------------------
 
     def ids(self) -> list[int]:
-        """Of all backups, those whose heads cannot be read as well."""
+        """Ids of all backups, including those whose heads cannot be read."""
         found = {one for name in (Namespace.BACKUPS, Namespace.BACKUP_COPIES) for one in self.pages(name)}
         return sorted(found)
 
     def head(self, backup: int) -> BackupHead:
-        """Raises ForgottenBackupError, DamageError where neither copy can be read, DiskReadError."""
+        """The head of a backup.  Raises ForgottenBackupError, DamageError if neither copy can be read, DiskReadError."""
         with self._unless_forgotten(backup):
             return self._head(backup)
 
@@ -229,7 +238,7 @@ class VaultReader:
         failed: DamageError | None = None
         for namespace in (Namespace.BACKUPS, Namespace.BACKUP_COPIES):
             try:
-                content = self._opened(namespace, backup, head_digest(backup), check=False)
+                content = self._unsealed(namespace, backup, head_digest(backup), check=False)
                 head = BackupHead.decode(content)
                 if head.id != backup:
                     raise self._damage(namespace, backup, f"it is the head of backup {head.name}")
@@ -243,11 +252,14 @@ class VaultReader:
         raise failed
 
     def forgotten(self, backup: int) -> bool:
-        """Whether a backup that was there is so no longer, as far as a page that is not whole made this reader look anew."""
+        """Whether a backup no longer exists, as far as this reader knows.
+
+        The reader reads the log again only after finding a damaged page.
+        """
         return all(self.entry(name, backup) is None for name in (Namespace.BACKUPS, Namespace.BACKUP_COPIES))
 
     def check_remembered(self, backup: int) -> None:
-        """Raise ForgottenBackupError for one that is `forgotten`."""
+        """Raise ForgottenBackupError if a backup is `forgotten`."""
         if self.forgotten(backup):
             raise ForgottenBackupError(
                 f"{self.path}: backup {backup:016x} was forgotten meanwhile",
@@ -256,7 +268,7 @@ class VaultReader:
 
     @contextlib.contextmanager
     def _unless_forgotten(self, backup: int) -> Iterator[None]:
-        """What cannot be read of a backup that was forgotten meanwhile is no damage: raises ForgottenBackupError instead."""
+        """Replace DamageError by ForgottenBackupError if the backup was forgotten meanwhile: then nothing is damaged."""
         try:
             yield
         except DamageError:
@@ -265,13 +277,13 @@ class VaultReader:
 
     @property
     def damage(self) -> tuple[Finding, ...]:
-        """Where records of the log are lost, and backups may be with them."""
+        """Findings of lost log records, which may have been those of backups."""
         return tuple(one for one in self.findings if one.severity is Severity.DAMAGE)
 
     def heads(self) -> Iterator[BackupHead | UnreadableBackup]:
-        """Every backup, the oldest first; those whose heads cannot be read come last.  What was forgotten meanwhile is none.
+        """All backups in the order in which they were made; then the unreadable ones.  Forgotten ones are left out.
 
-        In the order in which they were made, whatever the clock said then: no page has the id of an earlier one.
+        The order is that of `first_page`, not of the clock: page ids are never reused.
         """
         heads: list[BackupHead] = []
         unreadable: list[UnreadableBackup] = []
@@ -286,10 +298,10 @@ class VaultReader:
         yield from unreadable
 
     def find(self, text: str) -> BackupHead:
-        """The backup that a prefix of its id names, or ``latest``.
+        """The backup with an id that begins with `text`, or the ``latest``.
 
-        Raises InvalidRequestError where there is none, more than one, or one that was forgotten meanwhile, DamageError for one
-        that cannot be read or may be lost: the latest is not an earlier one because the later cannot be read.
+        Raises InvalidRequestError if no backup matches, several do, or it has been forgotten meanwhile; DamageError if it cannot
+        be read or may be lost.  ``latest`` never means an earlier backup because a later one cannot be read.
         """
         if text == LATEST:
             return self._latest()
@@ -319,7 +331,7 @@ class VaultReader:
             )
         latest = heads[-1]
         taken = f"the latest that can be read is {latest.name}: restore it by its id if that will do"
-        if unreadable and self._goes_on_behind(latest):
+        if unreadable and self._has_later_pages(latest):
             later = f"{unreadable[0].id:016x}" if len(unreadable) == 1 else f"one of {len(unreadable)}"
             raise DamageError(
                 f"{self.path}: {LATEST!r}: backup {later}, which was written later, cannot be read",
@@ -334,14 +346,14 @@ class VaultReader:
             )
         return latest
 
-    def _goes_on_behind(self, head: BackupHead) -> bool:
-        """Whether there are pages of a later backup: their ids stay, whatever mended, moved or salvaged them."""
+    def _has_later_pages(self, head: BackupHead) -> bool:
+        """Whether pages of a later backup exist: page ids stay the same when pages are repaired, moved or salvaged."""
         return any(page >= head.first_page + head.num_pages for page in self.pages(Namespace.DATA))
 
     def section(self, head: BackupHead, one: BackedPartition, *, keep: bool = True) -> Section:
-        """The files of a partition.  `keep`: in memory, for the next time.
+        """The section of a partition: its files and pieces.  `keep`: cache it.
 
-        Raises ForgottenBackupError, DamageError where neither copy can be read, DiskReadError.
+        Raises ForgottenBackupError, DamageError if neither copy can be read, DiskReadError.
         """
         key = head.id, one.section
         if (known := self._sections.get(key)) is None:
@@ -357,7 +369,7 @@ class VaultReader:
             page = head.first_page + one.section + copy
             try:
                 section = Section.decode(
-                    self._opened(Namespace.DATA, page, section_digest(head.id, one.section), check=False)
+                    self._unsealed(Namespace.DATA, page, section_digest(head.id, one.section), check=False)
                 )
                 if len(section.pieces) != one.pieces:
                     raise self._damage(Namespace.DATA, page, f"{len(section.pieces)} pieces of {one.pieces}")

@@ -12,7 +12,7 @@ import pytest
 from tests.backup.vaults import backup, findings, records_of, restored, settle, vault
 from tests.builders import build_directory, digest, make_records, write_segment
 from tests.pages.stores import disk_full_after
-from waltzctl.engine.backup import backup_creation, section_plan
+from waltzctl.engine.backup import backup_creation, section_planner
 from waltzctl.engine.backup.backup_creation import create_backup, create_vault
 from waltzctl.engine.backup.backup_difference import SectionDifference, differences
 from waltzctl.engine.backup.backup_removal import forget, plan_forgetting, prune_vault
@@ -143,8 +143,10 @@ def test_what_did_not_change_is_not_read(tmp_path: Path, source: Path, monkeypat
     place = vault(tmp_path)
     backup(place, source)
     opened: list[str] = []
-    original = section_plan.places.open_source
-    monkeypatch.setattr(section_plan.places, "open_source", lambda path: (opened.append(path.name), original(path))[1])
+    original = section_planner.places.open_source
+    monkeypatch.setattr(
+        section_planner.places, "open_source", lambda path: (opened.append(path.name), original(path))[1]
+    )
     backup(place, source)
     assert {name for name in opened if name.endswith(".idx")} == set()
     assert {name for name in opened if name.endswith(".seg")} == {f"{200:019}.seg", f"{0:019}.seg"}, "the last pieces"

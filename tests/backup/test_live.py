@@ -10,7 +10,7 @@ import pytest
 
 from tests.backup.vaults import PIECE, backup, findings, vault
 from tests.builders import build_directory, digest, make_records, write_segment
-from waltzctl.engine.backup import backup_creation, section_plan, source_files
+from waltzctl.engine.backup import backup_creation, section_plan, section_planner, source_files
 from waltzctl.engine.backup.backup_restore import restore_backup
 from waltzctl.engine.backup.section_plan import SourceChangedError
 from waltzctl.engine.durable.disk import STATE_DIRECTORY, TEMPORARY_SUFFIX
@@ -112,7 +112,7 @@ def test_a_cut_between_the_listing_and_the_look(tmp_path: Path, held: Path, monk
     """The last segment is shorter when it is scanned, and as long as before when it is read."""
     place = vault(tmp_path)
     last = sorted((held / "0").glob("*.seg"))[-1]
-    whole, original = last.read_bytes(), section_plan.summarise_records
+    whole, original = last.read_bytes(), section_planner.summarise_records
     times = []
 
     def cut_meanwhile(source: object, **given: object) -> object:
@@ -124,7 +124,7 @@ def test_a_cut_between_the_listing_and_the_look(tmp_path: Path, held: Path, monk
         else:
             yield from original(source, **given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(section_plan, "summarise_records", cut_meanwhile)
+    monkeypatch.setattr(section_planner, "summarise_records", cut_meanwhile)
     head = backup(place, held)
     assert times
     assert head.partitions[0].last_transaction_id == 99

@@ -8,7 +8,7 @@ _BACKUPS = ("tests/backup/test_backups.py",)
 _LIVE = ("tests/backup/test_live.py",)
 _DAMAGE = ("tests/backup/test_damage.py",)
 _MEANWHILE = ("tests/backup/test_meanwhile.py",)
-_PLAN = "engine/backup/section_plan.py"
+_PLAN = "engine/backup/section_planner.py"
 _CREATION = "engine/backup/backup_creation.py"
 _WRITER = "engine/backup/backup_writer.py"
 _RESTORE = "engine/backup/backup_restore.py"
@@ -32,8 +32,8 @@ BACKUPS: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/backup/source_files.py",
-        "unmarked(_settled(view.control_path))",
-        "_settled(view.control_path)",
+        "unmarked(_read_stable(view.control_path))",
+        "_read_stable(view.control_path)",
         _JOURNALED,
         "what is restored asks for a commit journal that nobody has",
     ),
@@ -88,8 +88,8 @@ BACKUPS: tuple[Slip, ...] = (
     ),
     Slip(
         _PLAN,
-        "self._keep(path, 0, draft.numbers.size, content)",
-        "self._keep(path, 0, draft.numbers.size)",
+        "self._add_raw(path, 0, draft.numbers.size, content)",
+        "self._add_raw(path, 0, draft.numbers.size)",
         _LIVE,
         "from 12 partitions on marks are above what a backup of a running node holds",
     ),
@@ -133,14 +133,14 @@ BACKUPS: tuple[Slip, ...] = (
         "        if finding is None or not reader.forgotten(one.head.id):\n",
         "        if True:\n",
         _MEANWHILE,
-        "a backup is told to be damaged as another one was forgotten that refers to the same",
+        "a backup is reported to be damaged as another one was forgotten that refers to the same",
     ),
     Slip(
         "engine/backup/backup_verification.py",
         "        reader.check_remembered(named.id)\n",
         "        pass\n",
         _MEANWHILE,
-        "a backup that is gone is told to be whole",
+        "a backup that is gone is reported to be whole",
     ),
     Slip(
         "engine/vault/vault_reader.py",
@@ -158,14 +158,14 @@ BACKUPS: tuple[Slip, ...] = (
     ),
     Slip(
         _WRITER,
-        "if piece.digest not in known and self._is_there(first + number):",
+        "if piece.digest not in known and self._page_exists(first + number):",
         "if piece.digest not in known:",
         _DAMAGE,
         "what a recovery gave up can never be backed up again",
     ),
     Slip(
         _WRITER,
-        "if all(self._is_there(first + number) for number in range(len(section.pieces))):",
+        "if all(self._page_exists(first + number) for number in range(len(section.pieces))):",
         "if True:",
         _DAMAGE,
         "a directory of which a recovery gave pages up can never be backed up again",

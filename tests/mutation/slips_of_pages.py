@@ -127,8 +127,8 @@ PAGES: tuple[Slip, ...] = (
     ),
     Slip(
         _WAL,
-        "                file.sync()  # whoever wrote it may have died before this, and what closes it must not"
-        " stand alone\n",
+        "                file.sync()  # the process may have crashed before its flush; the closing record must not"
+        " be durable alone\n",
         "",
         _CRASHES,
         "what one process wrote and died over is shown by the next one, and a power loss takes it",
@@ -156,7 +156,7 @@ PAGES: tuple[Slip, ...] = (
     ),
     Slip(
         _DIRECTORY,
-        "        self.rows.references[target] += 1  # before the chain of the page lets go of what it had\n",
+        "        self.rows.references[target] += 1  # before the page's chain drops its old version, which may be the target\n",
         "",
         _OF_VERSIONS,
         "what a reference leads to is freed with its page",
@@ -226,22 +226,22 @@ PAGES: tuple[Slip, ...] = (
     ),
     Slip(
         _STORAGE,
-        "            judged = self.directory_lock.look(self._judged, edits)\n",
+        "            judged = self.directory_lock.look(self._check_conflicts, edits)\n",
         "",
         _WHOLE,
-        "refused batches leave room that nobody uses, and a store in which nothing is wrong is told to be repairable",
+        "refused batches leave room that nobody uses, and a store in which nothing is wrong is reported to be repairable",
     ),
     Slip(
         _STORAGE,
-        "known = len(group) == 1 and ticket.judged == sequence",
-        "known = len(group) == 1 and ticket.judged is not None",
+        "checked = len(group) == 1 and ticket.judged == sequence",
+        "checked = len(group) == 1 and ticket.judged is not None",
         ("tests/pages/test_page_storage.py",),
         "what another writer's batch forbids is written all the same",
     ),
     Slip(
         _STORAGE,
-        "known = len(group) == 1 and ticket.judged == sequence",
-        "known = ticket.judged == sequence",
+        "checked = len(group) == 1 and ticket.judged == sequence",
+        "checked = ticket.judged == sequence",
         ("tests/pages/test_page_storage.py",),
         "of several batches that are written together one forbids the other, and both are written",
     ),
@@ -254,7 +254,7 @@ PAGES: tuple[Slip, ...] = (
     ),
     Slip(
         _STORAGE,
-        "            for ticket in group:\n                ticket.error = ticket.error or told\n",
+        "            for ticket in group:\n                ticket.error = ticket.error or reported\n",
         "",
         _WHOLE,
         "writers whose batch is not in the log are told that it is",
@@ -439,7 +439,7 @@ PAGES: tuple[Slip, ...] = (
         "sum(map(len, data)) <= self.options.flushed_with_record",
         "sum(map(len, data)) < self.options.flushed_with_record",
         _TOGETHER,
-        "a write of just the size that is told has two flushes",
+        "a write of just the size that is reported has two flushes",
     ),
     Slip(
         _STORAGE,
@@ -492,7 +492,7 @@ PAGES: tuple[Slip, ...] = (
     ),
     Slip(
         _CACHE,
-        "            kept.asked_for = False\n",
+        "            kept.referenced = False\n",
         "            break\n",
         _OF_CACHE,
         "what is read again and again goes like everything else",
@@ -534,7 +534,8 @@ PAGES: tuple[Slip, ...] = (
     ),
     Slip(
         _RECLAMATION,
-        "            if named:\n                self._named += spans\n            else:\n                self._keep(spans)\n",
+        "            if named:\n                self._unconfirmed += spans\n            else:\n"
+        "                self._keep(spans)\n",
         "            self._keep(spans)\n",
         _OF_SUPERSEDED,
         "a record that was promised is taken back, as what it named besides was written over",
@@ -562,7 +563,7 @@ PAGES: tuple[Slip, ...] = (
     ),
     Slip(
         _STORAGE,
-        "                self.reclamation.confirm()  # the log was closed behind it\n",
+        "                self.reclamation.confirm()  # the record that closed the log confirms it\n",
         "                pass\n",
         _OF_SUPERSEDED,
         "a round leaves room that nobody uses until somebody writes",
@@ -737,7 +738,7 @@ PAGES: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/pages/page_salvage.py",
-        "        with DirectoryLock.acquire(place, None):  # or another one is at it\n            disk",
+        "        with DirectoryLock.acquire(work, None):  # otherwise another process is writing it\n            disk",
         "        if True:\n            disk",
         ("tests/pages/test_inspection.py",),
         "a salvage gives its name to the part that another one has written",
