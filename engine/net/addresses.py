@@ -13,7 +13,7 @@ from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.net.loopback import check_host
 
 SCHEME = "waltz://"
-"""What a URL of a node begins with; the port behind it is that of administration."""
+"""The scheme of a node's URL, whose port is the admin port."""
 
 _PORT = re.compile(r"[0-9]{1,5}", re.ASCII)
 _HOST = re.compile(r"[^\s\[\]/?#@\x00-\x1f]+")
@@ -36,21 +36,21 @@ class Address:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether it can only mean this machine.  A name is not looked up: only ``localhost`` itself counts."""
+        """Whether the address is loopback.  A name is not resolved: only ``localhost`` counts."""
         try:
             return ipaddress.ip_address(self.host.partition("%")[0]).is_loopback
         except ValueError:
             return self.host.rstrip(".").lower() == "localhost"
 
     def with_port(self, port: int) -> Address:
-        """Another port of the same host.  Raises InvalidRequestError for a port that does not exist."""
+        """Another port of the same host.  Raises InvalidRequestError for a port outside 1 to 65535."""
         if not 0 < port < 65536:
             raise InvalidRequestError(f"{self.host}: port {port} does not exist; ports are 1 to 65535")
         return Address(self.host, port)
 
 
 def names_node(text: str) -> bool:
-    """Whether `text` is meant as the URL of a node and not as a path."""
+    """Whether `text` is the URL of a node rather than a path."""
     return text.strip().lower().startswith(SCHEME)
 
 
@@ -83,7 +83,7 @@ def _can_be_host(host: str) -> bool:
 
 
 def parse_url(text: str) -> Address:
-    """The address in ``waltz://host:port``; blanks around it and a slash at the end are passed over.
+    """The address in ``waltz://host:port``; surrounding blanks and a trailing slash are ignored.
 
     Raises InvalidRequestError.
     """

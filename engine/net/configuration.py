@@ -1,9 +1,9 @@
-"""The configuration of a process: what file, environment and command line say, merged into one value that can be explained.
+"""The configuration of a process: defaults, file, environment and command line, merged; each value with its source.
 
-The command line goes before the environment, that before the file, and that before the defaults.  Which settings there are is
-declared (`engine.net.settings`); the file is that of release 0.13.2 (`engine.net.configuration_file`).
+Precedence, highest first: command line, environment, file, defaults (`Level`).  Settings are declared in dataclasses
+(`engine.net.settings`); the file has the format of release 0.13.2 (`engine.net.configuration_file`).
 
-No message and no representation holds a secret.
+No message and no ``repr`` contains a secret.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from waltzctl.engine.net.small_file import read_first_line
 
 
 class Level(enum.IntEnum):
-    """Who said it; a higher one holds."""
+    """The kind of a value's source, in ascending precedence."""
 
     DEFAULT = 0
     FILE = 1
@@ -33,9 +33,10 @@ class Level(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A value of the command line: the setting's name (a secret's with ``-file``: the file that holds it), and its text.
+    """A value of the command line.
 
-    The name may be another spelling of its option.  `source`: what it was called, where that was no option.
+    `name`: of the setting, or its option's other spelling; with ``-file`` appended where `text` is the path of the file that
+    holds a secret.  `text`: the value.  `source`: how the command line names the value, if not by the setting's option.
     """
 
     name: str
@@ -45,7 +46,7 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Effective:
-    """A setting, the value that holds, and where that was said: for people, and as a level."""
+    """A setting, its effective value, and the value's source: as a level, and as text."""
 
     setting: Setting
     value: Any = field(repr=False)
@@ -54,13 +55,13 @@ class Effective:
 
     @property
     def place(self) -> str:
-        """Who said it, with the key where that does not tell which setting it is."""
+        """The source as text, with the setting's key if the source does not name the setting."""
         named = self.level in (Level.ENVIRONMENT, Level.COMMAND_LINE)
         return self.source if named else f"{self.setting.key}: {self.source}"
 
     @property
     def shown(self) -> Value:
-        """The value as programs are told it, unless it is secret."""
+        """The value for machine-readable output; a placeholder for a secret."""
         if self.value is None:
             return None
         shown: Value = "(hidden)" if self.setting.secret else self.setting.kind.shown(self.value)
@@ -69,7 +70,11 @@ class Effective:
 
 @dataclass(frozen=True, slots=True)
 class Reload(Generic[Options]):
-    """What a running process takes over from a configuration read anew: `configuration`, of it what changed, and what waits."""
+    """The outcome of `Configuration.reload`.
+
+    `configuration`: the one to run with from now on.  `changed`: its settings with new values.  `needs_restart`: new values that
+    were not taken over.
+    """
 
     configuration: Configuration[Options]
     changed: tuple[Effective, ...]
@@ -78,10 +83,10 @@ class Reload(Generic[Options]):
 
 @dataclass(frozen=True, slots=True)
 class Configuration(Generic[Options]):
-    """Every setting with the value that holds.
+    """Every setting with its effective value.
 
-    `options`: the same as what the process is started with; not checked yet (`check`).  `notes`: what somebody should know, a
-    sentence each.  `file`: what was read.
+    `options`: the values as the dataclass that the process is started with; not checked yet (`check`).  `notes`: remarks for the
+    operator, a sentence each.  `file`: the configuration file that was read.
     """
 
     declared: Settings[Options]
@@ -102,7 +107,7 @@ class Configuration(Generic[Options]):
         return self.effective(name).value
 
     def check(self) -> None:
-        """Refuse what cannot be meant; raises as `check` of the options, and says where the values come from."""
+        """Check the options; raises what their `check` raises, with the sources of the values in the message."""
         options: Any = self.options
         try:
             options.check()
@@ -120,7 +125,7 @@ class Configuration(Generic[Options]):
                 yield one
 
     def reload(self, read_anew: Configuration[Options]) -> Reload[Options]:
-        """What of another configuration a process that runs with this one can take over, and what it cannot."""
+        """Split the changes of a configuration that was read again into those a running process takes over, and the others."""
         kept: list[Effective] = []
         changed: list[Effective] = []
         waiting: list[Effective] = []
@@ -148,28 +153,27 @@ def load_configuration(
 ) -> Configuration[Options]:
     """Read and merge everything.
 
-    `file`: unless given, the one that the environment names, if any.  `environment`: none unless given.  Raises
-    InvalidRequestError (a value that is not allowed, a required key that is missing; both named with their place) and
-    DiskReadError.
+    `file`: None: the one that the environment names, if any.  `environment`: None: empty.  `given`: the command line.  Raises
+    InvalidRequestError (an invalid value, a missing required key; the message names the source) and DiskReadError.
     """
     variables = {name: text for name, text in (environment or {}).items() if text}
     if file is None and declared.file_variable in variables:
         file = Path(variables[declared.file_variable])
     notes: list[str] = []
-    said: dict[str, Effective] = {}
+    found: dict[str, Effective] = {}
     for each in (
         *_from_file(declared, file, notes),
         *_from_environment(declared, variables, notes),
         *_from_command_line(declared, given),
     ):
-        said[each.setting.name] = each
-    _check_required(declared, file, said)
-    _check_groups(declared, said)
-    _settle_rivals(declared, said, notes)
+        found[each.setting.name] = each
+    _check_required(declared, file, found)
+    _check_groups(declared, found)
+    _drop_replaced(declared, found, notes)
     if file is not None:
-        _add_left_out(declared, said)
-    options = declared.build({one.setting.path: one.value for one in said.values()})
-    settings = tuple(said.get(one.name) or _by_default(one, options) for one in declared.listed)
+        _add_file_defaults(declared, found)
+    options = declared.build({one.setting.path: one.value for one in found.values()})
+    settings = tuple(found.get(one.name) or _default_of(one, options) for one in declared.listed)
     configuration = Configuration(declared, settings, options, (), file)
     return replace(configuration, notes=(*notes, *_remarks(configuration)))
 
@@ -192,7 +196,9 @@ def _from_file(declared: Settings[Any], path: Path | None, notes: list[str]) -> 
         elif entry.key in declared.ignored:
             notes.append(f"{place}: {entry.key} has no effect: {declared.ignored[entry.key]}")
         else:
-            notes.append(f"{place}: {entry.key} is no known key and has no effect{_meant(entry.key, declared.by_key)}")
+            notes.append(
+                f"{place}: {entry.key} is no known key and has no effect{_suggestion(entry.key, declared.by_key)}"
+            )
 
 
 def _value_of_file(place: str, entry: FileEntry, setting: Setting) -> Any:
@@ -215,7 +221,7 @@ def _from_environment(declared: Settings[Any], variables: Mapping[str, str], not
         elif variable in secrets:
             yield _of_secret_file(secrets[variable], text, Level.ENVIRONMENT, variable)
         else:
-            meant = _meant(variable, [*known, declared.file_variable])
+            meant = _suggestion(variable, [*known, declared.file_variable])
             notes.append(f"{variable} is no known variable and has no effect{meant}")
 
 
@@ -244,16 +250,16 @@ def _of_secret_file(setting: Setting, path: str, level: Level, source: str) -> E
     return Effective(setting, read_first_line(Path(path), source), level, source)
 
 
-def _meant(name: str, known: Iterable[str]) -> str:
+def _suggestion(name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, known, 1, 0.8)
     return f"; was {near[0]} meant?" if near else ""
 
 
-# --- what hangs together -------------------------------------------------------------------------------------------------
+# --- dependencies between settings ----------------------------------------------------------------------------------------
 
 
-def _check_required(declared: Settings[Any], file: Path | None, said: Mapping[str, Effective]) -> None:
-    missing = [one for one in declared.listed if one.declared.required and one.name not in said]
+def _check_required(declared: Settings[Any], file: Path | None, found: Mapping[str, Effective]) -> None:
+    missing = [one for one in declared.listed if one.declared.required and one.name not in found]
     if file is not None and missing:
         first = missing[0]
         raise InvalidRequestError(
@@ -262,41 +268,41 @@ def _check_required(declared: Settings[Any], file: Path | None, said: Mapping[st
         )
 
 
-def _check_groups(declared: Settings[Any], said: Mapping[str, Effective]) -> None:
-    """A group of which something is said has to be said as far as it has no defaults."""
+def _check_groups(declared: Settings[Any], found: Mapping[str, Effective]) -> None:
+    """Refuse an optional group of which some but not all required settings are given."""
     for path, group in declared.optional_groups.items():
         members = [declared.by_path[(*path, name)] for name in group.wanted_by]
-        wanting = [said[one.name] for one in members if one.name in said]
+        wanting = [found[one.name] for one in members if one.name in found]
         for name in needed(group.kind):
             missing = declared.by_path[(*path, name)]
-            if wanting and missing.name not in said:
+            if wanting and missing.name not in found:
                 raise InvalidRequestError(
                     f"{wanting[0].source}: {wanting[0].setting.key} is set, and {missing.key} is missing",
                     advice=f"add {missing.key}, or leave {wanting[0].setting.key} out as well",
                 )
 
 
-def _settle_rivals(declared: Settings[Any], said: dict[str, Effective], notes: list[str]) -> None:
-    """What was said at a higher level replaces its rivals of a lower one, whichever of them that is."""
-    for winner in tuple(said.values()):
+def _drop_replaced(declared: Settings[Any], found: dict[str, Effective], notes: list[str]) -> None:
+    """Drop given settings that a given setting of a higher level replaces (`replaces` of `settings.setting`)."""
+    for winner in tuple(found.values()):
         for field_name in winner.setting.declared.replaces:
-            loser = said.get(declared.by_path[(*winner.setting.path[:-1], field_name)].name)
+            loser = found.get(declared.by_path[(*winner.setting.path[:-1], field_name)].name)
             if loser is not None and loser.level < winner.level:
-                del said[loser.setting.name]
+                del found[loser.setting.name]
                 taker = f"{winner.setting.key} takes its place ({winner.source})"
                 notes.append(f"{loser.source}: {loser.setting.key} has no effect: {taker}")
 
 
-def _add_left_out(declared: Settings[Any], said: dict[str, Effective]) -> None:
-    """What the file means by what it leaves out."""
+def _add_file_defaults(declared: Settings[Any], found: dict[str, Effective]) -> None:
+    """Add the values of settings that the file leaves out (`left_out` of `settings.setting`)."""
     for one in declared.listed:
         for value in one.left_out:
             source = f"default: {one.kind.written(value)}, because the file has no {one.key}"
-            said.setdefault(one.name, Effective(one, value, Level.DEFAULT, source))
+            found.setdefault(one.name, Effective(one, value, Level.DEFAULT, source))
 
 
-def _by_default(setting: Setting, options: Any) -> Effective:
-    """What the options make of a setting that nobody said."""
+def _default_of(setting: Setting, options: Any) -> Effective:
+    """A setting that was not given, with the value that it has in the options."""
     value = options
     for step in setting.path:
         value = getattr(value, step, setting.default)
@@ -305,7 +311,7 @@ def _by_default(setting: Setting, options: Any) -> Effective:
 
 
 def _remarks(configuration: Configuration[Any]) -> Iterator[str]:
-    """What is allowed, and probably not meant."""
+    """Remarks about settings that are allowed and have no effect."""
     for one in configuration.settings:
         declared = one.setting.declared
         if one.value and one.level is not Level.DEFAULT:

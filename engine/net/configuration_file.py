@@ -1,7 +1,7 @@
 """The configuration file: YAML, keys nested or dotted, as release 0.13.2 reads it.
 
-``storage: {port: 1}`` and ``storage.port: 1`` are the same.  Where a key is given twice the last one holds, as in the
-release; unlike there, that is said, and so is a key that nobody knows.
+``storage: {port: 1}`` and ``storage.port: 1`` are equivalent.  If a key is given twice, the last value applies, as in the
+release; other than there, this and unknown keys are reported (`engine.net.configuration`).
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.net.small_file import read_small_file
 
 MAX_SIZE = 1 << 20
+"""Bytes of a file."""
 MAX_DEPTH = 16
+"""Levels of nested keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
-    """A key, dotted, its value as YAML understands it, and its line (from 1).  A list or an empty group is a value, too."""
+    """A key (dotted), its value as YAML has it (a list or an empty map, too), and its line (from 1)."""
 
     key: str
     value: object
@@ -53,7 +55,7 @@ def read_entries(path: Path) -> tuple[FileEntry, ...]:
         raise InvalidRequestError(f"{place}: {what}") from None
     except RecursionError:
         raise InvalidRequestError(f"{path}: values are nested too deep") from None
-    except (ValueError, OverflowError) as error:  # an escape in quotation marks that is no character
+    except (ValueError, OverflowError) as error:  # such as a quoted escape that is no character
         raise InvalidRequestError(f"{path}: {error}") from None
 
 
@@ -83,10 +85,10 @@ def _flatten(loader: Any, node: Any, prefix: str, path: Path, depth: int) -> Ite
 
 
 def _value(loader: Any, node: Any, place: str) -> object:
-    """What YAML understands; `place` begins the message about what looks like a number or is called one, and is none."""
+    """The value of a YAML node; `place` begins the message of InvalidRequestError for a value that does not fit its type."""
     try:
         return loader.construct_object(node, deep=True)
     except ValueError as error:
         raise InvalidRequestError(f"{place}: {error}") from None
-    except (LookupError, AttributeError):  # where it is a tag that says what it should be
+    except (LookupError, AttributeError):  # a value that does not fit its explicit tag
         raise InvalidRequestError(f"{place}: this is no {node.tag.rpartition(':')[2]}") from None

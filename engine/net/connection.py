@@ -1,15 +1,18 @@
-"""A connection of a port: Hello, frames, limits and time; what the messages mean is for the data or the admin port to say.
+"""One connection of a port: the Hello handshake, framing, flow control and timeouts.
 
-Bytes arrive in a buffer that all connections of the port share (the loop fills and empties it in one go), and only what is not
-a whole frame yet is kept for a connection.  A frame that is longer than `PortLimits.big_frame` gets a buffer of its own once the
-budget has bytes left for it; nothing is allocated on a peer's word before that.
+Subclasses (data, admin and client port) decode the messages.
 
-Reading stops, each for its own reason, and goes on when none is left: too much of this connection is under way; the budget is
-used up; the peer does not take its answers; the port is draining.  A peer feels that through TCP.  A Hello, and a frame that has
-its place in memory, must arrive at a least rate: who sends a byte now and then is not silent, and would hold that place for ever.
+Receive buffers.  All connections of a port share one receive buffer: the event loop fills it and handles it before it reads from
+the next connection.  A connection keeps only its last, incomplete frame.  A *big frame* (longer than `PortLimits.big_frame`) gets
+a buffer of its own, after the memory budget has reserved its size; no memory is allocated for an announced length before that.
 
-Source of the handshake, of the rules for frames and of the keep-alive: release 0.13.2.  Ours are the bounds, and that this side
-sends keep-alives and notices silence as well (weaknesses S4 and S11).
+Flow control.  The connection is not read while any reason of `Pause` is set; TCP then slows the peer down.
+
+Minimum rate.  A Hello, and a big frame whose memory is reserved, must arrive at `_MIN_RATE`.  Otherwise a peer that sends a byte
+now and then would never be idle, and would hold its reservation for ever.
+
+Source of the handshake, the framing and the keep-alive: release 0.13.2.  waltzctl adds the limits, keep-alives from this side,
+and the detection of idle peers (weaknesses S4 and S11).
 """
 
 from __future__ import annotations
@@ -36,102 +39,125 @@ if TYPE_CHECKING:
 
 HEADER = FRAME_HEADER.size
 OVERHEAD = 256
-"""Bytes that a request which is under way is counted with besides its body: header, table row, objects."""
-_JOINED = 64 << 10
-"""Answers up to so many bytes together are copied into one write."""
+"""Bytes by which a request under way is counted beyond its body: frame header, table row, Python objects."""
+_COALESCED_BYTES = 64 << 10
+"""Answers of at most this many bytes in total are copied into one write; longer ones go to `writelines`."""
 _LONGEST_HELLO = 4096
-_LEAST_RATE = 64 << 10
-"""Bytes a second at which a Hello, or a frame with its place in memory, arrives once `PortLimits.stall_seconds` are used up."""
-_PARTING_SECONDS = 0.02
-_SHOWN = 32
-_RESET = struct.pack("ii", 1, 0)
-"""Linger for no time at all."""
+"""Bytes of a Hello's body."""
+_MIN_RATE = 64 << 10
+"""Bytes a second: minimum rate of a Hello, or of a big frame whose memory is reserved, after `PortLimits.stall_seconds`."""
+_CLOSE_POLL_SECONDS = 0.02
+"""How often a closing connection looks whether the peer has acknowledged everything."""
+_LOGGED_BYTES = 32
+"""Bytes of a refused frame that the log shows."""
+_LINGER_RESET = struct.pack("ii", 1, 0)
+"""`struct linger` (on, 0 s): `close` sends a reset and discards unsent bytes."""
 
 Received = memoryview | bytearray
-"""What arrived: a view of the buffer that all share, or a big frame's own buffer, which may be kept."""
+"""Received bytes: a view of the port's shared receive buffer, valid only during the call, or a big frame's own buffer.
+
+A frame's own buffer may be kept.
+"""
 
 
 class Pause(IntFlag):
-    """Why nothing is read from a connection."""
+    """Why a connection is not read; it is read when no flag is set."""
 
     NOTHING = 0
     UNDER_WAY = auto()
+    """This connection has too many requests, or too many bytes of them, under way."""
     BIG_FRAME = auto()
+    """A big frame has begun, and the memory budget has not reserved its size yet."""
     CROWDED = auto()
+    """The port's memory budget is used up."""
     UNREAD_ANSWERS = auto()
+    """The peer does not take its answers."""
     DRAINING = auto()
+    """The port is draining."""
 
 
-_OURS = Pause.UNDER_WAY | Pause.BIG_FRAME | Pause.CROWDED | Pause.DRAINING
-"""What a peer can do nothing about; that it leaves its answers unread is its own time."""
+_NOT_BY_PEER = Pause.UNDER_WAY | Pause.BIG_FRAME | Pause.CROWDED | Pause.DRAINING
+"""Pauses that the peer did not cause: their time does not count against the minimum rate.  UNREAD_ANSWERS does count."""
 
 
 class Connection(asyncio.BufferedProtocol):
-    """The protocol of one accepted socket, with or without TLS.  What may be called from other threads says so."""
+    """The protocol of one accepted socket, with or without TLS.
+
+    Belongs to the event loop, except for what is marked as thread-safe.  All times are those of `loop.time()`.
+    """
 
     MAGIC: ClassVar[Magic]
     GREETING: ClassVar[Hello]
 
     def __init__(self, port: Port, peer: str, *, max_body: int, most_requests: int, most_bytes: int) -> None:
-        """`most_requests`, `most_bytes`: what may be under way before reading stops."""
+        """`max_body`: longest frame body in bytes.  `most_requests`, `most_bytes`: requests under way at which reading stops."""
         self.peer = peer
         self.made = False
+        """Whether `connection_made` was called."""
         self.version: int | None = None
+        """The agreed protocol version; None before the peer's Hello."""
         self.greeting = ""
+        """The free text of the peer's Hello."""
         self.requests = 0
+        """Requests under way: received and not answered."""
         self.size = 0
+        """Bytes of their bodies."""
         self._port = port
         self._max_body, self._most_requests, self._most_bytes = max_body, most_requests, most_bytes
         self._transport: asyncio.Transport
         self._pauses = Pause.NOTHING
-        self._tail = b""
-        self._big: bytearray | None = None
-        self._filled = 0
-        self._reserved = 0
-        self._deferred = 0
-        self._answers: list[bytes] = []
+        self._partial_frame = b""  # the received part of an incomplete frame, in front of the next bytes
+        self._big_frame: bytearray | None = None  # the buffer of the big frame that is being received
+        self._big_frame_received = 0  # bytes that are in it
+        self._reserved = 0  # bytes that the budget has reserved for it
+        self._deferred_size = 0  # of a big frame that is to be reserved when fewer requests are under way; 0: none
+        self._answers: list[bytes] = []  # frames that the next `send` writes
         self.share = Share(port.output_budget)
-        self._written = 0
-        self._gone = 0
-        self._connected = self._heard = self._spoken = self._moved = port.loop.time()
-        self._began = self._held = self._connected
-        self._broken = False
-        self._closing = False
-        self._lost = False
+        # bytes written to the transport, in total; of those, what had left the write buffer when it was last checked
+        self._bytes_written = 0
+        self._bytes_taken = 0
+        # when: accepted; bytes last received; last sent; the peer last took answers
+        self._connected = self._heard = self._last_sent = self._last_progress = port.loop.time()
+        # when: the Hello or the big frame began, later by each pause in `_NOT_BY_PEER`; the present such pause began
+        self._frame_started = self._paused_since = self._connected
+        self._broken = False  # a worker has asked for the connection to be closed
+        self._closing = False  # nothing more is read; what is written is still sent
+        self._lost = False  # the transport is closed
 
-    # --- for the data and the admin port ---------------------------------------------------------------------------------
+    # --- for subclasses --------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def _messages(self, received: Received, start: int, end: int) -> tuple[int, int]:
-        """Handle the whole frames of ``received[start:end]``; return where the first unfinished one begins, and its size.
+        """Handle the complete frames of ``received[start:end]``.
 
-        The size is 0 when its header is not whole.  What is wrong ends the connection (`_refuse`).
+        Returns the offset of the first incomplete frame, and that frame's size including its header; 0 if the header is
+        incomplete, too.  An invalid frame ends the connection (`_refuse`).
         """
 
     def _may_be_long(self, kind: int) -> bool:
-        """Whether a message of this type may be longer than `PortLimits.big_frame` at all."""
+        """Whether a message of type `kind` may be longer than `PortLimits.big_frame`."""
         return True
 
     def _go_on(self) -> None:
-        """The peer takes its answers again: a chance to do what waited for that.  Also called regularly."""
+        """Retry requests that waited until the peer takes its answers.  Called when it does, and at every `tick`."""
 
     def _drop(self) -> None:
-        """The connection is gone: let go of what waits in it."""
+        """The connection is lost: drop the requests that wait in it."""
 
     # --- the peer ----------------------------------------------------------------------------------------------------
 
     @property
     def closed(self) -> bool:
-        """Whether nobody listens any more.  Thread-safe."""
+        """Whether answers can no longer reach the peer.  Thread-safe."""
         return self._broken or self._lost
 
     @property
     def open(self) -> bool:
-        """Whether something may still be read and said."""
+        """Whether the connection may still be read and written."""
         return not self._closing and not self._lost
 
     def info(self, now: float) -> ConnectionInfo:
-        """What it is doing at the loop's time `now`."""
+        """The connection's state at the loop's time `now`."""
         connected = now - self._connected
         paused = self._pauses is not Pause.NOTHING
         return ConnectionInfo(self.peer, self.greeting, connected, self.requests, self.size, self.share.queued, paused)
@@ -139,19 +165,19 @@ class Connection(asyncio.BufferedProtocol):
     # --- asyncio -----------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The socket is accepted and, where there is TLS, the handshake done: say Hello, wait for nothing."""
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
+        """The socket is accepted, and the TLS handshake done if there is TLS: send this side's Hello, wait for nothing."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's has the same methods and another base class
         self.set_water_mark(self._port.output_each)
-        self._connected = self._heard = self._moved = self._began = self._port.loop.time()
+        self._connected = self._heard = self._last_progress = self._frame_started = self._port.loop.time()
         self.made = True
         self._port.add(self)
         self._write(self.GREETING.encode())
         self._port.log.debug("%s: %s: connected", self._port.name, self.peer)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Nobody is there any more: free everything but what is under way, whose answers will find nobody."""
+        """The socket is closed: release all memory except that of requests under way; their answers will be discarded."""
         self._lost = self._closing = True
-        self._let_go()
+        self._release_buffers()
         self._answers.clear()
         self._drop()
         self._note_queued(0)
@@ -159,43 +185,43 @@ class Connection(asyncio.BufferedProtocol):
         self._port.log.debug("%s: %s: gone%s", self._port.name, self.peer, f": {error}" if error else "")
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the next bytes go."""
-        if self._big is not None:
-            return memoryview(self._big)[self._filled :]
-        scratch, kept = self._port.scratch, len(self._tail)
-        scratch[:kept] = self._tail
+        """The buffer for the next bytes: the big frame's, or the shared one behind the incomplete frame."""
+        if self._big_frame is not None:
+            return memoryview(self._big_frame)[self._big_frame_received :]
+        scratch, kept = self._port.scratch, len(self._partial_frame)
+        scratch[:kept] = self._partial_frame
         return scratch[kept : kept + self._port.chunk]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Bytes are there: handle every whole frame, keep the rest."""
+        """`nbytes` were received: handle every complete frame, keep the rest."""
         self._heard = self._port.loop.time()
         if self._closing:
             return
-        if self._big is None:
-            end = len(self._tail) + nbytes
-            self._tail = b""
+        if self._big_frame is None:
+            end = len(self._partial_frame) + nbytes
+            self._partial_frame = b""
             self._handle(self._port.scratch, end)
         else:
-            self._filled += nbytes
-            if self._filled < len(self._big):
+            self._big_frame_received += nbytes
+            if self._big_frame_received < len(self._big_frame):
                 return
-            big, self._big = self._big, None
+            big, self._big_frame = self._big_frame, None
             self._handle(big, len(big))
-            self._give_back()
+            self._release_reservation()
         if self._answers:
             self.send()
         self._check_bounds()
 
     def eof_received(self) -> bool:
-        """The peer will send no more; as in the release that is the end, and what is under way is done for nobody."""
+        """The peer has shut down its sending side: close, as the release does; answers to requests under way are discarded."""
         return False
 
     def pause_writing(self) -> None:
-        """Too many answers wait for the peer."""
+        """The write buffer is above its high-water mark: the peer does not take its answers."""
         self._pause(Pause.UNREAD_ANSWERS)
 
     def resume_writing(self) -> None:
-        """The peer took most of them."""
+        """The write buffer is below its low-water mark: the peer took most of its answers."""
         self._note_queued(self._transport.get_write_buffer_size())
         self._resume(Pause.UNREAD_ANSWERS)
         self._go_on()
@@ -206,7 +232,7 @@ class Connection(asyncio.BufferedProtocol):
     def _handle(self, received: Received, end: int) -> None:
         start = 0
         if self.version is None:
-            greeted = self._greet(received, end)
+            greeted = self._read_hello(received, end)
             if greeted is None:
                 return
             start = greeted
@@ -214,9 +240,9 @@ class Connection(asyncio.BufferedProtocol):
         if self._closing:
             return
         if needed <= self._port.limits.big_frame or end - start <= HEADER:
-            self._tail = bytes(received[start:end])
+            self._partial_frame = bytes(received[start:end])
         elif self._may_be_long(received[start + HEADER]):
-            self._tail = bytes(received[start:end])
+            self._partial_frame = bytes(received[start:end])
             self._reserve(needed)
         else:
             kind = received[start + HEADER]
@@ -224,8 +250,11 @@ class Connection(asyncio.BufferedProtocol):
                 f"{needed - HEADER} bytes of a message of type {kind}, which is never so long", received[start:end]
             )
 
-    def _greet(self, received: Received, end: int) -> int | None:
-        """Take the peer's Hello, and choose the version; where it ends.  None while there is none: an unfinished one is kept."""
+    def _read_hello(self, received: Received, end: int) -> int | None:
+        """Read the peer's Hello and choose the version; keep-alives (empty Hello frames) in front of it are skipped.
+
+        Returns the offset behind the Hello; None when it is incomplete, and then it is kept, or when it was refused.
+        """
         start = 0
         length: int
         while end - start >= HEADER:
@@ -243,14 +272,15 @@ class Connection(asyncio.BufferedProtocol):
                 break
             body = bytes(received[start + HEADER : start + HEADER + length])
             start += HEADER + length
-            if length and not self._agree(body):
+            if length and not self._accept_hello(body):
                 return None
             if length:
                 return start
-        self._tail = bytes(received[start:end])
+        self._partial_frame = bytes(received[start:end])
         return None
 
-    def _agree(self, body: bytes) -> bool:
+    def _accept_hello(self, body: bytes) -> bool:
+        """Decode a Hello and choose the version; False: it was refused."""
         try:
             hello = Hello.decode(body)
         except (MessageError, struct.error) as error:
@@ -266,46 +296,47 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
     def _reserve(self, needed: int) -> None:
-        """The frame at hand is a big one: go on reading when there is memory for all of it.
+        """A big frame has begun: read on once the budget has reserved all its `needed` bytes.
 
-        It is not reserved for who would not be read from, and asked for no rate, as long as too much is under way there.
+        While the connection is at its bound of requests under way it would not be read, and would owe no minimum rate, so it
+        could hold the reservation for ever.  So the reservation waits until at most half of that bound is under way (`_done`).
         """
         if self._at_bound:
-            self._deferred = needed
+            self._deferred_size = needed
             self._pause(Pause.UNDER_WAY)
-        elif self._port.budget.reserve(self, needed, lambda: self._make_space(needed)):
-            self._make_space(needed)
+        elif self._port.budget.reserve(self, needed, lambda: self._allocate_big_frame(needed)):
+            self._allocate_big_frame(needed)
         else:
             self._pause(Pause.BIG_FRAME)
 
-    def _make_space(self, needed: int) -> None:
-        """The budget has reserved all of the frame."""
-        tail, self._tail = self._tail, b""
-        self._reserved, self._filled = needed, len(tail)
+    def _allocate_big_frame(self, needed: int) -> None:
+        """The budget has reserved `needed` bytes: allocate the big frame's buffer and read on."""
+        tail, self._partial_frame = self._partial_frame, b""
+        self._reserved, self._big_frame_received = needed, len(tail)
         try:
-            self._big = bytearray(needed)
+            self._big_frame = bytearray(needed)
         except MemoryError:
             self._refuse(f"no memory for a frame of {needed} bytes", tail)
             return
-        self._big[: len(tail)] = tail
-        self._began = self._port.loop.time()
+        self._big_frame[: len(tail)] = tail
+        self._frame_started = self._port.loop.time()
         self._resume(Pause.BIG_FRAME)
 
-    def _let_go(self) -> None:
-        """Nothing more will be read: what is kept for it is free."""
+    def _release_buffers(self) -> None:
+        """Nothing more will be read: release the receive buffers and their reservation."""
         self._port.budget.leave(self)
-        self._big, self._tail = None, b""
-        self._deferred = 0
-        self._give_back()
+        self._big_frame, self._partial_frame = None, b""
+        self._deferred_size = 0
+        self._release_reservation()
 
-    def _give_back(self) -> None:
+    def _release_reservation(self) -> None:
         reserved, self._reserved = self._reserved, 0
         if reserved:
             self._port.budget.release(reserved)
 
     def _refuse(self, why: str, received: Received | bytes) -> None:
-        """Say in the log what came instead of what was agreed on, and close, as the release does."""
-        shown = bytes(received[:_SHOWN])
+        """Log why a frame is invalid, and its first bytes; then close, as the release does."""
+        shown = bytes(received[:_LOGGED_BYTES])
         text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in shown)
         self._port.complain(f"{self.peer}: closed: {why}; it begins with {shown.hex(' ')} ({text})")
         self.close()
@@ -313,20 +344,20 @@ class Connection(asyncio.BufferedProtocol):
     # --- requests under way ----------------------------------------------------------------------------------------------
 
     def _begin(self, requests: int, size: int) -> None:
-        """Requests of together `size` body bytes are under way from now on."""
+        """Count `requests` requests, of `size` body bytes in total, as under way."""
         self.requests += requests
         self.size += size
         self._port.budget.take(size + OVERHEAD * requests)
 
     def _done(self, requests: int, size: int) -> None:
-        """They are answered, or will not be."""
+        """Requests counted by `_begin` were answered, or were dropped; read on if that was what reading waited for."""
         self.requests -= requests
         self.size -= size
         self._port.budget.give(size + OVERHEAD * requests)
-        if self._pauses is Pause.NOTHING:  # as nearly always; flags are slow
+        if self._pauses is Pause.NOTHING:  # the usual case; `IntFlag` operations are slow
             return
         if self.requests <= self._most_requests // 2 and self.size <= self._most_bytes // 2:
-            deferred, self._deferred = self._deferred, 0
+            deferred, self._deferred_size = self._deferred_size, 0
             if deferred:
                 self._reserve(deferred)
             self._resume(Pause.UNDER_WAY)
@@ -338,10 +369,11 @@ class Connection(asyncio.BufferedProtocol):
         return self.requests >= self._most_requests or self.size >= self._most_bytes
 
     def _check_bounds(self) -> None:
+        """Stop reading if this connection is at its bound, or the port's memory budget is used up."""
         if self._at_bound:
             self._pause(Pause.UNDER_WAY)
         budget = self._port.budget
-        if not budget.crowded or self._big is not None or self._deferred or not self.open:
+        if not budget.crowded or self._big_frame is not None or self._deferred_size or not self.open:
             return
         in_line = self._pauses & (Pause.BIG_FRAME | Pause.CROWDED)
         if not in_line and not budget.reserve(self, 0, self._uncrowded):
@@ -353,23 +385,23 @@ class Connection(asyncio.BufferedProtocol):
     def _pause(self, reason: Pause) -> None:
         if self._pauses is Pause.NOTHING and self.open:
             self._transport.pause_reading()
-        if not self._pauses & _OURS:
-            self._held = self._port.loop.time()
+        if not self._pauses & _NOT_BY_PEER:
+            self._paused_since = self._port.loop.time()
         self._pauses |= reason
 
     def _resume(self, reason: Pause) -> None:
-        held = self._pauses & _OURS
+        held = self._pauses & _NOT_BY_PEER
         self._pauses &= ~reason
-        if held and not self._pauses & _OURS:
-            self._began += self._port.loop.time() - max(self._held, self._began)
+        if held and not self._pauses & _NOT_BY_PEER:
+            self._frame_started += self._port.loop.time() - max(self._paused_since, self._frame_started)
         if self._pauses is Pause.NOTHING and self.open:
-            self._heard = self._port.loop.time()  # the silence was ours
+            self._heard = self._port.loop.time()  # while paused the peer was not silent, it was not read
             self._transport.resume_reading()
 
     # --- sending -----------------------------------------------------------------------------------------------------
 
     def answer(self, frames: bytes | list[bytes]) -> None:
-        """Have whole frames sent with the next `send`."""
+        """Queue complete frames for the next `send`."""
         if not self._lost:
             if isinstance(frames, list):
                 self._answers += frames
@@ -378,55 +410,55 @@ class Connection(asyncio.BufferedProtocol):
             self._port.touch(self)
 
     def send(self) -> None:
-        """Write the answers that are there."""
+        """Write the queued answers to the transport."""
         answers, self._answers = self._answers, []
         if not answers or not self.open:
             return
         if len(answers) == 1:
             self._write(answers[0])
-        elif sum(map(len, answers)) <= _JOINED:
+        elif sum(map(len, answers)) <= _COALESCED_BYTES:
             self._write(b"".join(answers))
         else:
-            self._written += sum(map(len, answers))
+            self._bytes_written += sum(map(len, answers))
             self._transport.writelines(answers)
             self._wrote()
 
     def _write(self, data: bytes) -> None:
-        self._written += len(data)
+        self._bytes_written += len(data)
         self._transport.write(data)
         self._wrote()
 
     def _wrote(self) -> None:
-        self._spoken = self._port.loop.time()
+        self._last_sent = self._port.loop.time()
         self._note_queued(self._transport.get_write_buffer_size())
 
     def _note_queued(self, queued: int) -> None:
         if queued != self.share.queued:
             if not self.share.queued:
-                self._moved = self._port.loop.time()
+                self._last_progress = self._port.loop.time()
             self.share.queue(queued)
 
     def set_water_mark(self, high: int) -> None:
-        """How many bytes of answers may wait before reading stops."""
+        """Set how many bytes of answers may wait in the write buffer before reading stops."""
         if self.open:
             self._transport.set_write_buffer_limits(high=high, low=high // 4)
 
     # --- time --------------------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> None:
-        """Look at the clock: end what stands still, and show the peer that this end lives."""
+        """Enforce the timeouts at the loop's time `now`, and send a keep-alive where one is due."""
         limits = self._port.limits
         if self._lost:
             return
         self._note_progress(now)
-        if self.share.queued and now - self._moved > limits.unread_seconds:
+        if self.share.queued and now - self._last_progress > limits.unread_seconds:
             self._port.complain(
                 f"{self.peer}: closed: it took none of {self.share.queued} bytes of answers for {limits.unread_seconds:g} s"
             )
             self.abort()
             return
         if self._closing:
-            if now - self._moved > limits.unread_seconds:
+            if now - self._last_progress > limits.unread_seconds:
                 self.abort()
             return
         overdue = self._overdue(now)
@@ -434,81 +466,91 @@ class Connection(asyncio.BufferedProtocol):
             self._port.complain(f"{self.peer}: closed: {overdue}")
             self.close()
             return
-        if self.version is not None and now - self._spoken > limits.keep_alive_seconds and not self.share.queued:
+        if self.version is not None and now - self._last_sent > limits.keep_alive_seconds and not self.share.queued:
             self._write(keep_alive(self.MAGIC, self.version))
         self._go_on()
 
     def _overdue(self, now: float) -> str:
-        """What the peer should have sent by now, for people; empty when it is in time."""
+        """Why the peer is too slow or idle, as text for the log; empty when it is not.
+
+        =====================================================  ==================================================
+        state                                                  limit
+        =====================================================  ==================================================
+        incomplete frame or Hello, not paused                  `stall_seconds` without a byte
+        no request under way, not paused                       `idle_seconds` without a byte
+        Hello, or big frame whose memory is reserved           `stall_seconds` + received bytes / `_MIN_RATE`
+        =====================================================  ==================================================
+        """
         stall, idle = self._port.limits.stall_seconds, self._port.limits.idle_seconds
-        silent, taken = now - self._heard, now - self._began
-        arrived = self._filled if self._big is not None else len(self._tail)
+        silent, taken = now - self._heard, now - self._frame_started
+        arrived = self._big_frame_received if self._big_frame is not None else len(self._partial_frame)
         what = "its Hello" if self.version is None else "a frame"
-        awaited = self._big is not None or self.version is None
+        awaited = self._big_frame is not None or self.version is None
         if self._pauses is Pause.NOTHING:
-            if (awaited or self._tail) and silent > stall:
+            if (awaited or self._partial_frame) and silent > stall:
                 return f"{arrived} bytes of {what} came, and nothing more for {stall:g} s"
             if silent > idle and not self.requests:
                 return f"it was silent for {idle:g} s"
-        if awaited and not self._pauses & _OURS and taken > stall + arrived / _LEAST_RATE:
-            least = f"{_LEAST_RATE >> 10} KiB a second are the least after {stall:g} s"
+        if awaited and not self._pauses & _NOT_BY_PEER and taken > stall + arrived / _MIN_RATE:
+            least = f"{_MIN_RATE >> 10} KiB a second are the least after {stall:g} s"
             return f"{arrived} bytes of {what} came in {taken:.0f} s; {least}"
         return ""
 
     def _note_progress(self, now: float) -> None:
-        """Whether the peer took some of its answers since the last look."""
+        """Set `_last_progress` if the peer took answers since the last call, or none are queued and nothing is closing."""
         self._note_queued(self._transport.get_write_buffer_size())
-        gone = self._written - self.share.queued
-        if gone != self._gone or (not self.share.queued and not self._closing):
-            self._gone, self._moved = gone, now
+        gone = self._bytes_written - self.share.queued
+        if gone != self._bytes_taken or (not self.share.queued and not self._closing):
+            self._bytes_taken, self._last_progress = gone, now
 
     def finish(self) -> None:
-        """Read nothing more, answer what is under way, then close."""
+        """Drain: stop reading, answer the requests under way, then close."""
         self._pause(Pause.DRAINING)
         if not self.requests:
             self.close()
 
     def close(self) -> None:
-        """Send what is there and close; what still arrives is not looked at."""
+        """Send the queued answers and close; bytes that still arrive are discarded."""
         if self.open:
             self.send()
             self._closing = True
-            self._moved = self._port.loop.time()
-            self._let_go()
-            self._part()
+            self._last_progress = self._port.loop.time()
+            self._release_buffers()
+            self._close_when_acknowledged()
 
-    def _part(self) -> None:
-        """Close when the peer's system has every answer.
+    def _close_when_acknowledged(self) -> None:
+        """Close the socket once the peer's TCP has acknowledged every answer.
 
-        A socket that is closed while there is something unread in it is reset, and what was on its way to the peer is lost.
+        Closing a socket that has unread bytes sends a reset, and the peer would lose answers that are still on their way.
         """
         if self._lost:
             return
         if self._transport.get_write_buffer_size() or _unacknowledged(self._transport):
-            self._port.loop.call_later(_PARTING_SECONDS, self._part)  # `tick` sees to it that this ends
+            # `tick` ends this after `unread_seconds`
+            self._port.loop.call_later(_CLOSE_POLL_SECONDS, self._close_when_acknowledged)
         else:
             self._transport.close()
 
     def abort(self) -> None:
-        """Close at once, with a reset: what the peer did not take is not kept in the system either."""
+        """Close at once, with a reset, so that the kernel does not keep unsent answers either."""
         self._closing = True
         if not self._lost:
-            self._let_go()
+            self._release_buffers()
             accepted = self._transport.get_extra_info("socket")
-            if accepted is not None:  # under TLS it is gone a little earlier than the connection
+            if accepted is not None:  # under TLS the socket may be gone before the connection is lost
                 with contextlib.suppress(OSError):
-                    accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+                    accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_RESET)
             self._transport.abort()
 
 
 def _unacknowledged(transport: asyncio.Transport) -> int:
-    """Bytes that the system sent, or will send, and that the peer's has not confirmed; 0 where it does not tell."""
+    """Bytes in the socket's send queue that the peer's TCP has not acknowledged; 0 where the system does not tell."""
     accepted = transport.get_extra_info("socket")
     if accepted is None:
         return 0
     waiting = bytearray(4)
     try:
         fcntl.ioctl(accepted.fileno(), termios.TIOCOUTQ, waiting)
-    except (OSError, ValueError):  # it has been closed meanwhile
+    except (OSError, ValueError):  # the socket has been closed meanwhile
         return 0
     return int.from_bytes(waiting, sys.byteorder)

@@ -1,11 +1,11 @@
-"""Deadlines of many calls with one timer for all that may take equally long.
+"""Deadlines of many calls, with one event-loop timer for all calls of the same time limit.
 
-What `asyncio.timeout` does with a timer for each call: to make one and to take it away again costs a call some 3 us, which is a
-tenth of an append.  Everything belongs to one event loop.
+`asyncio.timeout` uses a timer per call: making and cancelling it costs some 3 us, a tenth of an append.  Everything here belongs
+to one event loop.
 
-A loop that was held up, by a program that prints what nobody reads for a while, or because the process was stopped, has heard
-nothing meanwhile: deadlines that passed in that time begin anew, so that what has come can be looked at first.  A loop that is
-held up all the time has them end all the same: each begins anew a few times, and no more.
+Blocked loop.  A loop that was blocked (the program printed to a full pipe, or the process was stopped) has received nothing
+meanwhile.  Deadlines that passed in that time are restarted, so that the received data is handled first.  Each deadline is
+restarted at most `ANEW` times, so that calls end even if the loop is blocked again and again.
 """
 
 from __future__ import annotations
@@ -15,102 +15,102 @@ from collections.abc import Callable
 from types import TracebackType
 
 HELD_UP = 0.5
-"""Seconds by which a timer is late when the loop was held up."""
+"""Seconds; a loop whose timer is later than that counts as blocked."""
 ANEW = 3
-"""How often a deadline begins anew."""
+"""How often a deadline is restarted at most."""
 
 
-class _SameLength:
-    """Deadlines of calls that may take equally long: in the order in which they began they end."""
+class _DeadlineGroup:
+    """Deadlines of calls with the same time limit, `seconds`; they expire in the order in which they began."""
 
     def __init__(self, seconds: float, forget: Callable[[float], object]) -> None:
-        """`forget`: called with the length when none is left."""
+        """`forget`: called with `seconds` when the group is empty."""
         self._seconds, self._forget = seconds, forget
-        self.running: dict[Deadline, None] = {}  # in their order
+        self.running: dict[Deadline, None] = {}  # in the order of their ends
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
 
     def begin(self, deadline: Deadline) -> None:
-        """From now on."""
+        """Start a deadline, `seconds` from now."""
         deadline.when = self._loop.time() + self._seconds
         self.running[deadline] = None
         if self._timer is None:
-            self._ring_at(deadline.when)
+            self._set_timer(deadline.when)
 
-    def _ring_at(self, when: float) -> None:
+    def _set_timer(self, when: float) -> None:
         self._due = when
-        self._timer = self._loop.call_at(when, self._ring)
+        self._timer = self._loop.call_at(when, self._on_timer)
 
-    def _ring(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
         now = self._loop.time()
         if now - self._due > HELD_UP:
             for deadline in [one for one in self.running if one.anew]:
                 deadline.anew, deadline.when = deadline.anew - 1, now + self._seconds
                 del self.running[deadline]
-                self.running[deadline] = None  # behind those that do not begin anew: they end before
+                self.running[deadline] = None  # behind those that are not restarted, which end before
         for deadline in [*self.running]:
             if deadline.when > now:
-                self._ring_at(deadline.when)
+                self._set_timer(deadline.when)
                 return
             del self.running[deadline]
             deadline.expire()
         self._forget(self._seconds)
 
     def close(self) -> None:
-        """Keep no timer for what does not run any more; the calls that do have their time still."""
+        """Cancel the timer unless calls are still under way; those keep their deadlines."""
         if self._timer is not None and not self.running:
             self._timer.cancel()
             self._forget(self._seconds)
 
 
 class Deadline:
-    """``with deadlines.within(seconds, late):`` in a task: what takes longer is cancelled there, and `late()` raised."""
+    """``with deadlines.within(seconds, late):`` in a task: if the block takes longer it is cancelled, and raises `late()`."""
 
-    __slots__ = ("_cancelling", "_expired", "_late", "_line", "_task", "anew", "when")
+    __slots__ = ("_cancelling", "_expired", "_group", "_late", "_task", "anew", "when")
 
-    def __init__(self, line: _SameLength, late: Callable[[], BaseException]) -> None:
-        self._line, self._late = line, late
+    def __init__(self, group: _DeadlineGroup, late: Callable[[], BaseException]) -> None:
+        self._group, self._late = group, late
         self._expired = False
         self.when = 0.0
-        """In the loop's time."""
+        """When it ends, by `loop.time()`."""
         self.anew = ANEW
-        """How often it may begin anew."""
+        """How often it may still be restarted."""
 
     def __enter__(self) -> None:
         task = asyncio.current_task()
         assert task is not None, "a deadline is for what a task waits for"
         self._task, self._cancelling = task, task.cancelling()
-        self._line.begin(self)
+        self._group.begin(self)
 
     def expire(self) -> None:
-        """Time is over."""
+        """The time limit is over: cancel the task."""
         self._expired = True
         self._task.cancel()
 
     def __exit__(
         self, kind: type[BaseException] | None, _error: BaseException | None, _where: TracebackType | None
     ) -> None:
-        self._line.running.pop(self, None)
+        self._group.running.pop(self, None)
         if self._expired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
             raise self._late() from None
 
 
 class Deadlines:
-    """Those of a client."""
+    """The deadlines of one client."""
 
     def __init__(self) -> None:
-        self._lines: dict[float, _SameLength] = {}
+        self._groups: dict[float, _DeadlineGroup] = {}
 
     def within(self, seconds: float, late: Callable[[], BaseException]) -> Deadline:
-        """A deadline so many seconds from when it is entered; `late` makes the error."""
-        line = self._lines.get(seconds)
-        if line is None:
-            line = self._lines[seconds] = _SameLength(seconds, self._lines.pop)
-        return Deadline(line, late)
+        """A deadline `seconds` after the ``with`` block is entered; `late` makes the exception."""
+        group = self._groups.get(seconds)
+        if group is None:
+            group = self._groups[seconds] = _DeadlineGroup(seconds, self._groups.pop)
+        return Deadline(group, late)
 
     def close(self) -> None:
-        """No timer is left, but for calls that are still under way."""
-        for line in [*self._lines.values()]:
-            line.close()
+        """Cancel the timers, except those of calls that are still under way."""
+        for group in [*self._groups.values()]:
+            group.close()

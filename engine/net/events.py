@@ -1,4 +1,4 @@
-"""Events that are waited for no longer than so many seconds, or by very many."""
+"""Waiting for an event with a time limit, and a repeated event that very many tasks wait for."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import contextlib
 
 
 async def happens_within(event: asyncio.Event, seconds: float) -> bool:
-    """Wait for an event, but no longer than so many seconds; whether it happened."""
+    """Wait for an event for at most `seconds`; returns whether it is set."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             return await event.wait()
@@ -15,12 +15,12 @@ async def happens_within(event: asyncio.Event, seconds: float) -> bool:
 
 
 class Turns:
-    """What happens again and again, and is waited for by whomever a peer makes wait.
+    """An event that happens repeatedly, with any number of waiting tasks.
 
-    Whoever gives up is found at once, however many wait: with `asyncio.Event`, or one future for all, each looks through all the
-    others, and a peer that leaves with thousands of questions holds up the loop for seconds.
+    Cancelling a wait takes constant time.  With `asyncio.Event`, or one future for all, each cancelled wait searches all others,
+    so that a peer which disconnects with thousands of requests would block the loop for seconds.
 
-    `count`: how often it has happened.
+    `count`: how often the event has happened.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Turns:
         self._waiting: dict[asyncio.Future[None], None] = {}
 
     def happened(self) -> None:
-        """It has happened once more: whoever waits goes on."""
+        """The event has happened once more: wake all waiting tasks."""
         self.count += 1
         waiting, self._waiting = self._waiting, {}
         for one in waiting:
@@ -36,7 +36,7 @@ class Turns:
                 one.set_result(None)
 
     async def beyond(self, count: int) -> None:
-        """Wait until it has happened more often than that."""
+        """Wait until the event has happened more than `count` times."""
         if self.count > count:
             return
         waiting = self._waiting

@@ -1,12 +1,13 @@
-"""The threads that execute what is queued for partitions.
+"""Thread pool that executes jobs, such as the queues of partitions.
 
-Jobs that no thread has taken yet stand in one line.  A job that comes while a thread is idle goes straight to the one that became
-idle last: its stack is still in the processor's cache, and exactly one thread wakes up.  A thread is made when every other one
-has work, up to a bound.  A service stands in line at most once, so that its requests are executed by one thread at a time, and
-none waits for another partition as long as there is a free thread.
+- Jobs that no thread executes yet are in one queue.
+- A job that is scheduled while a thread is idle goes to the thread that became idle last: its stack is still in the processor's
+  cache, and exactly one thread wakes up.
+- A thread is started when all others are busy, up to a bound.
+- A job is queued at most once, so that one thread at a time executes it.  It waits for another one only if no thread is free.
 
-`concurrent.futures` would make a future with a condition variable for each hand-over; that alone takes longer than everything
-else on the way of a small request to its partition.  `queue.SimpleQueue` wakes a second thread for nothing every time.
+`concurrent.futures` would make a future with a condition variable per job, which alone takes longer than all other work between
+the socket and the partition of a small request.  `queue.SimpleQueue` wakes up a second thread each time, without work for it.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from typing import Protocol
 
 
 class Job(Protocol):
-    """Something that has work for a thread from time to time."""
+    """Work that is scheduled repeatedly, such as the service of a partition."""
 
     def run(self) -> bool:
-        """Work; True to be put in line again.  Raises nothing but the exits of the interpreter."""
+        """Do the work; True: queue the job again.  Raises KeyboardInterrupt and SystemExit only."""
         ...
 
 
 class JobExecutor(Protocol):
-    """Who has jobs executed.  `Executor` has threads for it; whoever decides over time and order himself may be another one."""
+    """Executes jobs: `Executor` in threads; a simulation may control time and order instead."""
 
     @property
     def at_rest(self) -> bool:
@@ -36,27 +37,27 @@ class JobExecutor(Protocol):
 
     @property
     def others_wait(self) -> bool:
-        """Whether a job stands in line that is not being executed."""
+        """Whether a job is queued that no thread executes yet."""
         ...
 
     def schedule(self, job: Job) -> None:
-        """Have a job run.  The caller sees to it that it does not stand in line already."""
+        """Queue a job.  The caller ensures that it is not queued already."""
         ...
 
     def call_later(self, seconds: float, call: Callable[[], None]) -> bool:
-        """Have something short called after so many seconds, in any thread; never once it is closed.
+        """Call `call`, which must be short, after `seconds`, in any thread; not after `close`.
 
-        False: it cannot be had.
+        False: `call` will not be called.
         """
         ...
 
     def close(self) -> None:
-        """Let what stands in line run, and end."""
+        """Execute the queued jobs, then end."""
         ...
 
 
 class _Worker:
-    """A thread and what it is to do next; None is the end.  `wake` is held while it has nothing to look at."""
+    """A thread and its next job; None: the thread ends.  `wake`: held while the thread is idle; its release wakes the thread."""
 
     __slots__ = ("job", "thread", "wake")
 
@@ -68,20 +69,20 @@ class _Worker:
 
 
 class Executor:
-    """Threads for jobs.  Thread-safe."""
+    """A thread pool.  Thread-safe."""
 
     def __init__(self, size: int, *, log: logging.Logger, name: str = "partition-worker") -> None:
-        """`size`: threads at most.  Raises RuntimeError when the system has no thread."""
+        """`size`: upper bound of the threads.  Raises RuntimeError when the system can start none."""
         if size < 1:
             raise ValueError(f"a pool of {size} threads")
         self._size, self._log, self._name = size, log, name
         self._lock = threading.Lock()
-        self._line: deque[Job] = deque()
+        self._queue: deque[Job] = deque()
         self._idle: list[_Worker] = []
         self._workers: list[_Worker] = []
         self._closing = False
         self._made = 0
-        with self._lock:  # so that there is always one, whatever the system says later
+        with self._lock:  # so that there is always one, even if no further one can be started
             self._idle.append(self._start_worker(None))
 
     @property
@@ -91,32 +92,32 @@ class Executor:
 
     @property
     def at_rest(self) -> bool:
-        """Whether no thread has a job."""
+        """Whether all threads are idle."""
         return len(self._idle) == len(self._workers)
 
     @property
     def others_wait(self) -> bool:
-        """Whether a job stands in line that no thread has taken."""
-        return bool(self._line)
+        """Whether a job is queued that no thread executes yet."""
+        return bool(self._queue)
 
     def schedule(self, job: Job) -> None:
-        """Have a job run.  The caller sees to it that it does not stand in line already."""
+        """Have a job executed.  The caller ensures that it is not queued already."""
         with self._lock:
             if not self._idle:
                 if len(self._workers) < self._size and not self._closing:
                     try:
                         self._start_worker(job)
                         return
-                    except RuntimeError as error:  # those threads that are there do the work
+                    except RuntimeError as error:  # the other threads will execute it
                         self._log.warning("no further worker thread can be started: %s", error)
-                self._line.append(job)
+                self._queue.append(job)
                 return
             worker = self._idle.pop()
             worker.job = job
         worker.wake.release()
 
     def _start_worker(self, job: Job | None) -> _Worker:
-        """A new thread that begins with `job`, or idle; the lock is held.  Raises RuntimeError."""
+        """Start a thread with `job`, or idle.  The caller holds the lock.  Raises RuntimeError."""
         worker = _Worker(job)
         name = f"{self._name}-{self._made}"
         worker.thread = threading.Thread(target=self._work, args=(worker,), name=name, daemon=True)
@@ -131,14 +132,14 @@ class Executor:
         while (job := worker.job) is not None:
             try:
                 again = job.run()
-            except BaseException:  # the thread is to end; the job may have more to do, and another thread does it
+            except BaseException:  # this thread ends; a new one executes the job's further work
                 self._replace(worker, job)
                 raise
             with self._lock:
                 if again:
-                    self._line.append(job)
-                del job  # an idle thread keeps nothing alive
-                worker.job = self._line.popleft() if self._line else None
+                    self._queue.append(job)
+                del job  # an idle thread must not keep the job alive
+                worker.job = self._queue.popleft() if self._queue else None
                 if worker.job is not None:
                     continue
                 if self._closing:
@@ -149,13 +150,13 @@ class Executor:
             self._workers.remove(worker)
 
     def _replace(self, worker: _Worker, job: Job) -> None:
-        """Have a new thread take the place, and the job, of one that ends."""
+        """Start a new thread with the job of one that ends."""
         with self._lock:
             self._workers.remove(worker)
             self._start_worker(job)
 
     def call_later(self, seconds: float, call: Callable[[], None]) -> bool:
-        """Have something short called after so many seconds; never once the pool is closed.  False: there is no thread for it."""
+        """See `JobExecutor.call_later`.  False: no thread can be started for it."""
         timer = threading.Timer(seconds, self._call, (call,))
         timer.daemon, timer.name = True, f"{self._name}-timer"
         try:
@@ -170,12 +171,12 @@ class Executor:
             call()
 
     def close(self) -> None:
-        """Let what stands in line run, and end the threads."""
+        """Execute the queued jobs, then end the threads."""
         with self._lock:
             self._closing = True
             idle, self._idle = self._idle, []
             threads = [worker.thread for worker in self._workers]
-        for worker in idle:  # which has no job
+        for worker in idle:  # its job is None, so it ends
             worker.wake.release()
         for thread in threads:
             thread.join()

@@ -1,7 +1,7 @@
-"""Failures of futures that perhaps nobody waits for any more.
+"""Exceptions of futures whose waiting task may have been cancelled.
 
-asyncio writes a line into the log for each failure that nobody took ("exception was never retrieved").  Where a call may be given
-up by who made it, that says nothing about the program.
+asyncio logs each exception that no task retrieves ("exception was never retrieved").  Where callers may abandon a call, such an
+exception is no defect of the program; the functions here keep it out of the log.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Any
 
 
 def fail(future: asyncio.Future[Any], error: BaseException) -> None:
-    """End a future that is not done: whoever waits is told, and if nobody does the log is not."""
+    """Set the exception of a future that is not done, without a log line if no task waits for it."""
     if not future.done():
         future.set_exception(error)
         future.exception()
 
 
 def taken(future: asyncio.Future[Any]) -> None:
-    """A future is done, and its failure counts as told: for `add_done_callback`."""
+    """Mark the exception of a future as retrieved; for `add_done_callback`."""
     if not future.cancelled():
         future.exception()

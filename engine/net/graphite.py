@@ -1,7 +1,7 @@
-"""Metrics for Graphite, in its plain text form: ``name value seconds``, one a line, over TCP or by datagrams.
+"""Metrics for Graphite in its plaintext protocol: lines ``name value seconds``, over TCP or UDP.
 
 Names, suffixes and units are those of release 0.13.2: ``PREFIX.GROUP.NAME`` with ``.count``, ``.m1_rate``, ``.p99`` and so on;
-rates are a second, durations in milliseconds, fractions have two digits.  What is no number is left out.
+rates are per second, durations in milliseconds, fractions have two digits.  Metrics that are no number are left out.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from waltzctl.engine.net.monitoring_options import GraphiteOptions
 from waltzctl.engine.net.single_flight import OverdueError, SingleFlight
 
 TIMEOUT = 10.0
-"""Seconds for one report to be sent."""
+"""Seconds that sending one report may take."""
 _QUANTILES = (("p50", 0.5), ("p75", 0.75), ("p95", 0.95), ("p98", 0.98), ("p99", 0.99), ("p999", 0.999))
 _MILLISECONDS = 1000.0
 _BLANKS = re.compile(r"\s+")
 
 
 def report_lines(metrics: Iterable[NamedMetric], prefix: str, now: int) -> list[str]:
-    """What is sent, without line ends.  `now`: seconds since 1970-01-01 UTC."""
+    """The lines of a report, without line ends.  `now`: seconds since 1970-01-01 UTC."""
     lines = []
     for one in sorted(metrics, key=lambda metric: metric.full_name):
         for suffix, value in _values(one):
@@ -84,7 +84,10 @@ def send(options: GraphiteOptions, lines: list[str]) -> None:
 async def report_for_ever(
     options: GraphiteOptions, read: Callable[[], Iterable[NamedMetric]], log: logging.Logger
 ) -> None:
-    """Report every `GraphiteOptions.interval` seconds until cancelled.  A report that fails is said once, and when it is over."""
+    """Report every `GraphiteOptions.interval` seconds until cancelled.
+
+    A series of failures is logged twice: at its first failure, and when a report succeeds again.
+    """
     failing = False
 
     def report() -> None:
@@ -95,7 +98,7 @@ async def report_for_ever(
         await asyncio.sleep(options.interval)
         try:
             await reporting.result(TIMEOUT * 2)
-        except Exception as error:  # whatever it is: the next report may be as good as ever
+        except Exception as error:  # of any kind: the next report may succeed
             if not failing:
                 trace = None if isinstance(error, (OSError, OverdueError)) else error
                 place, why = f"Graphite at {options.host}:{options.port}", str(error) or type(error).__name__

@@ -1,8 +1,8 @@
-"""The HTTP port: is it there, is it well, what does it count, which version is it.
+"""The HTTP port: ``/ping``, ``/health``, ``/metrics`` and ``/buildinfo``.
 
-Paths, bodies and headers are those of release 0.13.2 (``/ping``, ``/health``, ``/metrics``, ``/buildinfo``), except that
-``/health`` looks before it speaks, and that ``/metrics`` answers Prometheus' text to whoever asks for it.  A connection carries
-one request, of bounded size, and lives for a bounded time; there is a bounded number of them.
+Paths, bodies and headers are those of release 0.13.2, except that ``/health`` really checks (the release's result is constant),
+and that ``/metrics`` also has Prometheus' text format, by content negotiation.  A connection carries one request of bounded size;
+its duration, and the number of connections, are bounded as well.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from waltzctl.engine.net.prometheus import exposition, prefers_text
 from waltzctl.engine.net.single_flight import OverdueError, SingleFlight
 
 SERVICE_NAME = "waltzctl"
-"""What ``/buildinfo`` calls this program."""
+"""The name of this program in ``/buildinfo`` and the header ``Server``."""
 _HEADERS = {"Cache-Control": "must-revalidate,no-cache,no-store", "Server": SERVICE_NAME}
 _BACKLOG = 64
 
 
 class HealthReport(Protocol):
-    """What a look at the server's health found."""
+    """The outcome of a health check."""
 
     @property
     def healthy(self) -> bool:
         """Whether nothing is wrong."""
 
     def document(self) -> Mapping[str, Json]:
-        """What ``/health`` answers."""
+        """The body of ``/health``."""
 
 
 class MetricsReading(Protocol):
-    """Metrics as they stood at one moment."""
+    """A snapshot of the metrics."""
 
     def metrics(self) -> Iterable[NamedMetric]:
-        """All of them."""
+        """All metrics."""
 
 
 Report = TypeVar("Report", bound=HealthReport)
@@ -53,9 +53,9 @@ Read = TypeVar("Read", bound=MetricsReading)
 
 
 class HttpPort(Generic[Report, Read]):
-    """The port.  Belongs to the event loop in which `start` was called.
+    """The HTTP port.  Belongs to the event loop in which `start` was called.
 
-    `look` looks at the server's health, `read` at its metrics, and may block; `collect` makes of both what Prometheus is shown.
+    `look`: checks the server's health.  `read`: reads its metrics; may block.  `collect`: makes a Prometheus collector of both.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class HttpPort(Generic[Report, Read]):
         self._log, self._limits = log, limits
         self._reading = SingleFlight(read, name="the look at the metrics")
         self._server: asyncio.Server | None = None
-        self._http: _Http | None = None
+        self._http: _BoundedServer | None = None
         self._routes: dict[str, Callable[[web.BaseRequest], Awaitable[web.Response]]] = {
             "/ping": self._ping,
             "/buildinfo": self._build_info,
@@ -93,21 +93,21 @@ class HttpPort(Generic[Report, Read]):
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen at `host` (port 0: a free one, at its first address only); return the first address.  Raises ListenError."""
         loop = asyncio.get_running_loop()
-        http = _Http(self._answer, self._limits, self._log)
+        http = _BoundedServer(self._answer, self._limits, self._log)
         addresses: str | list[str] | None = host or None
         try:
             if port == 0 and host:
                 found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
                 addresses = [str(found[0][4][0])]
             self._server = await loop.create_server(http, addresses, port, backlog=_BACKLOG)
-        except (OSError, ValueError) as error:  # the latter for what can be no name
+        except (OSError, ValueError) as error:  # ValueError: no possible name
             raise ListenError(host, port, error) from None
         self._http = http
         name = self._server.sockets[0].getsockname()
         return str(name[0]), int(name[1])
 
     async def close(self, seconds: float = 1.0) -> None:
-        """Stop listening, let requests under way end, at most so long, and close; a second call does nothing."""
+        """Stop listening, wait at most `seconds` for requests under way, and close; a second call does nothing."""
         server, self._server = self._server, None
         http, self._http = self._http, None
         if server is not None:
@@ -170,8 +170,8 @@ def _pretty(request: web.BaseRequest) -> bool:
     return bool(request.query.get("pretty", "").lower() == "true")
 
 
-class _Http(web.Server):
-    """aiohttp's protocol factory with bounds of our own: it has none for slow peers and for the number of connections."""
+class _BoundedServer(web.Server):
+    """aiohttp's protocol factory, with limits that aiohttp does not have: duration and number of connections."""
 
     def __init__(
         self, handler: Callable[[web.BaseRequest], Awaitable[web.Response]], limits: HttpLimits, log: logging.Logger
@@ -186,34 +186,34 @@ class _Http(web.Server):
         }
         super().__init__(handler, handler_cancellation=True, **self._settings)
         self._limits = limits
-        self._ends: dict[web.RequestHandler, asyncio.TimerHandle] = {}
+        self._timers: dict[web.RequestHandler, asyncio.TimerHandle] = {}
 
     def __call__(self) -> web.RequestHandler:
-        return _Connection(self, self._limits.max_request_bytes, loop=self._loop, **self._settings)
+        return _BoundedConnection(self, self._limits.max_request_bytes, loop=self._loop, **self._settings)
 
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
-        if len(self._ends) >= self._limits.max_connections:
+        if len(self._timers) >= self._limits.max_connections:
             transport.abort()
         super().connection_made(handler, transport)
-        self._ends[handler] = self._loop.call_later(self._limits.connection_seconds, transport.abort)
+        self._timers[handler] = self._loop.call_later(self._limits.connection_seconds, transport.abort)
 
     def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
-        end = self._ends.pop(handler, None)
-        if end is not None:
-            end.cancel()
+        timer = self._timers.pop(handler, None)
+        if timer is not None:
+            timer.cancel()
         super().connection_lost(handler, exc)
 
     def forget(self) -> None:
-        """Whatever is left of the connections ends now."""
-        for end in self._ends.values():
-            end.cancel()
-        self._ends.clear()
+        """Cancel the timers of connections that are left."""
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
 
 
-class _Connection(web.RequestHandler):
-    """A connection that counts what it is sent."""
+class _BoundedConnection(web.RequestHandler):
+    """A connection that bounds the bytes it receives."""
 
-    def __init__(self, manager: _Http, bytes_left: int, **settings: Any) -> None:
+    def __init__(self, manager: _BoundedServer, bytes_left: int, **settings: Any) -> None:
         super().__init__(manager, **settings)
         self._bytes_left = bytes_left
 
@@ -226,7 +226,7 @@ class _Connection(web.RequestHandler):
         super().data_received(data)
 
     def log_exception(self, *args: Any, **kw: Any) -> None:
-        """What a peer sends that is no HTTP is its own mistake: one line, as of the other ports, and no trace of this program."""
+        """Log invalid HTTP of a peer as one line, like the other ports, without a stack trace of this program."""
         error = kw.get("exc_info")
         if isinstance(error, HttpProcessingError):
             why = (error.message.splitlines() or [type(error).__name__])[0]

@@ -1,10 +1,10 @@
 """Files that hold certificates and private keys: PEM, PKCS #12 and Java's JKS.
 
-The type that is configured says little: like Java since version 8, a store that says JKS and is PKCS #12 is read as what it
-is, and the other way round.  Only PEM has to be asked for by name, so that nobody trusts a text file by mistake.
+JKS and PKCS #12 are told apart by the file's contents, whichever of them is configured, as Java does since version 8.  PEM has to
+be configured by name, so that a text file is not trusted by mistake.
 
-Every error is an InvalidRequestError that names the file, because it is the configuration that has to change; a system that
-refuses to read is a DiskReadError.  No message holds a password.
+Errors are InvalidRequestError with the file's name, because the configuration has to change, and DiskReadError when the system
+cannot read the file.  No message contains a password.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ _PEM_BEGIN = b"-----BEGIN "
 _PEM_ENDS = re.compile(rb"-----END [^\r\n]*-----")
 _PEM_PRIVATE_KEY = b"PRIVATE KEY-----"
 MAX_STORE_SIZE = 16 << 20
-"""Bytes; a file beyond that is no key store."""
+"""Bytes; a longer file is refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyMaterial:
-    """A private key and the chain that belongs to it, its own certificate first."""
+    """A private key and its certificate chain, the key's own certificate first."""
 
     key: PrivateKeyTypes
     chain: tuple[Certificate, ...]
 
     def to_pem(self, password: str) -> bytes:
-        """Key, encrypted under `password`, and chain."""
+        """The key, encrypted with `password`, and the chain, as PEM."""
         from cryptography.hazmat.primitives import serialization as s
 
         key = self.key.private_bytes(
@@ -52,7 +52,7 @@ class KeyMaterial:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the certificate, in hex."""
+        """SHA-256 of the key's certificate (DER), in hex."""
         from cryptography.hazmat.primitives import hashes
 
         return self.chain[0].fingerprint(hashes.SHA256()).hex()
@@ -77,10 +77,10 @@ def read_key_store(path: Path, password: str | None, store_type: str) -> KeyMate
 
 
 def read_trust_store(path: Path, password: str | None, store_type: str) -> tuple[bytes, ...]:
-    """The certificates that a store vouches for (DER): the trusted ones, and the own one of each private key.
+    """The trusted certificates of a store (DER), including the own certificate of each private key.
 
-    A JKS store can be read without its password, then unchecked, as Java does.  Raises as `read_key_store`; a store
-    without any certificate is an error, because nobody could connect.
+    A JKS store can be read without its password; its checksum is not verified then, as in Java.  Raises as `read_key_store`; a
+    store without any certificate is an error, because no peer could connect.
     """
     data = _read(path)
     match _kind_of(path, data, store_type_of(store_type)):
@@ -110,7 +110,7 @@ def _read(path: Path) -> bytes:
 
 
 def _kind_of(path: Path, data: bytes, wanted: StoreType) -> StoreType:
-    """What the bytes are.  Raises InvalidRequestError where that is not what was asked for, or nothing known."""
+    """The type of a store by its contents.  Raises InvalidRequestError if it is unknown, or one of it and `wanted` is PEM."""
     if data.startswith(_JCEKS_MAGIC):
         new = path.with_name(f"{path.name}.p12")
         store, converted = shlex.quote(str(path)), shlex.quote(str(new))
@@ -135,7 +135,7 @@ def _kind_of(path: Path, data: bytes, wanted: StoreType) -> StoreType:
 
 
 def _check_whole_pem(path: Path, data: bytes) -> None:
-    """A file that ends within a block, or a line that begins or ends one, would otherwise just hold one certificate less."""
+    """Refuse a truncated PEM file, which would otherwise be read as one with fewer certificates."""
     last = data[data.rfind(b"\n") + 1 :].strip()
     if data.count(_PEM_BEGIN) != len(_PEM_ENDS.findall(data)) or (last and _PEM_BEGIN.startswith(last)):
         raise InvalidRequestError(f"{path}: a block of PEM is cut off")
@@ -269,11 +269,11 @@ def _jks_certificates(path: Path, data: bytes, password: str | None) -> tuple[by
     return tuple(found)
 
 
-# --- what all share ------------------------------------------------------------------------------------------------------
+# --- for all types -------------------------------------------------------------------------------------------------------
 
 
 def _ordered_chain(own: Certificate, others: Sequence[Certificate]) -> tuple[Certificate, ...]:
-    """The certificate and, of the others, those that lead upwards from it, in that order."""
+    """The chain from `own` upwards, as far as the issuers are among `others`."""
     chain = [own]
     left = list(others)
     while chain[-1].issuer != chain[-1].subject:
@@ -286,7 +286,7 @@ def _ordered_chain(own: Certificate, others: Sequence[Certificate]) -> tuple[Cer
 
 
 def _checked(path: Path, material: KeyMaterial) -> KeyMaterial:
-    """The material, after a look at whether its parts belong together."""
+    """The material.  Raises InvalidRequestError if the key does not belong to the first certificate."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 

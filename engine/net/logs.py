@@ -1,12 +1,18 @@
-"""The log of a node: lines on one stream, for people or as JSON, that never hold the node up.
+"""The log of a node: lines on one stream, as text or JSON, written without blocking the node.
 
-Whoever logs only puts a record into a bounded queue; one thread writes.  A reader of the stream that stands still costs lines
-(their number is said later), not answers.  Lines of one kind, that is of one template, are limited to so many in ten seconds,
-so that a peer that sends nonsense cannot fill a disk; how many were left out is said, too.
+Queue.  Logging a line only puts it into a bounded queue; one thread writes the stream.  If the stream's reader stalls, lines are
+dropped, and their number is logged later; the node goes on.
 
-For people: ``2026-11-21T09:08:07.123Z WARNING message  key=value``.  Under systemd's journal, which notes the time itself, a
-priority in angle brackets comes instead of time and severity.  JSON: one object a line, ``waltzctl.log/1``; what was given as
-`extra` stands in `fields`.
+Rate limit.  Lines of one template are limited to `BURST` in `WINDOW` seconds, so that a peer's invalid data cannot fill a disk;
+the number of those left out is logged.
+
+======== ==========================================================================================================
+format   line
+======== ==========================================================================================================
+human    ``2026-11-21T09:08:07.123Z WARNING message  key=value``
+journal  ``<4>message  key=value``: for systemd's journal, which adds the time, a priority instead of time and severity
+json     an object, ``waltzctl.log/1``; the record's `extra` is in its `fields`
+======== ==========================================================================================================
 """
 
 from __future__ import annotations
@@ -27,15 +33,15 @@ from waltzctl.engine.net.monitoring_options import LogFormat, LogLevel
 from waltzctl.formats.adapters import format_time
 
 LOGGER = "waltzctl.node"
-"""Name of the logger that a node is given."""
+"""Name of the logger that a node uses."""
 
 QUEUED = 8192
 """Lines that may wait to be written."""
 BURST = 20
 WINDOW = 10.0
-"""So many lines of one template in so many seconds."""
+"""Seconds; at most `BURST` lines of one template are written in that time."""
 CLOSING = 2.0
-"""Seconds that closing waits for what is still to be written."""
+"""Seconds that closing waits for the queued lines to be written."""
 
 
 _LEVELS = {
@@ -47,21 +53,22 @@ _LEVELS = {
 _PRIORITIES = ((logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6), (logging.DEBUG, 7))
 _OWN_ATTRIBUTES = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 _TEMPLATES = 1000
+"""Templates that are tracked at a time; lines of further ones are not limited."""
 
 
 class LineStream(Protocol):
-    """Where lines go."""
+    """The stream that lines are written to."""
 
     def write(self, text: str, /) -> object:
-        """Take text."""
+        """Write text."""
 
     def flush(self) -> None:
-        """Hand it over."""
+        """Flush the stream's buffer."""
 
 
 @dataclass(slots=True)
-class _Window:
-    """How many lines of one template there were since when."""
+class _TemplateWindow:
+    """The lines of one template since `began` (`time.monotonic`); `example`: the last one left out."""
 
     began: float
     lines: int = 0
@@ -82,19 +89,19 @@ class Line:
 
 
 class Throttle:
-    """Decides which lines are written.  Not thread-safe: one writer asks it."""
+    """The rate limit.  Not thread-safe: used by the writer thread only."""
 
     def __init__(self, burst: int = BURST, window: float = WINDOW) -> None:
         self._burst, self._window = burst, window
-        self._windows: dict[tuple[str, int, str], _Window] = {}
+        self._windows: dict[tuple[str, int, str], _TemplateWindow] = {}
 
     def admit(self, key: tuple[str, int, str], message: str, now: float) -> bool:
         """Whether a line may be written; `key` is its logger, level and template."""
         window = self._windows.get(key)
         if window is None:
             if len(self._windows) >= _TEMPLATES:
-                return True  # so many different ones are no repetition
-            window = self._windows[key] = _Window(now)
+                return True  # so many templates are no repetition
+            window = self._windows[key] = _TemplateWindow(now)
         window.lines += 1
         if window.lines <= self._burst:
             return True
@@ -103,25 +110,25 @@ class Throttle:
         return False
 
     def expired(self, now: float, *, all_of_them: bool = False) -> list[tuple[tuple[str, int, str], int, str]]:
-        """The kinds whose time is over and of which lines were left out: key, how many, and the last of them."""
+        """End windows that are over (or all).  Of each that left out lines: its key, their number, and the last of them."""
         over = [key for key, one in self._windows.items() if all_of_them or now - one.began >= self._window]
         found = [(key, self._windows.pop(key)) for key in over]
         return [(key, window.left_out, window.example) for key, window in found if window.left_out]
 
 
 def human_line(line: Line) -> str:
-    """A line for people; several where there is a trace."""
-    return f"{format_time(line.time)} {logging.getLevelName(line.level):<7} {_said(line)}"
+    """A line of text; several with a stack trace."""
+    return f"{format_time(line.time)} {logging.getLevelName(line.level):<7} {_text_of(line)}"
 
 
 def journal_line(line: Line) -> str:
-    """A line for systemd's journal: its priority instead of time and severity, before each line of a trace as well."""
+    """A line for systemd's journal, with its priority; each line of a stack trace has it as well."""
     priority = next((number for level, number in _PRIORITIES if line.level >= level), 7)
-    return "\n".join(f"<{priority}>{text}" for text in _said(line).splitlines())
+    return "\n".join(f"<{priority}>{text}" for text in _text_of(line).splitlines())
 
 
 def json_line(line: Line) -> str:
-    """A line for programs."""
+    """A line as a JSON object."""
     shown = {
         "schema": "waltzctl.log/1",
         "type": "log",
@@ -135,26 +142,26 @@ def json_line(line: Line) -> str:
     return json.dumps(shown, default=str)
 
 
-def _said(line: Line) -> str:
+def _text_of(line: Line) -> str:
     fields = "".join(f" {key}={_escaped(str(value))}" for key, value in line.fields.items())
     trace = "".join(f"\n    {_escaped(text)}" for text in (line.trace or "").splitlines())
     return f"{_escaped(line.message)}{fields and ' '}{fields}{trace}"
 
 
 def _escaped(text: str) -> str:
-    """Text that can neither break a line nor drive a terminal."""
+    """Text with control characters escaped, so that it cannot break a line or control a terminal."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-_FORMS = {LogFormat.HUMAN: human_line, LogFormat.JSON: json_line}
+_FORMATTERS = {LogFormat.HUMAN: human_line, LogFormat.JSON: json_line}
 
 
 class NodeLog(logging.Handler):
-    """A stream that lines go to.  A context manager: in the block it is the handler of the whole program's log.
+    """A log handler that writes to a stream.  A context manager: in its block it is the handler of the root logger.
 
-    `logger` is for the node.  Other libraries are heard from warnings on.  `journal`: the stream is systemd's journal.
+    `logger`: for the node.  Other loggers are written from level warning on.  `journal`: the stream is systemd's journal.
     """
 
     def __init__(
@@ -169,7 +176,7 @@ class NodeLog(logging.Handler):
         super().__init__()
         self.logger = logging.getLogger(LOGGER)
         self._stream = stream
-        self._form = journal_line if journal and form is LogFormat.HUMAN else _FORMS[form]
+        self._form = journal_line if journal and form is LogFormat.HUMAN else _FORMATTERS[form]
         self._throttle = throttle or Throttle()
         self._waiting: queue.Queue[tuple[tuple[str, int, str], Line] | None] = queue.Queue(QUEUED)
         self._dropped = 0
@@ -180,7 +187,7 @@ class NodeLog(logging.Handler):
         self._writer.start()
 
     def set_level(self, level: LogLevel) -> None:
-        """From now on, lines from this severity on."""
+        """Set the lowest level of the node's lines."""
         self.logger.setLevel(_LEVELS[level])
 
     def __enter__(self) -> NodeLog:
@@ -197,7 +204,7 @@ class NodeLog(logging.Handler):
         self.close()
 
     def close(self) -> None:
-        """Write what waits, for at most `CLOSING` seconds, and take the handler away.  A second call does nothing."""
+        """Write the queued lines, for at most `CLOSING` seconds, and remove the handler.  A second call does nothing."""
         root = logging.getLogger()
         if self in root.handlers:
             root.removeHandler(self)
@@ -215,7 +222,7 @@ class NodeLog(logging.Handler):
         """Queue a record; called by `logging`, from any thread."""
         try:
             line = _line_of(record)
-        except Exception:  # a template that its arguments do not fit: a mistake of ours, which must not stop a node
+        except Exception:  # arguments that do not fit the template: a defect, which must not stop a node
             self.handleError(record)
             return
         try:
@@ -242,17 +249,17 @@ class NodeLog(logging.Handler):
                 dropped, self._dropped = self._dropped, 0
             if dropped:
                 self._write(
-                    _own(logging.WARNING, LOGGER, f"{dropped} lines were left out: the log was not read in time")
+                    _own_line(logging.WARNING, LOGGER, f"{dropped} lines were left out: the log was not read in time")
                 )
             for (logger, level, _), count, example in self._throttle.expired(time.monotonic(), all_of_them=ended):
-                self._write(_own(level, logger, f"{count} more lines like this were left out: {example}"))
+                self._write(_own_line(level, logger, f"{count} more lines like this were left out: {example}"))
 
     def _write(self, line: Line) -> None:
         try:
             self._stream.write(self._form(line) + "\n")
             self._stream.flush()
         except (OSError, ValueError):
-            return  # nobody reads any more, or the stream is closed; there is no other place to say it
+            return  # the stream's reader is gone, or the stream is closed; there is no other place to report that
 
 
 def _line_of(record: logging.LogRecord) -> Line:
@@ -261,12 +268,12 @@ def _line_of(record: logging.LogRecord) -> Line:
     return Line(int(record.created * 1000), record.levelno, record.name, record.getMessage(), fields, trace)
 
 
-def _own(level: int, logger: str, message: str) -> Line:
+def _own_line(level: int, logger: str, message: str) -> Line:
     return Line(time.time_ns() // 1_000_000, level, logger, message)
 
 
 def goes_to_journal(stream: IO[str], environment: Mapping[str, str]) -> bool:
-    """Whether a stream is systemd's journal, which ``JOURNAL_STREAM`` names by device and inode."""
+    """Whether a stream is connected to systemd's journal: ``JOURNAL_STREAM`` holds its device and inode."""
     device, _, inode = environment.get("JOURNAL_STREAM", "").partition(":")
     try:
         found = os.fstat(stream.fileno())

@@ -1,4 +1,4 @@
-"""Hosts: what can be one at all, and whether one to listen at can be reached from this machine only."""
+"""Checks of host names and addresses: validity, and whether they are loopback."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from waltzctl.engine.errors import RefusedError
 
 
 def check_host(text: str) -> None:
-    """Raise ValueError for what is neither an address nor a name that could be looked up: an empty part, one of 64 letters."""
+    """Raise ValueError for a text that is no possible address or host name, such as with an empty or too long label."""
     try:
         text.encode("idna")
         if "\0" not in text:
@@ -17,13 +17,13 @@ def check_host(text: str) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host, by address or by name, is reached from this machine only.
+    """Whether a host (address or name) can be reached from this machine only.
 
-    A name counts when every address it has is a loopback one; one that has none does not count.  Empty: all interfaces.
+    A name is resolved: all its addresses must be loopback, and it must have one.  An empty text means all interfaces: False.
     """
     if not host:
         return False
-    import socket  # here, because --help asks for no host
+    import socket  # here: not needed for --help
 
     try:
         return _is_loopback_address(host)
@@ -31,14 +31,14 @@ def is_loopback(host: str) -> bool:
         pass
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except (OSError, ValueError):  # the latter for what can be no name
+    except (OSError, ValueError):  # ValueError: no possible name
         return False
     addresses = {str(entry[4][0]) for entry in found}
     return bool(addresses) and all(map(_is_loopback_address, addresses))
 
 
 def _is_loopback_address(text: str) -> bool:
-    """Raises ValueError for what is no address."""
+    """Raises ValueError if `text` is no address."""
     import ipaddress
 
     address = ipaddress.ip_address(text)
@@ -48,7 +48,7 @@ def _is_loopback_address(text: str) -> bool:
 
 
 def refuse_beyond_loopback(host: str) -> None:
-    """Raise RefusedError where other machines reach a port at `host`, which is to speak without TLS."""
+    """Raise RefusedError if `host`, at which a port is to listen without TLS, can be reached from other machines."""
     if not is_loopback(host):
         raise RefusedError(
             f"{host}: without TLS everybody on the way can read and change what is sent",

@@ -1,13 +1,18 @@
-"""Metrics: what a server counts, as counters, rates, sizes and latencies, and the present values that it shows beside them.
+"""Metrics of a server: counters, meters, histograms, timers and gauges.
 
-The kinds, their names and what they mean are those of release 0.13.2, so that what reads a released node's metrics reads
-ours: a rate is exponentially weighted over 1, 5 and 15 minutes and moves every 5 seconds; a latency is sampled by a
-reservoir of 1028 values that forgets exponentially (alpha 0.015 a second, the last five minutes weigh most).  Besides, a
-timer keeps fixed buckets for Prometheus, which can be added up over nodes where quantiles cannot.
+Kinds, names and semantics are those of release 0.13.2, so that programs which read a released node's metrics work here, too:
 
-Only the monotonic clock is asked, so the time of day may jump.  Everything is thread-safe, and cheap enough to be called
-once for a run of many requests: `update(seconds, count=n)` costs about the same for any n.  What is sampled is noted with its
-time, and taken in when there is enough of it or somebody looks: many values cost hardly more than one then.
+========== ================================================================================================
+meter      rates, exponentially weighted over 1, 5 and 15 minutes, updated every 5 seconds
+histogram  a reservoir of 1028 values with exponential decay (alpha 0.015 per second: the last five minutes
+           weigh most)
+timer      a meter, and a histogram of seconds; besides, fixed buckets for Prometheus, which can be summed
+           over nodes, as quantiles cannot
+========== ================================================================================================
+
+Only the monotonic clock is used, so the time of day may jump.  All metrics are thread-safe.  An update costs about the same for
+any `count`, so that one call can count many requests.  Sampled values are buffered with their times and added to the reservoir in
+batches, or when the metric is read, as adding many values costs hardly more than adding one.
 """
 
 from __future__ import annotations
@@ -24,24 +29,24 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 Clock = Callable[[], float]
-"""Seconds from any origin, never going back."""
+"""Returns seconds since any origin; monotonic."""
 
 TICK_SECONDS = 5.0
-"""How often the rates move (release 0.13.2)."""
+"""Seconds between two updates of the rates (release 0.13.2)."""
 RESERVOIR_SIZE = 1028
 """Values that a reservoir keeps (release 0.13.2)."""
 RESERVOIR_ALPHA = 0.015
-"""How fast a reservoir forgets, per second (release 0.13.2)."""
+"""Exponential decay of a reservoir's weights, per second (release 0.13.2)."""
 NOTED = 128
-"""Values that are noted before they are taken in, each with how often it came: for one it takes as long as for all of them."""
+"""Values (each with its count) that are buffered before they are added to the reservoir; adding one costs as much as all."""
 LONG_RUN = 1024
-"""A value that came so often is taken in at once: a reservoir that is not full needs a row for each time."""
+"""A value with at least this count is not buffered: a reservoir that is not full needs a row for each occurrence."""
 BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""Upper bounds, seconds, of a timer's buckets; one more has no bound."""
+"""Upper bounds (inclusive, seconds) of a timer's buckets; a last bucket has no bound."""
 
 
 class Counter:
-    """A number that grows."""
+    """A number of events, which only increases."""
 
     __slots__ = ("_count", "_lock")
 
@@ -56,7 +61,7 @@ class Counter:
 
     @property
     def count(self) -> int:
-        """What was added so far."""
+        """The sum of all increments."""
         return self._count
 
 
@@ -72,7 +77,7 @@ class Rates:
 
 
 class Meter:
-    """How often something happens.  The weighted rates are 0 until the first tick, 5 seconds after the meter began."""
+    """The rate of events.  The weighted rates are 0 until the first tick, 5 seconds after the meter was made."""
 
     __slots__ = ("_clock", "_count", "_last_tick", "_lock", "_moving", "_rates", "_started", "_uncounted")
 
@@ -87,7 +92,7 @@ class Meter:
         self._moving = False
 
     def mark(self, count: int = 1) -> None:
-        """`count` events happened now."""
+        """Count `count` events that happened now."""
         now = self._clock()
         with self._lock:
             if now - self._last_tick >= TICK_SECONDS:
@@ -96,7 +101,7 @@ class Meter:
             self._uncounted += count
 
     def mark_all(self, counts: Floats, times: Floats) -> None:
-        """As `mark`, of what happened at `times` by the clock, in their order."""
+        """As `mark`, for events that happened at `times` (of the clock, ascending)."""
         with self._lock:
             start = 0
             while start < len(times):
@@ -124,7 +129,7 @@ class Meter:
             return Rates(self._count, mean, *self._rates)
 
     def _tick(self, now: float) -> None:
-        """Take in all whole intervals since the last tick: the events belong to the first, the others were silent."""
+        """Update the rates for all whole intervals since the last tick: the events belong to the first, the others had none."""
         ticks = int((now - self._last_tick) / TICK_SECONDS)
         self._last_tick += ticks * TICK_SECONDS
         instant = self._uncounted / TICK_SECONDS
@@ -145,7 +150,7 @@ class Sample:
 
     @property
     def min(self) -> float:
-        """The smallest value; 0 without values, as all of these."""
+        """The smallest value; 0 without values, like all statistics here."""
         return self.values[0] if self.values else 0.0
 
     @property
@@ -165,7 +170,7 @@ class Sample:
         return math.sqrt(math.fsum(w * (v - mean) ** 2 for v, w in zip(self.values, self.weights, strict=True)))
 
     def quantile(self, part: float) -> float:
-        """The last value of which the weight of all smaller ones is at most `part` (0 to 1)."""
+        """The largest value such that the total weight of all smaller ones is at most `part` (0 to 1)."""
         if not self.values:
             return 0.0
         below, found = 0.0, self.values[0]
@@ -178,7 +183,7 @@ class Sample:
 
 
 class Draws(Protocol):
-    """What a reservoir needs of NumPy's generators."""
+    """The part of `numpy.random.Generator` that a reservoir uses."""
 
     def binomial(self, n: Any, p: Any) -> Any:
         """How many of `n` draws succeed, each with the chance `p`."""
@@ -193,10 +198,10 @@ _DRAWS = np.random.default_rng()  # a sample, not a secret; thread-safe
 
 
 class Reservoir:
-    """A sample of a stream in which recent values are more likely: forward decay with priority sampling.
+    """A random sample of a stream that prefers recent values: forward decay with priority sampling.
 
-    Everything is kept as logarithms: neither a long life nor a long silence overflows, and nothing is ever rescaled.  Not
-    thread-safe; its owner locks.
+    Weights and priorities are kept as logarithms, so that they never overflow and never have to be rescaled.  Not thread-safe;
+    its owner locks.
     """
 
     __slots__ = ("_draws", "_entries", "_size")
@@ -206,10 +211,11 @@ class Reservoir:
         self._entries: Floats = np.empty((0, 3))  # rows of priority, logarithm of the weight, value
 
     def update(self, values: Floats, counts: Floats, times: Floats) -> None:
-        """Take in `counts` times each of `values`, which came at `times` (seconds).
+        """Add `values`, each `counts` times, which happened at `times` (seconds).
 
-        A value's priority is its weight by a uniform draw; those of the highest priorities stay.  Only draws that reach the
-        lowest priority which is here are made: how many of `counts` do is one draw, and each of them is uniform below the bound.
+        The priority of a value is its weight divided by a uniform draw; the values of the highest priorities are kept.  Instead
+        of a draw per occurrence, one binomial draw per value says how many occurrences exceed the lowest priority in the
+        reservoir; only those get a uniform draw, from the range that exceeds it.
         """
         weights = RESERVOIR_ALPHA * times
         chances = np.ones(len(values))
@@ -226,7 +232,7 @@ class Reservoir:
         self._entries = entries
 
     def entries(self) -> Floats:
-        """What the sample is made of: rows of priority, logarithm of the weight, value.  They are not changed later."""
+        """Rows of priority, logarithm of the weight, and value.  The array is not changed later."""
         return self._entries
 
 
@@ -240,83 +246,83 @@ def make_sample(entries: Floats) -> Sample:
 
 
 class _Sampled:
-    """Values that are noted as they come, and taken in many at a time.
+    """Base of histogram and timer: buffers values and adds them to a reservoir in batches.
 
-    `_buckets`: how many are at most each of the bounds and above the one before, and how many are above all of them.
+    `_buckets`: for each bound, the number of values at or below it and above the one before; last, the number above all bounds.
     """
 
-    __slots__ = ("_bounds", "_buckets", "_clock", "_lock", "_noted", "_reservoir", "_sum")
+    __slots__ = ("_bounds", "_buckets", "_buffered", "_clock", "_lock", "_reservoir", "_sum")
 
     def __init__(self, clock: Clock = time.monotonic, bounds: tuple[float, ...] = ()) -> None:
         self._lock = threading.Lock()
         self._clock = clock
-        self._noted: list[tuple[float, int, float]] = []  # value, count, time; appended to without the lock
+        self._buffered: list[tuple[float, int, float]] = []  # value, count, time; appended to without the lock
         self._reservoir = Reservoir()
         self._bounds = bounds
         self._buckets = np.zeros(len(bounds) + 1, np.int64)
         self._sum = 0.0
 
     def _note(self, value: float, count: int) -> None:
-        self._noted.append((value, count, self._clock()))
-        if len(self._noted) >= NOTED or count >= LONG_RUN:
+        self._buffered.append((value, count, self._clock()))
+        if len(self._buffered) >= NOTED or count >= LONG_RUN:
             with self._lock:
-                self._take_in()
+                self._add_buffered()
 
-    def _take_in(self) -> None:
-        """Take in what is noted; the lock is held."""
-        noted = self._noted.copy()
-        if noted:
-            del self._noted[: len(noted)]
-            self._take(*np.array(noted, np.float64).T)
+    def _add_buffered(self) -> None:
+        """Add the buffered values.  The caller holds the lock."""
+        buffered = self._buffered.copy()
+        if buffered:
+            del self._buffered[: len(buffered)]
+            self._add_values(*np.array(buffered, np.float64).T)
 
-    def _take(self, values: Floats, counts: Floats, times: Floats) -> None:
-        """Take in values; the lock is held."""
+    def _add_values(self, values: Floats, counts: Floats, times: Floats) -> None:
+        """Add values.  The caller holds the lock."""
         self._reservoir.update(values, counts, times)
         self._sum += float(values @ counts)
         places = np.searchsorted(self._bounds, values, side="left")
         self._buckets += np.bincount(places, counts, len(self._buckets)).astype(np.int64)
 
     def update_all(self, values: Floats, counts: Floats, times: Floats) -> None:
-        """As `update`, of what came at `times` by the clock, in their order."""
+        """As `update`, for values that came at `times` (of the clock, ascending)."""
         with self._lock:
-            self._take_in()
-            self._take(values, counts, times)
+            self._add_buffered()
+            self._add_values(values, counts, times)
 
     def sample(self) -> Sample:
         """The present sample."""
         with self._lock:
-            self._take_in()
+            self._add_buffered()
             entries = self._reservoir.entries()
         return make_sample(entries)
 
 
 class Histogram(_Sampled):
-    """How large something is."""
+    """The distribution of sizes."""
 
     __slots__ = ()
 
     def update(self, value: float, count: int = 1) -> None:
-        """`count` times `value`."""
+        """Count `value`, `count` times."""
         self._note(value, count)
 
     @property
     def count(self) -> int:
-        """Values so far."""
+        """The number of values."""
         with self._lock:
-            self._take_in()
+            self._add_buffered()
             return int(self._buckets.sum())
 
     @property
     def sum(self) -> float:
-        """All values added up."""
+        """The sum of all values."""
         with self._lock:
-            self._take_in()
+            self._add_buffered()
             return self._sum
 
 
 @dataclass(frozen=True, slots=True)
 class BucketCounts:
-    """Events of at most each of `BUCKETS` seconds, then all of them; and the sum of all, in seconds."""
+    """Cumulative: events of at most each of `BUCKETS` seconds, then all events.  `sum`: of all durations, seconds."""
 
     cumulative: tuple[int, ...]
     sum: float
@@ -328,7 +334,7 @@ class BucketCounts:
 
 
 class Timer(_Sampled):
-    """How long something takes, in seconds, and how often it happens."""
+    """The distribution of durations, in seconds, and the rate of events."""
 
     __slots__ = ("_meter",)
 
@@ -337,14 +343,14 @@ class Timer(_Sampled):
         self._meter = Meter(clock)
 
     def update(self, seconds: float, count: int = 1) -> None:
-        """`count` events took `seconds` each.  What is negative or zero events long is not counted, as in the release."""
+        """Count `count` events of `seconds` each.  Negative durations, and counts below 1, are ignored, as in the release."""
         if seconds < 0 or count <= 0:
             return
         self._note(seconds, count)
         self._meter.mark(count)
 
     def update_all(self, values: Floats, counts: Floats, times: Floats) -> None:
-        """As `update`, of what came at `times` by the clock, in their order."""
+        """As `update`, for events at `times` (of the clock, ascending)."""
         kept = (values >= 0) & (counts > 0)
         if kept.any():
             super().update_all(values[kept], counts[kept], times[kept])
@@ -356,13 +362,13 @@ class Timer(_Sampled):
         return self._meter.count
 
     def rates(self) -> Rates:
-        """How often, as of now."""
+        """The rates as of now."""
         return self._meter.rates()
 
     def buckets(self) -> BucketCounts:
-        """How many took how long, since the beginning."""
+        """The bucket counts since the beginning."""
         with self._lock:
-            self._take_in()
+            self._add_buffered()
             return BucketCounts(tuple(np.cumsum(self._buckets).tolist()), self._sum)
 
 
@@ -378,7 +384,7 @@ Metric = Gauge | Counter | Meter | Timer | Histogram
 
 @dataclass(frozen=True, slots=True)
 class NamedMetric:
-    """A metric and what it is called: a group, and a name within it."""
+    """A metric with its group, and its name within the group."""
 
     group: str
     name: str

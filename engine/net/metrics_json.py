@@ -1,8 +1,14 @@
 """The two JSON documents of metrics that a released node shows (release 0.13.2 and its metrics library 2.5.2).
 
-They differ.  The *registry* is what the admin port answers: every metric twice, once under ``metrics`` and once under its kind,
-a timer with all its sampled values, in nanoseconds.  The *report* is what HTTP's ``/metrics`` answers: names by kind,
-durations in seconds, no samples.  Both are laid out as the release lays them out, blanks included.
+========== ========================= ================================================= ==================
+document   answers                   metrics                                           durations
+========== ========================= ================================================= ==================
+registry   the admin port's request  each twice: under ``metrics`` and under its kind;  nanoseconds
+                                     a timer with all its sampled values
+report     HTTP's ``/metrics``       by kind; no samples                               seconds
+========== ========================= ================================================= ==================
+
+Both have the release's layout, including blanks.
 """
 
 from __future__ import annotations
@@ -13,10 +19,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from waltzctl.engine.net.metrics import Counter, Gauge, Histogram, Meter, Metric, NamedMetric, Rates, Sample, Timer
 
 REPORT_VERSION = "4.0.0"
-"""Version of the report's form."""
+"""Version of the report's format."""
 
 Json = Mapping[str, "Json"] | Sequence["Json"] | str | int | float | None
-"""What a document consists of."""
+"""A JSON value."""
 
 _KINDS: tuple[tuple[str, type[Metric]], ...] = (
     ("gauges", Gauge),
@@ -29,7 +35,7 @@ _NANOSECONDS = 1e9
 
 
 def registry(metrics: Iterable[NamedMetric]) -> str:
-    """The admin protocol's metrics: the whole registry, indented."""
+    """The *registry* document, indented."""
     named = sorted(metrics, key=lambda one: one.full_name)
     rendered = {one.full_name: _registry_value(one.metric) for one in named}
     document: dict[str, Json] = {"metrics": rendered}
@@ -39,7 +45,7 @@ def registry(metrics: Iterable[NamedMetric]) -> str:
 
 
 def report(metrics: Iterable[NamedMetric], *, pretty: bool = False) -> str:
-    """The HTTP port's metrics."""
+    """The *report* document; `pretty`: indented."""
     named = sorted(metrics, key=lambda one: one.full_name)
     rendered = {one.full_name: _report_value(one.metric) for one in named}
     document: dict[str, Json] = {"version": REPORT_VERSION}
@@ -120,7 +126,7 @@ def _report_value(metric: Metric) -> Json:
 
 
 def _report_sample(sample: Sample, extreme: Callable[[float], float]) -> dict[str, Json]:
-    """`extreme` makes the largest and the smallest value: whole numbers in a histogram, seconds in a timer."""
+    """`extreme`: converts the largest and the smallest value (to a whole number in a histogram)."""
     return {
         "max": extreme(sample.max),
         "mean": sample.mean,
@@ -153,7 +159,7 @@ def compact(value: Json) -> str:
 
 
 def indented(value: Json, depth: int = 0) -> str:
-    """Two blanks a level, blanks around colons, arrays within one line, as the release's JSON library does it."""
+    """Indented by two blanks per level, blanks around colons, arrays on one line, as the release's JSON library does."""
     if isinstance(value, Mapping):
         if not value:
             return "{ }"

@@ -1,4 +1,4 @@
-"""How a process is watched: what the peers of its HTTP port may use, where it sends its metrics, and how it logs."""
+"""Options for monitoring a process: limits of its HTTP port, Graphite, and its log."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from waltzctl.engine.net.settings import Option, check_bounds, setting
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """What peers of the HTTP port may use."""
+    """Limits on what peers of the HTTP port may use."""
 
     max_connections: int = setting("connections of the HTTP port; the newest is refused", COUNT, default=64)
     max_request_bytes: int = setting("everything that a peer of the HTTP port sends", SIZE, default=16 << 10)
@@ -27,7 +27,7 @@ class HttpLimits:
 
 @dataclass(frozen=True, slots=True)
 class GraphiteOptions:
-    """Where metrics are sent, in Graphite's plain text form."""
+    """The Graphite server that metrics are sent to."""
 
     host: str = setting("host of Graphite, to which metrics are sent", FILLED_HOST, key="hostname")
     port: int = setting("port of Graphite", PORT.within(least=1, most=65535), default=2003)
@@ -46,14 +46,14 @@ class GraphiteOptions:
 
 
 class LogFormat(enum.StrEnum):
-    """How log lines are written."""
+    """The format of log lines."""
 
     HUMAN = "human"
     JSON = "json"
 
 
 class LogLevel(enum.StrEnum):
-    """From which severity on lines are written."""
+    """The lowest severity of lines that are written."""
 
     DEBUG = "debug"
     INFO = "info"

@@ -1,8 +1,7 @@
-"""Answers on their way from the workers to the event loop: one wake-up for many of them.
+"""Calls from worker threads to the event loop, such as answers to send, in batches.
 
-A worker that answers hands over and goes on.  The loop is woken only if nobody has woken it since it last looked, so that under
-load a wake-up (a system call) is shared by all answers that were ready by then, and the answers of one connection can be sent
-with one write.
+The loop is woken only if it has not been woken since it last took a batch.  So, under load, many answers share one wake-up (a
+system call), and the answers of one connection can be sent with one write.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any
 
 
 class Outbox:
-    """Calls from any thread, made in order in the event loop; `afterwards` is called when a bunch of them is done."""
+    """Calls from any thread, executed in order in the event loop.  `afterwards` is called after each batch."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, afterwards: Callable[[], None]) -> None:
         self._loop, self._afterwards = loop, afterwards
@@ -23,11 +22,11 @@ class Outbox:
         self._woken = False
 
     def put_later(self, call: Callable[..., object], *arguments: Any) -> None:
-        """Have something called after the calls of the next `put` and what they gave rise to.  Thread-safe; wakes nobody."""
+        """Call `call` after the batch of the next `put` and after `afterwards`.  Thread-safe; does not wake the loop."""
         self._later.append((call, arguments))
 
     def put(self, call: Callable[..., None], *arguments: Any) -> None:
-        """Have something called in the loop.  Thread-safe.  After the loop was closed nobody listens any more: it is dropped."""
+        """Call `call` in the event loop.  Thread-safe.  After the loop was closed the call is dropped."""
         self._calls.append((call, arguments))
         if not self._woken:
             self._woken = True
@@ -39,17 +38,15 @@ class Outbox:
                 self._calls.clear()
 
     def _flush(self) -> None:
-        self._woken = False  # before the look: who hands over from now on wakes the loop again
+        self._woken = False  # before the batch is taken: a later `put` has to wake the loop again
         calls = self._calls
         try:
-            # what comes meanwhile has woken the loop anew, and sockets get their turn before it
+            # only the calls present now: later ones wake the loop again, which first handles its sockets
             for _ in range(len(calls)):
                 call, arguments = calls.popleft()
                 call(*arguments)
         finally:
-            if (
-                calls and not self._woken
-            ):  # a call failed (the loop's handler gets to know): the others are made all the same
+            if calls and not self._woken:  # a call raised (the loop logs it): the others are made all the same
                 self._woken = True
                 self._loop.call_soon(self._flush)
             self._afterwards()

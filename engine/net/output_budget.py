@@ -1,9 +1,18 @@
-"""A budget of memory for answers: how long an answer may become, with regard to all that wait for peers to take them.
+"""Memory budget for answers: bounds the length of an answer by the answers that peers have not taken yet.
 
-A list of records is made by one thread and sent by the event loop, so many threads could find the same bytes free.  Whoever is
-about to make a long answer is therefore promised its bytes beforehand; once the answer is made only its own size counts, until
-the system has taken it.  When everything is promised a moderate answer may be made all the same, as long as it is promises
-and not answers that use up the budget: most promises are kept with much less.
+Worker threads encode list responses, and the event loop sends them; so several threads could count on the same free bytes.
+Therefore the bytes of a long answer pass through these states:
+
+========== ======================================================================================
+state      meaning
+========== ======================================================================================
+promised   a worker is encoding the answer, and may use up to that many bytes
+made       the answer is encoded (its real size counts) and on its way to the write buffer
+queued     the answer is in its connection's write buffer
+========== ======================================================================================
+
+If promises use up the budget, an answer of `_MODERATE` bytes is promised all the same, as most answers are much shorter than
+their promise; not if made and queued answers use it up.
 """
 
 from __future__ import annotations
@@ -11,24 +20,25 @@ from __future__ import annotations
 import threading
 
 _MODERATE = 512 << 10
+"""Bytes that are promised even if other promises use up the budget."""
 
 
 class OutputBudget:
-    """`capacity` bytes for the answers of all connections of a port, `longest` for one of them.  Thread-safe."""
+    """`capacity` bytes for the answers of all connections of a port, `longest` bytes for one connection.  Thread-safe."""
 
     def __init__(self, capacity: int, longest: int) -> None:
         self.capacity, self.longest = capacity, longest
         self.queued = 0
         """Bytes of answers in the connections' write buffers."""
         self.made = 0
-        """Bytes of long answers on their way there."""
+        """Bytes of encoded long answers on their way there."""
         self.promised = 0
-        """Bytes for long answers that are being made."""
+        """Bytes promised to long answers that are being encoded."""
         self.lock = threading.Lock()
 
 
 class Share:
-    """What one connection has of the budget."""
+    """The part of an `OutputBudget` that one connection uses."""
 
     def __init__(self, budget: OutputBudget) -> None:
         self._budget = budget
@@ -37,13 +47,13 @@ class Share:
         """Bytes of answers in the connection's write buffer."""
 
     def queue(self, queued: int) -> None:
-        """So many bytes are in the write buffer now."""
+        """Set the bytes in the write buffer."""
         with self._budget.lock:
             self._budget.queued += queued - self.queued
             self.queued = queued
 
     def promise(self) -> int:
-        """Bytes that one answer may have; followed by `make`."""
+        """Promise bytes to one answer; returns how many.  `make` has to follow."""
         budget = self._budget
         with budget.lock:
             here = budget.longest - self.queued - self._made
@@ -53,14 +63,14 @@ class Share:
             return promised
 
     def make(self, promised: int, size: int) -> None:
-        """The answer is made, it has `size` bytes; followed by `send`."""
+        """The answer is encoded and has `size` bytes; its promise ends.  `send` has to follow."""
         with self._budget.lock:
             self._budget.promised -= promised
             self._budget.made += size
             self._made += size
 
     def send(self, size: int) -> None:
-        """The answer is in the write buffer, or will not be sent."""
+        """The answer was written to the write buffer, or will not be sent."""
         with self._budget.lock:
             self._budget.made -= size
             self._made -= size

@@ -1,6 +1,6 @@
-"""What a node lets its peers use: memory, connections, time.
+"""Limits on what peers of a port may use: memory, connections, time.
 
-Every number here bounds something that a peer could otherwise make grow.
+Each limit bounds a quantity that a peer could otherwise increase without bound.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from waltzctl.engine.net.setting_kinds import COUNT, SECONDS, SIZE
 from waltzctl.engine.net.settings import check_bounds, setting
 
 _BODY = SIZE.within(least=1, most=2**31 - 1)
-"""No frame can be longer."""
+"""Bytes of a frame's body; the upper bound is that of its signed 32-bit length field."""
 
 
 _BATCH = 16 << 20
+"""Bytes; see `PortLimits.max_batch`."""
 STORAGE_GROWTH = 64
-"""Bytes by which the frame in which an append goes to a storage node may be longer than the one in which it came."""
+"""Bytes by which an append's frame to a storage node may be longer than the client's frame that a log server received."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +60,15 @@ class PortLimits:
 
     @property
     def max_client_body(self) -> int:
-        """Longest body of a frame that a log server takes: a storage node with the same bound takes what becomes of an append."""
+        """Longest frame body that a log server accepts; a node with the same `max_body` accepts the append made from it."""
         return max(self.max_body - STORAGE_GROWTH, 0)
 
     @property
     def max_batch(self) -> int:
-        """Bytes of records in a batch of appends, unless one append has more; nodes with the same bounds take its frame."""
+        """Bytes of records in a log server's batch of appends, so that a node with the same limits accepts its frame.
+
+        A single append may have more.
+        """
         return min(_BATCH, self.max_client_body)
 
     def check(self) -> None:

@@ -1,10 +1,17 @@
-"""A listening port: accepting, refusing, ticking, draining.  What is said on its connections is their own affair.
+"""A listening port: accepts or refuses connections, calls their timers, drains and closes them.
 
-Connections are accepted here and not by asyncio's server: that way the bound on their number holds before a TLS handshake is
-paid for, the options that the release sets only on its listener (weakness S11) reach the sockets, and running out of
-descriptors is survived under every event loop.  For that a spare descriptor is kept: it is given up for a moment to accept the
-connection that cannot be served, and to close it.  And peers do not get the last ones: a new segment, the journal of metadata in
-one file need them, and a log server that could not say that it lives would lose its partitions.
+The protocol on a connection is that of its class (`engine.net.connection.Connection`).
+
+Connections are accepted here and not by asyncio's server, because then
+
+- the bound on their number holds before the cost of a TLS handshake;
+- the socket options that the release sets only on its listener (weakness S11) are set on the connections;
+- running out of file descriptors is handled under every event loop.
+
+File descriptors.  One *spare* descriptor is kept open: when none is left, it is closed for a moment to accept the connection that
+cannot be served, and to close that.  Besides, the last `_RESERVED_DESCRIPTORS` are not given to peers: the process needs some for
+files that it opens now and then, such as a new segment or the metadata journal, and a log server that cannot renew its session
+loses its partitions.
 """
 
 from __future__ import annotations
@@ -37,30 +44,30 @@ _BACKLOG = 1024
 _ACCEPTED_AT_ONCE = 64
 _BACK_OFF_SECONDS = 0.5
 _SHUTDOWN_SECONDS = 2.0
-"""How long a peer may take to say good-bye in TLS."""
+"""Time limit for the TLS shutdown handshake."""
 _CHUNK = 256 << 10
-"""Bytes that are read from a socket at a time, at most."""
+"""Upper bound of the bytes read from a socket at a time."""
 _ALL_CHUNKS = 32 << 20
-"""Bytes that all connections may read before the first of them is told to stop."""
+"""Bytes that all connections together may read in one round of the event loop; bounds `Port.chunk`."""
 _SMALLEST_CHUNK = 4 << 10
 _SMALLEST_OUTPUT = 32 << 10
 _LONGEST_USER_TIMEOUT = 2**31 - 1
-"""Milliseconds, 24.8 days: what the system takes."""
-_SMALL_REQUESTS = 8
-"""The part of the memory that frames which are still being received leave to small requests: an eighth."""
-_OWN_DESCRIPTORS = 128
-"""What peers leave to the process for files that it opens now and then, and cannot do without: an eighth where there are few."""
-_SOFT_DESCRIPTOR_ERRORS = (errno.EMFILE, errno.ENFILE)
-_SOFT_MEMORY_ERRORS = (errno.ENOBUFS, errno.ENOMEM)
+"""Milliseconds (24.8 days): the maximum of TCP_USER_TIMEOUT."""
+_KEPT_PART = 8
+"""Reservations of big frames leave one eighth of the memory budget to small requests; see `Budget.kept`."""
+_RESERVED_DESCRIPTORS = 128
+"""File descriptors that connections do not get; at most an eighth of the limit of open files."""
+_DESCRIPTOR_ERRORS = (errno.EMFILE, errno.ENFILE)
+_MEMORY_ERRORS = (errno.ENOBUFS, errno.ENOMEM)
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionInfo:
-    """What one connection is doing.
+    """The state of one connection.
 
     `peer`: address.  `greeting`: the free text of its Hello, empty before it.  `connected`: seconds since it was accepted.
-    `requests`, `size`: under way, and bytes of their bodies.  `queued`: bytes of answers that wait for the peer to take them.
-    `paused`: whether nothing is read from it now.
+    `requests`, `size`: requests under way, and bytes of their bodies.  `queued`: bytes of answers in the write buffer.
+    `paused`: whether it is not read at present.
     """
 
     peer: str
@@ -73,10 +80,7 @@ class ConnectionInfo:
 
 
 class _Complaints:
-    """Lines for the log about peers, so many a second at most: who sends nonsense shall not fill the disk with it.
-
-    Thread-safe.
-    """
+    """Rate limit (token bucket) for log lines about peers, so that a peer's invalid data cannot fill the disk.  Thread-safe."""
 
     _BURST = 100
     _A_SECOND = 10.0
@@ -105,33 +109,33 @@ class Port(ABC):
     """One port with its connections.  Everything here belongs to the event loop in which `start` was called.
 
     Attributes:
-        budget: memory of what peers sent.
-        outbox: how other threads reach the loop.
-        output_budget: for answers that wait for peers to take them.
-        scratch: where every connection's bytes arrive; their order in the loop makes one buffer enough for all.
+        budget: memory of received requests and frames.
+        outbox: calls from other threads to the event loop.
+        output_budget: memory of answers that peers have not taken.
+        scratch: the receive buffer of all connections; the loop handles its bytes before it reads from the next connection.
     """
 
     name = "port"
 
     def __init__(self, *, limits: PortLimits, log: logging.Logger, memory: int) -> None:
         self.log = log
-        self.budget = Budget(memory, kept=_SMALL_REQUESTS)
+        self.budget = Budget(memory, kept=_KEPT_PART)
         self.output_budget = OutputBudget(limits.output, limits.max_list_bytes)
         self.scratch = memoryview(bytearray())
         self.draining = False
         self.outbox: Outbox
         self.loop: asyncio.AbstractEventLoop
         self._complaints = _Complaints(log)
-        self._connections: dict[Connection, None] = {}  # in their order
-        self._arriving: set[asyncio.Task[None]] = set()
-        self._expected = 0  # accepted, and not among the connections yet
-        self._touched: dict[Connection, None] = {}  # in their order
+        self._connections: dict[Connection, None] = {}  # in the order of their arrival
+        self._arriving: set[asyncio.Task[None]] = set()  # `_welcome` of accepted sockets
+        self._expected = 0  # sockets that are accepted and not in `_connections` yet
+        self._touched: dict[Connection, None] = {}  # connections with answers for the next `_send`, in order
         self._listeners: list[socket.socket] = []
-        self._spare: int | None = None
+        self._spare: int | None = None  # the spare file descriptor
         self._ssl: ssl.SSLContext | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._empty = asyncio.Event()
-        self._spread = 0
+        self._empty = asyncio.Event()  # there is no connection
+        self._applied_output = 0  # `output_each` as it was when the connections' water marks were set last
         self.limits = limits
 
     @abstractmethod
@@ -140,28 +144,28 @@ class Port(ABC):
 
     @property
     def limits(self) -> PortLimits:
-        """What peers may use.  May be changed: connections that are there keep the bounds on what may be under way.
+        """What peers may use.  May be set; open connections keep their bounds on requests under way.
 
-        Setting them raises MemoryError, and changes nothing then.
+        Setting raises MemoryError, and changes nothing then.
         """
         return self._limits
 
     @limits.setter
     def limits(self, limits: PortLimits) -> None:
         needed = _CHUNK + limits.big_frame + 64
-        if len(self.scratch) < needed:  # no shorter one: what connections have kept may be longer than a new bound
+        if len(self.scratch) < needed:  # never shortened: a connection may keep an incomplete frame of the old bound
             self.scratch = memoryview(bytearray(needed))
         self._limits = limits
         self.output_budget.capacity, self.output_budget.longest = limits.output, limits.max_list_bytes
         self._follow_limits()
 
-    def _follow_limits(self) -> None:  # noqa: B027  # a port may have nothing else that is made from them
-        """The limits are new, or others: whatever else was made from them follows."""
+    def _follow_limits(self) -> None:  # noqa: B027  # optional
+        """Called when `limits` was set: update what a subclass derives from the limits."""
 
     # --- life --------------------------------------------------------------------------------------------------------
 
     async def start(self, host: str, port: int, ssl_context: ssl.SSLContext | None) -> tuple[str, int]:
-        """Listen at every address of `host` (port 0: a free one); return the first address.  None: no TLS.
+        """Listen at every address of `host` (port 0: a free one); return the first address.  `ssl_context` None: no TLS.
 
         Raises ListenError; then nothing listens.
         """
@@ -175,7 +179,7 @@ class Port(ABC):
             for family, kind, protocol, _, address in dict.fromkeys(found):
                 chosen = (address[0], port or self._port_number(), *address[2:])
                 self._listeners.append(_listen(family, kind, protocol, chosen))
-        except (OSError, ValueError) as error:  # the latter for what can be no name
+        except (OSError, ValueError) as error:  # ValueError: the host is no possible name
             self._stop_listening()
             raise ListenError(host, port, error) from None
         self._spare = _spare_descriptor()
@@ -194,15 +198,15 @@ class Port(ABC):
         return bool(self._listeners)
 
     def use_context(self, ssl_context: ssl.SSLContext | None) -> None:
-        """Use other certificates for whoever connects from now on."""
+        """Use another TLS context for new connections."""
         self._ssl = ssl_context
 
     async def stop_accepting(self) -> None:
-        """Close the listening sockets; who is connected stays."""
+        """Close the listening sockets; connections stay open."""
         self._stop_listening()
 
     async def drain(self, seconds: float) -> None:
-        """Stop accepting and reading, answer what was read, and close; after `seconds` close without answering."""
+        """Stop accepting and reading, answer the requests under way, and close; after `seconds` close without answering."""
         self._stop_listening()
         self.draining = True
         for connection in list(self._connections):
@@ -237,7 +241,7 @@ class Port(ABC):
         self.give_up_spare()
 
     def give_up_spare(self) -> None:
-        """Let go of the descriptor that is kept for the moment when there is none left."""
+        """Close the spare file descriptor."""
         if self._spare is not None:
             os.close(self._spare)
             self._spare = None
@@ -251,11 +255,11 @@ class Port(ABC):
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
-                if error.errno in _SOFT_DESCRIPTOR_ERRORS:
+                if error.errno in _DESCRIPTOR_ERRORS:
                     self._no_descriptor(listener, error)
-                elif error.errno in _SOFT_MEMORY_ERRORS:
+                elif error.errno in _MEMORY_ERRORS:
                     self._back_off(listener, error)
-                else:  # that one peer went away again, or a filter refused it; the listener is as good as before
+                else:  # the peer has disconnected, or a packet filter refused it; the listener still works
                     self.complain(f"a connection could not be accepted: {error}")
                 return
             peer = _text(address)
@@ -266,7 +270,7 @@ class Port(ABC):
                 )
                 accepted.close()
                 continue
-            if accepted.fileno() >= _for_peers():  # the system gives away the lowest that is free
+            if accepted.fileno() >= _descriptor_bound():  # the system assigns the lowest free descriptor
                 self.complain(
                     f"{peer}: refused, the last descriptors are kept for this process's own files; raise the limit of open files"
                 )
@@ -278,7 +282,10 @@ class Port(ABC):
             task.add_done_callback(self._arriving.discard)
 
     def _no_descriptor(self, listener: socket.socket, error: OSError) -> None:
-        """Without a descriptor a connection cannot even be refused, and the system would report it again and again."""
+        """Refuse a connection with the spare descriptor.
+
+        Without a free descriptor it could not even be accepted and closed, and the loop would report it again and again.
+        """
         if self._spare is None:
             self._back_off(listener, error)
             return
@@ -288,7 +295,7 @@ class Port(ABC):
             self.complain(f"{_text(address)}: refused, no descriptor is left: {error}; raise the limit of open files")
             accepted.close()
         except (BlockingIOError, InterruptedError):
-            pass  # nobody is there: the system looks for a descriptor first
+            pass  # there is no connection: the system looks for a descriptor first
         except OSError as again:
             self._back_off(listener, again)
         finally:
@@ -319,12 +326,13 @@ class Port(ABC):
                     ssl_handshake_timeout=self.limits.handshake_seconds,
                     ssl_shutdown_timeout=_SHUTDOWN_SECONDS,
                 )
-        except Exception as error:  # whatever it is: nobody else closes it, or would tell
+        except Exception as error:  # of any kind: the socket has to be closed, and the error logged, here
             accepted.close()
             what = f"{peer}: no connection came about: {str(error) or type(error).__name__}"
-            late = isinstance(error, ConnectionAbortedError)  # how loops call a handshake that took too long
+            late = isinstance(error, ConnectionAbortedError)  # the error of an overdue handshake
             if isinstance(error, (ConnectionError, EOFError)) and not late:
-                self.log.debug("%s: %s", self.name, what)  # it went away without a word, as a load balancer's probe
+                # the peer disconnected before its Hello, as a load balancer's probe does
+                self.log.debug("%s: %s", self.name, what)
             else:
                 self.complain(what)
         finally:
@@ -349,23 +357,23 @@ class Port(ABC):
 
     @property
     def connections(self) -> tuple[ConnectionInfo, ...]:
-        """What every connection is doing now, the oldest first.  Thread-safe: they are copied in one step."""
+        """The state of every connection, the oldest first.  Thread-safe: the dictionary is copied in one step."""
         now = self.loop.time() if hasattr(self, "loop") else 0.0
         return tuple(sorted((c.info(now) for c in tuple(self._connections)), key=lambda info: -info.connected))
 
     @property
     def chunk(self) -> int:
-        """Bytes that one connection may read at a time: the more of them there are, the less."""
+        """Bytes that one connection may read at a time; decreases with the number of connections."""
         return max(_SMALLEST_CHUNK, min(_CHUNK, _ALL_CHUNKS // max(1, len(self._connections))))
 
     @property
     def output_each(self) -> int:
-        """Bytes of answers that may wait for one peer before nothing more is read from it."""
+        """Bytes of answers that may wait in one connection's write buffer before it is not read any more."""
         share = self.limits.output // max(1, len(self._connections))
         return min(self.limits.connection_output, max(_SMALLEST_OUTPUT, share))
 
     def add(self, connection: Connection) -> None:
-        """A connection is there."""
+        """A connection has been established."""
         self._connections[connection] = None
         self._expected -= 1
         self._share_output()
@@ -373,18 +381,18 @@ class Port(ABC):
             connection.finish()
 
     def remove(self, connection: Connection) -> None:
-        """A connection is gone."""
+        """A connection has been closed."""
         self._connections.pop(connection, None)
         self._touched.pop(connection, None)
         if not self._connections:
             self._empty.set()
 
     def touch(self, connection: Connection) -> None:
-        """A connection has answers to send when the present bunch of calls from other threads is done."""
+        """Call `Connection.send` after the present batch of the outbox's calls."""
         self._touched[connection] = None
 
     def complain(self, text: str) -> None:
-        """Write a line about a peer, unless there were too many of them lately.  Thread-safe."""
+        """Log a warning about a peer, within the rate limit.  Thread-safe."""
         self._complaints.write(f"{self.name}: {text}")
 
     def _send(self) -> None:
@@ -394,10 +402,10 @@ class Port(ABC):
                 connection.send()
 
     def _share_output(self) -> None:
-        """Water marks follow the number of connections, in steps."""
+        """Adapt the connections' water marks to their number; only when `output_each` has doubled or halved."""
         each = self.output_each
-        if not self._spread or not self._spread / 2 < each < self._spread * 2:
-            self._spread = each
+        if not self._applied_output or not self._applied_output / 2 < each < self._applied_output * 2:
+            self._applied_output = each
             for connection in self._connections:
                 connection.set_water_mark(each)
 
@@ -429,10 +437,10 @@ def _listen(
     return listener
 
 
-def _for_peers() -> int:
-    """How many descriptors may be in use when a peer is let in."""
+def _descriptor_bound() -> int:
+    """The lowest file descriptor that a connection must not have."""
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return sys.maxsize if most == resource.RLIM_INFINITY else most - min(_OWN_DESCRIPTORS, most // 8)
+    return sys.maxsize if most == resource.RLIM_INFINITY else most - min(_RESERVED_DESCRIPTORS, most // 8)
 
 
 def _spare_descriptor() -> int | None:

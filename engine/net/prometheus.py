@@ -1,6 +1,6 @@
-"""Metrics as Prometheus reads them: text of the official client library, from a collector that lives for one answer.
+"""Metrics in Prometheus' text formats, encoded by the official client library, from a collector made for each response.
 
-Nothing is registered with the library's global registry: two servers in one process do not meet.
+Nothing is registered with the library's global registry, so that several servers in one process are independent.
 """
 
 from __future__ import annotations
@@ -14,22 +14,21 @@ from waltzctl.engine.net.metrics import BUCKETS, BucketCounts
 
 
 def exposition(collector: Collector, accept: str) -> tuple[bytes, str]:
-    """The text and its content type: OpenMetrics if the peer's Accept header asks for it, else Prometheus 0.0.4.
-
-    So it is for a header that cannot be understood.
+    """The text and its content type: OpenMetrics if the Accept header asks for it; otherwise, and for an invalid header,
+    Prometheus 0.0.4.
     """
     registry = CollectorRegistry()
     registry.register(collector)
     ProcessCollector(registry=registry)
     try:
         encoder, content_type = choose_encoder(accept)
-    except (TypeError, ValueError):  # a version that the library does not understand
+    except (TypeError, ValueError):  # a version that the library cannot parse
         encoder, content_type = choose_encoder("")
     return encoder(registry), content_type
 
 
 def add_buckets(family: HistogramMetricFamily, label: str, counts: BucketCounts) -> None:
-    """Add what a timer counted to a family with one label."""
+    """Add a timer's buckets to a family with one label."""
     bounds = [*(repr(bound) for bound in BUCKETS), "+Inf"]
     family.add_metric([label], buckets=list(zip(bounds, counts.cumulative, strict=True)), sum_value=counts.sum)
 
@@ -41,9 +40,9 @@ _JSON_TYPES = ("application/json", "application/*", "*/*")
 
 
 def prefers_text(accept: str) -> bool:
-    """Whether an Accept header asks for Prometheus' text rather than for JSON.
+    """Whether an Accept header prefers Prometheus' text to JSON.
 
-    JSON is what the release answers: it is for whoever says nothing, accepts everything, or likes both equally.
+    JSON, which the release answers, is the default: without a header, for ``*/*``, and for equal qualities.
     """
     text = json = 0.0
     for part in accept.lower().split(","):

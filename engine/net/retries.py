@@ -4,5 +4,5 @@ from __future__ import annotations
 
 
 def pause_after(pause: float, *, first: float, longest: float) -> float:
-    """Seconds before a further attempt, where `pause` were waited before the last one, 0 before the first."""
+    """Seconds to wait before the next attempt; `pause`: the seconds before the last one, 0 if there was none."""
     return min(max(2 * pause, first), longest)

@@ -1,4 +1,4 @@
-"""What the options of every process with ports have: where it listens, how it stops, who may do without TLS, what is refused."""
+"""Settings that every process with ports has (listening, stopping, plaintext), and the checks of them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from waltzctl.engine.net.setting_kinds import HOST, PORT_OR_OFF, SECONDS, SWITCH
 from waltzctl.engine.net.settings import Option, check_bounds, check_groups, setting
 
 NEXT_PORT = -1
-"""Stands for a number that follows from the first port, where an own one was not given."""
+"""The default of a port whose number is derived from the first port (`port_behind`)."""
 _OPENSSL = "certificates are handled by OpenSSL, which has no such choice"
 
 
 class ListeningOptions(Protocol):
-    """What `check_service` looks at."""
+    """The fields that `check_service` needs."""
 
     @property
     def host(self) -> str:
@@ -24,20 +24,20 @@ class ListeningOptions(Protocol):
 
     @property
     def plaintext(self) -> bool:
-        """Without TLS."""
+        """Whether the ports work without TLS."""
 
     @property
     def insecure(self) -> bool:
-        """Also where other machines come."""
+        """Whether that is allowed for ports that other machines can reach."""
 
 
 def host_setting() -> Any:
-    """Where all ports are bound."""
+    """The setting of the address that all ports listen at."""
     return setting("address to listen at", HOST, default="127.0.0.1", key="waltzctl.host", option=Option("ADDRESS"))
 
 
 def http_port_setting(key: str, first: str) -> Any:
-    """The port for health and metrics, two behind the `first` unless given; a release's file without it means none."""
+    """The setting of the HTTP port: by default the `first` port + 2; off if a configuration file leaves it out."""
     return setting(
         "HTTP port",
         PORT_OR_OFF,
@@ -50,7 +50,7 @@ def http_port_setting(key: str, first: str) -> Any:
 
 
 def plaintext_setting(ports: str) -> Any:
-    """Whether `ports` speak without TLS."""
+    """The setting that turns TLS off for `ports`."""
     return setting(
         f"no TLS on the {ports}",
         SWITCH,
@@ -62,7 +62,7 @@ def plaintext_setting(ports: str) -> Any:
 
 
 def insecure_setting() -> Any:
-    """Whether they may where other machines come."""
+    """The setting that allows plaintext on ports that other machines can reach."""
     return setting(
         "allow plaintext beyond this machine",
         SWITCH,
@@ -74,7 +74,7 @@ def insecure_setting() -> Any:
 
 
 def drain_setting(meaning: str, default: float) -> Any:
-    """How long a stop takes at most."""
+    """The setting of the longest duration of a stop."""
     return setting(
         meaning,
         SECONDS.within(least=0),
@@ -87,17 +87,17 @@ def drain_setting(meaning: str, default: float) -> Any:
 
 
 def without_choice(prefix: str) -> dict[str, str]:
-    """Keys of the release below `prefix` that mean nothing here, and why."""
+    """Keys of the release below `prefix` that have no effect here, each with the reason."""
     return {f"{prefix}ssl.{one}.algorithm": _OPENSSL for one in ("keyManager", "trustManager")}
 
 
 def port_behind(first: int, count: int) -> int:
-    """The number that follows from the first port; where that is to be a free one, a free one as well."""
+    """The number of a port derived from the first one; 0 (a free port) if the first is 0."""
     return first + count if first else 0
 
 
 def check_service(options: ListeningOptions, ports: Sequence[tuple[str, str, int | None]]) -> None:
-    """Refuse what cannot be meant or must be asked for twice.  `ports`: what each is called, its field, its number.
+    """Check the options of a process with ports.  `ports`: of each, its name in messages, its field, and its number.
 
     Raises InvalidRequestError (values out of bounds, ports that are equal, groups that contradict themselves) and RefusedError
     (plaintext beyond loopback without `insecure`).

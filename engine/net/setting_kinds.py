@@ -1,4 +1,4 @@
-"""What the values of settings are: how they are read from text and from YAML, which are allowed, and how people are told."""
+"""Kinds of setting values: reading them from text and YAML, bounds, and writing them in messages."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _TRUE = ("true", "yes", "on", "1")
 _FALSE = ("false", "no", "off", "0")
 
 
-def _itself(value: Any) -> Any:
+def _identity(value: Any) -> Any:
     return value
 
 
-def _nothing_more(value: Any) -> None:
+def _no_rule(value: Any) -> None:
     pass
 
 
@@ -32,10 +32,13 @@ def _nothing_more(value: Any) -> None:
 class SettingKind:
     """A kind of value.
 
-    `expected` names it for people, with an `example` where its form is not plain; `metavar` stands for it in ``--help``, empty
-    for a switch.  `of_text` reads it, `taken` are the YAML types that are taken as they are.  Numbers are allowed from `least`
-    (or beyond `above`) to `most`; `rule` raises ValueError for what else is not.  `written` is how people write a value, `shown`
-    how programs are told it.
+    - `expected`: its name in messages; `example`: shown with it where the form needs one.
+    - `metavar`: in ``--help``; empty for a switch.
+    - `of_text`: reads a value from text; raises ValueError.
+    - `taken`: YAML types that are accepted besides text.
+    - `least` (inclusive), `above` (exclusive), `most` (inclusive): bounds of a number.
+    - `rule`: raises ValueError for any other value that is not allowed.
+    - `written`: a value as text for people; `shown`: a value for machine-readable output.
     """
 
     expected: str
@@ -46,19 +49,19 @@ class SettingKind:
     least: float | None = None
     above: float | None = None
     most: float | None = None
-    rule: Callable[[Any], None] = _nothing_more
+    rule: Callable[[Any], None] = _no_rule
     written: Callable[[Any], str] = str
-    shown: Callable[[Any], Any] = _itself
+    shown: Callable[[Any], Any] = _identity
 
     def within(
         self, *, least: float | None = None, above: float | None = None, most: float | None = None
     ) -> SettingKind:
-        """The same with other bounds."""
+        """This kind with other bounds."""
         return replace(self, least=least, above=above, most=most)
 
     @property
     def allowed(self) -> str:
-        """What is allowed, for people."""
+        """The allowed values, as text."""
         return ", ".join(filter(None, (self.expected, self.example and f"such as {self.example}", self._range)))
 
     @property
@@ -70,7 +73,7 @@ class SettingKind:
         return " and ".join(f"{word} {bound}" for word, bound in words if bound is not None)
 
     def read(self, given: object) -> Any:
-        """A value as a file gives it.  Raises ValueError, without the value for it may be secret."""
+        """A value from the configuration file.  Raises ValueError, whose text does not contain the value: it may be a secret."""
         if isinstance(given, str):
             return self.read_text(given)
         if type(given) in self.taken:
@@ -80,7 +83,7 @@ class SettingKind:
         raise ValueError(f"must be {wanted}, not {_yaml_name(given)}{hint}")
 
     def read_text(self, text: str) -> Any:
-        """A value as the environment or the command line gives it.  Raises ValueError."""
+        """A value from the environment or the command line.  Raises ValueError."""
         value = self.of_text(text)
         if value is not None:
             self.judge(value)
@@ -148,7 +151,7 @@ def _filled_host(value: str) -> None:
 
 
 def one_of(names: type[enum.StrEnum]) -> SettingKind:
-    """One of the members of an enumeration, in any case of letters."""
+    """The kind of an enumeration's members, case-insensitive."""
     expected = f"one of {', '.join(names)}"
 
     def read(text: str) -> enum.StrEnum:
@@ -187,7 +190,7 @@ MILLISECONDS = SettingKind(
     written=lambda seconds: f"{seconds * 1000:.0f}",
     shown=lambda seconds: round(seconds * 1000),
 )
-"""Of which the engine is told in seconds."""
+"""Whole milliseconds in text, seconds (float) as a value."""
 PARTITIONS = SettingKind(
     "partition numbers",
     "LIST",

@@ -1,4 +1,4 @@
-"""Settings of a process with ports: each is declared once, as a field of a dataclass, and everything else follows from that.
+"""Declarations of settings: each setting is declared once, as a field of a dataclass; the rest is derived from that.
 
 ::
 
@@ -17,13 +17,13 @@
 configuration file    its key, ``host`` or ``waltzctl.limits.connections`` (`engine.net.configuration` reads and merges)
 environment           ``WALTZCTL_LOG_SERVER_LIMITS_CONNECTIONS``; a secret also from the file that ``..._FILE`` names
 command line          ``--host ADDRESS`` with its help, where it has an `Option` (waltzctl/setting_options.py)
-what the engine gets  `Settings.build`: the dataclass, its bounds kept (`check_bounds`)
-``--show-config``     the value that holds and who says so; a secret's never
-reload                whether a running process takes a new value
-docs/settings.md      a row (docs/schemas/generate.py), and an entry of the manual page (man/generate.py)
+engine's options      `Settings.build`: an instance of the dataclass; its bounds: `check_bounds`
+``--show-config``     the effective value and its source; never the value of a secret
+reload                whether a running process takes over a new value
+documentation         a row of docs/settings.md (docs/schemas/generate.py), and of the manual page (man/generate.py)
 ====================  =================================================================================================
 
-Nothing here opens a file, and nothing heavy is imported: ``--help`` reads declarations.
+This module opens no file and imports nothing slow: ``--help`` is made from declarations.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ if TYPE_CHECKING:
 Options = TypeVar("Options")
 Instance = TypeVar("Instance", bound="DataclassInstance")
 FieldPath = tuple[str, ...]
-"""The fields that lead to a value, from the top of the options."""
+"""The names of the nested fields that lead to a value, from the outermost dataclass."""
 
 OURS = "waltzctl."
-"""What keys begin with that the release does not have; they are the same in every process."""
+"""Prefix of keys that the release does not have; a group's `key` is not put before such a key."""
 _DECLARED = "declared"
-_SAME: Any = object()
+_NOT_GIVEN: Any = object()
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """How a setting stands on the command line.
+    """A setting on the command line.
 
-    `metavar`: instead of its kind's.  `also`: another spelling, without the dashes.  `argument`: it is no option but a place in
-    the command line, which its metavar names.  `only_file`: a secret that is not taken itself, only the file that holds it.
+    `metavar`: instead of its kind's.  `also`: another spelling, without the dashes.  `argument`: it is a positional argument,
+    which the metavar names.  `only_file`: of a secret; only the option for the file that holds it exists.
     """
 
     metavar: str = ""
@@ -66,7 +66,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What a field says of its setting; see `setting`."""
+    """The declaration of a setting; see `setting` for its fields."""
 
     meaning: str
     kind: SettingKind
@@ -96,21 +96,26 @@ def setting(
     secret: bool = False,
     reloadable: bool = False,
     replaces: tuple[str, ...] = (),
-    left_out: Value = _SAME,
+    left_out: Value = _NOT_GIVEN,
     needs: str = "",
     moots: tuple[str, ...] = (),
 ) -> Any:
-    """A field of a dataclass that is a setting.
+    """Declare a setting as a field of a dataclass.
 
-    `meaning`: what it is, for people, without a capital or a full stop.  `default`: what holds when nobody says anything; a field
-    without one is needed.  `unless`: that, for people, where the default does not tell it.  `key`: of the configuration file; the
-    field's name unless given.  `name`: from which option and variable follow; the field's name unless given.
-
-    `required`: a configuration file without it, and nothing else that says it, is an error.  `left_out`: what such a file means
-    instead of the default.  `secret`: never shown.  `reloadable`: a running process takes a new value.
-
-    `replaces`: fields beside this one that it takes out of force where they were said by who has less to say.  Worth a remark is
-    one that says something while `needs`, another setting's name, is off, and those named in `moots` while this one is on.
+    - `meaning`: description for help and documentation, without initial capital and full stop.
+    - `kind`: how values are read and which are allowed.
+    - `default`: the value if the setting is not given; a field without a default has to be given.
+    - `unless`: text for the default in help, if the default's own text would not explain it.
+    - `key`: in the configuration file; default: the field's name in camel case.
+    - `name`: of option and environment variable; default: the field's name.
+    - `option`: its form on the command line; None: it has no option.
+    - `required`: it is an error if there is a configuration file, and neither the file nor another source gives the setting.
+    - `left_out`: the value if there is a configuration file that leaves the setting out, instead of the default.
+    - `secret`: the value is never shown.
+    - `reloadable`: a running process takes over a new value.
+    - `replaces`: fields of the same dataclass that are dropped if they were given at a lower level.
+    - `needs`: name of another setting, without which a note says that this one has no effect.
+    - `moots`: names of settings of which a note says that they have no effect while this one is on.
     """
     declared = Declared(
         meaning, kind, key, name, unless, option, required, secret, reloadable, replaces, left_out, needs, moots
@@ -120,7 +125,7 @@ def setting(
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Settings that a dataclass of its own declares; see `group`."""
+    """The declaration of a nested dataclass with settings; see `group` for its fields."""
 
     kind: type
     key: str
@@ -137,10 +142,11 @@ def group(
     reloadable: bool = False,
     wanted_by: tuple[str, ...] = (),
 ) -> Any:
-    """A field whose value is a dataclass with settings of its own.
+    """Declare a field whose value is a dataclass `kind` with settings of its own.
 
-    `key`, `name`: put before theirs, but for keys that are ours.  `reloadable`: all of them.  `wanted_by`: the value is None
-    unless one of these fields was said, and then every field without a default has to be.
+    `key`, `name`: prefixes of the settings' keys (except those that begin with `OURS`) and names.  `reloadable`: all its settings
+    are.  `wanted_by`: the group is optional: its value is None unless one of these fields is given, and then every field without
+    a default has to be given.
     """
     made = Group(kind, key, name, reloadable, wanted_by)
     metadata = {_DECLARED: made}
@@ -149,7 +155,7 @@ def group(
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A setting of a command, with everything that follows from its declaration."""
+    """A setting of a command, with the properties derived from its declaration."""
 
     path: FieldPath
     key: str
@@ -161,27 +167,27 @@ class Setting:
 
     @property
     def kind(self) -> SettingKind:
-        """What its values are."""
+        """The kind of its values."""
         return self.declared.kind
 
     @property
     def meaning(self) -> str:
-        """What it is, for people."""
+        """Its description."""
         return self.declared.meaning
 
     @property
     def secret(self) -> bool:
-        """Whether it is never shown."""
+        """Whether its value is never shown."""
         return self.declared.secret
 
     @property
     def is_argument(self) -> bool:
-        """Whether it is no option but a place in the command line."""
+        """Whether it is a positional argument."""
         return self.declared.option is not None and self.declared.option.argument
 
     @property
     def option(self) -> str:
-        """As it is called on the command line; a setting without an option has a name all the same."""
+        """Its name in messages: ``--name``, or the metavar of an argument; also for a setting without an `Option`."""
         how = self.declared.option
         return how.metavar if how is not None and how.argument else f"--{self.name}"
 
@@ -192,7 +198,7 @@ class Setting:
 
     @property
     def on_command_line(self) -> tuple[str, ...]:
-        """All its options there, as they are typed; none for one that has no `Option`."""
+        """All its options, as they are typed; empty without an `Option`."""
         how = self.declared.option
         if how is None:
             return ()
@@ -200,19 +206,19 @@ class Setting:
 
     @property
     def left_out(self) -> tuple[Value, ...]:
-        """What a configuration file without it means; nothing where that is the default."""
-        return () if self.declared.left_out is _SAME else (self.declared.left_out,)
+        """The value if a configuration file leaves it out; empty if that is the default."""
+        return () if self.declared.left_out is _NOT_GIVEN else (self.declared.left_out,)
 
     @property
     def in_file(self) -> tuple[str, ...]:
-        """What a configuration file without it means, for people, where that is not the default."""
+        """The text for `left_out`, or for a required setting; empty if neither applies."""
         if self.declared.required:
             return ("required in a file",)
         return tuple(f"{self.kind.written(value)} in a file without it" for value in self.left_out)
 
     @property
     def unless(self) -> str:
-        """What holds unless it is given, for people; empty where nothing does."""
+        """The text for the default; empty if there is none."""
         if self.declared.unless or self.default is None or self.kind.metavar == "":
             return self.declared.unless
         return self.kind.written(self.default)
@@ -220,13 +226,13 @@ class Setting:
     @property
     def help(self) -> str:
         """A sentence for ``--help``."""
-        told = f"{self.meaning}; {self.unless} unless given" if self.unless else self.meaning
-        return f"{told[0].upper()}{told[1:]}."
+        text = f"{self.meaning}; {self.unless} unless given" if self.unless else self.meaning
+        return f"{text[0].upper()}{text[1:]}."
 
 
 @dataclass(frozen=True)
 class Settings(Generic[Options]):
-    """All settings of a command.  `ignored`: keys that mean nothing here and are no mistake, and why."""
+    """All settings of a command.  `ignored`: keys of the release that have no effect here, each with the reason."""
 
     command: str
     kind: type[Options]
@@ -234,8 +240,8 @@ class Settings(Generic[Options]):
 
     @property
     def prefix(self) -> str:
-        """What its environment variables begin with."""
-        return f"WALTZCTL_{_shouted(self.command)}_"
+        """The prefix of its environment variables."""
+        return f"WALTZCTL_{_upper_case(self.command)}_"
 
     @property
     def file_variable(self) -> str:
@@ -244,22 +250,22 @@ class Settings(Generic[Options]):
 
     @cached_property
     def listed(self) -> tuple[Setting, ...]:
-        """In the order of their declaration."""
+        """All settings, in the order of their declaration."""
         return tuple(self._of(self.kind, (), Group(self.kind, "", "", False, ())))
 
     @cached_property
     def by_key(self) -> Mapping[str, Setting]:
-        """By their keys in the configuration file."""
+        """The settings by key in the configuration file."""
         return {one.key: one for one in self.listed}
 
     @cached_property
     def by_name(self) -> Mapping[str, Setting]:
-        """By their names."""
+        """The settings by name."""
         return {one.name: one for one in self.listed}
 
     @cached_property
     def by_option(self) -> Mapping[str, Setting]:
-        """By their names, and by other spellings of their options."""
+        """The settings by name, and by the other spelling of their option."""
         also = {
             one.declared.option.also: one for one in self.listed if one.declared.option and one.declared.option.also
         }
@@ -267,12 +273,12 @@ class Settings(Generic[Options]):
 
     @cached_property
     def by_path(self) -> Mapping[FieldPath, Setting]:
-        """By the fields that lead to them."""
+        """The settings by path."""
         return {one.path: one for one in self.listed}
 
     @cached_property
     def optional_groups(self) -> Mapping[FieldPath, Group]:
-        """The groups that may be left out as a whole, by the fields that lead to them."""
+        """The optional groups (`wanted_by`), by path."""
         return {path: one for path, one in _groups(self.kind, ()) if one.wanted_by}
 
     def _of(self, kind: type, path: FieldPath, around: Group) -> Iterator[Setting]:
@@ -280,7 +286,7 @@ class Settings(Generic[Options]):
             declared = _declared(each)
             here = (*path, each.name)
             if isinstance(declared, Group):
-                key, name = _joined(around.key, declared.key), around.name + declared.name
+                key, name = _full_key(around.key, declared.key), around.name + declared.name
                 reloadable = around.reloadable or declared.reloadable
                 inner = Group(declared.kind, key, name, reloadable, declared.wanted_by)
                 yield from self._of(declared.kind, here, inner)
@@ -288,26 +294,26 @@ class Settings(Generic[Options]):
                 name = around.name + (declared.name or each.name.replace("_", "-"))
                 yield Setting(
                     path=here,
-                    key=_joined(around.key, declared.key or camel_case(each.name)),
+                    key=_full_key(around.key, declared.key or camel_case(each.name)),
                     name=name,
-                    variable=self.prefix + _shouted(name),
+                    variable=self.prefix + _upper_case(name),
                     default=None if each.default is MISSING else each.default,
                     reloadable=around.reloadable or declared.reloadable,
                     declared=declared,
                 )
 
     def build(self, values: Mapping[FieldPath, Any]) -> Options:
-        """The options with these values, by the fields that lead to them, and defaults for the others."""
-        made: Options = _built(self.kind, values, ())
+        """An instance of the dataclass with these values, by path, and defaults for the other fields."""
+        made: Options = _build(self.kind, values, ())
         return made
 
 
 def needed(kind: type) -> tuple[str, ...]:
-    """The fields of a dataclass that have no default."""
+    """The names of a dataclass's fields without a default."""
     return tuple(one.name for one in fields(kind) if one.default is MISSING and one.default_factory is MISSING)
 
 
-def _built(kind: type, values: Mapping[FieldPath, Any], path: FieldPath) -> Any:
+def _build(kind: type, values: Mapping[FieldPath, Any], path: FieldPath) -> Any:
     given = {}
     for each in fields(kind):
         declared = _declared(each)
@@ -316,7 +322,7 @@ def _built(kind: type, values: Mapping[FieldPath, Any], path: FieldPath) -> Any:
             if here in values:
                 given[each.name] = values[here]
         elif all(values.get((*here, one)) is not None for one in needed(declared.kind)):
-            given[each.name] = _built(declared.kind, values, here)
+            given[each.name] = _build(declared.kind, values, here)
     return kind(**given)
 
 
@@ -333,7 +339,7 @@ def _declared(each: Field[Any]) -> Declared | Group | None:
     return found
 
 
-def _joined(front: str, key: str) -> str:
+def _full_key(front: str, key: str) -> str:
     return key if key.startswith(OURS) else front + key
 
 
@@ -343,15 +349,15 @@ def camel_case(name: str) -> str:
     return first + "".join(word.capitalize() for word in rest)
 
 
-def _shouted(name: str) -> str:
+def _upper_case(name: str) -> str:
     return name.upper().replace("-", "_")
 
 
-# --- what the options themselves are asked -------------------------------------------------------------------------------
+# --- checks of options ---------------------------------------------------------------------------------------------------
 
 
 def check_bounds(options: Any) -> None:
-    """Raise InvalidOptionsError for a field of `options`, a dataclass, whose value its kind does not allow."""
+    """Raise InvalidOptionsError if a field of `options`, a dataclass, has a value that its kind does not allow."""
     for each in fields(options):
         declared, value = _declared(each), getattr(options, each.name)
         if isinstance(declared, Declared) and value is not None:
@@ -362,7 +368,7 @@ def check_bounds(options: Any) -> None:
 
 
 def check_groups(options: Any) -> None:
-    """Let each group of `options`, a dataclass, that is not left out judge itself; raises what its `check` raises."""
+    """Call `check` of each group of `options`, a dataclass, that is not None; raises what it raises."""
     for each in fields(options):
         if isinstance(_declared(each), Group) and (value := getattr(options, each.name)) is not None:
             value.check()
@@ -370,14 +376,14 @@ def check_groups(options: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Reloaded:
-    """Fields of a process's options that differed: those that are in force now, and those that need a restart."""
+    """Names of option fields that differed: `changed`: now applied; `needs_restart`: not applied."""
 
     changed: tuple[str, ...]
     needs_restart: tuple[str, ...]
 
 
 def reload_fields(old: Instance, new: Instance, reloadable: frozenset[str]) -> tuple[Instance, Reloaded]:
-    """The options of a process that takes over from `new` the fields named `reloadable`, and what became of those that differ."""
+    """`old` with the fields named in `reloadable` taken from `new`, and the names of the fields that differed."""
     differing = [one.name for one in fields(old) if getattr(old, one.name) != getattr(new, one.name)]
     merged = replace(old, **{name: getattr(new, name) for name in reloadable})
     changed = tuple(name for name in differing if name in reloadable)
@@ -385,6 +391,6 @@ def reload_fields(old: Instance, new: Instance, reloadable: frozenset[str]) -> t
 
 
 def reloadable_fields(kind: type) -> frozenset[str]:
-    """The fields of a dataclass of which a running process takes a new value, whole groups included."""
+    """The names of a dataclass's fields that are reloadable; a group only if all its settings are."""
     known = Settings("", kind).listed
     return frozenset(one.path[0] for one in known) - {one.path[0] for one in known if not one.reloadable}

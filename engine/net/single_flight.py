@@ -1,8 +1,8 @@
-"""Blocking work that somebody on the event loop waits for, but never for long: one run at a time, on a thread of its own.
+"""Single flight: blocking work for the event loop, one run at a time, in a thread of its own, with a deadline for waiting.
 
-A call to a stuck disk does not come back, and cannot be cancelled.  So whoever asks while it is away does not begin another
-one: all wait for the same, each until the deadline, which counts from the beginning of the run.  The thread is a daemon: it does
-not keep the process from ending.
+A system call to a stuck disk does not return, and cannot be cancelled.  So a caller that asks while a run is under way does not
+start another one: all callers wait for the same run, until their deadline, which counts from the start of the run.  The thread is
+a daemon: it does not keep the process from ending.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 
 
 class OverdueError(Exception):
-    """The work has not come back.  `seconds`: how long it has been away."""
+    """The run has not ended in time.  `seconds`: since its start."""
 
     def __init__(self, name: str, seconds: float) -> None:
         super().__init__(f"{name} has not come back for {seconds:.1f} s")
@@ -26,10 +26,10 @@ class OverdueError(Exception):
 
 
 class _Run(Generic[Result]):
-    """One run and whoever waits for it.  Its lock is held for moments only, never while the work is done."""
+    """One run and the callers that wait for it.  Its lock is never held during the work."""
 
     def __init__(self, work: Callable[[], Result], name: str) -> None:
-        """Begin.  Raises RuntimeError when there is no thread to be had."""
+        """Start the run.  Raises RuntimeError when no thread can be started."""
         self.started = time.monotonic()
         self.finished: float | None = None
         self._value: Result | None = None
@@ -40,10 +40,10 @@ class _Run(Generic[Result]):
         self._thread.start()
 
     def _execute(self, work: Callable[[], Result]) -> None:
-        """Do the work and wake everybody up."""
+        """Do the work, then wake the waiting callers."""
         try:
             self._value = work()
-        except BaseException as error:  # raised where the result is wanted
+        except BaseException as error:  # raised by `result`
             self._error = error
         with self._lock:
             self.finished = time.monotonic()
@@ -53,7 +53,7 @@ class _Run(Generic[Result]):
                 future.get_loop().call_soon_threadsafe(future.set_result, None)
 
     async def wait(self, seconds: float | None) -> bool:
-        """Wait until the run is over, or for so long; whether it is over.  None: without a bound."""
+        """Wait until the run is over, for at most `seconds` (None: without limit); returns whether it is over."""
         future = asyncio.get_running_loop().create_future()
         with self._lock:
             if self.finished is not None:
@@ -67,15 +67,15 @@ class _Run(Generic[Result]):
         return self.finished is not None
 
     def result(self) -> Result:
-        """What the work returned or raised, once it is over; its thread is gone then."""
-        self._thread.join()  # it has nothing left to do
+        """What the work returned or raised.  Call it after the run is over; joins the thread."""
+        self._thread.join()  # does not block: the work is done
         if self._error is not None:
             raise self._error
         return self._value  # type: ignore[return-value]  # None is a Result where it stands here
 
 
 class SingleFlight(Generic[Result]):
-    """`work`, run on request.  `name` is the thread's and stands in messages."""
+    """Runs `work` on request.  `name`: of the thread, and in messages."""
 
     def __init__(self, work: Callable[[], Result], *, name: str) -> None:
         self._work, self._name = work, name
@@ -83,21 +83,21 @@ class SingleFlight(Generic[Result]):
         self._run: _Run[Result] | None = None
 
     async def result(self, deadline: float | None, *, max_age: float = 0.0) -> Result:
-        """The result of the run that is away, of the last one if it ended within `max_age` seconds, or of a new one.
+        """The result of the run under way, of the last one if it ended less than `max_age` seconds ago, or else of a new one.
 
-        Raises OverdueError when the run began more than `deadline` seconds ago, whatever the work raised, and RuntimeError
-        when there is no thread to be had.  A deadline of None is none.
+        `deadline`: seconds from the start of the run; None: none.  Raises OverdueError when it is over, what the work raised, and
+        RuntimeError when no thread can be started.
         """
-        run = self._present(max_age)
+        run = self._current_or_new(max_age)
         if not await run.wait(None if deadline is None else run.started + deadline - time.monotonic()):
             raise OverdueError(self._name, time.monotonic() - run.started)
         return run.result()
 
     async def idle(self, seconds: float | None) -> bool:
-        """Wait until no run is away, at most so long; whether none is."""
+        """Wait until no run is under way, at most `seconds`; returns whether none is."""
         return self._run is None or await self._run.wait(seconds)
 
-    def _present(self, max_age: float) -> _Run[Result]:
+    def _current_or_new(self, max_age: float) -> _Run[Result]:
         with self._lock:
             run = self._run
             if run is not None and (run.finished is None or time.monotonic() - run.finished < max_age):

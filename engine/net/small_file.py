@@ -1,4 +1,4 @@
-"""Small files that a configuration names or is: read as a whole, up to a bound, with errors that say which file has to change."""
+"""Reading small files of a configuration (itself, passwords, keys) as a whole, with a bound and errors that name the file."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from waltzctl.engine.errors import DiskReadError, InvalidRequestError
 
 
 def read_small_file(path: Path, most: int, *, contents: str, kind: str) -> bytes:
-    """All bytes of a file of at most `most`; `contents` and `kind` name in messages what is read, and what a larger file is not.
+    """The bytes of a file of at most `most` bytes.  `contents`, `kind`: of the file, for messages.
 
-    Raises InvalidRequestError where there is no such file or it is too large, DiskReadError where the system refuses.
+    Raises InvalidRequestError if the file does not exist or is longer, DiskReadError if the system cannot read it.
     """
     try:
         with open(path, "rb") as file:
@@ -26,11 +26,11 @@ def read_small_file(path: Path, most: int, *, contents: str, kind: str) -> bytes
 
 
 MAX_LINE = 4096
-"""Bytes; a first line beyond that is no password."""
+"""Bytes; upper bound of a password's line, and of a key."""
 
 
 SHORTEST_KEY = 16
-"""Bytes; a file of fewer that is no text is no key."""
+"""Bytes; lower bound of a key."""
 
 
 def _password_file(path: Path, source: str) -> bytes:
@@ -44,18 +44,19 @@ def _password_file(path: Path, source: str) -> bytes:
 
 
 def read_first_line(path: Path, source: str) -> str:
-    """The password that a file's first line is; `source`, who named the file, begins every message.
+    """The first line of a file, as a password.  `source`: the option or variable that names the file; begins every message.
 
-    An empty line is a password, too: stores with one exist.  Raises InvalidRequestError where there is none, DiskReadError where
-    the system refuses.
+    An empty line is a valid password, as stores with one exist.  Raises InvalidRequestError if the file is missing or empty, or
+    the line is too long or not UTF-8; DiskReadError if the system cannot read the file.
     """
     return _first_line(_password_file(path, source), path, source)
 
 
 def read_password_or_key(path: Path, source: str) -> bytes:
-    """The password that a text file's first line is, in UTF-8, or the key that all bytes of another file are.
+    """The first line of a text file as a password (UTF-8), or all bytes of any other file as a key.
 
-    `source`: who named the file, begins every message.  Raises as `read_first_line`.
+    `source`: as in `read_first_line`.  Raises as `read_first_line`, and InvalidRequestError for a key of another length than
+    `SHORTEST_KEY` to `MAX_LINE`.
     """
     data = _password_file(path, source)
     if _is_text(data):
@@ -69,7 +70,7 @@ def read_password_or_key(path: Path, source: str) -> bytes:
 
 
 def _is_text(data: bytes) -> bool:
-    """Whether it is UTF-8 without NUL; what was cut within a character at its end still is."""
+    """Whether `data` is UTF-8 without NUL; its last character may be incomplete."""
     try:
         return "\0" not in codecs.getincrementaldecoder("utf-8")().decode(data)
     except UnicodeDecodeError:

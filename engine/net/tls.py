@@ -1,13 +1,20 @@
-"""TLS of the ports and of the clients, as release 0.13.2 uses it.
+"""TLS contexts of the ports and of the clients, compatible with release 0.13.2.
 
-A node with a key store shows that store's certificate; without one it makes a self-signed certificate at start, in memory
-only.  A node with a trust store requires a client certificate that leads to it; without one it asks for none.  A client with
-a trust store checks the node's chain against it; the release never checks names, so that its certificates usually carry
-none that fit: `TlsOptions.verify_names` says whether ours does.  A client without a trust store accepts every certificate
-where its caller says so (`trust_all`), and otherwise those that this machine trusts.
+======= ============= ======================================================================================
+side    option        effect
+======= ============= ======================================================================================
+node    key store     shows the store's certificate
+node    none          shows a self-signed certificate, made at start and kept in memory only
+node    trust store   requires a client certificate that leads to a certificate of the store
+node    none          requests no client certificate
+client  trust store   verifies the node's chain against the store; host names if `TlsOptions.verify_names`
+                      (the release never verifies names, so its certificates usually have no matching ones)
+client  none          accepts every certificate if `trust_all`; otherwise verifies chain and host name with
+                      the certificates that this machine trusts
+======= ============= ======================================================================================
 
-A private key never stands readable in a file: what OpenSSL is to load from one is encrypted under a password that exists in
-this process only, and the file has no name or loses it at once.
+A private key is never written to a file in plaintext: OpenSSL loads it from a file encrypted with a password that exists in this
+process only, and that file is in memory (memfd) or is deleted at once.
 """
 
 from __future__ import annotations
@@ -35,7 +42,7 @@ _CLOCK_SKEW = timedelta(days=1)
 
 
 def server_context(options: TlsOptions) -> ssl.SSLContext:
-    """The context of a node's ports.  Raises InvalidRequestError (a store that cannot be used), DiskReadError."""
+    """The context of a node's ports.  Raises InvalidRequestError (an unusable store), DiskReadError."""
     options.check()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _harden(context)
@@ -47,11 +54,9 @@ def server_context(options: TlsOptions) -> ssl.SSLContext:
 
 
 def client_context(options: TlsOptions, *, trust_all: bool = False) -> ssl.SSLContext:
-    """The context of a client.
+    """The context of a client; see the module for what it verifies.
 
-    With a trust store only certificates that lead to it are accepted, by name as well if `verify_names`; without one every
-    certificate if `trust_all` and otherwise those that this machine trusts, always by name.  Raises InvalidRequestError,
-    DiskReadError.
+    `trust_all`: without a trust store, accept every certificate.  Raises InvalidRequestError, DiskReadError.
     """
     options.check()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -101,12 +106,12 @@ def _load_trusted(context: ssl.SSLContext, options: TlsOptions) -> None:
         context.load_verify_locations(cadata=b"".join(trusted))
     except ssl.SSLError as error:
         raise InvalidRequestError(f"{options.trust_store}: its certificates cannot be used: {error.reason}") from error
-    # a certificate in the store is trusted as it stands, whether or not an authority made it: the release's rule
+    # as in the release, a certificate in the store is trusted even if it is not self-signed
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
 
 
 def load_material(context: ssl.SSLContext, material: KeyMaterial, where: str) -> None:
-    """Give a context a certificate chain and its key.  `where` names their source in errors.  Raises InvalidRequestError."""
+    """Load a certificate chain and its key into a context.  `where`: their source, in errors.  Raises InvalidRequestError."""
     password = secrets.token_urlsafe(24)
     with _unnamed_file(material.to_pem(password)) as path:
         try:
@@ -117,7 +122,7 @@ def load_material(context: ssl.SSLContext, material: KeyMaterial, where: str) ->
 
 @contextlib.contextmanager
 def _unnamed_file(contents: bytes) -> Iterator[str]:
-    """A path under which `contents` can be read during the block: in memory where the system has that."""
+    """A path at which `contents` can be read during the ``with`` block: in memory (memfd) where the system supports it."""
     if hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
         descriptor = os.memfd_create("certificate", os.MFD_CLOEXEC)
         try:
@@ -135,7 +140,7 @@ def _unnamed_file(contents: bytes) -> Iterator[str]:
 
 
 def self_signed(names: tuple[str, ...] = ()) -> KeyMaterial:
-    """A new certificate that nobody vouches for, with a P-256 key; it exists in memory only.
+    """A new self-signed certificate with a P-256 key, in memory only.
 
     `names`: further host names or addresses to write into it, besides this machine's and the loopback ones.
     """

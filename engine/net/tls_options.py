@@ -1,4 +1,4 @@
-"""Which certificate a port or a client shows, and whom it trusts: what `engine.net.tls` makes contexts of."""
+"""TLS options of a port or a client: the certificate to show, and the certificates to trust.  See `engine.net.tls`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from waltzctl.engine.net.settings import Option, Settings, check_bounds, setting
 
 
 class StoreType(enum.StrEnum):
-    """How a store is written."""
+    """The format of a store."""
 
     JKS = "JKS"
     PKCS12 = "PKCS12"
@@ -20,7 +20,7 @@ class StoreType(enum.StrEnum):
 
 
 DEFAULT_STORE_TYPE = "JKS"
-"""As in the release.  A store says itself what it is, so that the type matters only where it contradicts that."""
+"""As in the release.  JKS and PKCS12 are recognised by their contents (`engine.net.keystore`)."""
 
 
 def store_type_of(text: str) -> StoreType:
@@ -46,11 +46,10 @@ STORE_TYPE = SettingKind("JKS, PKCS12 or PEM", "TYPE", str, rule=_judge_store_ty
 
 @dataclass(frozen=True, slots=True)
 class TlsOptions:
-    """Which certificate to show and whom to trust.
+    """The certificate to show and the certificates to trust.
 
-    `certificate` and `key` are PEM files, the key decrypted with `key_password`; `key_store` and `trust_store` are stores.
-    `verify_names`: a client with a trust store checks that the certificate was made for the host it meant.  Passwords are left
-    out of the representation.
+    `certificate`, `key`: PEM files; the key is decrypted with `key_password`.  `key_store`, `trust_store`: files of a
+    `StoreType`.  `verify_names`: a client with a trust store also verifies the host name.  The ``repr`` contains no passwords.
     """
 
     certificate: Path | None = setting(
@@ -125,7 +124,7 @@ class TlsOptions:
     verify_names: bool = True
 
     def check(self) -> None:
-        """Raise InvalidRequestError where the options contradict each other or name a store type that does not exist."""
+        """Raise InvalidRequestError if the options contradict each other or a store type is unknown."""
         if self.certificate is not None and self.key_store is not None:
             raise InvalidOptionsError(
                 f"{self.certificate} and {self.key_store}: a certificate and a key store are both given",
@@ -140,11 +139,11 @@ class TlsOptions:
 
 
 TLS = Settings("tls", TlsOptions)
-"""The options alone: a client's."""
+"""The TLS options of a client."""
 
 
 def client_names() -> tuple[str, ...]:
-    """What clients call them: on the command line behind two dashes.  Passwords are only taken from files."""
+    """The option names of a client, without dashes.  Passwords are read from files only."""
     names = []
     for one in TLS.listed:
         name = (one.declared.option and one.declared.option.also) or one.name

@@ -1,11 +1,12 @@
-"""The admin port: what an operator's tools ask of a node.
+"""The admin port: assignment, availability, records, sessions and metrics, for an operator's tools.
 
 Requests of one connection are executed one after another and answered in that order, on threads of this port: assigning a
-partition opens its files and may take long, and the data port must not notice.  As in the release, records and sessions are
-read here without permission checks and past the partition's queue.
+partition opens its files and may take long, which must not delay the data port.  As in the release, records and sessions are
+read without permission checks, bypassing the partition's queue.
 
-A failure leaves the connection open: where the release closes it without a word (a partition number beyond the cluster's, a
-partition that is given up twice) the peer gets a failure, and nothing of the list was done (weakness S9).
+A failed request leaves the connection open.  The release closes it without an answer for a partition number beyond the cluster's,
+or a partition that is unassigned twice; here the peer gets a failure, and none of the request's partitions is changed (weakness
+S9).
 
 Source of the protocol: release 0.13.2; version 1 has the requests of the design documents for reading and writing.
 """
@@ -52,10 +53,11 @@ from waltzctl.formats.wire.hello import ADMIN_SERVER, Hello
 from waltzctl.formats.wire.primitives import MessageError
 
 _MEMORY = 16 << 20
-"""Bytes of requests that were read and are not answered, over all connections."""
+"""Bytes of requests under way (received and not answered), over all connections."""
 _MOST_REQUESTS = 600
-"""The release stops reading a connection at as many."""
+"""Requests of one connection under way at which it is not read; the release's number."""
 _MOST_BYTES = 4 << 20
+"""Bytes of them."""
 _THREADS = 4
 _CLOSING_SECONDS = 10.0
 _RESPONSES = frozenset(
@@ -64,7 +66,7 @@ _RESPONSES = frozenset(
 
 
 class AdminPort(Port):
-    """The admin port of a node.  `metrics` makes the JSON that a metrics request is answered with; it may block."""
+    """The admin port of a node.  `metrics` returns the JSON text for a metrics request; it may block."""
 
     name = "admin port"
 
@@ -81,7 +83,7 @@ class AdminPort(Port):
         return AdminConnection(self, peer)
 
     async def close(self) -> None:
-        """See `Port.close`; waits for what the threads are doing, but not for ever."""
+        """See `Port.close`; waits at most `_CLOSING_SECONDS` for the requests that the threads are executing."""
         await super().close()
         if not self._closed:
             self._closed = True
@@ -91,7 +93,10 @@ class AdminPort(Port):
                 self.log.warning("%s: a request is still being executed: %s", self.name, error)
 
     def execute(self, message: AdminMessage, version: int, room: int) -> bytes | list[bytes]:
-        """Do what is asked for and return the response.  Blocks.  Never raises but the exits of the interpreter."""
+        """Execute a request and return its response, a failure included.
+
+        `room`: bytes of records in a list response.  Blocks.  Raises KeyboardInterrupt and SystemExit only.
+        """
         sequence = OPEN_SEQUENCE if isinstance(message, OpenRequest) else message.sequence
         try:
             return self._execute(message, version, room)
@@ -138,7 +143,7 @@ class AdminPort(Port):
 
 
 class AdminConnection(Connection):
-    """A client of the admin port; `engine.net.executor.Job` to its threads, for one request at a time."""
+    """A connection of the admin port; as an `engine.net.executor.Job` it executes one request at a time."""
 
     MAGIC: ClassVar[Magic] = Magic.ADMIN
     GREETING: ClassVar[Hello] = Hello(ADMIN_VERSIONS, ADMIN_SERVER)
@@ -152,7 +157,7 @@ class AdminConnection(Connection):
             most_bytes=_MOST_BYTES,
         )
         self._admin_port = port
-        self._queue: deque[tuple[AdminMessage, int]] = deque()
+        self._queue: deque[tuple[AdminMessage, int]] = deque()  # requests, with the bytes of their bodies
         self._executing: tuple[AdminMessage, int] | None = None
 
     def _messages(self, received: Received, start: int, end: int) -> tuple[int, int]:
@@ -176,7 +181,7 @@ class AdminConnection(Connection):
         return start, 0
 
     def _message(self, body: bytes) -> str:
-        """Queue the message; what is wrong with it, if anything."""
+        """Decode and queue a message; returns why it is invalid, or an empty text."""
         assert self.version is not None
         if body[0] in _RESPONSES:
             return f"a message of type {body[0]}, which is no request"
@@ -190,7 +195,7 @@ class AdminConnection(Connection):
         return ""
 
     def _go_on(self) -> None:
-        """Have the next request executed, unless one is, or its answer would only wait."""
+        """Start the next request, unless one is being executed, or the peer does not take its answers."""
         if self._executing is None and self._queue and self.open and not self._pauses & Pause.UNREAD_ANSWERS:
             self._executing = self._queue.popleft()
             self._admin_port.pool.schedule(self)

@@ -1,4 +1,4 @@
-"""Answers that a partition gives: many frames at once, failures, and handing them to their connection."""
+"""Answers of a partition: encoding many success or failure frames at once, and posting them to the sender's connection."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from waltzctl.formats.wire.storage import (
 Table = npt.NDArray[np.int64]
 
 SUCCESS_SIZE = FRAME_HEADER.size + PREFIX.size
-"""Bytes of a success, header included."""
+"""Bytes of a success frame, header included."""
 MALFORMED_REASON = "a request that cannot be decoded"
 NO_MEMORY_REASON = "no memory is left for an answer"
 
 _SESSION, _SEQUENCE, _PARTITION = int(FrameColumn.SESSION), int(FrameColumn.SEQUENCE), int(FrameColumn.PARTITION)
-_PLACES = (
+_REPLACED_FIELDS = (
     (FRAME_HEADER.size + PREFIX.offset_of("session_id"), _SESSION),
     (FRAME_HEADER.size + PREFIX.offset_of("sequence"), _SEQUENCE),
 )
@@ -39,8 +39,8 @@ _SUCCESS_HEADER = frame_header(Magic.STORAGE, STORAGE_VERSION, PREFIX.size)
 
 
 def successes(table: Table) -> bytes:
-    """A success for every request of a table (rows of `FrameColumn`); whole frames, one behind the other."""
-    if len(table) == 1:  # alone and waited for: arrays cost more than the one answer
+    """Concatenated success frames, one for each request of a table (rows of `FrameColumn`)."""
+    if len(table) == 1:  # one request: faster without NumPy
         row = table[0].tolist()
         prefix = PREFIX.struct.pack(SuccessResponse.TYPE, row[_SESSION], row[_SEQUENCE], row[_PARTITION])
         return _SUCCESS_HEADER + prefix
@@ -48,14 +48,14 @@ def successes(table: Table) -> bytes:
 
 
 def failure_frames(denial: Denial, table: Table) -> bytes:
-    """The same failure for every request of a table of one partition; whole frames, one behind the other."""
+    """Concatenated frames of the same failure, one for each request of a table of one partition."""
     first = table[0].tolist()
     frame = encode(FailureResponse(first[_SESSION], first[_SEQUENCE], first[_PARTITION], failure(denial)))
     count = len(table)
     if count == 1:
         return frame
     frames = np.frombuffer(bytearray(frame * count), np.uint8).reshape(count, len(frame))
-    for offset, column in _PLACES:
+    for offset, column in _REPLACED_FIELDS:
         frames[:, offset : offset + 8] = table[:, column].astype(">i8").view(np.uint8).reshape(count, 8)
     return frames.tobytes()
 
@@ -74,7 +74,7 @@ def requests_of(item: Item) -> int:
 
 
 def refuse(item: Item, denial: Denial, log: logging.Logger) -> None:
-    """Answer every request of an item with a failure; where not even that can be made, the connection is closed."""
+    """Answer every request of an item with a failure; if there is no memory even for that, close its connection."""
     try:
         answer = failures_for(item, denial)
     except MemoryError:
@@ -85,7 +85,7 @@ def refuse(item: Item, denial: Denial, log: logging.Logger) -> None:
 
 
 def post(sender: Sender, answer: bytes | list[bytes], requests: int, size: int, log: logging.Logger) -> None:
-    """Hand an answer to its connection; trouble there is nobody else's trouble."""
+    """Post an answer to its connection.  Exceptions of the connection are logged, not raised."""
     try:
         sender.post(answer, requests, size)
     except Exception:
@@ -93,7 +93,7 @@ def post(sender: Sender, answer: bytes | list[bytes], requests: int, size: int, 
 
 
 def later(sender: Sender, log: logging.Logger, call: Callable[..., object], *arguments: object) -> None:
-    """Have something done when the next answer is on its way; trouble there is nobody else's trouble."""
+    """`Sender.later`.  Exceptions of the connection are logged, not raised."""
     try:
         sender.later(call, *arguments)
     except Exception:
@@ -101,7 +101,7 @@ def later(sender: Sender, log: logging.Logger, call: Callable[..., object], *arg
 
 
 def break_off(sender: Sender, reason: str, requests: int, size: int, log: logging.Logger) -> None:
-    """Have a connection closed; trouble there is nobody else's trouble."""
+    """Close a connection.  Exceptions of the connection are logged, not raised."""
     try:
         sender.break_off(reason, requests, size)
     except Exception:
@@ -109,7 +109,7 @@ def break_off(sender: Sender, reason: str, requests: int, size: int, log: loggin
 
 
 def report(error: BaseException, log: logging.Logger, what: str) -> Denial:
-    """What a peer is told about an error; what the operator must know goes to the log."""
+    """The denial that a peer is sent for an error; also logs the error, at a level by its kind."""
     denial = denial_of(error)
     if denial.code in (FailureCode.INTERNAL, FailureCode.OUT_OF_MEMORY):
         log.error("%s failed: %s", what, denial.text, exc_info=error)

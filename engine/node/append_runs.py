@@ -1,6 +1,6 @@
-"""Runs of appends: made of frames that were received together, counted, and cut where they are too long for one flush.
+"""Runs of appends: building them from received frames, counting them, and cutting them into portions for one flush.
 
-Nothing here looks into a frame: a run's table says where each one begins and how long it is.
+Frames are not decoded here: a run's table says where each frame begins and how long it is.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ BODY, LENGTH = int(FrameColumn.BODY), int(FrameColumn.LENGTH)
 
 
 def run_of_one(sender: Sender, received: Received, table: Table, body: int, size: int, now: float) -> AppendRun:
-    """As `run_of`, for one frame, whose body of `size` bytes stands at `body`: arrays would cost more than copying it."""
+    """As `run_of`, for one frame whose body of `size` bytes begins at `body`; faster, as it needs no NumPy operations."""
     table[0, BODY] = HEADER
     return AppendRun(sender, bytes(received[body - HEADER : body + size]), table, size, now)
 
 
 def run_of(sender: Sender, received: Received, table: Table, now: float) -> AppendRun:
-    """A run of the frames that `table` notes, which becomes its own, with a copy of just their bytes."""
+    """A run of the frames that `table` describes, with a copy of their bytes only.  `table` becomes the run's own."""
     starts = table[:, BODY] - HEADER
     ends = starts + (HEADER + table[:, LENGTH])
     size = int(table[:, LENGTH].sum())
@@ -32,7 +32,7 @@ def run_of(sender: Sender, received: Received, table: Table, now: float) -> Appe
     if last - first == size + HEADER * len(table):
         table[:, BODY] -= first
         return AppendRun(sender, bytes(received[first:last]), table, size, now)
-    # frames of others, or keep-alives, stand between them
+    # frames of other partitions, or keep-alives, stand between them
     cuts = (np.flatnonzero(starts[1:] != ends[:-1]) + 1).tolist()
     firsts, lasts = starts[[0, *cuts]].tolist(), ends[[*(cut - 1 for cut in cuts), -1]].tolist()
     buffer = b"".join([received[a:b] for a, b in zip(firsts, lasts, strict=True)])
@@ -41,12 +41,12 @@ def run_of(sender: Sender, received: Received, table: Table, now: float) -> Appe
 
 
 def requests_of(runs: Sequence[AppendRun]) -> int:
-    """How many requests they are."""
+    """How many requests the runs hold."""
     return sum(len(run.table) for run in runs)
 
 
 def portions_of(runs: Sequence[AppendRun], limit: int) -> Iterator[list[AppendRun]]:
-    """Runs that share a flush: at most `limit` bytes together, but at least one frame."""
+    """Cut runs into portions that share a flush: at most `limit` bytes of frame bodies, but at least one frame."""
     portion: list[AppendRun] = []
     size = 0
     for run in runs:
@@ -63,7 +63,7 @@ def portions_of(runs: Sequence[AppendRun], limit: int) -> Iterator[list[AppendRu
 
 
 def _cut(run: AppendRun, limit: int) -> Iterator[AppendRun]:
-    """A long run in parts of at most `limit` bytes, or of one frame."""
+    """Cut a long run into parts of at most `limit` bytes, or of one frame."""
     ends = np.cumsum(run.table[:, LENGTH])
     row, before = 0, 0
     while row < len(ends):

@@ -1,10 +1,15 @@
-"""What a cluster is, read once at a node's start: its key and its number of partitions.
+"""The cluster's key and number of partitions, read from ZooKeeper once, at a node's start.
 
-With ZooKeeper configured they come from the node ``ROOT/store``, as in release 0.13.2, and the storage directory has to agree;
-an empty directory gets its control file then.  Without ZooKeeper the control file decides alone.  A running node does not need
-ZooKeeper, and keeps no connection to it.
+============== ==================================================================================================
+ZooKeeper      source
+============== ==================================================================================================
+configured     the znode ``ROOT/store``, as in release 0.13.2; the storage directory must agree, and an empty
+               directory gets its control file from it
+not configured the control file
+============== ==================================================================================================
 
-Release 0.13.2 waits for ever for ZooKeeper to answer.  Here every wait ends after `ZooKeeperOptions.connect_timeout`.
+A running node does not need ZooKeeper, and keeps no connection to it.  Release 0.13.2 waits for ZooKeeper without limit; here
+every wait ends after `ZooKeeperOptions.connect_timeout`.
 """
 
 from __future__ import annotations
@@ -31,7 +36,7 @@ from waltzctl.formats.znodes import STORE_PATH, StoreParameters, ZnodeError, Zno
 
 @dataclass(frozen=True, slots=True)
 class ClusterMetadata:
-    """A cluster's key and number of partitions; `source` says where that was read, for people."""
+    """A cluster's key and number of partitions; `source`: where they were read, as text for messages."""
 
     cluster_key: uuid.UUID
     num_partitions: int
@@ -39,10 +44,10 @@ class ClusterMetadata:
 
 
 def read_cluster_metadata(options: ZooKeeperOptions) -> ClusterMetadata:
-    """Read them from ZooKeeper.  Blocks, at most about twice the connect timeout.
+    """Read the cluster's metadata from ZooKeeper.  Blocks, at most about twice the connect timeout.
 
     Raises PeerUnreachableError, DeadlineError (no ensemble answers in time), NotWaltzError (no cluster at this root),
-    MismatchError (a version that is not known), DamageError (its data is not what should be there), InvalidRequestError.
+    MismatchError (unknown version), DamageError (invalid data in the znode), InvalidRequestError.
     """
     options.check()
     path = f"{options.cluster_root.rstrip('/')}/{STORE_PATH}"
@@ -63,9 +68,9 @@ def read_cluster_metadata(options: ZooKeeperOptions) -> ClusterMetadata:
 
 
 def read_znodes(options: ZooKeeperOptions, paths: Sequence[str]) -> tuple[bytes, ...]:
-    """The data of nodes below the cluster's root, for instance ``store/assignment``, read in one connection.
+    """The data of znodes below the cluster's root, for instance ``store/assignment``, read over one connection.
 
-    Blocks and raises as `read_cluster_metadata`; NotWaltzError as well for a node without data.
+    Blocks and raises as `read_cluster_metadata`; NotWaltzError as well for a znode without data.
     """
     options.check()
     found = []
@@ -85,10 +90,10 @@ _CREATE = "check cluster.root, and create the cluster in ZooKeeper first"
 
 
 def prepare_directory(directory: Path, metadata: ClusterMetadata) -> bool:
-    """Give an empty directory its control file, in the released layout and with no partition assigned, as the release does.
+    """Create the control file in an empty directory, in the released layout and without assigned partitions, as the release does.
 
-    Returns whether it did; a directory that holds anything is left alone, and opening it will say what it is.  Raises
-    NotWaltzError when there is no directory (a disk that is not mounted must not become a new node), DiskError.
+    Returns whether it did.  A directory that is not empty is not changed; opening it checks what it holds.  Raises NotWaltzError
+    when the directory does not exist (a disk that is not mounted must not become a new node), DiskError.
     """
     from waltzctl.engine.storage.creation import create_cluster
 

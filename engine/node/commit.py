@@ -1,13 +1,19 @@
-"""Group commit: every append that waits for a partition shares one write and one flush.
+"""Group commit: all appends that wait for a partition share one write and one flush.
 
-On the way from the socket to the disk nothing is made for a single request.  Sessions are compared by columns, records are
-encoded by `engine.scan.transcode`, one call writes and syncs, and the answers of all requests are made at once.  Requests that
-must fail fail alone, with the release's failure, and those behind them are judged as if they had never been there: so they
-usually are out of order, as in the release.  Unlike there, nothing of a failing request is written, and data is compared with
-its checksum.
+Between socket and disk no Python object is made per request: sessions are compared by table columns, records are encoded by
+`engine.scan.transcode`, one call writes and syncs, and the answers of all requests are encoded at once.
 
-No answer is made before everything it tells is durable.  When the write or the flush fails, all requests that shared it
-fail.  A frame that cannot be decoded ends its connection, as in the release, and what came behind it is not looked at.
+===============================  =================================================================================
+event                            effect
+===============================  =================================================================================
+a request is refused             it alone fails, with the release's failure, and nothing of it is written; later
+                                 requests are judged as if it had not been sent, so they usually are out of order
+a frame cannot be decoded        its connection is closed, and later requests of this connection are dropped
+the write or the flush fails     all requests that share it fail
+the flush succeeds               only then are the requests answered
+===============================  =================================================================================
+
+As in release 0.13.2, with two differences: nothing of a refused request is written, and data is compared with its checksum.
 """
 
 from __future__ import annotations
@@ -43,48 +49,51 @@ from waltzctl.engine.storage.partition import UnsyncedAppend
 from waltzctl.formats.wire.failure import STORAGE_EXCEPTION, FailureCode
 
 SMALL_RUN = 32 << 10
-"""Bytes up to which a run is copied together with its neighbours, so that one call encodes them all."""
+"""Bytes; neighbouring runs up to this size are copied into one buffer, so that one call encodes them all."""
 
 BODY, LENGTH, SESSION = int(FrameColumn.BODY), int(FrameColumn.LENGTH), int(FrameColumn.SESSION)
 OFFLINE = int(FrameColumn.OFFLINE)
 
-_BROKEN_OFF = Denial(FailureCode.INVALID_REQUEST, "", MALFORMED_REASON)
+_MALFORMED = Denial(FailureCode.INVALID_REQUEST, "", MALFORMED_REASON)
 
 
 class CommitTarget(Protocol):
-    """What a commit needs of the partition (`engine.storage.partition.Partition`)."""
+    """The part of a partition that a commit uses (`engine.storage.partition.Partition`)."""
 
     @property
     def next_transaction_id(self) -> int:
-        """The id that the next record must have."""
+        """The transaction id that the next record must have."""
         ...
 
     def append_blocks(self, blocks: Sequence[EncodedBlock]) -> None:
-        """Write and sync."""
+        """Write the records and sync them."""
         ...
 
     def write_blocks(self, blocks: Sequence[EncodedBlock]) -> UnsyncedAppend | None:
-        """Write, for whoever syncs and then calls `finish_append`; None, and nothing was done, where one sync is not enough."""
+        """Write the records; the caller syncs the file and then calls `finish_append`.
+
+        None: nothing was written, because one sync would not be enough.
+        """
         ...
 
     def finish_append(self, append: UnsyncedAppend, error: SyncFailedError | None) -> None:
-        """What was written has been synced, or could not be."""
+        """The records of `append` were synced, or the sync failed with `error`."""
         ...
 
 
 class AppendJudge(Protocol):
-    """Who says whether an append may run (the partition's service)."""
+    """Decides whether an append is admitted (implemented by `PartitionService`)."""
 
     def open_session(self) -> int | None:
-        """The session whose online appends need no further look at present; None when there is none."""
+        """The session whose online appends are admitted without `check`; None: every append has to be checked."""
         ...
 
     def check(self, session_id: int, offline: bool) -> Denial | None:
-        """Check an append; None when it may run.  Changes nothing."""
+        """Check an append; None: it is admitted."""
         ...
 
     def let_in(self, session_id: int, offline: bool) -> None:
-        """A checked append will be executed: its session, if it is a newer one, is durable on return.  Raises WaltzError."""
+        """Admit a checked append: its session, if it is a newer one, is durable on return.  Raises WaltzError."""
         ...
 
     def note_failure(self, error: BaseException) -> None:
@@ -92,16 +101,16 @@ class AppendJudge(Protocol):
         ...
 
     def answering(self, requests: int) -> None:
-        """So many requests are answered now: from here on they are not under way."""
+        """Count `requests` as answered, no longer under way."""
         ...
 
 
 @dataclass(slots=True)
 class _Chunk:
-    """Frames that are encoded together, and what became of them.
+    """Runs whose frames are encoded together, in one table, and the judgement of each row.
 
-    `ends`: behind which row each run ends.  `stretches`: first row, row behind the last, and why they were refused; without a
-    denial their records are in a block.
+    `ends`: for each run, the row behind its last.  `stretches`: rows ``[first, stop)`` of the same outcome, in order: the denial,
+    or None where their records were encoded into a block.
     """
 
     runs: Sequence[AppendRun]
@@ -113,7 +122,7 @@ class _Chunk:
 
 @dataclass(frozen=True, slots=True)
 class UnsyncedCommit:
-    """Runs whose records are written and not durable yet.  `started`: `time.monotonic` before the write."""
+    """Runs whose records are written but not synced.  `started`: `time.monotonic` before the write."""
 
     runs: Sequence[AppendRun]
     chunks: list[_Chunk]
@@ -122,8 +131,11 @@ class UnsyncedCommit:
 
 
 @dataclass(frozen=True, slots=True)
-class _Done:
-    """Runs that are judged, and of which everything that was admitted is durable.  Both times are of `time.monotonic`."""
+class _CommitOutcome:
+    """Runs that are judged and whose admitted records are durable, with their answers.
+
+    `wrote`: whether there were any records.  `started`, `finished`: `time.monotonic` before the write and after the sync.
+    """
 
     runs: Sequence[AppendRun]
     chunks: list[_Chunk]
@@ -133,7 +145,7 @@ class _Done:
     finished: float
 
     @classmethod
-    def now(cls, runs: Sequence[AppendRun], chunks: list[_Chunk], wrote: bool, started: float) -> _Done:
+    def now(cls, runs: Sequence[AppendRun], chunks: list[_Chunk], wrote: bool, started: float) -> _CommitOutcome:
         finished = time.monotonic()
         return cls(runs, chunks, [answer for chunk in chunks for answer in _answers(chunk)], wrote, started, finished)
 
@@ -152,15 +164,15 @@ class GroupCommit:
         commit_bytes: int,
         log: logging.Logger,
     ) -> None:
-        """`commit_bytes`: bytes of frame bodies that share one write and flush; a frame that is longer has its own."""
+        """`commit_bytes`: bytes of frame bodies that share one write and flush; a longer frame has its own."""
         self.target = target
         self._encoder, self._judge, self._metrics = encoder, judge, metrics
         self._max_data_length, self._commit_bytes, self._log = max_data_length, commit_bytes, log
         self.broken: list[Sender] = []
-        """Peers that sent a frame which cannot be decoded: whatever else of theirs is queued came behind it."""
+        """Peers that sent a malformed frame: their queued requests came after it, and are dropped."""
 
     def execute(self, runs: Sequence[AppendRun]) -> None:
-        """Judge, write, sync and answer every request of the runs, in order.  Raises the exits of the interpreter only."""
+        """Judge, write, sync and answer all requests of the runs, in order.  Raises KeyboardInterrupt and SystemExit only."""
         leave: BaseException | None = None
         for portion in portions_of(runs, self._commit_bytes):
             try:
@@ -171,39 +183,43 @@ class GroupCommit:
             raise leave
 
     def _commit(self, runs: Sequence[AppendRun]) -> None:
-        """One write and flush."""
-        self._answer(runs, lambda: self._written(runs, synced=True))
+        """Execute runs that share one write and flush."""
+        self._run_and_answer(runs, lambda: self._judge_and_write(runs, synced=True))
 
     def begin(self, runs: Sequence[AppendRun]) -> UnsyncedCommit | None:
-        """As `execute` for runs that share one flush, up to that flush: whoever flushes calls `finish` then, in the same thread.
+        """As `execute`, for runs that share one flush, but without that flush: the caller syncs and then calls `finish`.
 
-        None: everything is answered, because nothing had to be flushed or more than one flush was needed.
+        Both calls are made by the same thread.  None: all requests are answered already, because there was nothing to sync, or
+        more than one sync was needed.
         """
-        return self._answer(runs, lambda: self._written(runs, synced=False))
+        return self._run_and_answer(runs, lambda: self._judge_and_write(runs, synced=False))
 
     def finish(self, commit: UnsyncedCommit, error: SyncFailedError | None) -> None:
-        """What `begin` wrote is durable, or its sync failed with `error`: answer every request."""
-        self._answer(commit.runs, lambda: self._finished(commit, error))
+        """Answer the requests of `begin`: their records are durable, or the sync failed with `error`."""
+        self._run_and_answer(commit.runs, lambda: self._complete_write(commit, error))
 
     # --- for a commit that is shared with other partitions (`engine.node.shared_commit`) ------------------------------------
 
     @property
     def usual_session(self) -> int | None:
-        """The session whose online appends need no further look; None where requests must be judged one by one."""
+        """The session whose online appends are admitted unchecked; None where requests must be judged one by one."""
         return None if self.broken else self._judge.open_session()
 
     def answering(self, requests: int) -> None:
-        """So many requests are answered now."""
+        """Count `requests` as answered."""
         self._judge.answering(requests)
 
     def count(self, requests: int, waited: float, seconds: float) -> None:
-        """Tell the metrics of requests that shared one write and flush; see `NodePartitionMetrics.committed`."""
+        """Count requests that shared one write and flush in the metrics; see `NodePartitionMetrics.committed`."""
         self._metrics.committed(requests, waited, seconds)
 
-    def _answer(self, runs: Sequence[AppendRun], work: Callable[[], _Done | UnsyncedCommit]) -> UnsyncedCommit | None:
-        """Do `work` for runs, and answer them all: by what became of them, or by what it failed with.
+    def _run_and_answer(
+        self, runs: Sequence[AppendRun], work: Callable[[], _CommitOutcome | UnsyncedCommit]
+    ) -> UnsyncedCommit | None:
+        """Call `work` and answer the runs with its outcome, or with failures if it raises.
 
-        What is not synced yet is returned instead.  Raises the exits of the interpreter only.
+        If `work` returns an unsynced commit, nothing is answered and the commit is returned.  Raises KeyboardInterrupt and
+        SystemExit only.
         """
         try:
             outcome = work()
@@ -214,16 +230,16 @@ class GroupCommit:
             return None
         if isinstance(outcome, UnsyncedCommit):
             return outcome
-        self._tell(outcome)
+        self._send_answers(outcome)
         return None
 
-    def _written(self, runs: Sequence[AppendRun], *, synced: bool) -> _Done | UnsyncedCommit:
-        """Judge, encode and write; without `synced` the sync is left out where it would be the only one."""
+    def _judge_and_write(self, runs: Sequence[AppendRun], *, synced: bool) -> _CommitOutcome | UnsyncedCommit:
+        """Judge, encode and write.  `synced` False: leave the sync to the caller if one is enough."""
         chunks = _chunks(runs)
         blocks: list[EncodedBlock] = []
         following = self.target.next_transaction_id
         for chunk in chunks:
-            following = self._encode(chunk, following, blocks)
+            following = self._judge_and_encode(chunk, following, blocks)
         started = time.monotonic()
         if blocks and not synced:
             written = self.target.write_blocks(blocks)
@@ -231,19 +247,27 @@ class GroupCommit:
                 return UnsyncedCommit(runs, chunks, started, written)
         if blocks:
             self.target.append_blocks(blocks)
-        return _Done.now(runs, chunks, bool(blocks), started)
+        return _CommitOutcome.now(runs, chunks, bool(blocks), started)
 
-    def _finished(self, commit: UnsyncedCommit, error: SyncFailedError | None) -> _Done:
+    def _complete_write(self, commit: UnsyncedCommit, error: SyncFailedError | None) -> _CommitOutcome:
         self.target.finish_append(commit.written, error)
-        return _Done.now(commit.runs, commit.chunks, True, commit.started)
+        return _CommitOutcome.now(commit.runs, commit.chunks, True, commit.started)
 
-    def _tell(self, done: _Done) -> None:
-        """What was admitted is durable: answer every request."""
+    def _send_answers(self, done: _CommitOutcome) -> None:
+        """Answer every request; the admitted ones are durable."""
         runs, chunks = done.runs, done.chunks
         self._judge.answering(requests_of(runs))
-        # counting takes as long as answering, and the peer need not wait for it; what was received must not wait for that
+        # counting takes as long as answering, so it is done after the answers are sent; `counted` does not keep the runs' buffers
         counted = [(chunk.stretches, [run.received for run in chunk.runs]) for chunk in chunks]
-        later(runs[0].sender, self._log, self._count, counted, done.wrote, done.finished - done.started, done.finished)
+        later(
+            runs[0].sender,
+            self._log,
+            self._count_metrics,
+            counted,
+            done.wrote,
+            done.finished - done.started,
+            done.finished,
+        )
         for sender, answer, requests, size in done.answers:
             if answer is None:
                 break_off(sender, MALFORMED_REASON, requests, size, self._log)
@@ -251,7 +275,7 @@ class GroupCommit:
                 post(sender, answer, requests, size, self._log)
 
     def fail(self, runs: Sequence[AppendRun], error: BaseException) -> None:
-        """All requests of the runs fail."""
+        """Answer all requests of the runs with failures."""
         denial = report(error, self._log, f"{requests_of(runs)} append requests")
         self._judge.note_failure(error)
         self._judge.answering(requests_of(runs))
@@ -263,8 +287,12 @@ class GroupCommit:
 
     # --- judging and encoding ----------------------------------------------------------------------------------------
 
-    def _encode(self, chunk: _Chunk, following: int, blocks: list[EncodedBlock]) -> int:
-        """Judge and encode all rows of a chunk; returns the id behind the last record."""
+    def _judge_and_encode(self, chunk: _Chunk, following: int, blocks: list[EncodedBlock]) -> int:
+        """Judge and encode all rows of a chunk.
+
+        `following`: the transaction id of the next record; returned for the next chunk.  Encoded records are added to `blocks`,
+        outcomes to `chunk.stretches`.
+        """
         table, count, row = chunk.table, len(chunk.table), 0
         bounds = self._bounds(table)
         place = 0
@@ -276,7 +304,7 @@ class GroupCommit:
                 run = next(i for i, end in enumerate(chunk.ends) if row < end)
                 stop = min(stop, chunk.ends[run])
                 if self.is_broken(chunk.runs[run].sender):
-                    chunk.stretches.append((row, chunk.ends[run], _BROKEN_OFF))
+                    chunk.stretches.append((row, chunk.ends[run], _MALFORMED))
                     row = chunk.ends[run]
                     continue
             session_id, offline = int(table[row, SESSION]), bool(table[row, OFFLINE])
@@ -287,7 +315,7 @@ class GroupCommit:
                 row = stop
                 continue
             encoded = self._encoder.encode(chunk.buffer, table[row:stop], following)
-            if encoded.frames and not known:  # a request that fails shuts out nobody
+            if encoded.frames and not known:  # only now: a request that fails must not fence older sessions
                 denial = self._let_in(session_id, offline)
                 if denial is not None:
                     chunk.stretches.append((row, row + encoded.frames, denial))
@@ -300,8 +328,8 @@ class GroupCommit:
                 chunk.stretches.append((row, row + encoded.frames, None))
                 row += encoded.frames
             if row < stop:
-                denial = self._verdict(encoded)
-                if denial is _BROKEN_OFF:
+                denial = self._verdict_denial(encoded)
+                if denial is _MALFORMED:
                     self.broken.append(
                         next(r.sender for r, end in zip(chunk.runs, chunk.ends, strict=True) if row < end)
                     )
@@ -311,7 +339,7 @@ class GroupCommit:
         return following
 
     def _bounds(self, table: Table) -> list[int]:
-        """Behind which rows session or offline flag change; the last row's end is one."""
+        """The rows at which the session or the offline flag changes, and the number of rows, ascending."""
         count = len(table)
         if count == 1:
             return [1]
@@ -326,7 +354,8 @@ class GroupCommit:
             return report(error, self._log, f"session {session_id}")
         return None
 
-    def _verdict(self, encoded: EncodedAppends) -> Denial:
+    def _verdict_denial(self, encoded: EncodedAppends) -> Denial:
+        """Why the encoder stopped in front of a frame; `_MALFORMED` if the frame cannot be decoded."""
         if encoded.verdict is FrameVerdict.ORDER:
             return out_of_order()
         place = f"transaction {encoded.found_transaction_id}"
@@ -343,22 +372,23 @@ class GroupCommit:
                 f"{place}: more data than the {self._max_data_length} bytes that this node accepts; nothing of the request"
                 " was written",
             )
-        return _BROKEN_OFF
+        return _MALFORMED
 
     def is_broken(self, sender: Sender) -> bool:
-        """Whether a frame of this peer could not be decoded."""
+        """Whether this peer sent a malformed frame."""
         return any(broken is sender for broken in self.broken)
 
-    def _count(self, counted: Sequence[_Counted], wrote: bool, seconds: float, finished: float) -> None:
-        """Tell the metrics.  Called when the answers are on their way."""
-        if wrote and len(counted) == 1 and len(counted[0][0]) == 1 and counted[0][0][0][2] is None:  # as nearly always
+    def _count_metrics(self, counted: Sequence[_Countable], wrote: bool, seconds: float, finished: float) -> None:
+        """Update the metrics.  Called when the answers have been handed to the transport."""
+        # the usual case: one chunk with one stretch, of which nothing was refused
+        if wrote and len(counted) == 1 and len(counted[0][0]) == 1 and counted[0][0][0][2] is None:
             ((stretches, received),) = counted
             ((start, stop, _),) = stretches
             self.count(stop - start, finished - sum(received) / len(received), seconds)
             return
         tried, done = 0, 0
         for stretches, received in counted:
-            tried += sum(stop - start for start, stop, d in stretches if d is None or d.code in _TRIED)
+            tried += sum(stop - start for start, stop, d in stretches if d is None or d.code in _COUNTED_FAILURES)
             requests = sum(stop - start for start, stop, denial in stretches if denial is None)
             if requests:
                 self._metrics.append_latency.update(finished - sum(received) / len(received), requests)
@@ -370,18 +400,18 @@ class GroupCommit:
             self._metrics.flush_requests.update(done)
 
 
-_TRIED = (FailureCode.OUT_OF_ORDER, FailureCode.DATA_CHECKSUM, FailureCode.TOO_LONG)
-"""Failures of appends that were admitted: the release counts those as appends, too."""
+_COUNTED_FAILURES = (FailureCode.OUT_OF_ORDER, FailureCode.DATA_CHECKSUM, FailureCode.TOO_LONG)
+"""Failures of requests that passed the permission checks: as in the release, such requests count as appends in the metrics."""
 
-_Counted = tuple[Sequence[tuple[int, int, Denial | None]], Sequence[float]]
-"""The stretches of a chunk, and when each of its runs had arrived: all of it that outlives the answers."""
+_Countable = tuple[Sequence[tuple[int, int, Denial | None]], Sequence[float]]
+"""Of a chunk: its stretches, and when each run had arrived.  Kept until the metrics are updated, after the answers."""
 
 Answer = tuple[Sender, bytes | list[bytes] | None, int, int]
-"""Whom, what (None: the connection is to be closed), how many requests of how many body bytes."""
+"""Receiver; frames (None: close its connection); the number of requests, and of their body bytes."""
 
 
 def _chunks(runs: Sequence[AppendRun]) -> list[_Chunk]:
-    """Long runs alone, where they lie; small neighbours copied together."""
+    """A chunk for each long run, without copying; neighbouring small runs (`SMALL_RUN`) are copied into one chunk."""
     if len(runs) == 1:
         run = runs[0]
         return [_Chunk(runs, run.buffer, run.table, [len(run.table)])]
@@ -392,16 +422,16 @@ def _chunks(runs: Sequence[AppendRun]) -> list[_Chunk]:
             small.append(run)
             continue
         if small:
-            chunks.append(_joined(small))
+            chunks.append(_copied_together(small))
             small = []
         chunks.append(_Chunk([run], run.buffer, run.table, [len(run.table)]))
     if small:
-        chunks.append(_joined(small))
+        chunks.append(_copied_together(small))
     return chunks
 
 
-def _joined(runs: list[AppendRun]) -> _Chunk:
-    """One buffer and one table for all runs.  What stands between the frames of a run is copied along."""
+def _copied_together(runs: list[AppendRun]) -> _Chunk:
+    """One buffer and one table for all runs.  Bytes between the frames of a run are copied along."""
     parts: list[bytes | bytearray] = []
     tables: list[Table] = []
     ends: list[int] = []
@@ -419,7 +449,7 @@ def _joined(runs: list[AppendRun]) -> _Chunk:
 
 
 def _answers(chunk: _Chunk) -> Iterator[Answer]:
-    """The answers to a chunk's requests, run by run, in their order."""
+    """The answers to a chunk's requests, run by run, in order."""
     table = chunk.table
     frames = b""
     if any(denial is None for _, _, denial in chunk.stretches):
@@ -437,7 +467,7 @@ def _answers(chunk: _Chunk) -> Iterator[Answer]:
             while stretch_stop <= row:
                 _, stretch_stop, denial = next(stretches)
             stop = min(end, stretch_stop)
-            if denial is _BROKEN_OFF:
+            if denial is _MALFORMED:
                 broken = True
                 break
             if denial is None:

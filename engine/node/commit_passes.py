@@ -1,17 +1,35 @@
-"""Passes: whatever waits to be appended, in however many partitions, is written by one thread and flushed together.
+"""Commit passes: the small appends of many partitions are written by one thread and flushed together.
 
-A partition in which a client has one request in flight has nothing to share a flush with.  A node has many of them: a thread for
-each spends its time on being woken.  Here partitions that have small appends waiting stand in one line.  A pass takes the whole
-line: it judges, encodes and writes what waits in all of them, over one table where they are as usual
-(`engine.node.shared_commit`), then flushes all their files at the same time (`engine.durable.flusher`), or a journal for all of
-them (`engine.storage.commit_journal`), then answers.  Meanwhile the line grows for the next pass.
+Why.  A partition whose client keeps one request in flight has no second append to share a flush with.  A node with many such
+partitions, and a thread for each, would spend its time on waking threads.
 
-Whoever was answered comes again soon, where it keeps one request in flight.  So a pass that is about to take the line waits for
-the partitions that came a moment ago, for a fraction of what a flush takes; where nobody comes it is tried more seldom.
+A pass.  Partitions that have small appends queued are *members* of one queue.  A pass takes the whole queue and
 
-Another pass begins beside the first one where the disk takes its time: while one waits for it, the other one works.  When both
-have been waiting for long, the disk of the partitions in them is slow or hangs; then partitions are executed by threads of their
-own, as those are whose requests are long or are no appends, so that nobody waits for another partition's disk.
+1. judges, encodes and writes the appends of all members: in one table where possible (`engine.node.shared_commit`);
+2. flushes all their segment files at the same time (`engine.durable.flusher`), or one commit journal instead
+   (`engine.storage.commit_journal`);
+3. sends the answers.
+
+Meanwhile the queue grows for the next pass.
+
+Waiting for more members.  A client with one request in flight sends the next one soon after its answer.  So, before it takes the
+queue, a pass waits a fraction of a flush for the partitions that were scheduled within the last `MOMENT` and are in no pass.
+After `IN_VAIN` such waits in a row without an arrival, only every `RETRIED` pass waits.
+
+Several passes.
+
+=========================================================  ==============================================================
+state                                                      what happens to the queue
+=========================================================  ==============================================================
+no pass is under way                                       a pass takes it
+the last pass began more than `_OVERLAP_AFTER` ago, and    a second pass takes it: it works while the first one waits for
+fewer than `AT_A_TIME` are under way                       the disk
+the last pass began more than `_SLOW_DISK_AFTER` ago, and  each member is executed by a worker thread of its own, so that
+`AT_A_TIME` are under way                                  none waits for another partition's slow or hanging disk
+otherwise                                                  it waits for the end of a pass
+=========================================================  ==============================================================
+
+Long appends and requests that are no appends never take part in a pass.
 """
 
 from __future__ import annotations
@@ -34,56 +52,56 @@ from waltzctl.engine.storage.commit_journal import CommitJournal
 from waltzctl.engine.storage.partition import UnsyncedAppend
 
 AT_A_TIME = 2
-"""Passes that are under way at the same time, at most."""
-_BESIDE = 0.002
-"""Seconds after which a pass counts as one that waits for the disk: another one begins beside it.
+"""Upper bound of the passes that are under way at the same time."""
+_OVERLAP_AFTER = 0.002
+"""Seconds after which a pass under way is taken to wait for the disk, so that another one begins.
 
-Before that it is better to wait for it, as what comes meanwhile shares the next pass.
+Before that it is better to wait for its end, as the appends that arrive meanwhile share the next pass.
 """
-_PATIENCE = 0.05
-"""Seconds after which a pass counts as one that waits for a slow disk."""
+_SLOW_DISK_AFTER = 0.05
+"""Seconds after which a pass under way is taken to wait for a slow or hanging disk."""
 COMPANY_SECONDS = 0.0003
-"""Seconds that a pass waits, at most, for partitions that came a moment ago."""
+"""Seconds that a pass waits at most for more members."""
 MOMENT = 0.005
-"""Seconds for which a partition counts as one that comes again soon."""
+"""Seconds after being scheduled for which a partition is expected to be scheduled again soon."""
 MOST_COMPANY = 32
-"""Partitions for which it is worth to wait; beyond them one more makes no difference."""
+"""Length of the queue from which a pass does not wait for more members; one more would make no difference."""
 IN_VAIN = 2
-"""Waits in a row in which nobody came, after which only every `RETRIED` pass waits."""
+"""Waits in a row without an arrival, after which only every `RETRIED` pass waits."""
 RETRIED = 16
 
 
 class PassMember(Protocol):
-    """A partition that stands in the line of passes (`engine.node.partition_service`), at most once."""
+    """A partition in the queue of passes (`engine.node.partition_service`).  It is queued at most once."""
 
     commit: GroupCommit
 
     def take(self) -> Sequence[AppendRun]:
-        """Take the small appends that are queued in front; empty when there are none."""
+        """Take the small appends at the head of the partition's queue; empty when there are none."""
         ...
 
     def begin(self, runs: Sequence[AppendRun]) -> UnsyncedCommit | None:
-        """Write what was taken; None when there is nothing to be synced.
+        """Write the taken runs; None when nothing has to be synced: every request is answered already.
 
-        Raises the exits of the interpreter only, and then there is nothing to be synced.
+        Raises KeyboardInterrupt and SystemExit only; then nothing has to be synced, either.
         """
         ...
 
     def finish(self, commit: UnsyncedCommit, error: SyncFailedError | None) -> None:
-        """What `begin` wrote was synced, or could not be: answer.  Raises the exits of the interpreter only."""
+        """Answer the runs of `commit`: it was synced, or the sync failed with `error`.  Raises as `begin`."""
         ...
 
     def go_on(self) -> None:
-        """The pass is over: stand in line again if more is queued."""
+        """The pass is over: schedule the partition again if it has more requests."""
         ...
 
     def run(self) -> bool:
-        """Execute what is queued without a pass (`engine.net.executor.Job`)."""
+        """Execute the partition's queue without a pass (`engine.net.executor.Job`)."""
         ...
 
 
 class CommitPasses:
-    """The line of partitions that have small appends waiting, and the passes that take it.  Thread-safe."""
+    """The queue of partitions that have small appends, and the passes that execute it.  Thread-safe."""
 
     def __init__(
         self,
@@ -96,64 +114,64 @@ class CommitPasses:
         company_seconds: float = COMPANY_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`shared`: who commits what several partitions have in one go.  `journal`: what makes a pass durable where it can,
-        instead of the segments.  `company_seconds`: how long a pass waits for partitions that came a moment ago.
+        """`shared`: commits the appends of several partitions in one table.  `journal`: makes a pass durable instead of the
+        segments, where it can.  `at_a_time`: see `AT_A_TIME`.  `company_seconds`: see `COMPANY_SECONDS`.
         """
         self._pool, self._flusher, self._shared, self._journal, self._clock = pool, flusher, shared, journal, clock
         self._lock = threading.Lock()
-        self._line: list[PassMember] = []
-        self._resting = [_Pass(self) for _ in range(at_a_time)]
-        self._begun: dict[Job, float] = {}  # when each that is under way took its line
-        self._look_due = False
+        self._queue: list[PassMember] = []
+        self._idle_passes = [_Pass(self) for _ in range(at_a_time)]
+        self._started_at: dict[Job, float] = {}  # passes under way, and when each took its queue
+        self._check_scheduled = False  # `_check_queue` is going to be called
         self._company_seconds = company_seconds
-        self._company = threading.Condition(self._lock)
-        self._awaited = 0  # partitions in the line for which a pass waits
-        self._came: dict[PassMember, float] = {}  # when each came last, as long as that is a moment ago
-        self._taken: set[PassMember] = set()  # those in a pass: they cannot come
-        self._in_vain = 0
+        self._arrival = threading.Condition(self._lock)  # the queue has `_awaited_length` members
+        self._awaited_length = 0  # length of the queue for which a pass waits; 0: none waits
+        self._last_arrival: dict[PassMember, float] = {}  # when each partition was scheduled last, within `MOMENT`
+        self._in_pass: set[PassMember] = set()  # partitions in a pass: they cannot be scheduled
+        self._futile_waits = 0
 
     def schedule(self, *members: PassMember) -> None:
-        """Have partitions take part in the next pass.  The caller sees to it that none stands in line already."""
+        """Queue partitions for the next pass.  The caller ensures that none of them is queued already."""
         now = self._clock()
         with self._lock:
-            self._line += members
-            self._came.update(dict.fromkeys(members, now))
-            if self._awaited and len(self._line) >= self._awaited:
-                self._awaited = 0
-                self._company.notify()
-            jobs = self._due()
-            look = bool(self._line) and not jobs and not self._look_due
-            self._look_due = self._look_due or look
+            self._queue += members
+            self._last_arrival.update(dict.fromkeys(members, now))
+            if self._awaited_length and len(self._queue) >= self._awaited_length:
+                self._awaited_length = 0
+                self._arrival.notify()
+            jobs = self._due_jobs()
+            look = bool(self._queue) and not jobs and not self._check_scheduled
+            self._check_scheduled = self._check_scheduled or look
         self._start(jobs)
         if look:
-            self._look_later()
+            self._schedule_check()
 
-    def _due(self) -> list[Job]:
-        """What is to be started for the line now, if anything: a pass, or everybody alone.  The lock is held."""
+    def _due_jobs(self) -> list[Job]:
+        """The jobs to start for the queue now: a pass, or each member alone, or none.  The caller holds the lock."""
         now = self._clock()
-        under_way = now - max(self._begun.values()) if self._begun else math.inf
-        if self._resting and under_way > _BESIDE:
-            chosen = self._resting.pop()
-            self._begun[chosen] = now
+        under_way = now - max(self._started_at.values()) if self._started_at else math.inf
+        if self._idle_passes and under_way > _OVERLAP_AFTER:
+            chosen = self._idle_passes.pop()
+            self._started_at[chosen] = now
             return [chosen]
-        if not self._resting and under_way > _PATIENCE:
-            alone: list[Job] = [*self._line]
-            self._line = []
+        if not self._idle_passes and under_way > _SLOW_DISK_AFTER:
+            alone: list[Job] = [*self._queue]
+            self._queue = []
             return alone
-        return []  # a pass that ends looks at the line
+        return []  # a pass that ends takes the queue
 
-    def _look(self) -> None:
-        """Nobody may have come since, and the passes that are under way may hang."""
+    def _check_queue(self) -> None:
+        """Start jobs for members that still wait: the passes under way may hang, and `schedule` may not be called again."""
         with self._lock:
-            jobs = self._due() if self._line else []
-            self._look_due = look = bool(self._line) and not jobs
+            jobs = self._due_jobs() if self._queue else []
+            self._check_scheduled = look = bool(self._queue) and not jobs
         self._start(jobs)
         if look:
-            self._look_later()
+            self._schedule_check()
 
-    def _look_later(self) -> None:
-        if not self._pool.call_later(_PATIENCE, self._look):
-            self._look_due = False  # whoever comes next asks again
+    def _schedule_check(self) -> None:
+        if not self._pool.call_later(_SLOW_DISK_AFTER, self._check_queue):
+            self._check_scheduled = False  # the next `schedule` tries again
 
     def _start(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
@@ -161,11 +179,11 @@ class CommitPasses:
 
     @property
     def others_wait(self) -> bool:
-        """Whether a job stands in the pool's line that no thread has taken."""
+        """Whether a job of the pool waits for a thread."""
         return self._pool.others_wait
 
     def execute(self, members: list[PassMember]) -> None:
-        """One pass over `members`.  Raises the exits of the interpreter only, after everything is answered."""
+        """Execute one pass over `members`.  Raises KeyboardInterrupt and SystemExit only, after everything is answered."""
         leave: BaseException | None = None
         taken: list[tuple[PassMember, Sequence[AppendRun]]] = []
         for member in members:
@@ -201,71 +219,71 @@ class CommitPasses:
             raise leave
 
     def _make_durable(self, appends: list[UnsyncedAppend]) -> list[SyncFailedError | None]:
-        """By the journal, or each in its segment; for each what that failed with, or None."""
+        """Sync the appends, by the journal or each in its segment file; returns for each its error, or None."""
         try:
             if appends and self._journaled(appends):
                 for append in appends:
                     append.journaled()
                 return [None] * len(appends)
             return self._flusher.flush([append.file for append in appends])
-        except Exception as error:  # no memory: nobody can vouch for them, and each waits for its answer
+        except Exception as error:  # no memory: it is unknown what is durable, and each needs an answer
             return [SyncFailedError(append.file.path, None, cut_short(error), doing="sync") for append in appends]
 
     def _journaled(self, appends: Sequence[UnsyncedAppend]) -> bool:
-        with contextlib.suppress(MemoryError):  # each in its segment needs less
+        with contextlib.suppress(MemoryError):  # syncing the segments needs less memory
             return self._journal is not None and self._journal.commit([append.to_journal for append in appends])
         return False
 
     @property
     def expects_company(self) -> bool:
-        """Whether several partitions came a moment ago: what comes now will not be alone for long."""
-        return len(self._came) > 1
+        """Whether several partitions were scheduled lately, so that a pass will soon have several members."""
+        return len(self._last_arrival) > 1
 
     def next_line(self, by: _Pass) -> list[PassMember]:
-        """What a pass is to take; nothing: it rests."""
+        """Take the queue for the pass `by`; empty: the pass is idle from now on."""
         with self._lock:
-            self._taken.difference_update(by.members)
+            self._in_pass.difference_update(by.members)
             line: list[PassMember] = []
-            if self._line and not self._awaited:  # otherwise another pass is about to take it
-                self._wait_for_company()
-                line, self._line = self._line, []
+            if self._queue and not self._awaited_length:  # otherwise another pass, which waits for members, takes it
+                self._wait_for_more()
+                line, self._queue = self._queue, []
             by.members = line
-            self._taken.update(line)
+            self._in_pass.update(line)
             if line:
-                self._begun[by] = self._clock()
+                self._started_at[by] = self._clock()
             else:
-                del self._begun[by]
-                self._resting.append(by)
+                del self._started_at[by]
+                self._idle_passes.append(by)
             return line
 
-    def _wait_for_company(self) -> None:
-        """Wait for partitions that came a moment ago and are in no pass.  The lock is held, but not meanwhile."""
-        before = len(self._line)
+    def _wait_for_more(self) -> None:
+        """Wait for partitions scheduled within `MOMENT` that are in no pass.  The caller holds the lock; the wait releases it."""
+        before = len(self._queue)
         if before >= MOST_COMPANY:
             return
         since = self._clock() - MOMENT
-        self._came = {member: at for member, at in self._came.items() if at > since}
-        awaited = min(MOST_COMPANY, sum(member not in self._taken for member in self._came))
+        self._last_arrival = {member: at for member, at in self._last_arrival.items() if at > since}
+        awaited = min(MOST_COMPANY, sum(member not in self._in_pass for member in self._last_arrival))
         if before >= awaited:
             return
-        if self._in_vain >= IN_VAIN and (self._in_vain - IN_VAIN + 1) % RETRIED:
-            self._in_vain += 1
+        if self._futile_waits >= IN_VAIN and (self._futile_waits - IN_VAIN + 1) % RETRIED:
+            self._futile_waits += 1
             return
-        self._awaited = awaited
-        self._company.wait(self._company_seconds)
-        self._awaited = 0
-        self._in_vain = self._in_vain + 1 if len(self._line) <= before else 0
+        self._awaited_length = awaited
+        self._arrival.wait(self._company_seconds)
+        self._awaited_length = 0
+        self._futile_waits = self._futile_waits + 1 if len(self._queue) <= before else 0
 
 
 class _Pass:
-    """A pass as a job: taken by a thread of the pool, and left when the line is empty."""
+    """A pass as a job of the pool: executes the queue until it is empty."""
 
     def __init__(self, passes: CommitPasses) -> None:
         self._passes = passes
         self.members: list[PassMember] = []
 
     def run(self) -> bool:
-        """For the pool."""
+        """See `engine.net.executor.Job`."""
         while members := self._passes.next_line(self):
             self._passes.execute(members)
             if self._passes.others_wait:

@@ -1,14 +1,17 @@
-"""The data port: from frames to partitions, and their answers back.
+"""The data port: dispatches frames to the services of their partitions, and sends the answers back.
 
-Appends are never decoded here.  All whole frames that arrived together are noted in one table; consecutive appends of one
-partition become one run, which goes to the partition with the bytes it was received in.  Where requests of several partitions
-are interleaved they are sorted by partition first: order matters only within one.
+Appends are never decoded here.  One table (rows of `engine.scan.frames.FrameColumn`) describes all complete frames that arrived
+together; consecutive appends of one partition become one *run*, which is submitted with the bytes it was received in.  Requests
+of several partitions are first sorted by partition (stably): order matters only within a partition.
 
-A partition whose queue is full does not stop the others: its requests wait here, behind one another, until it has room, and
-count towards the bounds of the connection.  When it makes no progress at all they are answered as *busy* (weakness S3).
+Full queues.  Requests for a partition whose queue is full wait in the connection, in order, until the partition has room; they
+count towards the connection's bounds, and do not delay other partitions.  If the partition makes no progress for
+`ServiceOptions.stall_seconds`, they are answered as *busy* (weakness S3).
 
-Reads need no room but their answers do, and how much is not known before.  So a connection's reads start one at a time, and
-double with each answer as long as the answers are short and the peer takes them; all connections share a bound.
+Reads.  A read request is small, but the size of its answer is not known in advance.  So the reads of a connection that are under
+way at a time are limited by a window: it begins with 1 and doubles with each answer as long as answers are short and the peer
+takes them (`DataConnection._read_answered`).  Besides, each read needs a *read slot*, of which the whole port has
+`PortLimits.reads`.
 
 Source of the protocol: release 0.13.2.
 """
@@ -64,12 +67,19 @@ SESSION, SEQUENCE, PARTITION = int(FrameColumn.SESSION), int(FrameColumn.SEQUENC
 APPEND = AppendRequest.TYPE
 _READS = (RecordHeaderRequest, RecordRequest, RecordHeaderListRequest, RecordListRequest)
 _MOST_READS = 64
-"""Reads of one connection that are under way at a time, at most."""
-_SHORT = 4096
+"""Upper bound of a connection's read window: reads that are under way at a time."""
+_SHORT_ANSWER = 4096
+"""Bytes; a longer answer is written at once, so that the write buffer shows what the peer has not taken."""
 
 
 class DataPort(Port):
-    """The data port of a node."""
+    """The data port of a node.
+
+    Attributes:
+        splitter: finds complete frames; made anew when the limits change.
+        reads: the read slots of all connections.
+        lists: encodes answers to list requests in the event loop's thread.
+    """
 
     name = "data port"
 
@@ -88,8 +98,8 @@ class DataPort(Port):
         return DataConnection(self, peer)
 
 
-class _Read:
-    """The sender of one read: its connection, and the room that the answer was promised.  Thread-safe."""
+class _ReadSender:
+    """`engine.node.requests.Sender` of one read: its connection, and the bytes promised to its answer.  Thread-safe."""
 
     __slots__ = ("_connection", "_promised")
 
@@ -133,12 +143,12 @@ class DataConnection(Connection):
         )
         self._data_port = port
         self._splitter = port.splitter
-        self._waiting: dict[int, deque[Item]] = {}
-        self._asked: set[int] = set()
-        self._reads = 0
-        self._read_window = 1
-        self._in_line = False
-        self._has_turn = False
+        self._waiting: dict[int, deque[Item]] = {}  # by partition: items that are not submitted yet, in their order
+        self._awaiting_room: set[int] = set()  # partitions that were full and will call `_on_room`
+        self._reads = 0  # reads under way
+        self._read_window = 1  # reads that may be under way
+        self._slot_requested = False  # the connection waits for a read slot
+        self._slot_granted = False  # it was granted a read slot that no read uses yet
 
     # --- Sender ------------------------------------------------------------------------------------------------------
 
@@ -151,7 +161,7 @@ class DataConnection(Connection):
         self._port.outbox.put_later(call, *arguments)
 
     def room_for_answer(self) -> int:
-        """See `engine.node.requests.Sender`; what is no read has a short answer.  Thread-safe."""
+        """See `engine.node.requests.Sender`; not limited here, as only reads have long answers (`_ReadSender`).  Thread-safe."""
         return self._port.limits.max_list_bytes
 
     def break_off(self, reason: str, requests: int, size: int) -> None:
@@ -160,7 +170,7 @@ class DataConnection(Connection):
         self._port.outbox.put(self._broken_off, reason, requests, size)
 
     def post_read(self, answer: bytes | list[bytes], promised: int, size: int) -> None:
-        """As `post`, for one read and the room that was promised to its answer.  Thread-safe."""
+        """As `post`, for one read; `promised`: the bytes that `Share.promise` gave its answer.  Thread-safe."""
         length = sum(map(len, answer)) if isinstance(answer, list) else len(answer)
         self.share.make(promised, length)
         self._port.outbox.put(self._read_answered, answer, length, size)
@@ -170,18 +180,19 @@ class DataConnection(Connection):
         self._done(requests, size)
 
     def _read_answered(self, answer: bytes | list[bytes], length: int, size: int) -> None:
-        self._end_read()
-        ahead = self._port.output_each // max(1, length)  # as if all were as long as this one
+        self._release_read_slot()
+        ahead = self._port.output_each // max(1, length)  # assumes that the next answers are as long as this one
         self._read_window = min(_MOST_READS, self._read_window * 2, 1 + ahead)
         self.answer(answer)
-        if length > _SHORT or self._waiting:
-            self.send()  # so that what this peer has not taken yet counts before more is read for it
+        if length > _SHORT_ANSWER or self._waiting:
+            self.send()  # before more is read for this peer, the write buffer has to show what it has not taken
         self.share.send(length)
         self._done(1, size)
         if self._waiting:
             self._go_on()
 
-    def _end_read(self) -> None:
+    def _release_read_slot(self) -> None:
+        """A read ended: return its slot to the port."""
         self._reads -= 1
         self._data_port.reads.release(1)
 
@@ -198,7 +209,7 @@ class DataConnection(Connection):
 
     def _messages(self, received: Received, start: int, end: int) -> tuple[int, int]:
         assert self.version is not None
-        if not self._reserved:  # a frame that was let in is judged by the bound that let it in
+        if not self._reserved:  # a reserved big frame is checked against the limits of its reservation
             self._splitter = self._data_port.splitter
         while True:
             split = self._splitter.split(received, start, end, self.version)
@@ -210,10 +221,10 @@ class DataConnection(Connection):
             if split.status is SplitStatus.MORE:
                 return start, split.needed
             if split.status is not SplitStatus.FULL:
-                self._refuse(self._wrong(split, received), received[start:end])
+                self._refuse(self._split_error(split, received), received[start:end])
                 return end, 0
 
-    def _wrong(self, split: Split, received: Received) -> str:
+    def _split_error(self, split: Split, received: Received) -> str:
         magic, version, length = FRAME_HEADER.struct.unpack_from(received, split.consumed)
         match split.status:
             case SplitStatus.MAGIC:
@@ -226,7 +237,7 @@ class DataConnection(Connection):
                 return f"a frame of {length} bytes, which is too short for any message"
 
     def _dispatch(self, received: Received, table: Table) -> None:
-        """Hand frames to their partitions."""
+        """Submit the frames that `table` describes to their partitions."""
         now = time.monotonic()
         if len(table) == 1:
             self._dispatch_one(received, table, now)
@@ -237,10 +248,10 @@ class DataConnection(Connection):
             self._hand_over(first, run_of(self, received, table, now))
             return
         if not appends:
-            table = self._without_lists(received, table)
+            table = self._answer_leading_lists(received, table)
             if not len(table):
                 return
-        messages, wrong = self._decoded(received, table)
+        messages, wrong = self._decode_messages(received, table)
         if wrong is not None:
             row, error = wrong
             if row:
@@ -252,7 +263,7 @@ class DataConnection(Connection):
         self._hand_over_sorted(received, table, messages, now)
 
     def _dispatch_one(self, received: Received, table: Table, now: float) -> None:
-        """As `_dispatch`, for one frame: what a peer that waits for each answer sends, so that little time is to be lost."""
+        """As `_dispatch`, for one frame: a fast path for peers with one request in flight, where latency matters most."""
         row: list[int] = table[0].tolist()
         body, size = row[BODY], row[LENGTH]
         if row[TYPE] == APPEND:
@@ -262,7 +273,7 @@ class DataConnection(Connection):
                 run = run_of_one(self, received, table, body, size, now)
             self._hand_over(row[PARTITION], run)
             return
-        if row[TYPE] in LIST_TYPES and size == LIST_BODY and self._answered_now(row[PARTITION], received, table):
+        if row[TYPE] in LIST_TYPES and size == LIST_BODY and self._answer_lists_now(row[PARTITION], received, table):
             return
         try:
             message = decode(bytes(received[body : body + size]))
@@ -271,8 +282,8 @@ class DataConnection(Connection):
             return
         self._hand_over_message(row[PARTITION], message, size, now)
 
-    def _without_lists(self, received: Received, table: Table) -> Table:
-        """Answer requests for lists at once, those in front of whatever else came for their partition; what is left."""
+    def _answer_leading_lists(self, received: Received, table: Table) -> Table:
+        """Answer list requests that no other request of their partition precedes; returns the rows of all other frames."""
         lists: dict[int, list[int]] = {}
         others: set[int] = set()
         for place, row in enumerate(table.tolist()):
@@ -281,18 +292,18 @@ class DataConnection(Connection):
                     lists.setdefault(row[PARTITION], []).append(place)
             elif row[TYPE] == APPEND:
                 others.add(row[PARTITION])
-            else:  # it may be nothing that can be decoded, which ends the connection
+            else:  # the message may be malformed, which ends the connection
                 return table
         answered: list[int] = []
         for partition, places in lists.items():
             rows = table if len(places) == len(table) else table[places]
-            answered += places[: self._answered_now(partition, received, rows)]
+            answered += places[: self._answer_lists_now(partition, received, rows)]
         return np.delete(table, answered, 0) if answered else table
 
-    def _answered_now(self, partition: int, received: Received, table: Table) -> int:
-        """Answer requests for lists of a partition at once; how many of them, from the first one on.
+    def _answer_lists_now(self, partition: int, received: Received, table: Table) -> int:
+        """Answer list requests of one partition in this thread; returns how many, from the first on.
 
-        What this peer has not taken yet counts before more is read for it.
+        Stops when the peer does not take its answers.
         """
         service = self._data_port.hosted.service(partition)
         if service is None or partition in self._waiting:
@@ -307,15 +318,15 @@ class DataConnection(Connection):
                 break
             answered += count
             self.answer(frames)
-            if len(frames) > _SHORT or answered < len(table):
+            if len(frames) > _SHORT_ANSWER or answered < len(table):
                 self.send()
             self.share.send(len(frames))
         return answered
 
-    def _decoded(
+    def _decode_messages(
         self, received: Received, table: Table
     ) -> tuple[dict[int, StorageMessage], tuple[int, MessageError] | None]:
-        """Every message but the appends, by the offset of its body; and the row of the first that cannot be decoded."""
+        """Decode every message that is no append: by the offset of its body; and row and error of the first malformed one."""
         messages: dict[int, StorageMessage] = {}
         for row in np.flatnonzero(table[:, TYPE] != APPEND).tolist():
             body, length = int(table[row, BODY]), int(table[row, LENGTH])
@@ -328,7 +339,7 @@ class DataConnection(Connection):
     def _hand_over_sorted(
         self, received: Received, table: Table, messages: dict[int, StorageMessage], now: float
     ) -> None:
-        """Hand frames of several partitions over; those partitions that take part in passes take part in the same one."""
+        """Submit frames of several partitions; the partitions that take part in a pass take part in the same one."""
         table = table[np.argsort(table[:, PARTITION], kind="stable")]
         appends, partitions = table[:, TYPE] == APPEND, table[:, PARTITION]
         together = appends[1:] & appends[:-1] & (partitions[1:] == partitions[:-1])
@@ -343,22 +354,22 @@ class DataConnection(Connection):
                 partition = numbers[start]
                 if not are_appends[start]:
                     row = stop
-                    self._pass_on_message(partition, messages[bodies[start]], lengths[start], now)
+                    self._submit_message(partition, messages[bodies[start]], lengths[start], now)
                     continue
                 rows = table[start:stop].copy()
                 if stop - start == 1:
                     run = run_of_one(self, received, rows, bodies[start], lengths[start], now)
                 else:
                     run = run_of(self, received, rows, now)
-                row = stop  # whether a partition that fails has taken it nobody knows
-                self._pass_on(partition, run, in_pass)
+                row = stop  # before the call: if `submit` raises, the item may have been queued and be answered all the same
+                self._submit_or_wait(partition, run, in_pass)
         finally:
             PartitionService.start_together(in_pass)
-            if row < len(table):  # something failed, memory for example: nobody will answer what was not passed on
+            if row < len(table):  # such as after a MemoryError: the other rows were not submitted
                 self._done(len(table) - row, sum(lengths[row:]))
 
     def _open(self, message: OpenRequest) -> None:
-        """Compare key and number of partitions; as in the release nothing depends on the answer."""
+        """Check an open request's cluster key and number of partitions.  As in the release, a refused peer may go on."""
         try:
             self._data_port.hosted.check_open(message.cluster_key, message.num_partitions)
         except WaltzError as error:
@@ -372,84 +383,90 @@ class DataConnection(Connection):
 
     def _hand_over_message(self, partition: int, message: StorageMessage, size: int, now: float) -> None:
         self._begin(1, size)
-        self._pass_on_message(partition, message, size, now)
+        self._submit_message(partition, message, size, now)
 
-    def _pass_on_message(self, partition: int, message: StorageMessage, size: int, now: float) -> None:
+    def _submit_message(self, partition: int, message: StorageMessage, size: int, now: float) -> None:
         if isinstance(message, OpenRequest):
             self._open(message)
             self._done(1, size)
         else:
-            sender = _Read(self) if isinstance(message, _READS) else self
-            self._pass_on(partition, Request(sender, message, size, now))
+            sender = _ReadSender(self) if isinstance(message, _READS) else self
+            self._submit_or_wait(partition, Request(sender, message, size, now))
 
     def _hand_over(self, partition: int, item: Item) -> None:
-        """Give an item to its partition, or let it wait behind those that wait already."""
-        self._begin(_requests(item), item.size)
-        self._pass_on(partition, item)
+        """Count an item as under way, and submit it to its partition, or queue it behind the items that wait for that."""
+        self._begin(_request_count(item), item.size)
+        self._submit_or_wait(partition, item)
 
-    def _pass_on(self, partition: int, item: Item, in_pass: list[PartitionService] | None = None) -> None:
-        """As `_hand_over`, for an item that is counted as under way already.  `in_pass`: see `PartitionService.submit`."""
+    def _submit_or_wait(self, partition: int, item: Item, in_pass: list[PartitionService] | None = None) -> None:
+        """As `_hand_over`, for an item that is counted already.  `in_pass`: `together` of `PartitionService.submit`."""
         waiting = self._waiting.get(partition)
         if waiting is not None:
             waiting.append(item)
-        elif not self._offer(partition, item, in_pass):
+        elif not self._try_submit(partition, item, in_pass):
             self._waiting[partition] = deque([item])
 
-    def _offer(self, partition: int, item: Item, in_pass: list[PartitionService] | None = None) -> bool:
-        """Whether the item is taken or answered; False: it has to wait."""
+    def _try_submit(self, partition: int, item: Item, in_pass: list[PartitionService] | None = None) -> bool:
+        """Submit an item; False: it has to wait.  True: it is queued, or was answered with a failure."""
         service = self._data_port.hosted.service(partition)
         if service is None:
             self.answer(_not_assigned(item))
-            self._done(_requests(item), item.size)
+            self._done(_request_count(item), item.size)
             return True
-        reading = type(item.sender) is _Read
-        if reading and not self._take_turn():
+        reading = type(item.sender) is _ReadSender
+        if reading and not self._acquire_read_slot():
             return False
         admission = service.submit(item, in_pass)
         if admission is Admission.ACCEPTED:
             return True
         if reading:
-            self._end_read()
+            self._release_read_slot()
         if admission is Admission.STALLED:
             self.answer(service.busy_answer(item))
-            self._done(_requests(item), item.size)
+            self._done(_request_count(item), item.size)
             return True
-        if partition not in self._asked:
-            self._asked.add(partition)
-            service.on_room(lambda: self._port.outbox.put(self._room, partition))
+        if partition not in self._awaiting_room:
+            self._awaiting_room.add(partition)
+            service.on_room(lambda: self._port.outbox.put(self._on_room, partition))
         return False
 
-    def _take_turn(self) -> bool:
-        """Whether one more read may be under way now; if not, `_go_on` will be called when it is worth another try."""
-        if self._reads >= self._read_window or self._pauses & Pause.UNREAD_ANSWERS or self._in_line:
+    def _acquire_read_slot(self) -> bool:
+        """Acquire a read slot; False: the read window is full or no slot is free, and `_go_on` will be called later."""
+        if self._reads >= self._read_window or self._pauses & Pause.UNREAD_ANSWERS or self._slot_requested:
             return False
-        if self._has_turn:
-            self._has_turn = False
-        elif not self._data_port.reads.reserve(self, 1, self._turn_came):
-            self._in_line = True
+        if self._slot_granted:
+            self._slot_granted = False
+        elif not self._data_port.reads.reserve(self, 1, self._on_slot_granted):
+            self._slot_requested = True
             return False
         self._reads += 1
         return True
 
-    def _turn_came(self) -> None:
-        self._in_line, self._has_turn = False, True
-        self._port.outbox.put(self._use_turn)  # not now: this is called from within another connection's answer
+    def _on_slot_granted(self) -> None:
+        self._slot_requested, self._slot_granted = False, True
+        # not at once: the caller is handling another connection's answer
+        self._port.outbox.put(self._use_granted_slot)
 
-    def _use_turn(self) -> None:
-        """For a partition that is not known to be full: such a one would only pass the turn round and round."""
-        for partition in [partition for partition in self._waiting if partition not in self._asked]:
+    def _use_granted_slot(self) -> None:
+        """Retry items with the granted slot.
+
+        Partitions that are known to be full are left out: their reads would return the slot at once and request it again.
+        """
+        for partition in [partition for partition in self._waiting if partition not in self._awaiting_room]:
             self._retry(partition)
-        self._give_turn_back()
+        self._return_unused_slot()
 
-    def _room(self, partition: int) -> None:
-        self._asked.discard(partition)
+    def _on_room(self, partition: int) -> None:
+        """A partition that was full has room again."""
+        self._awaiting_room.discard(partition)
         self._retry(partition)
 
     def _retry(self, partition: int) -> None:
+        """Submit the items that wait for a partition, in order, until one has to wait on."""
         waiting = self._waiting.get(partition)
         if waiting is None or not self.open:
             return
-        while waiting and self._offer(partition, waiting[0]):
+        while waiting and self._try_submit(partition, waiting[0]):
             waiting.popleft()
         if not waiting:
             del self._waiting[partition]
@@ -458,26 +475,27 @@ class DataConnection(Connection):
         for partition in list(self._waiting):
             self._retry(partition)
 
-    def _give_turn_back(self) -> None:
-        if self._has_turn:
-            self._has_turn = False
+    def _return_unused_slot(self) -> None:
+        """Return a granted read slot that no read uses."""
+        if self._slot_granted:
+            self._slot_granted = False
             self._data_port.reads.release(1)
 
     def _drop(self) -> None:
         waiting, self._waiting = self._waiting, {}
         for item in (item for items in waiting.values() for item in items):
-            self._done(_requests(item), item.size)
+            self._done(_request_count(item), item.size)
         self._data_port.reads.leave(self)
-        self._in_line = False
-        self._give_turn_back()
+        self._slot_requested = False
+        self._return_unused_slot()
 
 
-def _requests(item: Item) -> int:
+def _request_count(item: Item) -> int:
     return len(item.table) if isinstance(item, AppendRun) else 1
 
 
 def _not_assigned(item: Item) -> bytes:
-    """The release's failure, for every request of an item."""
+    """The release's *not assigned* failure, for every request of an item."""
     if isinstance(item, AppendRun):
         return failure_frames(not_loaded(int(item.table[0, PARTITION])), item.table)
     message = item.message

@@ -1,4 +1,4 @@
-"""Whether the disk under a storage directory can be written, and how much room it has: found out by doing it."""
+"""Probe of the disk under a storage directory: writes and syncs a small file, and reads the free space."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from waltzctl.engine.durable import disk
 from waltzctl.engine.errors import DiskError
 
 PROBE_SIZE = 4096
-"""Bytes that the probe of the disk writes."""
+"""Bytes that the probe writes."""
 
 
 @dataclass(frozen=True, slots=True)
 class DiskState:
-    """What the probe found.  `free_bytes` None: not even that is known.  `seconds`: time for writing and making durable."""
+    """The outcome of a probe.  `free_bytes` None: unknown.  `seconds`: for writing and syncing; None: not done or failed."""
 
     free_bytes: int | None
     seconds: float | None
@@ -25,15 +25,15 @@ class DiskState:
 
 
 class DiskProbe:
-    """Writes a small new file into the directory's own place, makes it durable, and removes it.  Blocks."""
+    """Writes a small new file in the directory's state folder (`disk.STATE_DIRECTORY`), syncs it, and removes it.  Blocks."""
 
     def __init__(self, storage: Path, *, min_free_bytes: int, name: str = "health-probe") -> None:
-        """`name`: of the file; only one look at a time may use it."""
+        """`name`: of the file; two probes must not use it at the same time."""
         self.path = storage / disk.STATE_DIRECTORY / f"{name}{disk.TEMPORARY_SUFFIX}"
         self.min_free_bytes = min_free_bytes
 
     def look(self) -> DiskState:
-        """Look now.  Whatever the system answers is in the state."""
+        """Probe now.  Raises nothing for errors of the disk: they are in `DiskState.problem`."""
         free: int | None = None
         try:
             status = os.statvfs(self.path.parent)
@@ -54,7 +54,7 @@ class DiskProbe:
     def _write(self) -> float:
         with contextlib.suppress(FileNotFoundError):
             os.lstat(self.path)
-            disk.unlink(self.path)  # of a process that ended while it looked
+            disk.unlink(self.path)  # left by a process that ended during a probe
         started = time.monotonic()
         try:
             with disk.WritableFile.create(self.path) as file:

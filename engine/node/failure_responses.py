@@ -1,9 +1,14 @@
-"""Errors as failures on the wire: the release's class names and texts, and a stable code for whoever reads more.
+"""Mapping of errors to failures on the wire: the release's exception classes and texts, and a stable code of waltzctl's.
 
-A failure's message is a Java exception as text: the class name, a colon, and what happened.  Where the release fails in the
-same case the text is its own, to the letter; in every other case the class is the one that the release uses for that kind of
-trouble and the text is ours.  The first stack element is no place in a program but our code (class ``waltzctl``, method the
-code, line -1): a released client shows it as one line of a trace.
+========================= ==========================================================================================
+part of a failure         content
+========================= ==========================================================================================
+message                   a Java exception as text: class name, colon, text.  Where the release fails in the same case,
+                          exactly the release's; otherwise the class that it uses for that kind of error, and a text of
+                          waltzctl's
+first stack element       no place in a program but the code (class ``waltzctl``, method the code, line -1); a released
+                          client shows it as one line of a stack trace
+========================= ==========================================================================================
 """
 
 from __future__ import annotations
@@ -22,7 +27,7 @@ from waltzctl.formats.wire.failure import (
 )
 
 _KINDS: tuple[tuple[type[BaseException], FailureCode, str], ...] = (
-    # the first that fits counts, so that the narrow ones stand first
+    # the first match counts: subclasses stand in front of their base classes
     (errors.CorruptRecordError, FailureCode.CORRUPT_RECORD, STORAGE_EXCEPTION),
     (errors.PartitionQuarantinedError, FailureCode.QUARANTINED, STORAGE_EXCEPTION),
     (errors.ChecksumMismatchError, FailureCode.DATA_CHECKSUM, STORAGE_EXCEPTION),
@@ -43,7 +48,7 @@ _KINDS: tuple[tuple[type[BaseException], FailureCode, str], ...] = (
 
 
 def denial_of(error: BaseException) -> Denial:
-    """What a peer is told about an error.  Never fails, whatever the error is."""
+    """The denial that a peer is sent for an error.  Raises nothing."""
     if isinstance(error, (DeniedError, OtherClusterError)):
         return error.denial
     if isinstance(error, errors.OutOfOrderError):
@@ -55,10 +60,10 @@ def denial_of(error: BaseException) -> Denial:
 
 
 def failure(denial: Denial) -> Failure:
-    """A denial as it stands on the wire."""
+    """A denial as a failure on the wire."""
     return Failure.with_code(denial.message, denial.code.value)
 
 
 def failure_of(error: BaseException) -> Failure:
-    """The failure that a peer is sent for an error."""
+    """An error as a failure on the wire."""
     return failure(denial_of(error))

@@ -1,10 +1,18 @@
-"""Whether a node is well, really looked at: its disk, its partitions, its queues, its ports.
+"""The health check of a node: its disk, partitions, queues, ports and commit journal.
 
-The release's health check is constant (weakness S8).  Here the disk is asked to take a new file and make it durable, on a thread
-of its own, so that a stuck disk is told and never makes anybody wait.  What is unhealthy is what needs an operator: a disk
-that refuses, is read-only, nearly full or stuck; a partition that damage or the disk keeps out of sessions; a queue that does
-not move; a port that does not listen; a commit journal that could not be written.  Partitions that are switched off, or that
-nobody assigned, are not.
+The release's health check is constant (weakness S8).  Here each check writes and syncs a new file (`engine.node.disk_probe`), in
+a thread of its own, so that a stuck disk is reported and delays nobody.
+
+A node is unhealthy if it needs an operator:
+
+- the disk refuses writes, is read-only, nearly full or stuck;
+- a partition has an outage: damage or the disk keeps it out of sessions (`engine.node.outages`);
+- a queue makes no progress;
+- a port does not listen;
+- the commit journal could not be written;
+- the node is stopping.
+
+A partition that is switched off or not assigned does not make it unhealthy.
 """
 
 from __future__ import annotations
@@ -25,12 +33,12 @@ if TYPE_CHECKING:
     from waltzctl.engine.storage.directory import StorageDirectory
 
 CHECK_NAME = "storage-health-check"
-"""The release's name of its only check."""
+"""The name of the release's only health check."""
 
 
 @dataclass(frozen=True, slots=True)
 class DiskHealth:
-    """The disk.  `problem` None: it is well."""
+    """The disk.  `problem`: what is wrong, or None.  `write_seconds`: for writing and syncing; None: unknown."""
 
     free_bytes: int | None
     write_seconds: float | None
@@ -39,8 +47,10 @@ class DiskHealth:
 
 @dataclass(frozen=True, slots=True)
 class PartitionHealth:
-    """A partition that is loaded.  `problem` None: it is well.  `stalled_seconds`: how long its queue has not
-    moved.  `out`: the code of what keeps it out of sessions, None when it takes part.
+    """An assigned partition.
+
+    `queued`: unanswered requests.  `stalled_seconds`: since the last progress of its queue.  `out`: the failure code of its
+    outage, or None.  `problem`: what is wrong, or None.
     """
 
     partition: int
@@ -62,7 +72,7 @@ class PortHealth:
 
 @dataclass(frozen=True, slots=True)
 class JournalHealth:
-    """The commit journal of a node that was given one.  `fault` None: appends are journaled."""
+    """The commit journal of a node that has one.  `fault`: why it is not used any more; None: appends are journaled."""
 
     path: Path
     fault: str | None
@@ -80,7 +90,7 @@ class JournalHealth:
 
 @dataclass(frozen=True, slots=True)
 class NodeHealthReport:
-    """Everything that was looked at.  `journal` None: the node has no commit journal."""
+    """The outcome of one health check.  `journal` None: the node has no commit journal."""
 
     disk: DiskHealth
     partitions: tuple[PartitionHealth, ...]
@@ -90,7 +100,7 @@ class NodeHealthReport:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What is wrong, in sentences; empty when the node is well."""
+        """What is wrong, as sentences; empty when the node is healthy."""
         found = [self.disk.problem] if self.disk.problem else []
         found += [self.journal.problem] if self.journal is not None and self.journal.problem else []
         found += [one.problem for one in self.partitions if one.problem]
@@ -138,7 +148,7 @@ class NodeHealthReport:
 
 
 class Health:
-    """Looks at an open node.  Nothing here waits for a lock or a disk on the event loop."""
+    """Checks the health of an open node.  Never waits for a lock or a disk in the event loop."""
 
     def __init__(
         self,
@@ -150,22 +160,22 @@ class Health:
     ) -> None:
         self._storage, self._hosted, self._ports, self._options = storage, hosted, ports, options
         self.probe = DiskProbe(storage.path, min_free_bytes=options.min_free_bytes)
-        self._looking = SingleFlight(self.probe.look, name="the look at the disk")
+        self._disk_check = SingleFlight(self.probe.look, name="the look at the disk")
         self._draining = threading.Event()
         self.last: NodeHealthReport | None = None
-        """What was found last; None before the first look."""
+        """The last report; None before the first check."""
 
     def begin_draining(self) -> None:
-        """From now on the node is unwell: whoever balances load should go elsewhere."""
+        """Report unhealthy from now on, so that load balancers stop using the node."""
         self._draining.set()
 
     def use(self, options: HealthOptions) -> None:
-        """Judge by other options from now on."""
+        """Apply other options."""
         self._options = options
         self.probe.min_free_bytes = options.min_free_bytes
 
     async def look(self) -> NodeHealthReport:
-        """Look at everything; comes back within the options' deadline."""
+        """Check everything; returns within `HealthOptions.deadline` seconds."""
         found = await self._disk()
         if found.problem is None:
             for service in self._hosted.services:
@@ -180,12 +190,12 @@ class Health:
         return self.last
 
     async def close(self, seconds: float) -> bool:
-        """Wait until the disk is not being looked at any more, at most so long; whether it is so."""
-        return await self._looking.idle(seconds)
+        """Wait at most `seconds` until no disk check is running; returns whether none is."""
+        return await self._disk_check.idle(seconds)
 
     async def _disk(self) -> DiskHealth:
         try:
-            state = await self._looking.result(self._options.deadline, max_age=self._options.max_age)
+            state = await self._disk_check.result(self._options.deadline, max_age=self._options.max_age)
         except OverdueError as error:
             where = self.probe.path.parent
             return DiskHealth(

@@ -1,6 +1,7 @@
-"""An open storage directory as the ports see it: its partitions' services, and what an administrator may do with them.
+"""An open storage directory as it is served: the services of its partitions, and the operations of the admin port.
 
-Lists of partitions are checked as a whole before anything is changed; the release finds out half-way, or not at all.
+An operation on a list of partitions checks all of them before it changes the first one; the release checks one at a time, or not
+at all.
 """
 
 from __future__ import annotations
@@ -46,15 +47,15 @@ from waltzctl.formats.wire.storage import SessionInfo
 
 __all__ = ["HostedStorage", "ServiceOptions"]
 
-_ROOM_PROBE = "room-probe"
+_SPACE_PROBE_NAME = "room-probe"
 MOST_WORKERS = 32
-"""Threads for all partitions unless told otherwise."""
+"""Upper bound of the default number of worker threads (`ServiceOptions.workers`)."""
 
 
 class HostedStorage:
-    """A storage directory under service; it belongs to the service from now on.  Thread-safe.
+    """Serves a storage directory, which it owns from now on.  Thread-safe.
 
-    What changes anything blocks: call it in a thread.
+    Methods that change anything block; do not call them in the event loop.
     """
 
     def __init__(
@@ -68,10 +69,10 @@ class HostedStorage:
         executor: JobExecutor | None = None,
         flusher: Flusher | None = None,
     ) -> None:
-        """`health`: how much space a partition that found the disk full waits for.  `executor`, `flusher`: who executes what is
-        queued and makes it durable, closed with the storage; threads of its own unless given.
+        """`health`: the free space that ends a *disk-full* outage.  `executor`, `flusher`: execute the queues and sync the files,
+        and are closed with the storage; None: ones with threads of their own.
 
-        Raises InvalidRequestError, DamageError for a file of fences that cannot be understood, DiskError.
+        Raises InvalidRequestError, DamageError for an invalid file of fences, DiskError.
         """
         options.check()
         self.storage = storage
@@ -89,12 +90,12 @@ class HostedStorage:
         self._passes = CommitPasses(
             self._pool, self._flusher, shared=SharedCommits(self._encoder, log), journal=storage.journal
         )
-        probe = DiskProbe(storage.path, min_free_bytes=health.min_free_bytes, name=_ROOM_PROBE)
+        probe = DiskProbe(storage.path, min_free_bytes=health.min_free_bytes, name=_SPACE_PROBE_NAME)
         self._room = Room(probe, max_age=health.max_age)
         self._services: dict[int, PartitionService] = {}
         self._closing = self._closed = False
         self._lock = threading.RLock()
-        with contextlib.suppress(DiskError):  # where it is full already a deletion says so
+        with contextlib.suppress(DiskError):  # if the disk is full, a later deletion reports it
             prepare_relocation(storage.path, DELETING)
         try:
             for number in sorted(storage.partitions):
@@ -127,10 +128,11 @@ class HostedStorage:
     # --- for the admin port ------------------------------------------------------------------------------------------
 
     def assign(self, partitions: Sequence[int]) -> None:
-        """Take partitions in, in their order; one that is assigned stays as it is.
+        """Assign partitions, in order; those that are assigned already stay as they are.
 
-        All numbers are checked before the first is taken.  Raises InvalidRequestError, RefusedError when closed,
-        PartitionQuarantinedError when a partition's info is damaged, DiskError; partitions in front of the one that fails stay.
+        All numbers are checked before the first one is assigned.  Raises InvalidRequestError, RefusedError when closed,
+        PartitionQuarantinedError when a partition's info in the control file is damaged, DiskError; after an error, partitions
+        in front of the failing one are assigned.
         """
         with self._lock:
             for number in self._checked(partitions):
@@ -139,11 +141,12 @@ class HostedStorage:
                     self._serve(number)
 
     def unassign(self, partitions: Sequence[int], *, delete_files: bool) -> None:
-        """Give partitions up, in their order; whatever waits in their queues is answered with a failure.
+        """Unassign partitions, in order; their queued requests are answered with a failure.
 
-        With `delete_files` also one that is not assigned and left files behind.  All are checked before the first is given up.
-        Raises NotAssignedError, InvalidRequestError, RefusedError (also when its disk hangs), PartitionQuarantinedError,
-        DiskError; a partition that cannot be given up, and those behind it, go on being served.
+        With `delete_files`, also partitions that are not assigned and whose files were left behind.  All numbers are checked
+        before the first one is unassigned.  Raises NotAssignedError, InvalidRequestError, RefusedError (also when a partition's
+        disk hangs), PartitionQuarantinedError, DiskError; after an error, the failing partition and those behind it are still
+        served.
         """
         with self._lock:
             numbers = self._checked(partitions)
@@ -151,9 +154,9 @@ class HostedStorage:
                 if number not in self._services and not (delete_files and self._left_files(number)):
                     raise NotLoadedError(number)
             for number in numbers:
-                self._give_up(number, delete_files=delete_files)
+                self._unassign_one(number, delete_files=delete_files)
 
-    def _give_up(self, number: int, *, delete_files: bool) -> None:
+    def _unassign_one(self, number: int, *, delete_files: bool) -> None:
         service = self._services.get(number)
         if service is not None:
             self._hold(service)
@@ -181,11 +184,12 @@ class HostedStorage:
     def set_availability(
         self, partitions: Sequence[int], *, readable: bool | None = None, writable: bool | None = None
     ) -> None:
-        """Allow or forbid reading and writing, durably; None leaves as it is.  Unassigned partitions may be marked, too.
+        """Allow or forbid reading and writing, durably; None: unchanged.  Unassigned partitions may be marked, too.
 
-        One that is switched on and takes no part in sessions is opened anew: that is how an operator says that the disk is
-        well again.  All are checked before the first is changed.  Raises InvalidRequestError, PartitionQuarantinedError when
-        a partition's info is damaged, RefusedError when closed, DamageError, DiskError.
+        A partition that becomes available while it has an outage is opened again: this is how an operator says that the disk is
+        repaired.  All numbers are checked before the first one is changed.  Raises InvalidRequestError,
+        PartitionQuarantinedError when a partition's info in the control file is damaged, RefusedError when closed, DamageError,
+        DiskError.
         """
         with self._lock:
             numbers = self._checked(partitions)
@@ -205,15 +209,15 @@ class HostedStorage:
         return self.storage.availability(partition) if service is None else service.availability
 
     def session_info(self, partition: int) -> SessionInfo:
-        """Persisted session and marks.  Raises NotAssignedError, PartitionQuarantinedError when they are damaged."""
-        return session_info(self._loaded(partition).partition)
+        """The persisted session and marks.  Raises NotAssignedError, PartitionQuarantinedError when they are damaged."""
+        return session_info(self._service_of(partition).partition)
 
     def read_wire(self, partition: int, first: int, count: int, max_bytes: int | None = None) -> WireRecords:
-        """Records for the admin port, outside of the queue and of all permissions, as in the release.
+        """Read records for the admin port, bypassing the queue and all permission checks, as in the release.
 
-        Bounded by `max_list_bytes` in any case.  Raises NotAssignedError, CorruptRecordError, DiskReadError.
+        `max_bytes` is bounded by `ServiceOptions.max_list_bytes`.  Raises NotAssignedError, CorruptRecordError, DiskReadError.
         """
-        found = self._loaded(partition).partition
+        found = self._service_of(partition).partition
         limit = self.options.max_list_bytes if max_bytes is None else min(max_bytes, self.options.max_list_bytes)
         return found.read_wire(first, max(count, 0), limit)
 
@@ -222,14 +226,14 @@ class HostedStorage:
         return [(service.number, service.availability.available) for service in self.services]
 
     def use_health(self, health: HealthOptions) -> None:
-        """How much space a partition that found the disk full waits for from now on, and how long a look at it is believed."""
+        """Apply other options: the free space that ends a *disk-full* outage, and the age of usable checks."""
         self._room.probe.min_free_bytes = health.min_free_bytes
         self._room.max_age = health.max_age
 
     def reopen(self, partition: int) -> None:
-        """Close and open one partition again: what is needed after a failed sync.  Raises NotAssignedError, DiskError."""
+        """Close and open one partition again, as is needed after a failed sync.  Raises NotAssignedError, DiskError."""
         with self._lock:
-            service = self._loaded(partition)
+            service = self._service_of(partition)
             self._hold(service)
             try:
                 self.storage.reopen(partition)
@@ -239,10 +243,10 @@ class HostedStorage:
     # --- opening and closing -----------------------------------------------------------------------------------------
 
     def close(self, seconds: float | None = None) -> bool:
-        """Execute what is queued, then close every partition and the directory; a second call does nothing.
+        """Execute the queues, then close every partition and the directory; a second call does nothing.
 
-        False when that took longer than `seconds`: everybody was answered, but what hangs in the system holds its partition's
-        files, and the directory stays locked until the process ends.  Raises DiskWriteError.
+        Returns False if that took longer than `seconds`: queued requests were answered, but a system call that hangs keeps its
+        partition's files open, and the directory stays locked until the process ends.  Raises DiskWriteError.
         """
         deadline = None if seconds is None else time.monotonic() + seconds
         self._closing = True
@@ -291,18 +295,18 @@ class HostedStorage:
             raise
 
     def _hold(self, service: PartitionService) -> None:
-        """Stop a partition's work, or say that it hangs: then others must not wait for this one."""
+        """Pause a service.  Raises DeniedError (*busy*) if it hangs, so that the caller does not hold the lock for ever."""
         if not service.hold(self.options.stall_seconds):
             raise DeniedError(busy(service.number, self.options.stall_seconds))
 
-    def _loaded(self, number: int) -> PartitionService:
+    def _service_of(self, number: int) -> PartitionService:
         service = self._services.get(number)
         if service is None:
             raise NotLoadedError(number)
         return service
 
     def _checked(self, partitions: Iterable[int]) -> list[int]:
-        """Each number once, in order, all of them known to the control file."""
+        """The numbers without repetitions, in order.  Raises InvalidRequestError for one beyond the control file's."""
         if self._closing:
             raise DeniedError(closed())
         numbers = list(dict.fromkeys(partitions))

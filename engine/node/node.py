@@ -1,14 +1,24 @@
-"""A node: a storage directory behind three ports, from the first step of its start to the last of its stop.
+"""A node: a storage directory served by a data, an admin and an HTTP port; its start, reload and stop.
 
-Start: the compiled loops, which are made once on a machine (some seconds); the cluster's key and number of partitions from
-ZooKeeper, where that is configured; the keys for TLS; the storage directory with all its partitions; then the data, the
-admin and the HTTP port.  Whatever fails ends the start with its error, and everything that was there already is closed again
-(release 0.13.2 runs on without a port that it could not bind, weakness S6).
+Start, in this order:
 
-Stop: health turns bad, nobody new is accepted, what was read is executed and answered, the connections end, the
-partitions are closed, and the lock on the directory goes last.  Each step is taken whatever became of the one before.
+1. load the compiled loops (compiled once per machine, which takes some seconds);
+2. read the cluster's key and number of partitions from ZooKeeper, if it is configured;
+3. load the TLS keys;
+4. open the storage directory with all its partitions;
+5. listen at the data, the admin and the HTTP port.
 
-Everything blocking runs on threads of its own; the event loop may be asyncio's or uvloop's.
+If a step fails, the start raises its error, and everything opened before is closed again (release 0.13.2 runs on without a port
+that it could not bind, weakness S6).
+
+Stop, in this order; each step is taken even if the one before failed:
+
+1. ``/health`` reports unhealthy, and no connections are accepted;
+2. the requests that were read are executed and answered, and the connections are closed;
+3. the partitions are closed;
+4. the lock on the directory is released.
+
+Blocking work runs in threads of its own; the event loop may be asyncio's or uvloop's.
 """
 
 from __future__ import annotations
@@ -46,9 +56,9 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 CLOSING_SECONDS = 60.0
-"""How long closing the partitions may take before the stop goes on without them."""
+"""Time limit for closing the partitions; after that they are left open and the stop goes on."""
 RELOADABLE = reloadable_fields(NodeOptions)
-"""Fields of `NodeOptions` that `Node.reload` puts into force; every other one needs a restart."""
+"""Fields of `NodeOptions` that `Node.reload` applies; every other one needs a restart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +73,7 @@ class NodeAddresses:
 
 @dataclass(frozen=True, slots=True)
 class NodeReadyInfo:
-    """What a node has to say when it has started.  `tls`: whether the data and the admin port speak it."""
+    """The state of a node that has started.  `tls`: whether the data and the admin port use TLS."""
 
     directory: Path
     layout: Layout
@@ -77,7 +87,7 @@ class NodeReadyInfo:
 
 
 class Node:
-    """A running node.  Made by `start`; belongs to the event loop in which it was started."""
+    """A running node, made by `start`.  Belongs to the event loop in which it was started."""
 
     def __init__(self, options: NodeOptions, *, version: str, log: logging.Logger) -> None:
         self.options = options
@@ -101,7 +111,7 @@ class Node:
         """Start a node; it serves when this returns.
 
         Raises whatever `NodeOptions.check`, `read_cluster_metadata`, `server_context` and `StorageDirectory.open` raise, and
-        ListenError.  Then nothing is left: no lock, no socket, no thread.
+        ListenError.  After an error no lock, socket or thread is left.
         """
         options.check()
         node = cls(options, version=version, log=log)
@@ -117,7 +127,7 @@ class Node:
         self.storage, context = await self._open_storage()
         self._close_partitions = self.storage.close
         self._open.push_async_callback(self._close_storage)
-        self.hosted = await _in_thread(self._host, name="node-start", undo=_close_hosted)
+        self.hosted = await _in_thread(self._make_hosted, name="node-start", undo=_close_hosted)
         self._close_partitions = lambda: _close_hosted(self.hosted)
         self.data = DataPort(self.hosted, limits=options.limits, log=self._log)
         self.admin = AdminPort(self.hosted, limits=options.limits, log=self._log, metrics=self._registry)
@@ -140,9 +150,9 @@ class Node:
     async def _open_storage(self) -> tuple[StorageDirectory, ssl.SSLContext | None]:
         options = self.options
 
-        def open_it() -> tuple[StorageDirectory, ssl.SSLContext | None]:
+        def open_directory() -> tuple[StorageDirectory, ssl.SSLContext | None]:
             self._log.debug("frames and records are handled by: %s", wire_code.prepare())
-            key, partitions = _cluster(options)
+            key, partitions = _expected_cluster(options)
             context = _server_context(options)
             storage = StorageDirectory.open(
                 options.storage_directory,
@@ -150,7 +160,7 @@ class Node:
                 expected_partitions=partitions,
                 options=options.storage,
             )
-            self._tell_mended(storage)
+            self._log_changes(storage)
             try:
                 self._begin_journal(storage)
             except BaseException:
@@ -158,20 +168,20 @@ class Node:
                 raise
             return storage, context
 
-        return await _in_thread(open_it, name="node-start", undo=lambda made: made[0].close())
+        return await _in_thread(open_directory, name="node-start", undo=lambda made: made[0].close())
 
     def _begin_journal(self, storage: StorageDirectory) -> None:
         if self.options.journal is None:
             return
         put_right = storage.put_right
-        if put_right is not None and put_right.failed:  # one partition keeps no others from being served
+        if put_right is not None and put_right.failed:  # the other partitions are served all the same
             self._log.error("appends are not journaled until %s could be written back", put_right.path)
             return
         journal = storage.begin_journal(self.options.journal, log=self._log)
         self._log.info("the commit journal %s is in force", journal.path)
 
-    def _tell_mended(self, storage: StorageDirectory) -> None:
-        """What the start changed without having been asked for it."""
+    def _log_changes(self, storage: StorageDirectory) -> None:
+        """Log what opening the directory changed by itself."""
         if storage.put_right is not None:
             self._log.warning("what the commit journal %s held was written back", storage.put_right.path)
             for number, error in storage.put_right.failed.items():
@@ -184,7 +194,7 @@ class Node:
             for entry in partition.undo_ids:
                 self._log.warning("what was taken away from partition %d is kept in %s", partition.number, entry)
 
-    def _host(self) -> HostedStorage:
+    def _make_hosted(self) -> HostedStorage:
         options = self.options
         return HostedStorage(
             self.storage, options=options.service, metrics=self.metrics, log=self._log, health=options.health
@@ -212,7 +222,7 @@ class Node:
 
     @property
     def ready_info(self) -> NodeReadyInfo:
-        """What there is to say about the node now."""
+        """The node's present state."""
         partitions = dict(self.storage.partitions)
         return NodeReadyInfo(
             directory=self.storage.path,
@@ -227,18 +237,18 @@ class Node:
         )
 
     def read(self) -> NodeReading:
-        """Look at the metrics.  Thread-safe; may wait for a partition that is writing its marks."""
+        """Read the metrics.  Thread-safe; may wait for a partition that is writing its marks."""
         return read_node(self.storage, self.hosted, self.metrics, version=self.version)
 
     def connections(self) -> list[tuple[str, int]]:
-        """Every port's name and how many peers are connected to it."""
+        """For each port, its name and its number of connections."""
         found = [("data", len(self.data.connections)), ("admin", len(self.admin.connections))]
         if self._http is not None:
             found.append(("http", self._http.open_connections))
         return found
 
     async def look(self) -> NodeHealthReport:
-        """Whether the node is well."""
+        """Check the node's health."""
         return await self.health.look()
 
     def _registry(self) -> str:
@@ -254,11 +264,10 @@ class Node:
     # --- change and end ----------------------------------------------------------------------------------------------
 
     async def reload(self, options: NodeOptions) -> Reloaded:
-        """Put into force what can change while the node runs: certificates and keys, limits of the ports, when it is unwell.
+        """Apply the options in `RELOADABLE`: TLS certificates and keys, limits of the ports, thresholds of the health check.
 
-        Connections that are there go on with the old certificates, and with the old bounds on what may be under way.
-        Certificates are read again even if their options are the same.  Raises as `NodeOptions.check` and `server_context`;
-        nothing is changed then.
+        Certificates are read again even if their options are unchanged.  Open connections keep the old certificates, and the old
+        bounds on requests under way.  Raises as `NodeOptions.check` and `server_context`; nothing is changed then.
         """
         options.check()
         context = await _in_thread(lambda: _server_context(options), name="node-reload")
@@ -272,7 +281,7 @@ class Node:
         return reloaded
 
     def _use_limits(self, limits: PortLimits) -> None:
-        """Both ports take them, or none: they need memory."""
+        """Set the limits of both ports, or of neither: setting them may raise MemoryError."""
         before = self.data.limits
         self.data.limits = limits
         try:
@@ -282,10 +291,10 @@ class Node:
             raise
 
     async def stop(self, drain_seconds: float | None = None) -> None:
-        """Stop: execute and answer what was read, within so many seconds (None: the options'), and close everything.
+        """Stop: execute and answer the requests that were read, within `drain_seconds` (None: as the options say), and close all.
 
-        A further call waits for the first.  Raises DiskError when closing could not make everything durable that is only
-        convenient (what was acknowledged is durable long before); everything is closed all the same.
+        A further call waits for the first one's end.  Raises DiskError if closing could not write what a next start merely
+        profits from (acknowledged records are durable already); everything is closed all the same.
         """
         if self._stopping is None:
             seconds = self.options.drain_seconds if drain_seconds is None else drain_seconds
@@ -305,25 +314,25 @@ class Node:
             self._closed.set()
 
     async def _close_storage(self) -> None:
-        """Close the partitions and the directory; what is stuck in the system stays behind, it must not keep a process."""
+        """Close the partitions and the directory.  Gives up after a time limit: a stuck disk must not keep the process alive."""
         closing = SingleFlight(self._close_partitions, name="closing the partitions")
         try:
             await closing.result(CLOSING_SECONDS + 5)
         except OverdueError as error:
-            raise _stuck(self.storage.path, str(error)) from None
+            raise _stuck_error(self.storage.path, str(error)) from None
 
 
 def _close_hosted(hosted: HostedStorage) -> None:
     if not hosted.close(CLOSING_SECONDS):
-        raise _stuck(hosted.storage.path, f"partitions did not come to an end within {CLOSING_SECONDS:g} s")
+        raise _stuck_error(hosted.storage.path, f"partitions did not come to an end within {CLOSING_SECONDS:g} s")
 
 
-def _stuck(path: Path, what: str) -> DiskWriteError:
+def _stuck_error(path: Path, what: str) -> DiskWriteError:
     return DiskWriteError(path, None, TimeoutError(errno.ETIMEDOUT, what), doing="close")
 
 
-def _cluster(options: NodeOptions) -> tuple[uuid.UUID | None, int | None]:
-    """What the storage directory has to agree with; None where nothing says so."""
+def _expected_cluster(options: NodeOptions) -> tuple[uuid.UUID | None, int | None]:
+    """The cluster key and number of partitions that the directory must have; None, None without ZooKeeper."""
     if options.zookeeper is None:
         return None, None
     from waltzctl.engine.node.cluster_metadata import prepare_directory, read_cluster_metadata
@@ -342,7 +351,7 @@ def _server_context(options: NodeOptions) -> ssl.SSLContext | None:
 
 
 async def _in_thread(work: Callable[[], Result], *, name: str, undo: Callable[[Result], None] | None = None) -> Result:
-    """The result of blocking work.  When the wait is cancelled the work is waited for all the same, and undone."""
+    """Run blocking work in a thread and return its result.  If cancelled, wait for the work all the same, and call `undo`."""
     job = SingleFlight(work, name=name)
     try:
         return await job.result(None)

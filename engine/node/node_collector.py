@@ -1,7 +1,7 @@
-"""A node's metrics as families for Prometheus.
+"""A node's metrics as metric families for Prometheus.
 
 Names begin with ``waltz_storage_``, units are base units, a partition's number is the label ``partition``.  Latencies are
-histograms with fixed buckets, which add up over nodes.
+histograms with fixed buckets, so that they can be summed over nodes.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ _GAUGES = (
 
 @dataclass(frozen=True, slots=True)
 class NodeSurroundings:
-    """What is shown besides the metrics.  `connections`: port name and open connections; bytes are None where unknown.
+    """What is shown besides the metrics.
 
-    `journal`: whether appends are journaled; None where no commit journal is configured.
+    `healthy`, `free_bytes`: None where unknown.  `connections`: each port's name and number of open connections.  `quarantined`,
+    `failed`: partition numbers.  `journal`: whether appends are journaled; None: no commit journal is configured.
     """
 
     healthy: bool | None = None
@@ -53,7 +54,7 @@ class NodeSurroundings:
 
     @classmethod
     def of(cls, report: NodeHealthReport, connections: Sequence[tuple[str, int]]) -> NodeSurroundings:
-        """As a look at the node's health found them."""
+        """From a health report."""
         return cls(
             healthy=report.healthy,
             connections=connections,
@@ -65,17 +66,17 @@ class NodeSurroundings:
 
 
 class NodeCollector(Collector):
-    """One reading as metric families."""
+    """Collects one reading."""
 
     def __init__(self, reading: NodeReading, surroundings: NodeSurroundings) -> None:
         self._reading, self._surroundings = reading, surroundings
 
     def describe(self) -> list[Metric]:
-        """Nothing: the registry lives for one answer."""
+        """Nothing: the registry lives for one response, and needs no check for duplicate names."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """All families, each with every partition."""
+        """All families, each with the values of every partition."""
         yield InfoMetricFamily(_PREFIX, "The program that serves this node", {"version": self._reading.version})
         yield _gauge("partitions", "Partitions that are assigned to this node", len(self._reading.assigned))
         yield from self._surrounding_families()

@@ -1,4 +1,4 @@
-"""What a node counts, of each partition and of itself, under the names of release 0.13.2."""
+"""The metrics of a node and of each of its partitions, under the names of release 0.13.2."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from waltzctl.engine.net.metrics import Clock, Counter, Histogram, Meter, Timer
 from waltzctl.formats.control import FLAG_AVAILABLE
 
 NOTED = 256
-"""Commits of a partition that are noted before they are taken in."""
+"""Commits of a partition that are buffered before they are added to the metrics."""
 
 
 class NodePartitionMetrics:
-    """What is counted of one partition while it is loaded: an attribute for each of `SHOWN` and of `REQUEST_COUNTERS`.
+    """The metrics of one assigned partition: an attribute for each of `SHOWN` and of `REQUEST_COUNTERS`.
 
-    What commits have noted (`committed`) is taken in when there is much of it, or somebody looks.  Thread-safe.
+    `committed` only buffers its arguments, because it is called for every commit; they are added to the metrics when `NOTED` of
+    them are buffered, or a metric is read.  Thread-safe.
     """
 
     last_session_info_request: Counter
@@ -35,7 +36,8 @@ class NodePartitionMetrics:
         self.partition = partition
         self._clock = clock
         self._lock = threading.Lock()
-        self._noted: list[tuple[float, int, float, float]] = []  # as `committed` has it; appended to without the lock
+        # waited, requests, seconds, time; appended to without the lock
+        self._buffered: list[tuple[float, int, float, float]] = []
         self._append = Meter(clock)
         self._append_latency, self._flush_latency, self._flush_requests = Timer(clock), Timer(clock), Histogram(clock)
         for name in REQUEST_COUNTERS:
@@ -43,41 +45,41 @@ class NodePartitionMetrics:
 
     @property
     def append(self) -> Meter:
-        """Append requests that were admitted."""
-        self._take_in()
+        """Append requests that passed the permission checks."""
+        self._add_buffered()
         return self._append
 
     @property
     def append_latency(self) -> Timer:
-        """From an append request's arrival to its answer."""
-        self._take_in()
+        """Seconds from an append request's arrival to its answer."""
+        self._add_buffered()
         return self._append_latency
 
     @property
     def flush_latency(self) -> Timer:
-        """One write and flush, shared by a group of appends."""
-        self._take_in()
+        """Seconds of one write and flush, which a group of appends shares."""
+        self._add_buffered()
         return self._flush_latency
 
     @property
     def flush_requests(self) -> Histogram:
-        """Append requests that a flush made durable."""
-        self._take_in()
+        """Append requests per flush."""
+        self._add_buffered()
         return self._flush_requests
 
     def committed(self, requests: int, waited: float, seconds: float) -> None:
-        """So many append requests share one write and flush of so many seconds, and were answered `waited` after they came."""
-        self._noted.append((waited, requests, seconds, self._clock()))
-        if len(self._noted) >= NOTED:
-            self._take_in()
+        """Count `requests` appends that shared a write and flush of `seconds`, answered `waited` seconds after arrival."""
+        self._buffered.append((waited, requests, seconds, self._clock()))
+        if len(self._buffered) >= NOTED:
+            self._add_buffered()
 
-    def _take_in(self) -> None:
-        with self._lock:  # whoever looks waits for what another thread is taking in
-            noted = self._noted.copy()
-            if not noted:
+    def _add_buffered(self) -> None:
+        with self._lock:  # a reader waits until another thread has added the buffer
+            buffered = self._buffered.copy()
+            if not buffered:
                 return
-            del self._noted[: len(noted)]
-            waited, requests, seconds, times = np.array(noted, np.float64).T
+            del self._buffered[: len(buffered)]
+            waited, requests, seconds, times = np.array(buffered, np.float64).T
             self._append.mark_all(requests, times)
             self._append_latency.update_all(waited, requests, times)
             once = np.ones(len(times))
@@ -91,9 +93,9 @@ class NodePartitionMetrics:
 
 @dataclass(frozen=True, slots=True)
 class ShownMetric:
-    """A metric of a partition, and how Prometheus has it: `name` without prefix and unit, `text` its help.
+    """A metric of a partition as Prometheus shows it: `name` without prefix and unit; `text`: its help.
 
-    A Timer is a histogram of seconds, of a Histogram the sum is a counter.
+    A Timer is shown as a histogram in seconds; a Histogram as a counter of its sum.
     """
 
     attribute: str
@@ -107,7 +109,7 @@ SHOWN = (
     ShownMetric("flush_latency", Timer, "flush_latency", "One write and flush, shared by a group of appends"),
     ShownMetric("flush_requests", Histogram, "flushed_append_requests", "Append requests that a flush made durable"),
 )
-"""Beside the counters of requests.  The release's JSON has the first of them only."""
+"""All metrics except the counters of requests.  The release's JSON has only the first one."""
 REQUEST_COUNTERS = (
     "last_session_info_request",
     "set_low_water_mark_request",
@@ -123,7 +125,7 @@ REQUEST_COUNTERS = (
 
 @dataclass(frozen=True, slots=True)
 class PartitionGauges:
-    """Present values of one partition.  The names are the release's, with hyphens instead of underscores."""
+    """The gauges of one partition.  The names are the release's, with hyphens instead of underscores."""
 
     flags: int
     local_low_water_mark: int
@@ -135,7 +137,7 @@ class PartitionGauges:
 
     @property
     def available(self) -> bool:
-        """The flag of that name."""
+        """Whether the flag *available* is set."""
         return bool(self.flags & FLAG_AVAILABLE)
 
     def items(self) -> list[tuple[str, int]]:
@@ -144,7 +146,7 @@ class PartitionGauges:
 
 
 class NodeMetrics:
-    """Everything that one node counts."""
+    """The metrics of all partitions of a node.  Thread-safe."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._lock = threading.Lock()
@@ -152,7 +154,7 @@ class NodeMetrics:
         self._partitions: dict[int, NodePartitionMetrics] = {}
 
     def partition(self, partition: int) -> NodePartitionMetrics:
-        """The metrics of a partition; they begin with the first call."""
+        """The metrics of a partition, made at the first call."""
         with self._lock:
             found = self._partitions.get(partition)
             if found is None:
@@ -160,7 +162,7 @@ class NodeMetrics:
             return found
 
     def forget(self, partition: int) -> None:
-        """Drop a partition's metrics: it is no longer loaded.  Whoever still holds them counts for nobody."""
+        """Drop the metrics of a partition that is unassigned.  A service that still holds them counts without effect."""
         with self._lock:
             self._partitions.pop(partition, None)
 

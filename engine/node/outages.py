@@ -1,26 +1,28 @@
-"""Which partition can take no part in a session at present, why, and what brings it back.
+"""Outages: why a partition cannot take part in a log server's session at present, and what ends that.
 
-A released server counts a replica as absent only when LastSessionInfo, its first question, is refused; then it goes on with the
-others and asks again after a while.  A replica that answers it and fails at anything later (truncate, set-low-water-mark, an
-append while catching up) aborts the recovery of all, again and again.  And a read that fails closes the server's session, the
-next one asks the same replica anew.  So whoever cannot take part must say so at the first question:
+Why they are announced.  A released log server treats a replica as absent only if its first request, LastSessionInfo, is refused;
+then it goes on with the other replicas and retries later.  A replica that answers LastSessionInfo and fails a later request
+(truncate, set-low-water-mark, an append while catching up) aborts the recovery of all replicas, again and again.  A failed read
+closes the server's session, and the next session asks the same replica again.  So a partition that has an outage refuses
+LastSessionInfo, and every request that writes:
 
 ============= ======================================= ===========================================================
-cause         how it is found                          what brings the partition back
+code          cause                                    what ends the outage
 ============= ======================================= ===========================================================
 quarantined   damage, when the partition is opened     a repair, and opening it again
 sync-failed   a flush failed                           opening it again
 io-error      another write failed                     opening it again
-damaged       an index without data file, or a data    opening it again, behind a repair
+damaged       an index without data file, or a data    a repair, and opening it again
               file, stands where a segment is to begin
-disk-full     a write found no space                   by itself, when the disk has the space that /health wants
-corrupt-record, a session read a record that cannot    by itself, when that record can be read again: after a
-io-error      be read or verified                      repair, or when the trouble was not the disk's
+disk-full     a write found no space                   itself: the disk has the free space that /health requires
+corrupt-record, a session read a record that cannot    itself: the record can be read again, after a repair or
+io-error      be read or verified                      because the read error was a passing one
 ============= ======================================= ===========================================================
 
-Reading goes on in all of these, on both ports: an operator has to look, and who reads something else is not concerned.
+Reads are served during every outage, on both ports: an operator has to inspect the partition, and reads of other records are not
+affected.
 
-Source of what the server does: release 0.13.2.
+Source of the log server's behaviour: release 0.13.2.
 """
 
 from __future__ import annotations
@@ -52,30 +54,30 @@ from waltzctl.engine.node.permissions import Denial
 from waltzctl.engine.storage.partition import Partition
 from waltzctl.formats.wire.failure import STORAGE_EXCEPTION, FailureCode
 
-_PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN)
-"""A process or a machine that is short of something for a moment: no reason to keep a partition out."""
+_TEMPORARY_ERRORS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN)
+"""Errors of a temporary shortage (descriptors, memory), which begin no outage."""
 
-_IN_THE_WAY = (Code.INDEX_ORPHAN, Code.SEGMENT_OVERLAP)
-"""What a segment that is to begin may find in its place."""
+_OBSTRUCTIONS = (Code.INDEX_ORPHAN, Code.SEGMENT_OVERLAP)
+"""Findings of files that stand where a new segment is to begin."""
 
 
 class Return(Enum):
-    """What brings a partition back."""
+    """What ends an outage."""
 
     OPENED = auto()
-    """Opening it again, by a restart of the node or by switching the partition off and on."""
+    """Opening the partition again, by a restart of the node or by switching the partition off and on."""
     SPACE = auto()
-    """Space on the disk."""
+    """Free space on the disk."""
     RECORD = auto()
-    """The record that could not be read."""
+    """Reading the record that could not be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outage:
     """Why a partition takes no part in sessions.
 
-    `code`: what peers are told.  `reason`: what happened to the partition.  `remedy`: what to do.  `transaction_id`: of the
-    record that could not be read, None for any other cause.
+    `code`: of the failure that peers get.  `reason`: what happened, continuing "partition N".  `remedy`: what the operator should
+    do.  `returns`: what ends the outage.  `transaction_id`: of the record that could not be read; None for any other cause.
     """
 
     code: FailureCode
@@ -85,16 +87,16 @@ class Outage:
     transaction_id: int | None = None
 
     def sentence(self, partition: int) -> str:
-        """For the log, the health check, and whoever is refused."""
+        """Reason and remedy as one sentence, for the log, the health check and failures."""
         return f"partition {partition} {self.reason}; it takes no part in sessions: {self.remedy}"
 
     def denial(self, partition: int) -> Denial:
-        """What a request of a session is refused with."""
+        """The denial for a request of a session."""
         return Denial(self.code, STORAGE_EXCEPTION, self.sentence(partition))
 
 
 def standing_outage(partition: Partition) -> Outage | None:
-    """What the partition itself says: it is quarantined, or it writes no more since an error of the disk."""
+    """The outage that is a state of the partition itself: quarantined, or closed to writes after a disk error.  None: neither."""
     if partition.quarantined:
         worst = next((found for found in partition.findings if found.severity is Severity.DAMAGE), None)
         nothing_told = worst is not None and worst.code is Code.PARTITION_EMPTY
@@ -115,16 +117,16 @@ def standing_outage(partition: Partition) -> Outage | None:
 
 
 def outage_of(error: BaseException, partition: Partition, transaction_id: int | None) -> Outage | None:
-    """What follows for the partition from the failure of a request; None when it can take part as before.
+    """The outage that the failure of a request begins; None: the partition can take part in sessions as before.
 
-    `transaction_id`: the record that the request had to read.
+    `transaction_id`: of the record that the request had to read; None: it read none.
     """
     code = FailureCode.IO_ERROR
-    if isinstance(error, DamageError) and any(found.code in _IN_THE_WAY for found in error.findings):
+    if isinstance(error, DamageError) and any(found.code in _OBSTRUCTIONS for found in error.findings):
         return Outage(FailureCode.DAMAGED, f"cannot begin a segment: {error}", repair_of(partition), Return.OPENED)
     if isinstance(error, DiskFullError):
         return Outage(FailureCode.DISK_FULL, f"found the disk full: {error}", _MAKE_ROOM, Return.SPACE)
-    if isinstance(error, DiskWriteError) and error.errno not in _PASSING:
+    if isinstance(error, DiskWriteError) and error.errno not in _TEMPORARY_ERRORS:
         return Outage(denial_of(error).code, f"cannot write: {error}", _OPEN_AGAIN, Return.OPENED)
     if isinstance(error, CorruptRecordError):
         code = FailureCode.CORRUPT_RECORD
@@ -142,7 +144,7 @@ def outage_of(error: BaseException, partition: Partition, transaction_id: int | 
 
 
 def reads_again(partition: Partition, transaction_id: int) -> bool:
-    """Whether a record that could not be read can be now, or is gone."""
+    """Whether a record that could not be read can be read now, or does not exist any more."""
     try:
         partition.read(transaction_id)
     except WaltzError:
@@ -169,17 +171,20 @@ _MAKE_ROOM = "make room, and it comes back by itself"
 
 
 class Room:
-    """Whether the disk has space again, for all partitions that found it full.  Thread-safe; a look is shared for a while."""
+    """Whether the disk has space again, for all partitions with a *disk-full* outage.  Thread-safe; they share its checks."""
 
     def __init__(self, probe: DiskProbe, *, max_age: float) -> None:
-        """`max_age`: seconds for which a look is believed that found no space."""
+        """`max_age`: seconds for which a check that found no space is not repeated."""
         self.probe = probe
         self.max_age = max_age
         self._lock = threading.Lock()
-        self._refused_at: float | None = None
+        self._found_full_at: float | None = None
 
     def at(self, directory: PurePath) -> bool:
-        """Whether there is room for a partition on a disk of its own, by that one's figure; elsewhere `there` tells."""
+        """Whether a partition's own disk has space, if its directory is on another disk than the node's.
+
+        True if it is on the same disk, of which `there` decides, or if that cannot be found out.
+        """
         try:
             if os.stat(directory).st_dev == os.stat(self.probe.path.parent).st_dev:
                 return True
@@ -188,14 +193,14 @@ class Room:
             return True
 
     def there(self) -> bool:
-        """Look, unless somebody did a moment ago or is doing so; then the answer is no."""
+        """Check the node's disk.  False without a check if one is running, or found no space within `max_age`."""
         if not self._lock.acquire(blocking=False):
             return False
         try:
-            if self._refused_at is not None and time.monotonic() - self._refused_at < self.max_age:
+            if self._found_full_at is not None and time.monotonic() - self._found_full_at < self.max_age:
                 return False
             well = self.probe.look().problem is None
-            self._refused_at = None if well else time.monotonic()
+            self._found_full_at = None if well else time.monotonic()
             return well
         finally:
             self._lock.release()

@@ -1,7 +1,9 @@
-"""The outage of one partition while it is served: noted when a request fails, over by itself when what it waits for is there.
+"""The present outage of one served partition: begun by the failure of a request, ended when its cause is gone.
 
-Why there are outages, and which, is told in `outages`.  What the partition knows by itself (quarantined, or failed) comes first;
-here is kept what was found since.
+See `engine.node.outages` for what an outage is.  There are two kinds:
+
+- a *standing* outage is a state of the partition (quarantined, failed) and takes precedence;
+- a *noted* outage was found while serving, and is kept here.
 """
 
 from __future__ import annotations
@@ -18,40 +20,40 @@ from waltzctl.engine.storage.partition import Partition
 
 
 class PartitionOutage:
-    """Why a partition takes no part in sessions at present, if it does not.  Thread-safe."""
+    """The present outage of a partition, if it has one.  Thread-safe."""
 
     def __init__(self, partition: Partition, room: Room, log: logging.Logger) -> None:
         self._partition, self._room, self._log = partition, room, log
-        self._outage: Outage | None = None  # what was found while serving; the partition knows of the rest
-        self._out_since = 0.0
-        self._announced: Outage | None = None
+        self._outage: Outage | None = None  # the noted one
+        self._out_since = 0.0  # `time.monotonic` when it was noted
+        self._announced: Outage | None = None  # the outage that the log tells
         self._announcing = threading.Lock()
         self._announce()
 
     @property
     def now(self) -> Outage | None:
-        """Why the partition takes no part; None when it does."""
+        """The present outage; None: the partition takes part in sessions."""
         return standing_outage(self._partition) or self._outage
 
     @property
     def known(self) -> bool:
-        """Whether anything keeps it out, as far as was noted; nothing is looked at again."""
+        """Whether there is an outage; does not check whether its cause is gone."""
         partition = self._partition
         return partition.quarantined or partition.failed is not None or self._outage is not None
 
     def note_failure(self, error: BaseException, transaction_id: int | None = None) -> None:
-        """A request failed: keep the partition out of sessions if none can be served any more.
+        """A request failed with `error`: begin an outage if the partition can serve no session any more.
 
-        `transaction_id`: the record that the request had to read, if any.
+        `transaction_id`: of the record that the request had to read, if any.
         """
         if self.now is None:
             self._outage, self._out_since = outage_of(error, self._partition, transaction_id), time.monotonic()
         self._announce()
 
     def note_space(self, age: float) -> None:
-        """The disk was found to have space, by a look that began at most `age` seconds ago.
+        """A disk check that began at most `age` seconds ago found enough space: end a *disk-full* outage that is older.
 
-        What was found full since then stays full.
+        A younger one may have begun after the check, and stays.
         """
         outage = self._outage
         if outage is None or outage.returns is not Return.SPACE or time.monotonic() - self._out_since < age:
@@ -61,9 +63,9 @@ class PartitionOutage:
             self._announce()
 
     def denial(self, offline: bool) -> Denial | None:
-        """What a request of a session is refused with; None when it can be served, perhaps again."""
+        """The denial for a request of a session; None: it can be served.  Ends an outage whose cause is gone."""
         outage = standing_outage(self._partition) or self._still_out(offline)
-        if outage is not None:  # what made it so was logged when it happened
+        if outage is not None:  # logged when it began
             return outage.denial(self._partition.number)
         try:
             self._partition.check_writable()
@@ -72,12 +74,13 @@ class PartitionOutage:
         return None
 
     def _still_out(self, offline: bool) -> Outage | None:
+        """The noted outage, after a check whether its cause is gone."""
         outage = self._outage
         if outage is None:
             return None
         if outage.returns is Return.RECORD:
             assert outage.transaction_id is not None
-            if offline:  # what a tool writes anew may be that record
+            if offline:  # offline recovery may be about to replace that record
                 return None
             over = reads_again(self._partition, outage.transaction_id)
         else:
@@ -89,14 +92,14 @@ class PartitionOutage:
         return None
 
     def opened_again(self, partition: Partition) -> None:
-        """The partition's files were opened anew."""
+        """The partition was opened again: ends every noted outage except one of a record."""
         self._partition = partition
         if self._outage is not None and self._outage.returns is not Return.RECORD:
             self._outage = None
         self._announce()
 
     def _announce(self) -> None:
-        """One line in the log when the partition goes out, one when it is back."""
+        """Log the beginning and the end of an outage, once each."""
         number = self._partition.number
         with self._announcing:
             before, self._announced = self._announced, self.now

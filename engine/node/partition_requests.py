@@ -1,8 +1,12 @@
-"""What each request of the data port does with its partition, appends excepted (`engine.node.commit`).
+"""Execution of the data port's requests, except appends (`engine.node.commit`).
 
-Semantics and order of the checks are those of release 0.13.2.  Different are: damage is never served, but named; lists are
-bounded in bytes; a truncation below the local low-water mark is refused, unless it comes from offline recovery, which somebody
-switched the partition off for: then the mark is lowered first, where the release leaves one that points behind the log's end.
+Semantics and order of the checks are those of release 0.13.2, with these differences:
+
+- a damaged record is never returned; the request fails with an error that names the damage;
+- lists are bounded in bytes;
+- an online truncation below the local low-water mark is refused;
+- an offline truncation below it (offline recovery, for which an operator switched the partition off) lowers the mark first; the
+  release leaves a mark that points beyond the end of the log.
 """
 
 from __future__ import annotations
@@ -50,10 +54,10 @@ WRITES = (SetLowWaterMarkRequest, TruncateRequest)
 
 
 def access_of(message: StorageMessage) -> RequiredAccess:
-    """What a request needs.  A message that is no request needs what a read needs.
+    """The access that a request needs; READ for a message that is no request.
 
-    The first question of a session needs what its reads and writes will need: a released server takes a replica for absent only
-    if this one is refused, and gives up the recovery of all replicas when one fails later.
+    LastSessionInfo, the first request of an online session, needs read and write access: a released log server treats a replica
+    as absent only if this request is refused, and a later failure aborts the recovery of all replicas (`engine.node.outages`).
     """
     if isinstance(message, LastSessionInfoRequest) and not message.offline:
         return RequiredAccess.SESSION
@@ -61,7 +65,7 @@ def access_of(message: StorageMessage) -> RequiredAccess:
 
 
 def read_by(message: StorageMessage) -> int | None:
-    """The record that a request has to read, so that it fails when this one is damaged; None for one that reads none."""
+    """The id of the record that a request has to read, and without which it fails; None: it reads none."""
     if isinstance(message, (RecordRequest, RecordHeaderRequest, TruncateRequest)):
         return message.transaction_id
     if isinstance(message, (RecordListRequest, RecordHeaderListRequest)):
@@ -70,10 +74,10 @@ def read_by(message: StorageMessage) -> int | None:
 
 
 def execute(partition: Partition, message: StorageMessage, metrics: NodePartitionMetrics, max_bytes: int) -> Answer:
-    """Do what an admitted request asks for, durably, and return its response.
+    """Execute an admitted request, durably, and return its response frame.
 
-    `max_bytes`: bytes of records in a list response, of which there is one at least.  Raises DeniedError with the release's
-    failure, WaltzError for what it has none for.
+    `max_bytes`: bound of the records in a list response, which holds at least one.  Raises DeniedError where the release has a
+    failure for the case, otherwise another WaltzError.
     """
     known = _KINDS.get(type(message))
     if known is None:
@@ -158,4 +162,4 @@ _KINDS: dict[type[Any], tuple[str, Callable[[Partition, Any, int], Answer]]] = {
     RecordHeaderListRequest: ("record_header_list_request", _record_headers),
     RecordListRequest: ("record_list_request", _records),
 }
-"""Each request's counter in the metrics, and what it does."""
+"""For each request: its counter in `NodePartitionMetrics`, and the function that executes it."""

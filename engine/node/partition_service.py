@@ -1,15 +1,20 @@
-"""One partition as the data port sees it: a bounded queue in front, a worker of the shared pool behind.
+"""The service of one partition: a bounded queue of requests, executed by one thread at a time of a shared pool.
 
-Requests of a partition are executed in the order in which they came, by one thread at a time; other partitions never wait for
-them.  Whatever is queued is taken at once, and the appends in it that follow one another share one flush.  Every request that was
-accepted is answered: by its result, by the release's failure, or, when its frame cannot be decoded, by the end of its connection.
+Order.  Requests of a partition are executed in the order of their arrival, by one thread at a time; other partitions never wait
+for them.  The worker takes the whole queue at once, and consecutive appends in it share one flush (group commit).
 
-Sessions.  A request of a newer session shuts out the older ones.  It does so after it passed all checks, and before it is
-answered the new session is durable in the node's file of fences; so a restart lets no old server in again.  Release 0.13.2 raises
-the session for any message that arrives, in memory only.
+Answers.  Every accepted request is answered: by its result, by the release's failure, or, when its frame cannot be decoded, by
+closing its connection.
 
-A partition that cannot take part in a session says so at the session's first question (`engine.node.outages`), and goes on
-being read.
+Sessions.  A request of a newer session fences the older ones.  It does so only after it passed all checks, and the new session is
+durable in the node's file of fences (`engine.storage.fences`) before the request is answered; so a restarted node admits no older
+session either.  Release 0.13.2 raises the session for any message that arrives, in memory only.
+
+Outages.  A partition that cannot take part in a session refuses the session's first request, LastSessionInfo
+(`engine.node.outages`); reads go on.
+
+The two sides.  "In front" are methods for the ports, from any thread, under `_lock`.  "Behind" are methods for the one worker or
+pass that executes the partition at present; `_scheduled` is set as long as there is one.
 """
 
 from __future__ import annotations
@@ -53,19 +58,19 @@ from waltzctl.engine.storage.partition import Partition
 from waltzctl.formats.wire.storage import RecordHeaderListRequest
 
 PASS_BYTES = 64 << 10
-"""Bytes of frame bodies that one partition may have in a pass: more of them share a flush among themselves."""
+"""Bytes of frame bodies that one partition may have in a pass (`engine.node.commit_passes`); more share a flush of their own."""
 TYPE = int(FrameColumn.TYPE)
 
 
 class Admission(Enum):
-    """What became of a submitted item."""
+    """The outcome of `PartitionService.submit`."""
 
     ACCEPTED = auto()
-    """It will be answered."""
+    """The item is queued and will be answered."""
     FULL = auto()
-    """Nothing was taken: wait, `PartitionService.on_room` tells when to try again."""
+    """The queue is full, the item is not queued: submit it again when `PartitionService.on_room` calls back."""
     STALLED = auto()
-    """Nothing was taken, and the partition has made no progress for long: answer with `PartitionService.busy_answer`."""
+    """As FULL, and the partition has made no progress for `ServiceOptions.stall_seconds`: send `PartitionService.busy_answer`."""
 
 
 class PartitionService:
@@ -86,9 +91,9 @@ class PartitionService:
         max_data_length: int,
         log: logging.Logger,
     ) -> None:
-        """`passes`: who has small appends written together with those of other partitions; None: everything is done in `pool`.
+        """`passes`: commits small appends together with those of other partitions; None: `pool` executes everything.
 
-        Raises DamageError, DiskReadError when the partition's fence cannot be told.
+        Raises DamageError, DiskReadError when the partition's fence cannot be read.
         """
         self.number = partition.number
         self.partition = partition
@@ -109,28 +114,29 @@ class PartitionService:
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
         self._queue: list[Item] = []
-        self._waiting, self._waiting_bytes, self._under_way = 0, 0, 0
-        self._scheduled = False
-        self._held = False
-        self._over: Denial | None = None
-        self._waiters: list[Callable[[], None]] = []
-        self._progress = time.monotonic()
+        self._waiting, self._waiting_bytes = 0, 0  # requests in the queue, and bytes of their bodies
+        self._under_way = 0  # requests taken from the queue and not answered
+        self._scheduled = False  # a worker or a pass executes this partition, or is going to
+        self._held = False  # `hold` was called: nothing is taken from the queue
+        self._closing_denial: Denial | None = None  # what new requests are refused with; None: they are accepted
+        self._room_callbacks: list[Callable[[], None]] = []  # see `on_room`
+        self._progress = time.monotonic()  # when the partition last made progress
         self._outage = PartitionOutage(partition, room, log)
 
     # --- in front: any thread ----------------------------------------------------------------------------------------
 
     def submit(self, item: Item, together: list[PartitionService] | None = None) -> Admission:
-        """Queue an item, or say why not; never blocks.  Thread-safe.
+        """Queue an item unless the queue is full; never blocks.  Thread-safe.
 
-        `together`: receives this partition where it is to take part in a pass with whatever else the caller submits:
-        `start_together` has to follow.
+        `together`: a list of the caller's, to which this service is added when it should take part in the same pass as the
+        other services the caller submits to; the caller then has to call `start_together` with it.
 
-        An item for a partition that was given up meanwhile is accepted and answered with a failure.
+        An item for a partition that was unassigned meanwhile is accepted and answered with a failure.
         """
         with self._lock:
             waiting, waiting_bytes = self._waiting + requests_of(item), self._waiting_bytes + item.size
-            options, over = self.options, self._over
-            if over is None:
+            options, denial = self.options, self._closing_denial
+            if denial is None:
                 if self._queue and (waiting > options.queue_requests or waiting_bytes > options.queue_bytes):
                     stalled = time.monotonic() - self._progress > options.stall_seconds
                     return Admission.STALLED if stalled else Admission.FULL
@@ -142,8 +148,8 @@ class PartitionService:
                 if self._held:
                     return Admission.ACCEPTED
                 self._scheduled = True
-        if over is not None:
-            refuse(item, over, self._log)
+        if denial is not None:
+            refuse(item, denial, self._log)
         elif together is not None and self._passes is not None and self._fits_pass(item):
             together.append(self)
         else:
@@ -152,20 +158,19 @@ class PartitionService:
 
     @staticmethod
     def start_together(services: Sequence[PartitionService]) -> None:
-        """Have what `submit` noted executed: several partitions by the next pass."""
+        """Start execution of the services that `submit` added to `together`: several take part in the next pass."""
         if len(services) == 1:
             (only,) = services
             only.go_on()
         elif services:
             passes = services[0]._passes
-            assert passes is not None, "only who takes part in passes is noted"
+            assert passes is not None, "`submit` adds only services that take part in passes"
             passes.schedule(*services)
 
     def _schedule(self, first: Item) -> None:
-        """Have what is queued executed, `first` at first: by the next pass, or by a thread of its own.
+        """Have the queue executed, whose head is `first`: by the next pass, or by a worker thread of its own.
 
-        While nothing else is under way, and was not a moment ago, there is nobody to share a pass with, and without one it is
-        done sooner.
+        While no other partition is busy, nor was a moment ago, a pass would have no other member, and a worker thread is faster.
         """
         passes = self._passes
         if passes is not None and (passes.expects_company or not self._pool.at_rest) and self._fits_pass(first):
@@ -174,6 +179,7 @@ class PartitionService:
             self._pool.schedule(self)
 
     def _fits_pass(self, item: Item) -> bool:
+        """Whether an item is a run of appends that is small enough for a pass."""
         return isinstance(item, AppendRun) and item.size <= self._most_in_pass
 
     @property
@@ -181,29 +187,30 @@ class PartitionService:
         return min(PASS_BYTES, self.options.commit_bytes)
 
     def answer_now(self, answers: ListAnswers, received: Received, table: Table, room: int) -> int:
-        """Answer requests for lists at once, in the calling thread, as far as that is a matter of microseconds; how many.
+        """Answer list requests in the calling thread as far as that takes microseconds; returns how many, from the first on.
 
-        So it is for a few records that the system has in memory, when nobody else is at work in the partition: then handing
-        over to a worker and back takes longer than reading.  Never waits for the disk.  The requests are frames of `received`,
-        which `table` describes; `answers` has the answers to the first of them then, of `room` bytes together at most.
-        Thread-safe.
+        Only requests for a few records that are in the page cache are answered, and only while the partition is idle: there,
+        handing over to a worker and back would take longer than reading.  Never waits for the disk.
+
+        `received`, `table`: the frames, and the rows that describe them.  `answers`: receives the response frames, of at most
+        `room` bytes in total.  Thread-safe.
         """
         with self._lock:
-            if self._scheduled or self._held or self._over is not None:
+            if self._scheduled or self._held or self._closing_denial is not None:
                 return 0
             self._scheduled = True
         try:
-            return self._answered_from_memory(answers, received, table, room)
+            return self._answer_from_memory(answers, received, table, room)
         finally:
             self.go_on()
 
-    def _answered_from_memory(self, answers: ListAnswers, received: Received, table: Table, room: int) -> int:
+    def _answer_from_memory(self, answers: ListAnswers, received: Received, table: Table, room: int) -> int:
         session = self.read_session()
         if session is None:
             return 0
         try:
             self.partition.answer_lists(answers, Requests(received, table, session, self.options.max_list_bytes, room))
-        except Exception as error:  # a worker tries it again, and tells
+        except Exception as error:  # a worker executes the request again, and reports the error
             self._log.debug("partition %d: lists are not answered at once: %s", self.number, error)
             return 0
         answered = answers.answered
@@ -214,34 +221,35 @@ class PartitionService:
         return answered
 
     def on_room(self, callback: Callable[[], None]) -> None:
-        """Call back once, from any thread, when what is queued was taken (at once if nothing is).
+        """Call `callback` once, when a worker has taken the queue or a pass the appends at its head; at once if it is empty.
 
-        A part of the queue may be free before; whoever was refused may need more than that, and must not ask again and again.
+        It is called from any thread, and not for single requests that are answered: the caller may need more room than that, and
+        would ask again and again.
         """
         with self._lock:
             if self._queue:
-                self._waiters.append(callback)
+                self._room_callbacks.append(callback)
                 return
         callback()
 
     @property
     def queue_size(self) -> int:
-        """Requests that are not answered yet: those that wait, and those under way."""
+        """Requests that are not answered yet: queued, or taken from the queue."""
         return self._waiting + self._under_way
 
     @property
     def stalled_seconds(self) -> float:
-        """How long requests have been waiting without any progress; 0 when none wait."""
+        """Seconds since the last progress while requests are unanswered; 0 when none are."""
         with self._lock:
             return time.monotonic() - self._progress if self._waiting or self._under_way else 0.0
 
     def busy_answer(self, item: Item) -> bytes:
-        """Failure frames, one for each request of an item that was not taken."""
+        """*Busy* failure frames, one for each request of an item that `submit` did not queue."""
         return failures_for(item, permissions.busy(self.number, self.options.stall_seconds))
 
     @property
     def availability(self) -> Availability:
-        """Whether the partition may be read and written; whoever changes it makes the change durable first."""
+        """Whether the partition may be read and written.  A caller that sets it has made the change durable before."""
         return self._availability
 
     @availability.setter
@@ -250,13 +258,13 @@ class PartitionService:
 
     @property
     def session_id(self) -> int:
-        """The highest session that was let in."""
+        """The highest session that was admitted."""
         return self._session
 
     # --- behind: one worker at a time --------------------------------------------------------------------------------
 
     def take(self) -> Sequence[AppendRun]:
-        """Take the appends that are queued in front, as far as they are small; empty when there are none.  For a pass."""
+        """Take the small appends at the head of the queue; empty when there are none.  See `PassMember.take`."""
         with self._lock:
             queue = self._queue
             if self._held or not queue or not self._fits_pass(queue[0]):
@@ -271,51 +279,51 @@ class PartitionService:
             self._waiting -= self._under_way
             self._waiting_bytes -= size
             self._progress = time.monotonic()
-            waiters, self._waiters = self._waiters, []
-        if waiters:
-            self._call(waiters)
+            callbacks, self._room_callbacks = self._room_callbacks, []
+        if callbacks:
+            self._call_all(callbacks)
         return runs
 
     def begin(self, runs: Sequence[AppendRun]) -> UnsyncedCommit | None:
-        """Write what `take` gave, by itself; None when there is nothing to be synced.  For a pass."""
+        """Write the runs that `take` returned, in a commit of this partition alone.  See `PassMember.begin`."""
         return self.commit.begin(runs)
 
     def finish(self, commit: UnsyncedCommit, error: SyncFailedError | None) -> None:
-        """What `begin` wrote is durable, or its sync failed: answer.  For a pass."""
+        """Answer the runs of `begin`: their records are durable, or the sync failed with `error`.  See `PassMember.finish`."""
         self.commit.finish(commit, error)
 
     def go_on(self) -> None:
-        """Nothing of this partition is under way now: see to it that what is queued is executed."""
+        """Nothing of this partition is under way any more: schedule the queue again, if it has items."""
         with self._lock:
             self._under_way = 0
             self._progress = time.monotonic()
             if self._queue and not self._held:
                 first = self._queue[0]
             else:
-                self._rest()
+                self._become_idle()
                 return
         self._schedule(first)
 
-    def _rest(self) -> None:
-        """There is nothing to do, or it has to wait; the lock is held."""
+    def _become_idle(self) -> None:
+        """Become idle: the queue is empty, or the service is held.  The caller holds the lock."""
         self._scheduled = False
         if not self._queue:
             self.commit.broken.clear()
         self._idle.notify_all()
 
     def run(self) -> bool:
-        """Execute what is queued; True to be put in line again.  For the worker pool."""
+        """Execute the queue; True: schedule this service again, after the others that wait.  See `engine.net.executor.Job`."""
         while True:
             with self._lock:
                 batch = self._queue
                 if not batch or self._held:
-                    self._rest()
+                    self._become_idle()
                     return False
                 self._queue = []
                 self._under_way, self._waiting, self._waiting_bytes = self._waiting, 0, 0
                 self._progress = time.monotonic()
-                waiters, self._waiters = self._waiters, []
-            self._call(waiters)
+                callbacks, self._room_callbacks = self._room_callbacks, []
+            self._call_all(callbacks)
             try:
                 self._execute(batch)
             finally:
@@ -326,7 +334,7 @@ class PartitionService:
                 return True
 
     def _execute(self, batch: Sequence[Item]) -> None:
-        """Answer a batch.  Raises the exits of the interpreter only, after everything is answered."""
+        """Execute and answer a batch.  Raises KeyboardInterrupt and SystemExit only, after everything is answered."""
         leave: BaseException | None = None
         place, count = 0, len(batch)
         while place < count:
@@ -348,6 +356,7 @@ class PartitionService:
             raise leave
 
     def _answer(self, request: Request) -> None:
+        """Check, execute and answer one request that is no append."""
         message = request.message
         if self.commit.is_broken(request.sender):
             self.answering(1)
@@ -361,7 +370,7 @@ class PartitionService:
                 refuse(request, denial, self._log)
                 return
             self.let_in(message.session_id, offline)
-        except BaseException as error:  # the file of fences, which refuses newer sessions by itself
+        except BaseException as error:  # of the file of fences: no outage, the file refuses newer sessions by itself
             self._fail(request, error)
             return
         try:
@@ -375,7 +384,7 @@ class PartitionService:
         post(request.sender, answer, 1, request.size, self._log)
 
     def _fail(self, request: Request, error: BaseException) -> None:
-        """Answer a request that could not be executed; raises the exits of the interpreter again."""
+        """Answer a request that failed with `error`; KeyboardInterrupt and SystemExit are raised again."""
         message = request.message
         what = f"partition {self.number}: {type(message).__name__} of session {message.session_id}"
         self.answering(1)
@@ -384,16 +393,16 @@ class PartitionService:
             raise error
 
     def answering(self, requests: int) -> None:
-        """So many of those under way are answered now; said before the peer can know, who may look at the gauges next."""
+        """Count requests as answered.  To be called before the answer is sent: its receiver may read the gauges next."""
         self._under_way -= requests
 
-    # --- who may ------------------------------------------------------------------------------------------------------
+    # --- permissions --------------------------------------------------------------------------------------------------
 
     @property
     def _state(self) -> ServiceState:
         return ServiceState(
             number=self.number,
-            assigned=True,  # a partition that is given up executes nothing any more
+            assigned=True,  # the service of an unassigned partition executes nothing
             readable=self._availability.readable,
             writable=self._availability.writable,
             persisted_session=self.partition.session_id,
@@ -401,29 +410,35 @@ class PartitionService:
         )
 
     def open_session(self) -> int | None:
-        """The session whose online appends need no further look; None when there is none."""
+        """The session whose online appends are admitted without `check`; None: every append has to be checked."""
         if self._outage.known:
             return None
         return self._session if self._availability.writable else None
 
     def read_session(self) -> int | None:
-        """The session whose reads need no further look; None when there is none.  Others are refused, or made durable first."""
+        """The session whose reads are admitted without `check`; None: the partition may not be read.
+
+        Any other session has to pass `check` and `let_in`.
+        """
         return self._session if self._availability.readable else None
 
     def check(self, session_id: int, offline: bool, access: RequiredAccess = RequiredAccess.WRITE) -> Denial | None:
-        """Check a request; None when it may run.  Changes nothing, unless it finds that the partition can take part again."""
+        """Check a request; None: it is admitted.
+
+        Changes nothing, except that an outage ends if its cause is found to be gone.
+        """
         denial = permissions.check(self._state, session_id=session_id, offline=offline, access=access)
         if denial is None and access is not RequiredAccess.READ:
             return self._outage.denial(offline)
         return denial
 
     def let_in(self, session_id: int, offline: bool) -> None:
-        """A checked request will be executed: its session, if it is a newer one, is durable on return.  Raises DiskError."""
+        """Admit a checked request: its session, if it is a newer one, is durable on return.  Raises DiskError."""
         if permissions.raises_session(self._state, session_id=session_id, offline=offline):
             self._fences.raise_to(self.number, session_id)
             self._session = session_id
 
-    # --- who can ------------------------------------------------------------------------------------------------------
+    # --- outages ------------------------------------------------------------------------------------------------------
 
     @property
     def outage(self) -> Outage | None:
@@ -431,22 +446,28 @@ class PartitionService:
         return self._outage.now
 
     def note_failure(self, error: BaseException, transaction_id: int | None = None) -> None:
-        """A request failed: keep the partition out of sessions if none can be served any more.
+        """A request failed with `error`: begin an outage if the partition can serve no session any more.
 
-        `transaction_id`: the record that the request had to read, if any.
+        `transaction_id`: of the record that the request had to read, if any.
         """
         self._outage.note_failure(error, transaction_id)
 
     def note_space(self, age: float) -> None:
-        """The disk was found to have space, by a look that began at most `age` seconds ago.  Thread-safe."""
+        """A disk check that began at most `age` seconds ago found enough space.  Thread-safe."""
         self._outage.note_space(age)
 
     # --- pausing and ending ------------------------------------------------------------------------------------------
+    #
+    #            new requests           queued requests        waits for requests under way
+    # hold       are queued             stay queued            yes
+    # refuse     are refused            are executed           no
+    # drain      are refused            are executed           yes
+    # end        are refused            are refused            no
 
     def hold(self, seconds: float | None = None) -> bool:
-        """Stop executing: returns when nothing is under way; what is queued, or comes, waits for `resume` or `end`.
+        """Pause execution; returns when nothing is under way.  Queued and new requests wait for `resume` or `end`.
 
-        False, and nothing is held, when that took longer than `seconds`.
+        Returns False, and the service is not held, if requests are still under way after `seconds`.
         """
         with self._lock:
             self._held = True
@@ -455,7 +476,7 @@ class PartitionService:
         return done
 
     def resume(self, partition: Partition | None = None) -> None:
-        """Go on after `hold`, with the partition's files opened anew if they were."""
+        """Resume after `hold`.  `partition`: the partition as it was opened again, if it was."""
         if partition is not None:
             self.partition = self.commit.target = partition
             self._outage.opened_again(partition)
@@ -467,40 +488,41 @@ class PartitionService:
             first = self._queue[0]
         self._schedule(first)
 
-    def refuse(self, over: Denial) -> None:
-        """Answer whatever comes from now on with a failure; what is queued is still executed."""
+    def refuse(self, denial: Denial) -> None:
+        """Refuse new requests with `denial`; queued requests are still executed."""
         with self._lock:
-            self._over = over
+            self._closing_denial = denial
 
-    def drain(self, over: Denial, seconds: float | None = None) -> bool:
-        """As `refuse`, and wait until everything that is queued was executed.
+    def drain(self, denial: Denial, seconds: float | None = None) -> bool:
+        """As `refuse`, and wait until the queued requests were executed.
 
-        False when that took longer than `seconds`: what was queued then is answered with the failure, and something is under way.
+        Returns False if that took longer than `seconds`: then the requests that are still queued are refused as well, and others
+        are still under way.
         """
         with self._lock:
-            self._over = over
+            self._closing_denial = denial
             done = self._idle.wait_for(lambda: not self._scheduled, seconds)
-        self.end(over)
+        self.end(denial)
         return done
 
-    def end(self, over: Denial) -> None:
-        """Answer what is queued, and whatever comes from now on, with a failure."""
+    def end(self, denial: Denial) -> None:
+        """Refuse queued and new requests with `denial`."""
         while True:
             with self._lock:
                 left, self._queue = self._queue, []
                 self._waiting = self._waiting_bytes = 0
-                waiters, self._waiters = self._waiters, []
+                callbacks, self._room_callbacks = self._room_callbacks, []
                 if not left:
-                    self._over = over  # from now on at once; until now in the order in which they came
-            self._call(waiters)
+                    self._closing_denial = denial  # set last: new requests must not be refused before queued ones
+            self._call_all(callbacks)
             if not left:
                 return
             for item in left:
-                refuse(item, over, self._log)
+                refuse(item, denial, self._log)
 
-    def _call(self, waiters: Sequence[Callable[[], None]]) -> None:
-        for callback in waiters:
+    def _call_all(self, callbacks: Sequence[Callable[[], None]]) -> None:
+        for callback in callbacks:
             try:
                 callback()
-            except Exception:  # a connection's trouble is not the partition's
+            except Exception:  # an error of one connection must not affect the partition
                 self._log.exception("a connection could not be told that partition %d has room", self.number)

@@ -1,9 +1,11 @@
-"""Who may do what with a partition: the release's checks, in its order and with its texts, as functions of values.
+"""Permission checks of requests to a partition, as pure functions, with the release's order and texts.
 
-Order and texts are those of release 0.13.2 (the permission check of its partition, then the checks of each request).  Two
-things are more than the release has: *readable* and *writable* are kept apart, where it knows one flag for both; and a request
-of a newer session is told apart from one of the present session, because here it raises the partition's session only after
-it passed every check (the release raises it for any message, even for one that it then refuses).
+Order and texts are those of release 0.13.2: first the permission check of the partition, then the checks of each request.  Two
+differences:
+
+- *readable* and *writable* are separate; the release has one flag, *available*, for both;
+- a request of a newer session raises the partition's session only after it passed every check; the release raises it for any
+  message, even for one that it then refuses.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from waltzctl.formats.wire.failure import (
 
 
 class RequiredAccess(Enum):
-    """What a request needs of the partition: to be read, to be written, or, to begin a session, both."""
+    """The access that a request needs: read, write, or (to begin a session) both."""
 
     READ = "read"
     WRITE = "write"
@@ -31,7 +33,7 @@ class RequiredAccess(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Denial:
-    """Why a request is refused: the Java class that the release's failure names, its text, and our code."""
+    """Why a request is refused: waltzctl's code, the Java exception class that the release names, and its text."""
 
     code: FailureCode
     exception: str
@@ -39,12 +41,12 @@ class Denial:
 
     @property
     def message(self) -> str:
-        """The failure's message as it stands on the wire."""
+        """The message of the failure on the wire."""
         return f"{self.exception}: {self.text}"
 
 
 class DeniedError(RefusedError):
-    """A request that is refused with a failure of the release."""
+    """A request that is refused; `denial` is what its peer is sent."""
 
     def __init__(self, denial: Denial) -> None:
         super().__init__(denial.text)
@@ -59,7 +61,7 @@ class NotLoadedError(DeniedError, NotAssignedError):
 
 
 class OtherClusterError(MismatchError):
-    """An open request whose cluster key or number of partitions is not the control file's."""
+    """An open request whose cluster key or number of partitions differs from the control file's."""
 
     def __init__(self, denial: Denial) -> None:
         super().__init__(denial.text)
@@ -68,10 +70,10 @@ class OtherClusterError(MismatchError):
 
 @dataclass(frozen=True, slots=True)
 class ServiceState:
-    """What decides whether a request may run.
+    """The state of a partition that the permission check needs.
 
-    `persisted_session`: of the last set-low-water-mark; `session`: the highest that a request of passed the checks, durable in
-    the node's own file of fences, never below the persisted one.
+    `persisted_session`: the session of the last set-low-water-mark request.  `session`: the highest session that was admitted; it
+    is durable in the node's file of fences, and never below `persisted_session`.
     """
 
     number: int
@@ -83,15 +85,22 @@ class ServiceState:
 
 
 def not_loaded(partition: int) -> Denial:
-    """The partition is not one of this node's; the release says so before it queues a request."""
+    """The partition is not assigned to this node; the release finds that before it queues a request."""
     return Denial(FailureCode.NOT_ASSIGNED, PLAIN_EXCEPTION, f"Partition:{partition} is not assigned.")
 
 
 def check(state: ServiceState, *, session_id: int, offline: bool, access: RequiredAccess) -> Denial | None:
-    """The release's checks a to e (assigned; online, persisted session; available, session); None when all are passed.
+    """The release's permission checks, in its order; None: the request is admitted.
 
-    A session above the present one passes: `raises_session` says what it changes.  While a partition may be written by online
-    requests it counts as online; one that may be read only can be recovered offline.
+    ======================= ================================================================================
+    request                 checks
+    ======================= ================================================================================
+    any                     the partition is assigned
+    offline (recovery)      the partition is not writable, and the session is the persisted one
+    online                  the required access is on, and the session is not below the admitted one
+    ======================= ================================================================================
+
+    An online request of a session above the admitted one passes; see `raises_session`.
     """
     if not state.assigned:
         return _denied(FailureCode.NOT_ASSIGNED, f"partition {state.number} is not assigned to storage node.")
@@ -120,14 +129,18 @@ def check(state: ServiceState, *, session_id: int, offline: bool, access: Requir
 
 
 def raises_session(state: ServiceState, *, session_id: int, offline: bool) -> bool:
-    """Whether a request that passed `check` begins a newer session.  Offline ones never do."""
+    """Whether a request that passed `check` raises the admitted session.  Offline requests never do."""
     return not offline and session_id > state.session
 
 
 def check_low_water_mark(
     *, session_id: int, low_water_mark: int, max_transaction_id: int, persisted: tuple[int, int, int]
 ) -> Denial | None:
-    """The release's checks of set-low-water-mark; `persisted`: session, low-water mark and local low-water mark in force."""
+    """The release's checks of set-low-water-mark; None: it is admitted.
+
+    `max_transaction_id`: of the partition, and so its new local low-water mark.  `persisted`: the present session, low-water mark
+    and local low-water mark.
+    """
     persisted_session, present, present_local = persisted
     if max_transaction_id > low_water_mark:
         return _denied(FailureCode.MARK_WOULD_FALL, "low-water mark is lower than the max transaction id")
@@ -155,7 +168,7 @@ def out_of_order() -> Denial:
 
 
 def out_of_range(partition: int, after: int, local_low_water_mark: int) -> Denial:
-    """A truncation that would lose acknowledged transactions; the release's words, and which mark stands in the way."""
+    """A truncation below the local low-water mark; the release's text, and the marks concerned."""
     return _denied(
         FailureCode.BELOW_LOW_WATER_MARK,
         f"transaction id out of range: truncating partition {partition} after {after} would lose acknowledged transactions,"
@@ -164,12 +177,12 @@ def out_of_range(partition: int, after: int, local_low_water_mark: int) -> Denia
 
 
 def wrong_cluster_key() -> Denial:
-    """An open request of another cluster."""
+    """An open request with another cluster key."""
     return _denied(FailureCode.MISMATCH, "Provided cluster key is inconsistent with key in control file.")
 
 
 def wrong_number_of_partitions() -> Denial:
-    """An open request that counts other partitions."""
+    """An open request with another number of partitions."""
     return _denied(
         FailureCode.MISMATCH,
         "Provided number of partitions is inconsistent with the total number of partitions in control file.",
@@ -177,7 +190,7 @@ def wrong_number_of_partitions() -> Denial:
 
 
 def busy(partition: int, seconds: float) -> Denial:
-    """A partition whose disk does not answer; the release lets everybody wait."""
+    """A partition whose disk does not respond for `seconds`; in the release requests wait without limit."""
     return _denied(
         FailureCode.BUSY,
         f"partition {partition} is busy: it has made no progress for more than {seconds:g} seconds; nothing of the request"

@@ -1,7 +1,7 @@
-"""One look at everything a node shows: its metrics with the present values of its partitions, and the names they go by.
+"""A snapshot of a node's metrics and of the gauges of its partitions, with their names.
 
-The names are those of release 0.13.2: a group, ``waltz-storage`` for the node and ``waltz-storage.partition-N`` for a
-partition, and a name within it.  A partition is there while it is loaded.
+The names are those of release 0.13.2: a group (``waltz-storage`` for the node, ``waltz-storage.partition-N`` for a partition),
+and a name within it.  The snapshot holds the partitions that are assigned at that moment.
 """
 
 from __future__ import annotations
@@ -22,20 +22,23 @@ if TYPE_CHECKING:
     from waltzctl.engine.storage.directory import StorageDirectory
 
 GROUP = "waltz-storage"
-"""The release's group of the node's own metrics."""
+"""The release's group for the metrics of the node as a whole."""
 
 
 OUT_OF_SERVICE = "out-of-service"
-"""A gauge of ours: the code of what keeps a partition out of sessions; it is there while something does."""
+"""A gauge that the release does not have: the failure code of a partition's outage, present during the outage only."""
 CLUSTER_KEY, CLUSTER_PARTITIONS = "cluster-key", "cluster-partitions"
-"""Gauges of ours that the admin port alone shows: what a directory made of the node's records has to say in its headers."""
+"""Gauges that the release does not have, shown by the admin port only.
+
+A tool that makes a storage directory from the node's records writes their values into the headers of its files.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class NodePartitionReading:
-    """A loaded partition: what was counted of it and its present values.
+    """An assigned partition: its metrics and its gauges.
 
-    `out_of_service`: the code of what keeps it out of sessions; None when it takes part.
+    `out_of_service`: the failure code of its outage; None: it takes part in sessions.
     """
 
     partition: int
@@ -46,14 +49,14 @@ class NodePartitionReading:
 
 @dataclass(frozen=True, slots=True)
 class NodeReading:
-    """A node at one moment.  `assigned` are the numbers of its partitions, ascending."""
+    """A snapshot of a node.  `assigned`: the numbers of its partitions, ascending."""
 
     version: str
     assigned: tuple[int, ...]
     partitions: tuple[NodePartitionReading, ...]
 
     def metrics(self) -> Iterator[NamedMetric]:
-        """Everything that a released node shows, by group and name; and why a partition is out of service, if it is."""
+        """The metrics that a released node shows, by group and name; and `OUT_OF_SERVICE` of partitions that have an outage."""
         yield NamedMetric(GROUP, "waltz-storage-num-partitions", Gauge(len(self.assigned)))
         yield NamedMetric(GROUP, "waltz-storage-partition-ids", Gauge(self.assigned))
         yield NamedMetric(GROUP, "waltz-version-id", Gauge(self.version))
@@ -70,16 +73,16 @@ class NodeReading:
 
 
 def cluster_metrics(cluster_key: uuid.UUID, num_partitions: int) -> Iterator[NamedMetric]:
-    """Of which cluster the node is."""
+    """The gauges that name the node's cluster."""
     yield NamedMetric(GROUP, CLUSTER_KEY, Gauge(str(cluster_key)))
     yield NamedMetric(GROUP, CLUSTER_PARTITIONS, Gauge(num_partitions))
 
 
 def read_node(storage: StorageDirectory, hosted: HostedStorage, metrics: NodeMetrics, *, version: str) -> NodeReading:
-    """Look at a node.  It may wait for a partition that is writing its marks: call it in a thread.
+    """Read a node's metrics and gauges.  Blocks while a partition writes its marks: call it in a thread.
 
-    In the documented layout, which has no flags and no sequence numbers, the flags say what they would say in the released
-    one, and the sequence number is 0.
+    The documented layout of the control file has no flags and no sequence numbers: there the flags are computed, and the sequence
+    number is 0.
     """
     readings = []
     available = dict(hosted.assigned_status())
@@ -88,7 +91,7 @@ def read_node(storage: StorageDirectory, hosted: HostedStorage, metrics: NodeMet
         try:
             partition = storage.partition(number)
         except NotAssignedError:
-            continue  # taken away since
+            continue  # unassigned meanwhile
         current = storage.info(number).current_struct or PartitionStruct()
         flags = current.flags
         if flags is None:

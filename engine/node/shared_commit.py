@@ -1,18 +1,20 @@
-"""Appends of many partitions in one table: judged by columns, encoded by one call, answered by one array of frames.
+"""Shared commit: appends of many partitions in one table, judged by columns, encoded by one call, answered in one go.
 
-With one request in flight for each partition, what is done for a partition costs more than what is done for a record.  So a pass
-(`engine.node.commit_passes`) puts everything that it took into one table, whose *groups* are the appends of a partition.  A group
-goes this way when it is as usual:
+With one request in flight per partition, the work per partition costs more than the work per record.  So a pass
+(`engine.node.commit_passes`) puts the appends of all its partitions into one table; the rows of one partition are a *group*.  A
+group is committed this way if all of these conditions hold:
 
 =====================================  ==========================================================================
-every request is online, of the        `GroupCommit.usual_session`
-session that is let in, and no peer
-sent a frame that cannot be decoded
-every record is right                  `AppendEncoder.encode_groups`
-one sync makes it durable              `Partition.write_blocks`
+condition                              decided by
+=====================================  ==========================================================================
+every request is online and of the     `GroupCommit.usual_session`
+admitted session, and no peer sent a
+malformed frame
+every record is valid and in order     `AppendEncoder.encode_groups`
+one sync makes the group durable       `Partition.write_blocks`
 =====================================  ==========================================================================
 
-Any other is left to its partition's own commit, which judges request by request, and of it nothing was done.
+Any other group is *left*: nothing of it is written here, and its partition's own `GroupCommit` judges it request by request.
 """
 
 from __future__ import annotations
@@ -35,23 +37,26 @@ from waltzctl.engine.scan.transcode import AppendEncoder, EncodedBlock
 from waltzctl.engine.storage.partition import UnsyncedAppend
 
 FEWEST = 4
-"""Partitions from which on one table costs less than each by itself."""
+"""Number of partitions from which one shared table costs less than a commit for each."""
 MOST_BYTES = 1 << 20
-"""Bytes of frames that are copied together; beyond them each partition's own table costs nothing that would be seen."""
+"""Bytes of frames that are copied together; the cost of separate tables is negligible for what exceeds it."""
 BODY, SESSION, OFFLINE = int(FrameColumn.BODY), int(FrameColumn.SESSION), int(FrameColumn.OFFLINE)
-_NOTHING = (0, 0, None)
+_NOT_ENCODED = (0, 0, None)
 _NO_ROWS = np.empty((0, len(FrameColumn)), np.int64)
 
 
 class TakenAppends(NamedTuple):
-    """What a pass took of one partition, and by whom it is committed."""
+    """The runs that a pass took from one partition, and the partition's group commit."""
 
     commit: GroupCommit
     runs: Sequence[AppendRun]
 
 
-class _Share(NamedTuple):
-    """A group whose records are written and not durable yet: rows ``[start, stop)`` of the table.  `place`: in what was taken."""
+class _WrittenGroup(NamedTuple):
+    """A group whose records are written but not synced: rows ``[start, stop)`` of the table.
+
+    `place`: its index in `SharedCommits.begin`'s `taken`.
+    """
 
     place: int
     taken: TakenAppends
@@ -62,32 +67,36 @@ class _Share(NamedTuple):
 
 @dataclass(slots=True)
 class SharedCommit:
-    """What became of the groups of a pass; `left` and `answered` are places of what it took.
+    """The outcome of `SharedCommits.begin`: each group of a pass is in exactly one of three lists.
 
-    `left`: to be committed by themselves.  `answered`: their write failed, and every request knows.  `shares`: in their order.
-    `started`: `time.monotonic` before the first write.  `leave`: an exit of the interpreter that came meanwhile.
+    `left`: indices of groups that are to be committed by their own `GroupCommit`.
+    `answered`: indices of groups whose write failed; all their requests have been answered.
+    `shares`: groups that are written and not synced, in order.
+
+    `table`: all rows.  `started`: `time.monotonic` before the first write.  `leave`: a KeyboardInterrupt or SystemExit that was
+    caught; the caller has to raise it in the end.
     """
 
     table: Table
     log: logging.Logger
     left: list[int] = field(default_factory=list)
     answered: list[int] = field(default_factory=list)
-    shares: list[_Share] = field(default_factory=list)
+    shares: list[_WrittenGroup] = field(default_factory=list)
     started: float = 0.0
     leave: BaseException | None = None
 
     @property
     def written(self) -> list[UnsyncedAppend]:
-        """What has to be made durable before `finish`."""
+        """The appends that have to be synced before `finish`."""
         return [share.written for share in self.shares]
 
     @property
     def places(self) -> list[int]:
-        """Whose records are written."""
+        """The indices of the written groups."""
         return [share.place for share in self.shares]
 
     def finish(self, errors: Sequence[SyncFailedError | None]) -> None:
-        """What was written is durable, or its sync failed with an error: answer every request.  Raises nothing; see `leave`."""
+        """Answer the written groups.  `errors`: for each, None (durable) or its sync error.  Raises nothing; see `leave`."""
         durable = []
         for share, error in zip(self.shares, errors, strict=True):
             try:
@@ -105,15 +114,15 @@ class SharedCommit:
             return
         for share in durable:
             share.taken.commit.answering(share.stop - share.start)
-        counted, seconds = _counted(durable), finished - self.started
+        counted, seconds = _countable(durable), finished - self.started
         for answer in answers:
-            if counted:  # that takes as long as answering, and no peer need wait for it
-                later(answer.sender, self.log, _count, counted, seconds, finished)
+            if counted:  # counting takes as long as answering: done after the first answer is sent
+                later(answer.sender, self.log, _count_metrics, counted, seconds, finished)
                 counted = []
             post(answer.sender, answer.frames, answer.requests, answer.size, self.log)
 
     def fail(self, taken: TakenAppends, error: BaseException) -> None:
-        """All requests of a partition fail with an error."""
+        """Answer all requests of one partition with failures."""
         try:
             taken.commit.fail(taken.runs, error)
         except (KeyboardInterrupt, SystemExit) as exit_:
@@ -121,7 +130,7 @@ class SharedCommit:
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
             self.leave = error
 
-    def _answers(self, durable: Sequence[_Share]) -> list[_Answer]:
+    def _answers(self, durable: Sequence[_WrittenGroup]) -> list[_Answer]:
         """One answer for each peer, its requests in their order within each partition."""
         frames = successes(self.table) if durable else b""
         answers: dict[int, _Answer] = {}
@@ -141,7 +150,7 @@ class SharedCommit:
 
 @dataclass(slots=True)
 class _Answer:
-    """To one peer: success frames for so many requests of so many body bytes."""
+    """The answer to one peer: success frames for `requests` requests of `size` body bytes in total."""
 
     sender: Sender
     frames: list[bytes] = field(default_factory=list)
@@ -149,44 +158,44 @@ class _Answer:
     size: int = 0
 
 
-_Counted = Sequence[tuple[GroupCommit, int, float]]
-"""By whom so many requests were committed, and when they had arrived, on average."""
+_SharedCounts = Sequence[tuple[GroupCommit, int, float]]
+"""For each partition: its group commit, its number of requests, and the mean time of their arrival (`time.monotonic`)."""
 
 
-def _counted(shares: Sequence[_Share]) -> _Counted:
-    """What counting needs; it must not keep what was received."""
+def _countable(shares: Sequence[_WrittenGroup]) -> _SharedCounts:
+    """The data for the metrics, without references to the received bytes."""
     return [
         (commit, stop - start, sum(run.received for run in runs) / len(runs))
         for _, (commit, runs), start, stop, _ in shares
     ]
 
 
-def _count(counted: _Counted, seconds: float, finished: float) -> None:
+def _count_metrics(counted: _SharedCounts, seconds: float, finished: float) -> None:
     for commit, requests, received in counted:
         commit.count(requests, finished - received, seconds)
 
 
 class SharedCommits:
-    """Makes shared commits.  Thread-safe: what it was given belongs to the caller's pass alone."""
+    """Makes shared commits.  Thread-safe, as it keeps no state; the arguments belong to the calling pass."""
 
     def __init__(self, encoder: AppendEncoder, log: logging.Logger) -> None:
         self._encoder, self._log = encoder, log
 
     def begin(self, taken: Sequence[TakenAppends]) -> SharedCommit:
-        """Judge, encode and write what was taken, as far as it is as usual.  Raises nothing; see `SharedCommit.leave`."""
-        chosen, sessions = _chosen(taken)
+        """Judge, encode and write the groups that fulfil the conditions above.  Raises nothing; see `SharedCommit.leave`."""
+        chosen, sessions = _choose(taken)
         found: dict[int, tuple[int, int, EncodedBlock | None]] = {}
         table = _NO_ROWS
         if len(chosen) >= FEWEST:
             try:
-                table, stops, blocks = self._encoded([taken[place] for place in chosen], sessions)
-            except Exception:  # each by itself needs less memory, and says what is wrong
+                table, stops, blocks = self._encode_groups([taken[place] for place in chosen], sessions)
+            except Exception:  # separate commits need less memory, and report the error
                 self._log.debug("appends of %d partitions are committed one by one", len(chosen), exc_info=True)
             else:
                 found = dict(zip(chosen, zip([0, *stops], stops, blocks, strict=False), strict=True))
         commit = SharedCommit(table, self._log, started=time.monotonic())
         for place, one in enumerate(taken):
-            start, stop, block = found.get(place, _NOTHING)
+            start, stop, block = found.get(place, _NOT_ENCODED)
             if block is None or not block.records:
                 commit.left.append(place)
                 continue
@@ -199,13 +208,13 @@ class SharedCommits:
             if written is None:
                 commit.left.append(place)
             else:
-                commit.shares.append(_Share(place, one, start, stop, written))
+                commit.shares.append(_WrittenGroup(place, one, start, stop, written))
         return commit
 
-    def _encoded(
+    def _encode_groups(
         self, taken: Sequence[TakenAppends], sessions: Sequence[int]
     ) -> tuple[Table, list[int], list[EncodedBlock | None]]:
-        """All requests, behind which row each group ends, and its records; None for a group that is not as usual."""
+        """The table of all rows, the row behind each group's last, and each group's records; None for a group to be left."""
         runs = [run for one in taken for run in one.runs]
         buffers = [run.buffer for run in runs]
         table = np.concatenate([run.table for run in runs])
@@ -221,8 +230,8 @@ class SharedCommits:
         return table, stops, blocks
 
 
-def _chosen(taken: Sequence[TakenAppends]) -> tuple[list[int], list[int]]:
-    """Places of those whose appends may be as usual, up to `MOST_BYTES` of them, and the session of each."""
+def _choose(taken: Sequence[TakenAppends]) -> tuple[list[int], list[int]]:
+    """Indices of the groups that may be committed here, up to `MOST_BYTES` in total, and the admitted session of each."""
     places: list[int] = []
     sessions: list[int] = []
     size = 0

@@ -3466,8 +3466,8 @@ _NODE = (
         Equivalent(
             "engine/net/connection.py",
             "Connection.__init__",
-            "self._written = 0",
-            f"self._written = {new}",
+            "self._bytes_written = 0",
+            f"self._bytes_written = {new}",
             "only whether it grows is looked at",
         )
         for new in ("1", "(-1)")

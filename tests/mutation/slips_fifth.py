@@ -150,10 +150,10 @@ FIFTH: tuple[Slip, ...] = (
         """        waiting = self._waiting.get(partition)
         if waiting is not None:
             waiting.append(item)
-        elif not self._offer(partition, item, in_pass):
+        elif not self._try_submit(partition, item, in_pass):
             self._waiting[partition] = deque([item])
 """,
-        """        if not self._offer(partition, item, in_pass):
+        """        if not self._try_submit(partition, item, in_pass):
             self._waiting.setdefault(partition, deque()).append(item)
 """,
         ("tests/node/test_data_connection.py::test_nothing_overtakes_what_waits_also_when_there_is_room_by_then",),

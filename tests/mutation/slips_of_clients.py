@@ -310,7 +310,7 @@ CLIENTS: tuple[Slip, ...] = (
     ),
     Slip(
         _DEADLINES,
-        "        self._line.running.pop(self, None)\n",
+        "        self._group.running.pop(self, None)\n",
         "",
         _IN_TIME,
         "a call that is done is cancelled later, in whatever its task does then",

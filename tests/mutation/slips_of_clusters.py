@@ -447,8 +447,8 @@ CLUSTERS: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/net/connection.py",
-        "        if self._at_bound:\n            self._deferred = needed\n",
-        "        if False:\n            self._deferred = needed\n",
+        "        if self._at_bound:\n            self._deferred_size = needed\n",
+        "        if False:\n            self._deferred_size = needed\n",
         ("tests/server/test_slow_peers.py",),
         "one peer keeps everybody's long frames waiting for ever",
     ),

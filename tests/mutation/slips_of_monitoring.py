@@ -228,8 +228,8 @@ MONITORING: tuple[Slip, ...] = (
     ),
     Slip(
         _LOGS,
-        "        except (OSError, ValueError):\n            return  # nobody",
-        "        except OSError:\n            return  # nobody",
+        "        except (OSError, ValueError):\n            return  # the stream",
+        "        except OSError:\n            return  # the stream",
         _OF_LOGS,
         "the log's thread ends with the stream",
     ),

@@ -135,7 +135,7 @@ NODE_REPORTS: tuple[Slip, ...] = (
     Slip(
         _OUTAGES,
         "    elif not isinstance(error, DiskReadError):\n        return None",
-        "    elif not isinstance(error, DiskReadError) or error.errno in _PASSING:\n        return None",
+        "    elif not isinstance(error, DiskReadError) or error.errno in _TEMPORARY_ERRORS:\n        return None",
         _OF_OUTAGES,
         "a replica that cannot read aborts the recovery of all again and again",
     ),
@@ -246,8 +246,8 @@ NODE_REPORTS: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/node/readings.py",
-        "            continue  # taken away since",
-        "            break  # taken away since",
+        "            continue  # unassigned meanwhile",
+        "            break  # unassigned meanwhile",
         ("tests/node/test_readings.py",),
         "a partition that was just taken away hides those behind it",
     ),

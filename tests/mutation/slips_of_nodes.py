@@ -56,8 +56,8 @@ NODES: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/node/outages.py",
-        "isinstance(error, DiskWriteError) and error.errno not in _PASSING",
-        "isinstance(error, DiskWriteError) and error.errno in _PASSING",
+        "isinstance(error, DiskWriteError) and error.errno not in _TEMPORARY_ERRORS",
+        "isinstance(error, DiskWriteError) and error.errno in _TEMPORARY_ERRORS",
         _STEP,
         "a disk that fails keeps a partition in",
     ),
@@ -70,8 +70,8 @@ NODES: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/node/outages.py",
-        "time.monotonic() - self._refused_at < self.max_age",
-        "time.monotonic() - self._refused_at < 0",
+        "time.monotonic() - self._found_full_at < self.max_age",
+        "time.monotonic() - self._found_full_at < 0",
         ("tests/node/test_outages.py",),
         "every request looks at the disk",
     ),

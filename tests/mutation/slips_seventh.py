@@ -413,8 +413,8 @@ SEVENTH: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/net/budget.py",
-        "        if self._line.pop(owner, None) is not None:\n            self._serve()\n",
-        "        self._line.pop(owner, None)\n",
+        "        if self._queue.pop(owner, None) is not None:\n            self._serve()\n",
+        "        self._queue.pop(owner, None)\n",
         ("tests/net/test_budget.py::test_whoever_stood_behind_one_that_left_is_served",),
         "whoever stands behind a connection that left the line waits, though there is room, until something else is answered",
     ),

@@ -249,7 +249,7 @@ THIRD: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/node/commit.py",
-        "if encoded.frames and not known:  # a request that fails shuts out nobody",
+        "if encoded.frames and not known:  # only now: a request that fails must not fence older sessions",
         "if not known:",
         ("tests/node/test_group_commit.py::test_however_requests_come_together_their_outcomes_are_the_same",),
         "an append that is refused shuts out the session in force",

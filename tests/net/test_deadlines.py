@@ -126,7 +126,7 @@ def test_a_length_that_nobody_uses_is_forgotten_and_a_closed_client_leaves_no_ti
         for number in range(100):
             assert await call(deadlines, 1.0 + number / 128, 0.125) == "done"
         await asyncio.sleep(3.0)
-        assert deadlines._lines == {}
+        assert deadlines._groups == {}
         assert await call(deadlines, 7.0, 0.125) == "done"
         deadlines.close()
         assert [one for one in asyncio.get_running_loop()._scheduled if not one.cancelled()] == []  # type: ignore[attr-defined]
@@ -141,7 +141,7 @@ def test_what_still_runs_when_its_client_is_closed_ends_in_its_time() -> None:
         await asyncio.sleep(1.0)
         deadlines.close()
         assert await running == "late at 2"
-        assert deadlines._lines == {}
+        assert deadlines._groups == {}
         assert [one for one in asyncio.get_running_loop()._scheduled if not one.cancelled()] == []  # type: ignore[attr-defined]
 
     simulate(work())

@@ -154,12 +154,12 @@ def test_values_are_taken_in_many_at_a_time_or_when_somebody_looks(updates: tupl
     for count in updates:
         timer.update(0.5, count)
         histogram.update(0.5, count)
-    assert (len(timer._noted), len(histogram._noted)) == (waiting, waiting)
+    assert (len(timer._buffered), len(histogram._buffered)) == (waiting, waiting)
     total = sum(updates)
     assert (timer.count, timer.buckets().count, timer.buckets().sum) == (total, total, total / 2)
     sampled = min(total, RESERVOIR_SIZE)
     assert (histogram.count, histogram.sum, len(histogram.sample().values)) == (total, total / 2, sampled)
-    assert (timer._noted, histogram._noted) == ([], [])
+    assert (timer._buffered, histogram._buffered) == ([], [])
 
 
 # ---- what is told later -------------------------------------------------------------------------------------------------
@@ -254,7 +254,7 @@ def test_what_was_noted_before_is_taken_in_before() -> None:
     for metric in (timer, histogram):
         metric.update(0.5)
         metric.update_all(*columns([(0.25, 1, 1000.0)]))
-        assert metric._noted == []
+        assert metric._buffered == []
         assert metric._reservoir.entries()[:, 2].tolist() == [0.5, 0.25]
 
 

@@ -256,7 +256,7 @@ def test_who_asks_for_what_is_known_does_not_wait() -> None:
     flight = SingleFlight(lambda: 7, name="work")
 
     async def work() -> None:
-        flight._present(0.0)._thread.join()
+        flight._current_or_new(0.0)._thread.join()
         asked = [asyncio.ensure_future(flight.result(None, max_age=PATIENCE)), asyncio.ensure_future(flight.idle(None))]
         for _ in range(3):
             await asyncio.sleep(0)

@@ -640,17 +640,17 @@ def test_the_documented_bounds_are_those_of_the_code() -> None:
         "reads under way, all connections": f"{limits.reads}",
         "a peer that takes nothing, or stops in the middle of a frame": f"{limits.stall_seconds:.0f} s",
         f"a frame over {limits.big_frame >> 10} KiB, or a Hello, that comes slower": (
-            f"{limits.stall_seconds:.0f} s, and a second for every {connection._LEAST_RATE >> 10} KiB"
+            f"{limits.stall_seconds:.0f} s, and a second for every {connection._MIN_RATE >> 10} KiB"
         ),
         "silence": f"{limits.idle_seconds:,.0f} s",
         "connections of a port": f"{limits.max_connections:,}",
-        "descriptors that connections leave to files": f"{port._OWN_DESCRIPTORS}, an eighth of all where there are few",
+        "descriptors that connections leave to files": f"{port._RESERVED_DESCRIPTORS}, an eighth of all where there are few",
     }
     assert {name: rows.get(name) for name in expected} == expected
     assert {*rows} - {*expected} == {"what"}
     assert f"a frame over {limits.big_frame >> 10} KiB waits" in table
     assert f"after {service.stall_seconds:.0f} s without progress" in table
-    assert f"{_amount(limits.memory // port._SMALL_REQUESTS)} are kept for smaller ones" in table
+    assert f"{_amount(limits.memory // port._KEPT_PART)} are kept for smaller ones" in table
     assert f"a keep-alive goes out every {limits.keep_alive_seconds:.0f} s" in table
     assert (limits.unread_seconds, service.max_list_bytes) == (limits.stall_seconds, limits.max_list_bytes)
     assert (limits.connection_output, limits.handshake_seconds, limits.unacknowledged_seconds) == (1 << 20, 30.0, 120.0)

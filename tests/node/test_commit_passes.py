@@ -118,20 +118,20 @@ class Passes:
         )
         self.waits: list[int] = []
         self.comes: Callable[[], object] = lambda: None
-        wait = self.passes._company.wait
+        wait = self.passes._arrival.wait
 
         def noted(seconds: float) -> bool:
             """Who comes meanwhile comes at once; the clock does not move."""
-            self.waits.append(self.passes._awaited)
+            self.waits.append(self.passes._awaited_length)
             lock = self.passes._lock
             lock.release()
             try:
                 self.comes()
             finally:
                 lock.acquire()
-            return not self.passes._awaited or wait(0.0)
+            return not self.passes._awaited_length or wait(0.0)
 
-        self.passes._company.wait = noted  # type: ignore[method-assign]
+        self.passes._arrival.wait = noted  # type: ignore[method-assign]
 
     def schedule(self, name: str, **given: Any) -> Partition:
         member = Partition(name, self.done, **given)
@@ -403,7 +403,7 @@ def test_a_pass_waits_for_those_who_came_a_moment_ago() -> None:
     one.comes = lambda: come(one, a)
     one.pool.run()
     assert (syncs(one), one.waits) == (["b c a"], [3])
-    assert one.passes._awaited == 0
+    assert one.passes._awaited_length == 0
 
 
 @pytest.mark.parametrize(("later", "waits"), [(MOMENT - 0.0001, [2]), (MOMENT + 0.0001, [])])
@@ -463,8 +463,8 @@ def test_a_line_for_which_a_pass_waits_is_that_pass_s() -> None:
     first = one.pool.line.pop()
     taken: list[object] = []
     one.comes = lambda: taken.append(one.passes.next_line(_Pass(one.passes)))
-    one.passes._begun[first] = one.now
-    one.passes._begun = OrderedBegun(one.passes._begun)
+    one.passes._started_at[first] = one.now
+    one.passes._started_at = OrderedBegun(one.passes._started_at)
     assert one.passes.next_line(first) == [a]
     assert taken == [[]], "the other one finds nothing to take"
 
@@ -483,27 +483,27 @@ def test_where_nobody_comes_it_is_tried_more_seldom() -> None:
     tried = []
     for _ in range(IN_VAIN + 3 * RETRIED):
         come(one, b)
-        one.passes._came[cast("PassMember", a)] = one.now
+        one.passes._last_arrival[cast("PassMember", a)] = one.now
         one.waits.clear()
         one.pool.run()
         tried.append(bool(one.waits))
     after = [*([False] * (RETRIED - 1)), True]
     assert tried == [*([True] * IN_VAIN), *after, *after, *after]
-    one.passes._in_vain = 0
+    one.passes._futile_waits = 0
     for comes in (True, False, True):
         come(one, b)
-        one.passes._came[cast("PassMember", a)] = one.now
+        one.passes._last_arrival[cast("PassMember", a)] = one.now
         one.comes = (lambda: come(one, a)) if comes else lambda: None
         one.waits.clear()
         one.pool.run()
         assert one.waits == [2]
-        assert one.passes._in_vain == (0 if comes else 1)
+        assert one.passes._futile_waits == (0 if comes else 1)
 
 
 def test_a_wait_ends_when_all_are_there_or_its_time_is_over() -> None:
     """With a real clock and real threads."""
     one = Passes(company_seconds=1000.0)
-    del one.passes._company.wait  # the condition's own again
+    del one.passes._arrival.wait  # the condition's own again
     a, b = members(one, "ab")
     come(one, a, b)
     one.pool.run()
@@ -511,7 +511,7 @@ def test_a_wait_ends_when_all_are_there_or_its_time_is_over() -> None:
     come(one, a)
     waiting = threading.Thread(target=one.pool.run, daemon=True)
     waiting.start()
-    while not one.passes._awaited:
+    while not one.passes._awaited_length:
         time.sleep(0.001)
     assert one.done == []
     come(one, b)

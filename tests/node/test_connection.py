@@ -99,7 +99,7 @@ def test_of_keep_alives_in_front_of_a_hello_nothing_is_kept() -> None:
     """Whoever sends them without end takes no memory."""
     peer, _ = a_peer(greeted=False)
     peer.send(keep_alive(Magic.HELLO, 0) * 3 + HELLO[:3])
-    assert bytes(peer.connection._tail) == HELLO[:3]
+    assert bytes(peer.connection._partial_frame) == HELLO[:3]
 
 
 def test_what_stands_behind_the_hello_is_executed() -> None:
@@ -107,7 +107,7 @@ def test_what_stands_behind_the_hello_is_executed() -> None:
     request = storage.MaxTransactionIdRequest(SESSION, 3, 0)
     peer.send(HELLO + storage.encode(request) + b"S\0")
     assert [item.message for item in partition.taken] == [request]
-    assert bytes(peer.connection._tail) == b"S\0"
+    assert bytes(peer.connection._partial_frame) == b"S\0"
 
 
 @pytest.mark.parametrize(
@@ -174,9 +174,9 @@ def test_the_rest_of_a_frame_is_kept_and_nothing_else() -> None:
     peer, partition = a_peer()
     frames = appends(0, 3, size=20)
     peer.send(frames[0] + frames[1][:30])
-    assert bytes(peer.connection._tail) == frames[1][:30]
+    assert bytes(peer.connection._partial_frame) == frames[1][:30]
     peer.send(frames[1][30:])
-    assert bytes(peer.connection._tail) == b""
+    assert bytes(peer.connection._partial_frame) == b""
     peer.send(frames[2])
     assert len(partition.taken) == 3
 
@@ -191,7 +191,7 @@ def test_a_big_frame_gets_a_buffer_of_its_own_when_there_is_memory(first: int) -
     peer.send(big[first : first + 100])
     assert peer.port.budget.used == len(big)
     assert len(peer.connection.get_buffer(-1)) == len(big) - first - 100
-    assert not peer.connection._tail
+    assert not peer.connection._partial_frame
     peer.send(big[first + 100 :])
     assert len(partition.taken) == 1
     assert partition.taken[0].buffer == big
@@ -207,7 +207,7 @@ def test_big_frames_wait_for_memory_and_read_on_in_their_turn() -> None:
     for one in (peer, other, third):
         one.send(big[:50])
     assert [one.wire.reading for one in (peer, other, third)] == [True, False, False]
-    assert bytes(other.connection._tail) == big[:50]
+    assert bytes(other.connection._partial_frame) == big[:50]
     assert peer.port.budget.used == len(big)
     other.clock.now += 100
     peer.connection.connection_lost(None)
@@ -423,15 +423,15 @@ def test_answers_that_lie_stop_reading_until_most_are_taken() -> None:
 def test_answers_are_written_together_unless_they_are_long(answers: list[Any], writes: list[bytes]) -> None:
     peer, _ = a_peer()
     peer.wire.written.clear()
-    before = peer.connection._written
+    before = peer.connection._bytes_written
     peer.clock.now += 5
     for one in answers:
         peer.connection.answer(one)
     assert peer.wire.written == []
     peer.port._send()
     assert peer.wire.written == writes
-    assert peer.connection._written - before == sum(map(len, writes))
-    assert peer.connection._spoken == peer.clock.now - (0 if writes else 5)
+    assert peer.connection._bytes_written - before == sum(map(len, writes))
+    assert peer.connection._last_sent == peer.clock.now - (0 if writes else 5)
     peer.port._send()
     assert peer.wire.written == writes
 

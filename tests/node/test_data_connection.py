@@ -809,7 +809,7 @@ def test_long_lists_are_written_at_once_so_that_they_count(hosted: Hosted, size:
     sent: list[bool] = []
     send = peer.connection.send
     peer.connection.send = lambda: sent.append(bool(peer.connection._answers)) or send()  # type: ignore[method-assign]
-    peer.connection._answered_now(0, storage.encode(short_list(1)), table_of(storage.encode(short_list(1))))
+    peer.connection._answer_lists_now(0, storage.encode(short_list(1)), table_of(storage.encode(short_list(1))))
     assert sent == [True] * written
     peer.connection.send()
     assert numbers(peer, size) == [1]

@@ -765,14 +765,14 @@ def test_a_start_that_is_cancelled_while_the_partitions_are_taken_in_leaves_no_l
 ) -> None:
     created(tmp_path)
     begun, go = threading.Event(), threading.Event()
-    real = Node._host
+    real = Node._make_hosted
 
     def host(one: Node) -> HostedStorage:
         begun.set()
         assert go.wait(60)
         return real(one)
 
-    monkeypatch.setattr(Node, "_host", host)
+    monkeypatch.setattr(Node, "_make_hosted", host)
     ended: list[HostedStorage] = []
     close = node._close_hosted
     monkeypatch.setattr(node, "_close_hosted", lambda hosted: (ended.append(hosted), close(hosted)))
@@ -858,7 +858,7 @@ def test_what_the_start_changed_unasked_is_told(tmp_path: Path, caplog: pytest.L
     storage: Any = SimpleNamespace(taken_back=["2026-0"], partitions={4: partition}, put_right=put_right)
 
     async def work() -> None:
-        Node(node_options(tmp_path), version="1", log=LOG)._tell_mended(storage)
+        Node(node_options(tmp_path), version="1", log=LOG)._log_changes(storage)
 
     run(work())
     assert [(record.levelno, record.getMessage()) for record in caplog.records] == [

@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 from tests.node.running import LOOPS, connected, http, read_to_the_end, run
 from tests.reserved_ports import reserved_ports
 from waltzctl.engine.errors import InvalidRequestError
-from waltzctl.engine.net.http_port import HttpPort, _Http
+from waltzctl.engine.net.http_port import HttpPort, _BoundedServer
 from waltzctl.engine.net.monitoring_options import HttpLimits
 from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.net.single_flight import OverdueError
@@ -180,23 +180,23 @@ def test_how_long_a_connection_lives_and_metrics_may_take(seconds: float) -> Non
         loop = asyncio.get_running_loop()
         ends: list[asyncio.TimerHandle] = []
         limits = HttpLimits(connection_seconds=seconds)
-        factory = _Http(_unused, limits, logging.getLogger("test"))
+        factory = _BoundedServer(_unused, limits, logging.getLogger("test"))
         handler = factory()
         transport = SimpleNamespace(abort=lambda: None, get_extra_info=lambda *_: None, close=lambda: None)
         before = loop.time()
         factory.connection_made(handler, transport)  # type: ignore[arg-type]
-        ends += factory._ends.values()
+        ends += factory._timers.values()
         (end,) = ends
         assert before + seconds <= end.when() <= loop.time() + seconds
         factory.connection_lost(handler)
         assert end.cancelled()
-        assert factory._ends == {}
+        assert factory._timers == {}
         factory.connection_lost(handler)
         factory.connection_made(handler, transport)  # type: ignore[arg-type]
-        (again,) = factory._ends.values()
+        (again,) = factory._timers.values()
         factory.forget()
         assert again.cancelled()
-        assert factory._ends == {}
+        assert factory._timers == {}
         async with serving(answer_seconds=seconds) as (_, number, reading):
             answer = await http("127.0.0.1", number, b"GET /metrics HTTP/1.1\r\nHost: n\r\n\r\n")
             assert answer.status == 503
@@ -214,7 +214,7 @@ def test_who_is_connected_when_the_port_closes_is_so_no_longer() -> None:
             factory = port._http
             assert factory is not None
             await port.close(0.0)
-            assert (factory.connections, factory._ends, reading.asked) == ([], {}, [0.0])
+            assert (factory.connections, factory._timers, reading.asked) == ([], {}, [0.0])
             assert await read_to_the_end(answers) == b""
 
     run(work())

@@ -237,7 +237,7 @@ def test_a_directory_that_does_not_fit_the_cluster_ends_the_start(
 ) -> None:
     """As the cluster's metadata tells key and number of partitions."""
     build_directory(tmp_path, {0: 3, 1: 3})
-    monkeypatch.setattr(node_room, "_cluster", lambda _options: (key, partitions))
+    monkeypatch.setattr(node_room, "_expected_cluster", lambda _options: (key, partitions))
 
     async def work() -> None:
         before = Held.now()

@@ -285,7 +285,7 @@ def test_commits_count_as_if_each_had_been_told_by_single_updates(
 def test_commits_are_taken_in_many_at_a_time(count: int, waiting: int) -> None:
     metrics = NodePartitionMetrics(3, Clock())
     committed(metrics, count)
-    assert len(metrics._noted) == waiting
+    assert len(metrics._buffered) == waiting
     assert metrics._append.count == metrics._append_latency.count == 2 * (count - waiting)
     assert metrics._flush_latency.count == metrics._flush_requests.count == count - waiting
 
@@ -296,7 +296,7 @@ def test_commits_are_taken_in_when_somebody_looks(attribute: str, count: int) ->
     metrics = NodePartitionMetrics(3, Clock())
     committed(metrics, 3)
     assert getattr(metrics, attribute).count == count
-    assert metrics._noted == []
+    assert metrics._buffered == []
     assert (metrics._append.count, metrics._flush_requests.count) == (6, 3)
 
 
@@ -308,11 +308,11 @@ def test_a_commit_that_is_noted_while_others_are_taken_in_waits_for_the_next_tim
             return found
 
     metrics = NodePartitionMetrics(3, Clock())
-    metrics._noted = Meanwhile()
+    metrics._buffered = Meanwhile()
     committed(metrics, 5)
     assert metrics.append.count == 10
-    assert len(metrics._noted) == 1
-    metrics._noted = list(metrics._noted)
+    assert len(metrics._buffered) == 1
+    metrics._buffered = list(metrics._buffered)
     assert (metrics.append.count, metrics.flush_latency.count) == (12, 6)
 
 

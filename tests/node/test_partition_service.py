@@ -478,7 +478,7 @@ def test_while_it_is_drained_everybody_is_refused_already(alone: Alone, monkeypa
     refused: list[object] = []
 
     def wait_for(_done: object, _seconds: float | None) -> bool:
-        refused.append(alone.service._over)
+        refused.append(alone.service._closing_denial)
         return True
 
     monkeypatch.setattr(alone.service._idle, "wait_for", wait_for)

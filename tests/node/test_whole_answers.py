@@ -97,7 +97,7 @@ def test_a_look_at_the_disk_is_shared_as_long_as_the_options_say(tmp_path: Path)
     looks: list[int] = []
     for max_age in (60.0, 0.0):
         health = Health(storage, hosted, ports=dict, options=HealthOptions(max_age=max_age))
-        health._looking = SingleFlight(lambda: looks.append(1) or DiskState(1, 0.1, None), name="look")
+        health._disk_check = SingleFlight(lambda: looks.append(1) or DiskState(1, 0.1, None), name="look")
 
         async def twice(health: Health = health) -> None:
             await health.look()
@@ -151,7 +151,7 @@ def test_a_look_tells_the_partitions_that_the_disk_is_well(tmp_path: Path, probl
         storage, hosted, ports=lambda: {"b": True, "a": False}, options=HealthOptions(max_age=3.0, deadline=4.0)
     )
     monkey = pytest.MonkeyPatch()
-    monkey.setattr(health, "_looking", SingleFlight(lambda: DiskState(9, 0.5, problem), name="x"))
+    monkey.setattr(health, "_disk_check", SingleFlight(lambda: DiskState(9, 0.5, problem), name="x"))
     health.begin_draining()
     report = asyncio.run(health.look())
     monkey.undo()
@@ -173,7 +173,7 @@ def test_a_disk_of_which_nothing_can_be_said_is_a_problem(tmp_path: Path) -> Non
     def no_thread() -> DiskState:
         raise RuntimeError("no thread")
 
-    health._looking = SingleFlight(no_thread, name="x")
+    health._disk_check = SingleFlight(no_thread, name="x")
     report = asyncio.run(health.look())
     assert report == NodeHealthReport(DiskHealth(None, None, "the disk cannot be looked at: no thread"), (), (), False)
 
