@@ -26,8 +26,8 @@ from log_server import Bench, answers, compared, started
 from running_nodes import PATIENCE
 
 from waltzctl import open_log_client
+from waltzctl.engine.client.client_options import ClientOptions
 from waltzctl.engine.client.log_transaction import Draft
-from waltzctl.engine.client.partition_mount import ClientOptions
 
 SESSION_SECONDS = 10.0
 IMPATIENT = ClientOptions(longest_retry=0.5, not_ready=0.5)

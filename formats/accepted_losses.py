@@ -1,16 +1,17 @@
-"""Ledger ``.waltzctl/accepted-losses``: the transactions that somebody agreed to lose, so that nobody forgets them.
+"""Ledger ``.waltzctl/accepted-losses``: a permanent list of the transactions that an operator has agreed to lose.
 
-This file is ours; neither the design documents nor release 0.13.2 have one.  It is text, a JSON object a line in ASCII, and it is
-always written whole, by rename.  The first line says how many follow; each of those is one loss::
+This file is ours; neither the design documents nor release 0.13.2 have one.  It is ASCII text with one JSON object per line, and
+is always replaced as a whole, by rename.  The first line has the number of losses; each further line is one loss::
 
     {"schema":"waltzctl.accepted-losses/1","type":"accepted-losses","count":1,"crc32":"1c291ca3"}
     {"schema":"waltzctl.accepted-losses/1","type":"accepted-loss","partition":0,"from_transaction_id":448,
      "to_transaction_id":525,"local_low_water_mark":447,"time":"2026-11-22T08:51:18.000Z","reason":"...","crc32":"..."}
 
-(the second is one line, too).  ``"disputed":true`` stands in one of another kind: two records bore an id, one of them was kept,
-and nothing told which is right.  ``crc32`` is the CRC-32, eight lower-case hex digits, of the line's object without it as
-canonical JSON: sorted keys, no spaces, ASCII.  A line whose checksum is wrong tells nothing; the others are believed all
-the same.
+(the second object is on one line in the file).  ``"disputed":true`` marks a loss of another kind: two different records had the
+same id, one of them was kept, and nothing showed which one was right.
+
+``crc32`` is the CRC-32, as eight lower-case hex digits, of the line's object without ``crc32``, as canonical JSON: sorted keys,
+no spaces, ASCII.  A line with a wrong checksum is ignored; the other lines stay valid.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ _HEAD, _LOSS = "accepted-losses", "accepted-loss"
 
 @dataclass(frozen=True, slots=True)
 class AcceptedLoss:
-    """Transactions `first` to `last` of a partition that were given up.
+    """Transactions `first` to `last` of a partition, which were given up.
 
-    `local_low_water_mark` is the mark as it was left then: when it has risen to `last` since, a session began that held all of
-    them.  `time`: RFC 3339 in UTC.  `reason`: why they were lost, for people.  `disputed`: records with these ids are
-    there, but others bore them, too, and went without anything to tell which are right.
+    `local_low_water_mark`: the partition's mark after that; if it has risen to `last` since, a later session has all of them
+    again.  `time`: RFC 3339 in UTC.  `reason`: why they were lost, for people.  `disputed`: records with these ids are present,
+    but other records with the same ids were removed, and nothing showed which ones were right.
     """
 
     partition: int
@@ -48,7 +49,7 @@ class AcceptedLoss:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """What a ledger says: the losses that can be read, in its order, and what is wrong with it (None: nothing)."""
+    """A decoded ledger: the readable losses in the order of the file, and what is wrong with the file (None: nothing)."""
 
     losses: tuple[AcceptedLoss, ...] = ()
     fault: str | None = None
@@ -62,7 +63,7 @@ def encode_ledger(losses: Iterable[AcceptedLoss]) -> bytes:
 
 
 def decode_ledger(data: bytes) -> Ledger:
-    """From the bytes of the file, whatever has become of them; never raises."""
+    """From the bytes of the file, which may be damaged in any way; never raises."""
     lines = data.split(b"\n")
     whole = lines.pop() == b""
     found: list[AcceptedLoss] = []
@@ -112,7 +113,7 @@ def _line(body: dict[str, Any]) -> bytes:
 
 
 def _checked(line: bytes) -> dict[str, Any]:
-    """A line's object without its checksum.  Raises ValueError, KeyError, TypeError for anything else."""
+    """A line's object without its checksum.  Raises ValueError, KeyError, TypeError for a line that is not valid."""
     body = json.loads(line)
     if not isinstance(body, dict):
         raise TypeError("no object")

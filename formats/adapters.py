@@ -1,4 +1,4 @@
-"""Value adapters that the layouts share: what stands between raw bytes and the type a reader wants."""
+"""Value adapters that several layouts share: they convert between raw bytes and a Python type."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Uuid = _UuidAdapter(Bytes(16))
 
 
 def format_time(milliseconds: int) -> str | None:
-    """Milliseconds since 1970-01-01 UTC as RFC 3339 with milliseconds; None where the calendar ends (damaged headers)."""
+    """Milliseconds since 1970-01-01 UTC as RFC 3339 with milliseconds; None outside of the calendar (a damaged header)."""
     try:
         moment = datetime.fromtimestamp(milliseconds // 1000, UTC).replace(tzinfo=None)
     except (OverflowError, ValueError, OSError):

@@ -64,7 +64,7 @@ _crc32c: Callable[[Buffer, int], int] | None = None
 def crc32c(data: Buffer, value: int = 0) -> int:
     """CRC-32C (Castagnoli), unsigned 32-bit; `value` continues a running checksum."""
     global _crc32c
-    # at the first call: most commands need none; and an import statement, run each time, takes as long as a small page
+    # imported at the first call, as most commands need no CRC-32C; not by a statement here, which costs as much as a small page
     if _crc32c is None:
         from crc32c import crc32c as compute
 

@@ -15,9 +15,9 @@ algorithm open, and the documented layout uses the same).  Which of two valid st
 compares sequence numbers; the documented layout has none, so the larger session wins and, within a session, the marks,
 which only rise.
 
-Release 0.13.2 reads every control file as one of its own layout.  Opening a documented one it maps 128 + 76 bytes for each
-partition, which extends the file with zeros, finds no valid struct, and gives up.  Nothing but zeros came, so such a file
-(`ControlFile.extended`) is read in the documented layout, as before.
+Release 0.13.2 reads every control file in the released layout.  When it opens a file of the documented layout, it maps 128 bytes
+and 76 for each partition, which extends the file with zeros; then it finds no valid struct and stops.  The only change is the
+zeros at the end, so such a file (`ControlFile.extended`) is still read in the documented layout.
 
 Sources: design document *On-Disk Data Structures* (documented layout), release 0.13.2 (released layout).
 """
@@ -71,9 +71,9 @@ RELEASED_INFO = compile_schema(RELEASED_INFO_SCHEMA)
 FLAG_AVAILABLE = 1
 FLAG_ASSIGNED = 4
 MAX_PARTITIONS = 1_000_000
-"""A header that claims more is taken as damaged; it bounds what a reader allocates."""
+"""A header with a larger number counts as damaged.  This bounds the memory that a reader allocates."""
 _SCORED = 4096
-"""Partition infos whose checksums tell the layout of a file of a length that fits neither."""
+"""Partition infos whose checksums are compared to find the layout of a file whose length fits neither."""
 OURS, RELEASE = "waltzctl", "waltz 0.13.2"
 """Names of the programs that open storage directories."""
 
@@ -91,10 +91,14 @@ class Layout(enum.StrEnum):
 
     @property
     def has_flags(self) -> bool:
-        """Whether a struct holds flags and a sequence number, as those of release 0.13.2 do.
+        """Whether a struct holds flags and a sequence number (released layout).
 
-        Where it does, the flags say what is assigned, and the newer struct is in force.  Where it does not, what is assigned has
-        a directory in its place, and the struct with the higher session and marks is in force.
+        =================  ===========================  ================================
+        property           with flags                   without
+        =================  ===========================  ================================
+        assigned means     the flag is set              the partition has a directory
+        current struct     the higher sequence number   the higher session and marks
+        =================  ===========================  ================================
         """
         return self.struct_schema is RELEASED_STRUCT
 
@@ -125,9 +129,9 @@ class Layout(enum.StrEnum):
 class ControlHeader:
     """The first 128 bytes.  `created` is in milliseconds since 1970-01-01 UTC.
 
-    `journaled`: acknowledged records may stand in a commit journal and not yet in their segments
-    (`engine.storage.journal_state`).  The file has the number of partitions with every bit turned then, a negative number:
-    release 0.13.2 compares it with the cluster's and does not start.
+    `journaled`: acknowledged records may be in a commit journal and not in their segments yet (`engine.storage.journal_state`).
+    The number of partitions is then stored with every bit inverted, a negative number, so that release 0.13.2, which knows no
+    journal, finds that it is not the cluster's number, and does not start.
     """
 
     version: int
@@ -186,7 +190,7 @@ class PartitionStruct:
 
     @classmethod
     def decode(cls, layout: Layout, data: Buffer, offset: int = 0) -> PartitionStruct:
-        """From the struct's bytes at `offset`; `valid` tells whether its checksum agrees."""
+        """From the struct's bytes at `offset`; `valid`: whether its checksum is right."""
         schema = layout.struct_schema
         values = schema.struct.unpack_from(data, offset)
         body = bytes(data[offset : offset + schema.offset_of("checksum")])
@@ -224,15 +228,15 @@ class Choice(enum.StrEnum):
 
 
 def _wrapped(sequence: int) -> int:
-    """A sequence number that may be one step beyond 32 bits with a sign."""
+    """A sequence number that is at most one step outside of signed 32 bits, wrapped into them."""
     return (sequence + 2**31) % 2**32 - 2**31
 
 
 def _serial_newer(first: int, second: int) -> bool:
-    """Whether a 32-bit sequence number is newer than another, by serial-number arithmetic, so that it may wrap.
+    """Whether a 32-bit sequence number is newer than another, by serial-number arithmetic (RFC 1982), so that it may wrap.
 
-    Two numbers exactly half the circle apart are neither before nor behind each other; there, as in the release, the larger
-    one counts, so that the answer does not depend on which of the two is asked about.
+    Two numbers that are exactly 2^31 apart have no order there; as in the release, the larger one counts as newer, so that the
+    order of the arguments does not matter.
     """
     distance = (first - second) & 0xFFFFFFFF
     return first > second if distance == 0x80000000 else 0 < distance < 0x80000000
@@ -266,10 +270,10 @@ def choose_current(first: PartitionStruct, second: PartitionStruct) -> tuple[int
 
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
-    """A partition's place in the control file.
+    """A partition info of the control file.
 
-    `partition` is the place, `stored_partition` the id that stands there; `current` is 1, 2, or None when neither struct
-    can be trusted, and `choice` says why.
+    `partition`: its index in the file.  `stored_partition`: the id that it holds, which is the same unless it is damaged.
+    `current`: the number of the current struct, 1 or 2; None when neither can be trusted.  `choice`: why.
     """
 
     partition: int
@@ -297,7 +301,7 @@ class PartitionInfo:
 
     @property
     def current_struct(self) -> PartitionStruct | None:
-        """The struct in force, or None."""
+        """The current struct, or None."""
         return None if self.current is None else self.structs[self.current - 1]
 
     def updated(self, **changes: int) -> tuple[int, PartitionStruct]:
@@ -314,15 +318,19 @@ class PartitionInfo:
         return 3 - self.current, written.sealed()
 
     def rewritten(self, **changes: int) -> PartitionInfo:
-        """This info with `changes` in force; where the higher marks win, both structs say so.  Raises as `updated`."""
+        """This info with `changes` in its current struct.  Raises as `updated`.
+
+        In the documented layout both structs get the new values, because the struct with the higher marks is current there and
+        `changes` may lower them.
+        """
         number, written = self.updated(**changes)
         info = self.with_struct(number, written)
         return info if written.layout.has_flags else info.with_struct(3 - number, written)
 
     def renewed(self) -> PartitionInfo:
-        """This info with two valid structs: one that is not becomes a copy of the one in force, and older than it.
+        """This info with two valid structs: an invalid one becomes a copy of the current one, with the preceding sequence number.
 
-        Raises ValueError when no struct is in force.
+        Raises ValueError when no struct is current.
         """
         if self.current is None:
             raise ValueError(f"partition {self.partition}: no struct of its pair is in force ({self.choice})")
@@ -349,21 +357,28 @@ def initial_info(layout: Layout, partition: int) -> PartitionInfo:
 
 
 def convert_info(info: PartitionInfo, layout: Layout, *, available: bool, assigned: bool) -> PartitionInfo:
-    """A partition's info in a layout: the struct in force stays in force, and the other one stays beside it.
+    """A partition's info converted to `layout`.  The current struct stays current, and the pair keeps its other struct.
 
-    `available` and `assigned` are what the flags of the released layout say; the documented layout has none.  Where only one
-    struct is valid its values stand in both.  To the released layout the struct in force gets sequence 0 and the other -1, as
-    in a pair that was never written.  To the documented layout, in which the larger session and the higher marks decide, an
-    older struct that would win there takes the values in force: a mark that fell stays as low as it is.
+    `available`, `assigned`: the flags for the released layout; the documented layout has none.  Where only one struct is valid,
+    both get its values.
 
-    Raises ValueError when no struct is in force.
+    ============================  ========================================================================================
+    conversion                    sequence numbers and values
+    ============================  ========================================================================================
+    documented to released        the current struct gets sequence 0 and the other -1, as in a pair that was never written
+    released to documented        an older struct with a higher session or marks, which would be current there, gets the
+                                  current values: a mark that was lowered stays low
+    same layout                   only the flags change
+    ============================  ========================================================================================
+
+    Raises ValueError when no struct is current.
     """
     info = info.renewed()
     current, number = info.current_struct, info.current
     assert current is not None  # a renewed info has one
     assert number is not None
     beside = info.structs[2 - number]
-    if layout.has_flags and current.sequence is not None:  # as it is, with these flags
+    if layout.has_flags and current.sequence is not None:  # released to released: only the flags change
         flags = _flags(available=available, assigned=assigned)
         pair = replace(current, flags=flags).sealed(), replace(beside, flags=flags).sealed()
     elif layout.has_flags:
@@ -376,7 +391,7 @@ def convert_info(info: PartitionInfo, layout: Layout, *, available: bool, assign
         pair = PartitionStruct(*current.marks).sealed(), PartitionStruct(*beside.marks).sealed()
         if choose_current(*pair)[0] != 1:
             pair = pair[0], pair[0]
-    # either of two equal structs would do; the second one is in force in a pair that was never written
+    # of two equal structs either would do; take the second, which is current in a pair that was never written
     structs = pair if number == 1 and info.choice is not Choice.SAME else (pair[1], pair[0])
     return PartitionInfo(info.partition, info.stored_partition, structs, *choose_current(*structs))
 
@@ -389,8 +404,8 @@ def _flags(*, available: bool, assigned: bool) -> int:
 class ControlFile:
     """A control file as read.  `partitions` holds as many infos as the bytes cover, in file order.
 
-    `extended`: the file is of the documented layout, and zeros stand behind its infos up to the length that the released
-    layout would have (`size` counts them); then it fits, as every info is there.
+    `size`: bytes of the file.  `size_fits`: the size is that of a layout.  `extended`: the file is of the documented layout, with
+    zeros after its infos up to the size of the released layout; `size` includes them, and `size_fits` is true.
     """
 
     layout: Layout
@@ -402,7 +417,10 @@ class ControlFile:
 
     @property
     def infos(self) -> tuple[PartitionInfo, ...]:
-        """Those of `partitions` that are infos: what stands behind the number of the header is none without a valid struct."""
+        """`partitions` without trailing bytes that were decoded as infos.
+
+        Infos beyond the header's number of partitions count as such bytes unless one of their structs is valid.
+        """
         stated = self.header.num_partitions
         if stated <= 0 or any(struct.valid for info in self.partitions[stated:] for struct in info.structs):
             return self.partitions
@@ -430,11 +448,11 @@ def _structs(layout: Layout, data: Buffer, count: int) -> Iterator[PartitionStru
 
 
 def _is_extended(data: Buffer, num_partitions: int) -> bool:
-    """Whether a file that is as long as a released one is a documented one with zeros behind it.
+    """Whether a file with the size of the released layout is one of the documented layout, followed by zeros.
 
-    Every byte behind the documented infos is zero, at least one struct is valid in its documented place and not a single
-    one in its released place.  So no file of the released layout is ever taken for one, as long as anything in it is intact:
-    zero bytes are no valid struct of either layout.
+    It is when every byte after the documented infos is zero, at least one struct is valid at its documented offset, and none is
+    valid at its released offset.  So a file of the released layout with at least one intact struct is never taken for one: zero
+    bytes are not a valid struct in either layout.
     """
     end = Layout.DOCUMENTED.file_size(num_partitions)
     if bytes(data[end:]).strip(b"\0"):
@@ -447,7 +465,7 @@ def _is_extended(data: Buffer, num_partitions: int) -> bool:
 
 
 def _likely_layout(data: Buffer) -> Layout:
-    """The layout under which more structs have a right checksum; for files whose length fits neither."""
+    """The layout in which more structs are valid; for a file whose length fits neither layout."""
     scores: dict[Layout, int] = {}
     for layout in Layout:
         count = min((len(data) - CONTROL_HEADER.size) // layout.info_schema.size, _SCORED)
@@ -456,11 +474,10 @@ def _likely_layout(data: Buffer) -> Layout:
 
 
 def decode_control(data: Buffer) -> ControlFile:
-    """Decode a whole control file, damaged ones too.
+    """Decode a whole control file, which may be damaged.
 
-    Where the length fits neither layout (`size_fits` false) the layout is the one under which more checksums agree, and
-    every complete info that the bytes hold is decoded.  Raises ValueError when there are fewer than 128 bytes: nothing can
-    be said of such a file.
+    Where the length fits neither layout (`size_fits` false), the layout is the one in which more structs are valid, and every
+    complete info in the bytes is decoded.  Raises ValueError for fewer than 128 bytes.
     """
     if len(data) < CONTROL_HEADER.size:
         raise ValueError(f"a control file has at least {CONTROL_HEADER.size} bytes, here are {len(data)}")

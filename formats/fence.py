@@ -1,7 +1,8 @@
-"""Session file ``.waltzctl/sessions``: the highest session that a storage node has let in, for each partition.
+"""Session file ``.waltzctl/sessions``: for each partition, the highest session that a storage node has accepted.
 
-This file is ours; neither the design documents nor release 0.13.2 have one.  (The release keeps the highest session in memory
-and forgets it when it stops; only the session of the last low-water mark is on its disk.)  All integers are big-endian.
+The file fences off older sessions after a restart of the node.  It is ours; neither the design documents nor release 0.13.2 have
+one.  (The release keeps the highest session in memory only; its disk has just the session of the last low-water mark.)  All
+integers are big-endian.
 
 ======  =========================  ===================================================================================
 offset  what                       fields
@@ -11,9 +12,9 @@ offset  what                       fields
 64 + 32 * p  pair of partition p   two slots of 16 bytes: session id 8 (signed), partition 4 (signed), checksum 4
 ======  =========================  ===================================================================================
 
-A checksum is the CRC-32 of the bytes of its structure in front of it.  A slot of zero bytes was never written.  The higher of two
-valid slots holds; a new session is written to the other one, so that a write that is torn leaves the one that holds.  A slot lies
-within one sector of any disk.
+A checksum is the CRC-32 of the bytes before it in its structure.  A slot of zero bytes was never written.  The valid slot with
+the higher session is the current one; a new session is written to the other slot, so that a torn write leaves the current one
+intact.  A slot lies within one sector of any disk.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ FENCE_FILE_NAME = "sessions"
 FENCE_MAGIC = b"WZSESSIO"
 FENCE_VERSION = 1
 NO_SESSION = -1
-"""What holds where nothing was ever written; sessions of Waltz begin at 0."""
+"""The session of a pair that was never written; sessions of Waltz begin at 0."""
 
 FENCE_HEADER_SCHEMA = Struct(
     "magic" / Bytes(8),
@@ -50,7 +51,7 @@ _UNWRITTEN = bytes(FENCE_SLOT.size)
 
 
 class FenceError(ValueError):
-    """Bytes that cannot be understood."""
+    """The bytes are not a session file of a known version, or they are damaged."""
 
 
 def fence_file_size(num_partitions: int) -> int:
@@ -59,7 +60,7 @@ def fence_file_size(num_partitions: int) -> int:
 
 
 def pair_offset(partition: int) -> int:
-    """Where a partition's pair stands in the file."""
+    """Byte offset of a partition's pair in the file."""
     return FENCE_HEADER.size + FENCE_PAIR.size * partition
 
 
@@ -90,7 +91,7 @@ def encode_slot(partition: int, session_id: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class FencePair:
-    """What a partition's pair says: the session that holds, and the slot (0 or 1) that the next one is written to."""
+    """A decoded pair: the partition's highest session, and the slot (0 or 1) to write the next one to."""
 
     session_id: int
     next_slot: int
@@ -99,8 +100,8 @@ class FencePair:
 def decode_pair(data: Buffer, partition: int) -> FencePair:
     """From the 32 bytes of a partition's pair.
 
-    A slot that is not valid beside one that was never written is the first write, torn: nobody was told of it.  Raises
-    FenceError when both were written and neither is valid.
+    An invalid slot next to one that was never written is a first write that was torn; it was never acknowledged, so the pair has
+    no session.  Raises FenceError when both slots were written and neither is valid.
     """
     size = FENCE_SLOT.size
     slots = [bytes(data[place * size : place * size + size]) for place in (0, 1)]

@@ -1,4 +1,4 @@
-"""The ends of what numbers a log: each is a signed 64-bit integer on disk and on the wire."""
+"""The highest transaction and session ids: both are signed 64-bit integers on disk and on the wire."""
 
 from __future__ import annotations
 

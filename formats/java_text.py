@@ -1,7 +1,7 @@
 r"""Java's *modified UTF-8*, as ``DataOutput.writeUTF`` writes it after a length of two bytes.
 
 U+0000 is the two bytes C0 80, and a character beyond U+FFFF is its two surrogates with three bytes each; everything else is
-ordinary UTF-8.  A lone surrogate is possible there and kept here.
+ordinary UTF-8.  Java texts may contain a lone surrogate; it is kept.
 """
 
 from __future__ import annotations
@@ -21,6 +21,6 @@ def encode_modified_utf8(text: str) -> bytes:
 
 
 def decode_modified_utf8(data: bytes) -> str:
-    """The text of bytes without their length.  Raises ValueError where they are none."""
+    """The text of bytes without their length.  Raises ValueError for bytes that are not modified UTF-8."""
     halves = bytes(data).replace(b"\xc0\x80", b"\0").decode("utf-8", "surrogatepass")
     return halves.encode("utf-16-be", "surrogatepass").decode("utf-16-be", "surrogatepass")

@@ -87,11 +87,11 @@ JKS_SCHEMA = Struct(
 
 
 class JksError(ValueError):
-    """The bytes are no key store of this type, or a damaged one."""
+    """The bytes are not a JKS key store, or a damaged one."""
 
 
 class JksPasswordError(ValueError):
-    """The password does not fit, or the bytes were changed: the seal tells no difference."""
+    """The password is wrong, or the bytes were changed: the digest cannot tell these apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ JksEntry = JksKey | JksCertificate
 
 @dataclass(frozen=True, slots=True)
 class JksStore:
-    """A key store in file order.  `sealed` are the bytes that `digest` covers; `version` is 1 or 2."""
+    """A key store, its entries in file order.  `sealed`: the bytes that `digest` (the seal) covers.  `version`: 1 or 2."""
 
     version: int
     entries: tuple[JksEntry, ...]
@@ -206,7 +206,7 @@ def protect_key(key: bytes, password: str, *, salt: bytes | None = None) -> byte
 
 
 def _combine(data: bytes, salt: bytes, password: str) -> bytes:
-    """Data combined with the stream that salt and password begin; its own inverse."""
+    """Data XOR the key stream that salt and password determine; its own inverse."""
     secret = _password_bytes(password)
     blocks: list[bytes] = []
     block = salt

@@ -1,8 +1,8 @@
 """The commit journal of a node: one preallocated file in which the appends of many partitions become durable with one flush.
 
-The file has two areas of equal size.  An area begins with a header and holds entries back to back, each on a boundary of
-`BLOCK` bytes, so that writing one never touches a sector of another.  An entry is a header, its parts, and the bytes of all
-parts in their order::
+The file has two areas of equal size.  An area begins with a header, followed by entries back to back.  Each entry begins on a
+boundary of `BLOCK` bytes, so that writing it never touches a sector of another.  An entry is a header, its parts, and the bytes
+of all parts in their order::
 
     area:   header, twice | entry 0 | entry 1 | ... | anything
     entry:  header | part 0 | part 1 | ... | bytes of part 0 | bytes of part 1 | ... | padding
@@ -10,21 +10,23 @@ parts in their order::
 =========  ==========================================================================================================
 part       meaning
 =========  ==========================================================================================================
-*write*    `length` bytes stand at `offset` of the segment that begins with the transaction id `segment`
-*forget*   nothing that an earlier entry says of the partition holds any more (it was made durable where it belongs)
+*write*    `length` bytes belong at `offset` of the segment that begins with the transaction id `segment`
+*forget*   the parts of earlier entries for this partition are void (its segments were made durable themselves)
 =========  ==========================================================================================================
 
-Each time that an area is begun anew has its epoch: 1, 3, 5, ... in the first area, 2, 4, 6, ... in the second, which has the
-header of epoch 0 until then.  A header is written over the one before the last, so that one of the two is always whole, and is
-durable before the first entry of its epoch is written over one of an earlier epoch.
+An area is filled, and later begun again from its start.  Each such time has an *epoch*: 1, 3, 5, ... in the first area, 2, 4, 6,
+... in the second, which has a header of epoch 0 before its first use.  An area has room for two headers.  A new header replaces
+the older of the two, so that one of them is always whole; it is durable before the first entry of its epoch overwrites one of an
+earlier epoch.
 
-An entry counts when its magic, the epoch of its area, its sequence (from 0 on in each epoch) and its checksum are right.  The
-first one that does not ends the area.  A few may be written before the first of them is durable, so each says how many before it
-were, and a header how many of the other area: where fewer count, one was damaged.
+An entry is *valid* when its magic, its epoch (that of its area), its sequence number (from 0 in each epoch) and its checksum are
+right.  The first invalid entry ends the area.  Several entries may be written before the first of them is durable.  Therefore
+each entry records how many entries of its epoch were durable before it, and each header how many of the epoch before: fewer valid
+entries than that mean damage.
 
-A checksum is the CRC-32 of the header's bytes in front of it; an entry's begins with the journal's id and ends with its parts
-and bytes, so that what another journal left in the same sectors never counts.  Big-endian, as everything on a Waltz disk.
-Source: ours; the released node has no journal.
+A checksum is the CRC-32 of the bytes before it in its header.  An entry's checksum also covers the journal's id, first, and the
+entry's parts and bytes, last; so entries that another journal left in the same sectors are never valid.  Big-endian, as
+everything on a Waltz disk.  Source: ours; the released node has no journal.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ from waltzctl.formats.checksums import Buffer, crc32
 from waltzctl.formats.schema import compile_schema
 
 BLOCK = 4096
-"""Bytes to whose multiples entries are aligned; the two headers of an area have the first ones for themselves."""
+"""Alignment of entries in bytes.  The first block of an area holds its two headers."""
 _HEADERS = 2
 AREAS = 2
 _AREA_MAGIC = 0x575A4A41
@@ -80,7 +82,7 @@ PART = compile_schema(PART_SCHEMA)
 
 
 class PartKind(enum.IntEnum):
-    """What a part says of its partition."""
+    """The kind of a part: see the table of the module."""
 
     WRITE = 1
     FORGET = 2
@@ -90,10 +92,10 @@ _KINDS = frozenset(PartKind)
 
 
 class AreaHeader(NamedTuple):
-    """The head of an area.
+    """The header of an area.
 
-    `owner` tells journals of different storage directories apart, `area_size` is in bytes, and `epoch` counts from 1 how often
-    an area of this journal was begun.  `preceding`: entries of the epoch before this one that were durable when it began.
+    `owner`: identifies the storage directory.  `area_size`: bytes.  `epoch`: how many times an area of this journal was begun,
+    this time included.  `preceding`: how many entries of the epoch before were durable when this one began.
     """
 
     journal_id: uuid.UUID
@@ -104,7 +106,7 @@ class AreaHeader(NamedTuple):
 
 
 class JournalPart(NamedTuple):
-    """One part of an entry; `data` is empty where it says *forget*."""
+    """One part of an entry; `data` is empty in a *forget* part."""
 
     kind: PartKind
     partition: int
@@ -114,10 +116,9 @@ class JournalPart(NamedTuple):
 
 
 class JournalEntry(NamedTuple):
-    """What is flushed together.
+    """One entry: parts that become durable with one flush.
 
-    `durable`: entries of its epoch, from the first on, that were durable when it was written.  `size`: bytes in the journal,
-    padding included.
+    `durable`: how many entries of its epoch were durable when it was written.  `size`: bytes in the journal, with padding.
     """
 
     epoch: int
@@ -128,7 +129,7 @@ class JournalEntry(NamedTuple):
 
 
 class WriteTo(NamedTuple):
-    """Bytes that are to be journaled, in pieces: where they stand in a segment."""
+    """Bytes to be journaled, in pieces, and where they belong: `offset` of the segment that begins with the id `segment`."""
 
     partition: int
     segment: int
@@ -142,12 +143,12 @@ def padded(size: int) -> int:
 
 
 def header_offset(epoch: int) -> int:
-    """Where in its area the header of an epoch stands."""
+    """Byte offset in its area of the header of an epoch."""
     return epoch // AREAS % _HEADERS * (BLOCK // _HEADERS)
 
 
 def encode_area_header(header: AreaHeader) -> bytes:
-    """The bytes that stand at `header_offset`."""
+    """The bytes to write at `header_offset`."""
     ids = header.journal_id.bytes, header.owner.bytes
     values = (_AREA_MAGIC, _VERSION, *ids, header.area_size, header.epoch, header.preceding)
     covered = AREA_HEADER.struct.pack(*values, 0)[: AREA_HEADER.offset_of("checksum")]
@@ -155,7 +156,7 @@ def encode_area_header(header: AreaHeader) -> bytes:
 
 
 def decode_area_header(block: Buffer) -> AreaHeader | None:
-    """The later one of the headers in the first block of an area; None where none stands there whole."""
+    """The header with the higher epoch in the first block of an area; None when neither is valid."""
     found = [one for number in range(_HEADERS) if (one := _decode_header(block, number * (BLOCK // _HEADERS)))]
     return max(found, key=lambda header: header.epoch, default=None)
 
@@ -183,7 +184,7 @@ def encode_entry(
 ) -> bytes:
     """The bytes of an entry, padded to whole blocks.
 
-    `place`: epoch, sequence, and how many before it are durable.  `forgotten`: partitions of which nothing earlier holds.
+    `place`: epoch, sequence number, and how many entries before it are durable.  `forgotten`: partitions for a *forget* part.
     """
     parts = [PART.struct.pack(PartKind.FORGET, partition, 0, 0, 0) for partition in forgotten]
     pieces: list[bytes | memoryview] = []
@@ -200,7 +201,7 @@ def encode_entry(
 
 
 def decode_entry(journal_id: uuid.UUID, area: Buffer, position: int) -> JournalEntry | None:
-    """The entry of this journal that begins at a byte of an area, of whatever epoch; None where none stands there whole."""
+    """The entry of this journal at byte `position` of an area, of any epoch; None when there is none with a right checksum."""
     if position + ENTRY_HEADER.size > len(area):
         return None
     magic, count, length, epoch, sequence, durable, checksum = ENTRY_HEADER.struct.unpack_from(area, position)
@@ -223,16 +224,16 @@ def decode_entry(journal_id: uuid.UUID, area: Buffer, position: int) -> JournalE
 
 
 class AreaDamage(NamedTuple):
-    """Something of an area is damaged: bytes into the area, and what shows it."""
+    """Damage in an area: its byte offset there, and how it was detected."""
 
     position: int
     shown_by: str
 
 
 class ReadArea(NamedTuple):
-    """What an area holds: entries in order, and damage behind them if there is any.
+    """A decoded area: its valid entries in order, and the damage after them, if any.
 
-    `preceding`: how many entries the epoch before must have.
+    `preceding`: how many valid entries the epoch before must have.
     """
 
     epoch: int
@@ -248,7 +249,7 @@ def read_area(journal_id: uuid.UUID, area: Buffer) -> ReadArea:
         return ReadArea(0, 0, [], AreaDamage(0, f"neither header is one of the journal {journal_id}"))
     epoch, preceding, position = header.epoch, header.preceding, BLOCK
     first = decode_entry(journal_id, area, position)
-    if first is not None and first.sequence == 0 and first.epoch > epoch:  # its header was durable, and is damaged
+    if first is not None and first.sequence == 0 and first.epoch > epoch:  # its header was durable, so it is damaged
         epoch, preceding = first.epoch, 0
     entries: list[JournalEntry] = []
     while (entry := decode_entry(journal_id, area, position)) and (entry.epoch, entry.sequence) == (
@@ -266,7 +267,7 @@ def read_area(journal_id: uuid.UUID, area: Buffer) -> ReadArea:
 
 
 def read_areas(journal_id: uuid.UUID, areas: Sequence[Buffer]) -> tuple[ReadArea, ...]:
-    """Both areas, the earlier epoch first, each with what is damaged in it."""
+    """Both areas, the earlier epoch first, each with its damage."""
     earlier, later = sorted((read_area(journal_id, area) for area in areas), key=lambda read: read.epoch)
     if earlier.damage is None and later.epoch == earlier.epoch + 1 and later.preceding > len(earlier.entries):
         said = f"{later.preceding} entries of epoch {earlier.epoch} were durable, and {len(earlier.entries)} are whole"

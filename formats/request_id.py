@@ -1,4 +1,4 @@
-"""Request id: the 16 bytes by which a client tells its transactions apart.
+"""Request id: the 16 bytes with which a client identifies each of its transactions and requests.
 
 Four signed big-endian 32-bit integers: client id, generation of the partition's assignment, partition, sequence.  The
 release carries them as two 64-bit words, most significant first; the bytes are the same.
@@ -15,7 +15,7 @@ from waltzctl.formats.schema import compile_schema
 REQUEST_ID_SCHEMA = Struct("client" / Int32sb, "generation" / Int32sb, "partition" / Int32sb, "sequence" / Int32sb)
 REQUEST_ID = compile_schema(REQUEST_ID_SCHEMA)
 LAST_SEQUENCE = (1 << 31) - 1
-"""The highest sequence number; the release goes on with the lowest one behind it."""
+"""The highest sequence number; in the release the lowest one follows it."""
 
 
 def _signed32(value: int) -> int:

@@ -51,7 +51,7 @@ RECORD_HEADER_SCHEMA = Struct(
     "data_length" / Int32sb,
     "data_checksum" / Int32ub,
 )
-"""What stands before a record's data: 36 bytes."""
+"""The header of a record, before its data: 36 bytes."""
 
 RECORD_SCHEMA = Struct(*RECORD_HEADER_SCHEMA.subcons, "data" / Bytes(this.data_length), "record_checksum" / Int32ub)
 """A whole record: 40 + data_length bytes."""
@@ -69,9 +69,9 @@ INDEX_ENTRY = compile_schema(INDEX_ENTRY_SCHEMA)
 CHECKSUM = compile_schema(CHECKSUM_SCHEMA)
 
 HEADER_SIZE = SEGMENT_HEADER.size
-"""128: where the first record and the first index entry stand."""
+"""128: byte offset of the first record, and of the first index entry."""
 RECORD_OVERHEAD = RECORD_HEADER.size + CHECKSUM.size
-"""40: bytes of a record beside its data."""
+"""40: bytes of a record without its data."""
 ENTRY_SIZE = INDEX_ENTRY.size
 CHECKPOINT_INTERVAL = 1000
 """Transactions between two syncs of the index (release 0.13.2); ids k*1000 - 1 and below are durable in both files."""
@@ -84,7 +84,7 @@ _NAME = re.compile(r"([0-9]{19})\.(seg|idx)")
 
 @functools.lru_cache(maxsize=64)
 def _cluster_key(key: bytes) -> uuid.UUID:
-    """All headers of a directory have the same one as a rule; to make it anew takes half as long as to decode the header."""
+    """Cached, because the headers of a directory usually share one key, and making it is half the cost of decoding a header."""
     return uuid.UUID(bytes=key)
 
 
@@ -119,7 +119,7 @@ class SegmentHeader:
 
 @dataclass(frozen=True, slots=True)
 class RecordHeader:
-    """A record without its data and checksums: what tells a transaction apart."""
+    """A record without its data and checksums."""
 
     transaction_id: int
     request_id: RequestId
@@ -217,7 +217,7 @@ def encode_offsets(offsets: npt.NDArray[np.int64]) -> bytes:
 
 
 def decode_entries(raw: Buffer) -> npt.NDArray[np.int64]:
-    """Byte offsets in the data file, of the whole index entries in `raw`; an odd rest is left out."""
+    """Byte offsets in the data file, from the whole index entries in `raw`; an incomplete last entry is ignored."""
     import numpy as np
 
     return np.frombuffer(raw, INDEX_ENTRY.dtype["offset"], len(raw) // ENTRY_SIZE).astype(np.int64)

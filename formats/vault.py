@@ -1,4 +1,4 @@
-"""What stands in the pages of a backup vault, which is a page store (`formats.pages`).
+"""The pages of a backup vault, which is a page store (`formats.pages`).
 
 ==========================  ====  ==========================================================================================
 namespace                   page  holds
@@ -8,12 +8,13 @@ BACKUPS, BACKUP_COPIES      id    a backup's head, once in each: JSON in a seale
 DATA                        n     pieces of files, and sections that say how files are made of them, in sealed pages
 ==========================  ====  ==========================================================================================
 
-A backup owns the pages ``first_page`` to ``first_page + num_pages`` of DATA.  Those whose content the vault had already are
-references to where it was.  A section, of one partition or of the storage directory itself, stands twice, one page behind the
-other; its pieces are counted from `first_piece`.
+A backup owns the `num_pages` pages of DATA from `first_page` on.  A page whose content was in the vault before is a reference to
+the page that holds it.  A *piece* is a run of bytes of the backed-up files.  A *section* describes the files of one partition, or
+those of the storage directory outside of partitions; it is stored twice, in two consecutive pages.  The pages of its pieces are
+consecutive, from `first_piece` on.
 
-A sealed page is a header, a nonce where it is encrypted, and the payload: the content, compressed where that made it smaller,
-encrypted where the vault is.  Layouts are ours; integers are little-endian, as in the page store.
+A *sealed page* is a header, a nonce if the vault is encrypted, and the payload: the content, compressed if that makes it smaller,
+and encrypted if the vault is.  The layouts are ours; integers are little-endian, as in the page store.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ NONCE_SIZE = 12
 TAG_SIZE = 16
 
 SEALED_PAGE = compile_schema(Struct("version" / Int8ul, "flags" / Int8ul, "size" / Int64ul))
-"""What stands in front of a sealed page; `size`: bytes of its content."""
+"""The header of a sealed page.  `size`: bytes of the uncompressed content."""
 PIECE = compile_schema(
     Struct(
         "digest" / Bytes(DIGEST_SIZE),
@@ -48,9 +49,9 @@ PIECE = compile_schema(
         "records" / Int64ul,
     )
 )
-"""A piece in a section.  `stored`: bytes of its sealed page.  Of a piece that is no run of records the first id is -1."""
+"""A piece in a section's table.  `stored`: bytes of its sealed page.  `first_transaction_id`: -1 unless it holds records."""
 SECTION_HEADER = compile_schema(Struct("document_size" / Int32ul, "pieces" / Int32ul))
-"""In front of a section's JSON document and its table of pieces."""
+"""The header of a section; its JSON document and its table of pieces follow."""
 
 
 class Namespace(enum.IntEnum):
@@ -63,27 +64,30 @@ class Namespace(enum.IntEnum):
 
 
 _LARGEST_SCRYPT = 1 << 24
-"""Cost times block size: 2 GiB of memory, and no more because a vault says so."""
+"""The largest scrypt cost times block size that is accepted, 2 GiB of memory: a vault must not make its reader allocate more."""
 CONFIGURATION_PAGES = (1, 2)
 SECTION_COPIES = 2
 BESIDE = -1
-"""In place of a partition: what a storage directory has beside them."""
+"""In place of a partition's number: the files of a storage directory outside of its partitions."""
 
 
 class Flag(enum.IntFlag):
-    """Of a sealed page."""
+    """Flags of a sealed page."""
 
     COMPRESSED = 1
     ENCRYPTED = 2
 
 
 class VaultFormatError(ValueError):
-    """Bytes that no vault of a version that is known holds."""
+    """The bytes are not of a vault of a known version."""
 
 
 @dataclass(frozen=True, slots=True)
 class Encryption:
-    """How the key of a vault is kept: encrypted with AES-256-GCM under one that scrypt (RFC 7914) makes of the password."""
+    """The vault's key, wrapped with AES-256-GCM under a key that scrypt (RFC 7914) derives from the password.
+
+    `salt`, `cost`, `block_size`, `parallelism`: parameters of scrypt (N, r, p).  `nonce`: of AES-256-GCM.
+    """
 
     salt: bytes
     cost: int
@@ -95,7 +99,7 @@ class Encryption:
 
 @dataclass(frozen=True, slots=True)
 class VaultConfiguration:
-    """`compression_level`: of zstd; None for none."""
+    """A vault's configuration.  `compression_level`: of zstd; None: no compression.  `encryption`: None: not encrypted."""
 
     vault_id: uuid.UUID
     compression_level: int | None
@@ -147,10 +151,10 @@ class VaultConfiguration:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Content that is kept as one page.
+    """Content that is stored as one page.
 
-    `digest`: of the content, keyed where the vault is encrypted.  A piece of records begins with transaction
-    `first_transaction_id` and has `records` of them back to back; of any other the first is -1 and the number 0.
+    `digest`: of the content, keyed if the vault is encrypted.  `size`: bytes of the content.  `stored`: bytes of the sealed page.
+    A piece of records holds `records` consecutive ones from `first_transaction_id` on; for any other piece the two are 0 and -1.
     """
 
     digest: bytes
@@ -161,13 +165,13 @@ class Piece:
 
     @property
     def next_transaction_id(self) -> int:
-        """Behind its last record."""
+        """The id after that of the last record."""
         return self.first_transaction_id + self.records
 
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """Bytes of a file that stand in the section itself."""
+    """Bytes of a file that are stored in the section itself."""
 
     data: bytes
 
@@ -179,7 +183,7 @@ class Literal:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Bytes of a file that begin at `offset` of piece number `piece` and run over the pieces behind it."""
+    """`size` bytes of a file, from `offset` in the section's piece number `piece` on; they may run over the following pieces."""
 
     piece: int
     offset: int
@@ -188,7 +192,7 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class DerivedIndex:
-    """The entries of an index file, which are the offsets of the records of the data file `segment`."""
+    """The entries of an index file, not stored: they are the offsets of the records in the data file `segment`."""
 
     segment: str
     size: int
@@ -199,7 +203,11 @@ Extent = Literal | Slice | DerivedIndex
 
 @dataclass(frozen=True, slots=True)
 class BackedFile:
-    """A file as it was: its path below the storage directory, its last change and its inode, and its content in order."""
+    """A file at the time of the backup.
+
+    `name`: path below the storage directory.  `modified_ns`: last modification, nanoseconds since 1970.  `extents`: content, in
+    order.
+    """
 
     name: str
     size: int
@@ -210,14 +218,14 @@ class BackedFile:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """The files of a partition, or those of a storage directory that belong to no partition; `directories`: all there are."""
+    """The files and directories of a partition, or those of a storage directory outside of its partitions."""
 
     directories: tuple[str, ...]
     files: tuple[BackedFile, ...]
     pieces: tuple[Piece, ...]
 
     def encode(self) -> bytes:
-        """Header, document, table of pieces."""
+        """The bytes of the section: header, JSON document, table of pieces."""
         document = json.dumps(
             {"directories": self.directories, "files": [_file_document(one) for one in self.files]},
             separators=(",", ":"),
@@ -250,7 +258,7 @@ class Section:
         return section
 
     def check(self) -> None:
-        """Raises VaultFormatError where names leave the directory, or extents have other sizes than files and pieces."""
+        """Raise VaultFormatError if a name leads out of the directory, or the extents do not fit the files and pieces."""
         ends = [0]
         for piece in self.pieces:
             ends.append(ends[-1] + piece.size)
@@ -272,7 +280,11 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class BackedPartition:
-    """A partition in a backup; None for the ids where it has no record.  `section`: its page, counted from the first."""
+    """A partition in a backup.
+
+    The transaction ids are None when it has no records.  `size`: bytes of its files.  `section`: the section's first page;
+    `first_piece`: that of its first piece; `pieces`: their number.  Pages are counted from the backup's `first_page`.
+    """
 
     partition: int
     first_transaction_id: int | None
@@ -285,10 +297,19 @@ class BackedPartition:
 
 @dataclass(frozen=True, slots=True)
 class BackupHead:
-    """A backup.  Times are milliseconds since 1970; `size`: bytes of all files; `new_bytes`: what the vault grew by.
+    """The head of a backup: all that is known of it except the files.
 
-    `live`: a process held the directory meanwhile.  `damaged`: places in segments that were no records.  `partial`: only some
-    partitions were asked for (older heads do not say so).
+    ==============================  ====================================================================================
+    `created_ms`                    milliseconds since 1970
+    `storage`                       the files outside of partitions
+    `first_page`, `num_pages`       the backup's pages in DATA
+    `size`                          bytes of all files
+    `pages`, `new_pages`            pieces of the backup; those whose content was not in the vault before
+    `new_bytes`                     bytes that the vault grew by
+    `live`                          another process held the storage directory during the backup
+    `damaged`                       number of damaged places in segments
+    `partial`                       only some partitions were backed up (absent in older heads)
+    ==============================  ====================================================================================
     """
 
     id: int
@@ -335,7 +356,9 @@ class BackupHead:
             body = json.loads(bytes(data))
             key = body["cluster_key"]
             return cls(
-                **{name: body[name] for name in _PLAIN if name in body},  # one that is missed is an error
+                **{
+                    name: body[name] for name in _PLAIN if name in body
+                },  # a missing field without a default raises TypeError
                 cluster_key=None if key is None else uuid.UUID(key),
                 partitions=tuple(BackedPartition(*one) for one in body["partitions"]),
                 storage=BackedPartition(*body["storage"]),
@@ -392,7 +415,7 @@ def _extents(documents: Iterable[Sequence[Any]]) -> Iterable[Extent]:
 
 
 def merged(extents: Iterable[Extent], pieces: Sequence[Piece]) -> tuple[Extent, ...]:
-    """The same with slices joined that follow each other, and without empty ones."""
+    """The same extents, adjacent slices joined and empty extents removed."""
     found: list[Extent] = []
     for one in extents:
         last = found[-1] if found else None
@@ -406,7 +429,7 @@ def merged(extents: Iterable[Extent], pieces: Sequence[Piece]) -> tuple[Extent, 
 
 
 def _place(one: Slice, pieces: Sequence[Piece]) -> tuple[int, int]:
-    """Piece and offset behind a slice; an end of a piece is the beginning of the next."""
+    """The piece and offset where a slice ends; the end of a piece is given as offset 0 of the next."""
     piece, offset = one.piece, one.offset + one.size
     while piece < len(pieces) and offset >= pieces[piece].size:
         offset -= pieces[piece].size

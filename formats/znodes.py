@@ -13,9 +13,9 @@ Below the root of a cluster (release default in its samples: ``/waltz_cluster``)
     ROOT/store/partition/P        PartitionMetadata
 
 Numbers are big-endian and signed; UTF is a length of two bytes and Java's modified UTF-8 (`formats.java_text`).  Every
-structure begins with a version byte of its own; another version is an error.  Bytes that follow a structure are ignored, as in
-the release.  A storage node is known by its *connect string*, ``host:port`` of its data port.  The release writes maps in no
-particular order: readers must not rely on any, and ours keep the one they found.
+structure begins with a version byte of its own; an unknown version is an error.  Bytes after a structure are ignored, as in the
+release.  A storage node is identified by its *connect string*, ``host:port`` of its data port.  The release writes maps in no
+particular order, so readers must not rely on it; decoding and encoding here keep the order.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ IDS_PATH = "ids"
 CLIENT_IDS_PATH = "ids/client"
 SERVER_IDS_PATH = "ids/server"
 LOCK_PATH = "store/adminLock"
-"""Exists, ephemeral and without data, while a tool of the release changes the assignment."""
+"""An ephemeral node without data that exists while a tool of the release changes the assignment."""
 
 
 class ZnodeError(ValueError):
@@ -67,7 +67,7 @@ class ZnodeError(ValueError):
 
 
 class ZnodeVersionError(ZnodeError):
-    """The structure, or one in it, is of a version that is not known."""
+    """The structure, or one inside it, has an unknown version."""
 
 
 class _UtfAdapter(Adapter):  # type: ignore[misc]  # construct carries no types
@@ -79,7 +79,7 @@ class _UtfAdapter(Adapter):  # type: ignore[misc]  # construct carries no types
 
 
 class _VersionAdapter(Adapter):  # type: ignore[misc]  # construct carries no types
-    """A version byte, of which one value is known."""
+    """A version byte with one known value."""
 
     def __init__(self, known: int) -> None:
         super().__init__(Int8sb)
@@ -152,16 +152,16 @@ PARTITION_SCHEMA = Struct(
 
 
 class Payload(abc.ABC):
-    """What all payloads share: bytes to value and back."""
+    """The base of all payloads: decodes bytes to a value and encodes it again."""
 
     SCHEMA: ClassVar[Any]
     __slots__ = ()
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """From a node's data; what follows the structure is ignored.
+        """From a node's data; bytes after the structure are ignored.
 
-        Raises ZnodeVersionError, and ZnodeError for anything else that is not this structure.
+        Raises ZnodeVersionError for an unknown version, and ZnodeError for any other bytes that are not this structure.
         """
         stream = io.BytesIO(data)
         try:
@@ -181,11 +181,11 @@ class Payload(abc.ABC):
     @classmethod
     @abc.abstractmethod
     def _of(cls, parsed: Any) -> Self:
-        """The value of what the schema parsed."""
+        """The payload from what the schema parsed."""
 
     @abc.abstractmethod
     def _fields(self) -> dict[str, Any]:
-        """What the schema builds."""
+        """The values for the schema to build."""
 
 
 PayloadType = TypeVar("PayloadType", bound=Payload)
@@ -226,7 +226,7 @@ class IssuedId(Payload):
 
 @dataclass(frozen=True, slots=True)
 class AssignedPartition:
-    """A partition that a server owns, and since which generation."""
+    """A partition that a server owns, and the generation in which it got it."""
 
     partition: int
     generation: int
@@ -234,7 +234,7 @@ class AssignedPartition:
 
 @dataclass(frozen=True, slots=True)
 class ServerPartitions:
-    """What one server owns, by its id."""
+    """The partitions that one server owns.  `server`: its id."""
 
     server: int
     partitions: tuple[AssignedPartition, ...]
@@ -271,7 +271,7 @@ class ServerAssignment(Payload):
 
 @dataclass(frozen=True, slots=True)
 class ServerDescriptor(Payload):
-    """A live server: its id, where clients reach it, and the partitions it would like, in the order they were added."""
+    """A live server: its id, its address for clients, and the partitions it prefers, in the order in which they were added."""
 
     SCHEMA: ClassVar[Any] = SERVER_DESCRIPTOR_SCHEMA
 
@@ -339,7 +339,7 @@ class NodePartitions:
 
 @dataclass(frozen=True, slots=True)
 class NodeAssignment(Payload):
-    """Which storage node should hold which partitions; nodes without any are there, too."""
+    """Which storage node should hold which partitions; includes nodes without any."""
 
     SCHEMA: ClassVar[Any] = NODE_ASSIGNMENT_SCHEMA
 

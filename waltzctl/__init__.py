@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from waltzctl.engine.client.admin_client import AdminClient
+    from waltzctl.engine.client.client_options import ClientOptions
     from waltzctl.engine.client.log_client import LogClient
     from waltzctl.engine.client.log_transaction import Draft, Transaction
     from waltzctl.engine.client.open_log import open_log_client
-    from waltzctl.engine.client.partition_mount import ClientOptions
     from waltzctl.engine.client.sql_applier import SqlDatabase, SqlTransaction, apply_feed
     from waltzctl.engine.client.storage_client import StorageClient
     from waltzctl.engine.errors import DeadlineError, InvalidRequestError, PeerUnreachableError, WaltzError
@@ -37,7 +37,7 @@ __version__ = "0.1.0"
 
 _MODULES = {
     "AdminClient": "waltzctl.engine.client.admin_client",
-    "ClientOptions": "waltzctl.engine.client.partition_mount",
+    "ClientOptions": "waltzctl.engine.client.client_options",
     "Code": "waltzctl.engine.findings",
     "DeadlineError": "waltzctl.engine.errors",
     "Draft": "waltzctl.engine.client.log_transaction",

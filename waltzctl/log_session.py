@@ -12,8 +12,8 @@ from waltzctl.metadata_option import ClusterTarget
 
 if TYPE_CHECKING:
     from waltzctl.console import Console
+    from waltzctl.engine.client.client_options import ClientOptions
     from waltzctl.engine.client.log_client import LogClient
-    from waltzctl.engine.client.partition_mount import ClientOptions
 
 Result = TypeVar("Result")
 

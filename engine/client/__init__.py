@@ -1,1 +1,1 @@
-"""The client of a storage node's two ports: whatever of ours talks to a node, ours or a released one, does it through here."""
+"""Clients of storage nodes (both ports) and of log servers, ours or released ones, and what is built on them."""

@@ -30,13 +30,13 @@ _PORT: NodePort[wire.AdminMessage] = NodePort(
 
 
 class AdminClient(NodeClient[wire.AdminMessage]):
-    """A connection to an admin port.  A released node closes it over a partition that it does not know."""
+    """A connection to an admin port.  A released node closes it when a request names a partition that does not exist."""
 
     _port = _PORT
 
     @property
     def has_two_switches(self) -> bool:
-        """Whether reads and writes can be switched apart (version 1 of the protocol)."""
+        """Whether reads and writes can be switched separately (version 1 of the protocol)."""
         return self._connection.version >= 1
 
     async def _open(self, cluster_key: uuid.UUID, num_partitions: int) -> None:
@@ -45,8 +45,8 @@ class AdminClient(NodeClient[wire.AdminMessage]):
     async def set_available(self, partitions: Sequence[int], available: bool) -> None:
         """Switch reads and writes on or off together.
 
-        With version 1 each partition is two requests, so that a failure can leave the first ones done; going off, writes go
-        first, and going on, reads do: in between a partition can be read only.
+        Version 1 needs two requests for each partition, so after a failure some of them may have been done.  Switching off begins
+        with writes and switching on with reads: in between, a partition is read-only.
         """
         if not self.has_two_switches:
             await self._change(
@@ -62,29 +62,32 @@ class AdminClient(NodeClient[wire.AdminMessage]):
                 await self.set_readable(partition, False)
 
     async def set_readable(self, partition: int, on: bool) -> None:
-        """Switch reads of one partition.  Raises RefusedError where the node knows only one switch."""
+        """Switch reads of one partition.  Raises RefusedError when the node has one switch for both."""
         self.need_two_switches("reads")
         request = wire.PartitionReadRequest(self._sequence(), partition, on)
         await self._call(request, wire.SuccessResponse, f"switching reads of partition {partition}")
 
     async def set_writable(self, partition: int, on: bool) -> None:
-        """Switch writes of one partition.  Raises RefusedError where the node knows only one switch."""
+        """Switch writes of one partition.  Raises RefusedError when the node has one switch for both."""
         self.need_two_switches("writes")
         request = wire.PartitionWriteRequest(self._sequence(), partition, on)
         await self._call(request, wire.SuccessResponse, f"switching writes of partition {partition}")
 
     async def assign(self, partitions: Sequence[int]) -> None:
-        """Assign partitions to the node; it creates their files.  Those that it has already stay as they are."""
+        """Assign partitions to the node, which creates their files.  Partitions that are assigned already do not change."""
         request = wire.PartitionAssignmentRequest(self._sequence(), tuple(partitions), True, False)
         await self._change(request, "assigning partitions")
 
     async def unassign(self, partitions: Sequence[int], *, delete_files: bool = False) -> None:
-        """Take partitions away from the node.  Files are lost with `delete_files` only, session and marks at a released node."""
+        """Take partitions away from the node.
+
+        With `delete_files` their files are removed.  A released node forgets their session and marks in any case.
+        """
         request = wire.PartitionAssignmentRequest(self._sequence(), tuple(partitions), False, delete_files)
         await self._change(request, "taking partitions away")
 
     async def records(self, partition: int, first_transaction_id: int, max_count: int) -> tuple[WireRecord, ...]:
-        """Records from a transaction on: perhaps fewer than asked for, perhaps none.  Checksums are not checked here."""
+        """At most `max_count` consecutive records from a transaction on, perhaps none.  Checksums are not verified."""
         request = wire.RecordListRequest(self._sequence(), partition, first_transaction_id, max_count)
         answer = await self._call(request, wire.RecordListResponse, f"record list of partition {partition}")
         self._check_partition(partition, answer.partition)
@@ -102,7 +105,7 @@ class AdminClient(NodeClient[wire.AdminMessage]):
         return answer.info
 
     async def metrics(self) -> str:
-        """The node's metrics, a JSON document (engine.client.listing reads it)."""
+        """The node's metrics, a JSON document (`engine.client.partition_readings.parse_metrics` reads it)."""
         return (await self._call(wire.MetricsRequest(self._sequence()), wire.MetricsResponse, "metrics")).json
 
     async def assigned_status(self) -> tuple[tuple[int, bool], ...]:
@@ -130,7 +133,7 @@ class AdminClient(NodeClient[wire.AdminMessage]):
             raise PeerUnreachableError(error.peer, reason, advice=advice) from error
 
     def need_two_switches(self, what: str) -> None:
-        """Raise RefusedError where the node has one switch for reads and writes; `what` is to be switched alone."""
+        """Raise RefusedError when the node has one switch for both.  `what`: "reads" or "writes", for the message."""
         if not self.has_two_switches:
             raise RefusedError(
                 f"{self.address}: this node has one switch for reads and writes together, not one for {what}",

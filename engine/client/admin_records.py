@@ -1,7 +1,8 @@
 """Reading a partition's records through an admin port, in order, in bounded memory.
 
-A released node bounds the answer to a list request by its count only, also at its data port (`engine.server.store_session`), so
-that the count has to be chosen: it follows the size of the records that came, from one that is small enough for any.
+A released node limits the response to a list request only by the number of records, not by bytes (also at its data port, see
+`engine.server.store_session`).  So the client chooses the number: it starts with one that is safe for records of any size, and
+adapts it to the size of the records received.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from waltzctl.formats.wire.records import WireRecord
 FIRST_COUNT = 4
 """Records of the first request."""
 GROWTH = 8
-"""A request asks for at most so many times as many records as the one before got, or for as many as that one could have."""
+"""A request asks for at most this many times the records of the last response, or for as many as the last request asked."""
 DEFAULT_RECORDS = 10_000
 DEFAULT_BYTES = 8 << 20
 
 
 class BatchSize:
-    """How many records to ask for next, so that an answer has about `bytes` bytes and at most `records` records."""
+    """Chooses `count`, the records to request next, for a response of about `bytes_` bytes and at most `records` records."""
 
     def __init__(self, records: int = DEFAULT_RECORDS, bytes_: int = DEFAULT_BYTES) -> None:
         self._records = max(records, 1)
@@ -29,7 +30,7 @@ class BatchSize:
         self.count = min(FIRST_COUNT, self._records)
 
     def learn(self, records: tuple[WireRecord, ...]) -> None:
-        """Take into account what came."""
+        """Adapt `count` to the records of a response."""
         if records:
             size = sum(record.size for record in records)
             fitting = max(self._bytes * len(records) // size, 1)
@@ -39,10 +40,10 @@ class BatchSize:
 async def read_batches(
     client: AdminClient, partition: int, first: int, last: int, size: BatchSize | None = None
 ) -> AsyncGenerator[tuple[WireRecord, ...], None]:
-    """The records from `first` to `last`, as they come, the next request under way while a batch is looked at.
+    """The records from `first` to `last`, in batches; the next request is in flight while the caller handles a batch.
 
-    Ends early where the node has no more: with an empty answer, or with one that does not continue the sequence (which is given
-    out, so that its reader can say so).  Neither ids nor checksums are checked.  Raises what `AdminClient.records` raises.
+    Ends early after an empty response, and after a batch whose ids do not continue the sequence; that batch is yielded, so that
+    the caller can report it.  Neither ids nor checksums are verified.  Raises what `AdminClient.records` raises.
     """
     size = size or BatchSize()
 

@@ -1,7 +1,7 @@
-"""What one call appends: what is to be sent, what is under way, and what became of it.
+"""One call that appends: where its drafts come from, which of them are undecided, and which are committed.
 
-A call has no task for each append.  Its own task sleeps until something of it is decided or there is room for more; then all that
-is decided is told, and what can leave leaves, in one go.
+A call has no task for each append.  The call's own task sleeps until some of its appends are decided or there is room for new
+ones; then it reports all decided appends and sends all drafts that can be sent, in one write.
 """
 
 from __future__ import annotations
@@ -20,33 +20,36 @@ from waltzctl.engine.net.deadlines import ANEW, HELD_UP
 from waltzctl.formats.request_id import RequestId
 
 Numbered = tuple[int, Build | Draft]
-"""What is to be appended, and its place among what the call appends."""
+"""A draft, or its builder, with its index in the call, from 0 (its *place*)."""
 Told = Callable[[int, int], Any]
-"""Called with the place of what was appended, from 0, and the id of its transaction."""
+"""Called for a committed append with its place and its transaction id."""
 AHEAD_BYTES = 16 << 20
-"""Bytes of data behind which nothing more is read ahead of an asynchronous iterable."""
+"""An asynchronous iterable is read ahead until this many bytes of data wait to be sent."""
 
 
 class AppendSource(Protocol):
-    """Where a call has from what it appends."""
+    """The source of a call's drafts."""
 
     @property
     def ended(self) -> bool:
-        """Whether nothing comes any more, for certain."""
+        """Whether it is certain that there are no more drafts."""
 
     @property
     def ready(self) -> bool:
-        """Whether there is something now, or nobody knows before it is taken."""
+        """Whether `take` may find a draft now."""
 
     def take(self, most: int, into: list[Numbered]) -> None:
-        """What is there now, at most so many.  Raises what the source of it raises; what it gave before that is in the list."""
+        """Append the drafts that are available now to `into`, at most `most`.
+
+        Raises what the underlying iterable raises; the drafts that it gave before the error are in `into` then.
+        """
 
     async def close(self) -> None:
-        """Nothing is taken any more."""
+        """No drafts are taken any more."""
 
 
 class OneDraft:
-    """A single one."""
+    """The source of a call that appends one draft."""
 
     ended = False
 
@@ -68,7 +71,7 @@ class OneDraft:
 
 
 class IteratedDrafts:
-    """An iterable, which is asked for no more than can be sent at once."""
+    """An iterable of drafts; no more are taken from it than can be sent at once."""
 
     ended = False
 
@@ -83,7 +86,7 @@ class IteratedDrafts:
     def take(self, most: int, into: list[Numbered]) -> None:
         """See `AppendSource`."""
         already = len(into)
-        into.extend(islice(self._drafts, most))  # which leaves there what came before an error
+        into.extend(islice(self._drafts, most))  # keeps the drafts that came before an error
         self.ended = len(into) - already < most
 
     async def close(self) -> None:
@@ -91,12 +94,12 @@ class IteratedDrafts:
 
 
 class AwaitedDrafts:
-    """An asynchronous iterable, read ahead by a task of its own."""
+    """An asynchronous iterable of drafts, read ahead by a task of its own."""
 
     ended = False
 
     def __init__(self, drafts: AsyncIterable[Build | Draft], ahead: int, wake: Callable[[], None]) -> None:
-        """`ahead`: how many at most; `wake`: called when there is something again, or nothing any more."""
+        """`ahead`: how many drafts are read ahead at most; `wake`: called after each draft and at the end."""
         self._drafts, self._ahead, self._wake = drafts, ahead, wake
         self._found: deque[Build | Draft] = deque()
         self._bytes = 0
@@ -136,16 +139,16 @@ class AwaitedDrafts:
         self._reading.cancel()
         await asyncio.wait([self._reading])
         if not self._reading.cancelled():
-            self._reading.exception()  # it was raised, or another error was
+            self._reading.exception()  # retrieved, so that asyncio does not log it: `take` or the call raised an error
 
 
 def _size(draft: Build | Draft) -> int:
-    """Of the data; what a builder will give is not known."""
+    """Bytes of a draft's data; 0 for a builder, as its draft is not known yet."""
     return len(draft.data) if isinstance(draft, Draft) else 0
 
 
 class AppendingMount(Protocol):
-    """What a call wants of a mount: see `engine.client.partition_mount.Mount`."""
+    """What a call needs of a mount, as `engine.client.partition_mount.Mount` provides it."""
 
     partition: int
     client_id: int
@@ -153,32 +156,42 @@ class AppendingMount(Protocol):
 
     @property
     def spent(self) -> bool:
-        """Whether this client id has no request ids left for what is new."""
+        """Whether the client id has no request ids left for new appends."""
 
     def enter(self, call: AppendCall) -> None:
-        """The call begins.  Raises the mount's error."""
+        """The call starts here.  Raises the mount's error once the mount has ended."""
 
     def leave(self, call: AppendCall) -> None:
-        """The call is over, and whatever of it is undecided is nobody's any more."""
+        """The call leaves: the outcome of its undecided appends is ignored from now on."""
 
     def room_for(self, call: AppendCall) -> int:
-        """How many new appends the call can send now.  When it is none the call is woken when there are."""
+        """How many new appends the call can send now.  If 0, the call is woken when there is room."""
 
     def next_turn(self, call: AppendCall, *, had_one: bool, wants_more: bool) -> None:
-        """The call has done what it could; if it had a turn, its next one is behind those of all others."""
+        """The call has sent what it could; a call that had a turn goes behind all others that wait."""
 
     def send(self, call: AppendCall, drafts: Iterable[Numbered]) -> None:
-        """Build these and send them in one go; what builders raise is the call's."""
+        """Build these drafts and send them in one write; an error of a builder is passed to `call.fail`."""
 
     def send_again(self, call: AppendCall) -> None:
-        """Build what was refused anew, and send it."""
+        """Build the call's refused drafts again and send them."""
 
 
 class AppendCall:
-    """`run` it at a mount, and at the next one until it is done.
+    """A call that appends.  `run` it at a mount, and at each following mount until it returns True.
 
-    `sent`: what is under way, by sequence number; `again`: what was refused, to be built anew.  A mount keeps account of both.
-    `stops_at`: what has this place or a later one is not sent again, because one in front of it could not be built.
+    Two kinds of error end a call:
+
+    ==========  ================================================  ==========================================================
+    attribute   error of                                          raised
+    ==========  ================================================  ==========================================================
+    `_error`    the mount, the deadline                           at once
+    `_failure`  the source, a builder, an append that is too      when every append before `stops_at` is decided
+                long
+    ==========  ================================================  ==========================================================
+
+    `sent`: undecided appends by sequence number.  `again`: drafts that were not committed, to be built and sent again.  The mount
+    counts both.  `stops_at`: the place of the draft that failed; no draft with this place or a later one is sent again.
     """
 
     def __init__(self, source: AppendSource) -> None:
@@ -193,15 +206,15 @@ class AppendCall:
         self._woken = False
 
     async def run(self, mount: AppendingMount) -> bool:
-        """Append all; False: the mount's client id is spent, and the rest is for the next mount.
+        """Append all drafts.  False: the mount's client id is spent, and the remaining drafts need the next mount.
 
-        Raises the mount's error at once, and what source and builders raise when everything in front of it is decided.
+        Raises the errors that the table of the class lists.
         """
         self._mount = mount
         mount.enter(self)
         try:
-            while not self._go(mount):
-                if self._woken:  # by what it did itself; others have their turn first
+            while not self._step(mount):
+                if self._woken:  # woken by its own step: let other tasks run first
                     await asyncio.sleep(0)
                 else:
                     self._waiter = asyncio.get_running_loop().create_future()
@@ -212,9 +225,9 @@ class AppendCall:
             self._waiter = None
             mount.leave(self)
 
-    def _go(self, mount: AppendingMount) -> bool:
-        """Do what can be done now; True: nothing is left to do at this mount."""
-        self._tell()
+    def _step(self, mount: AppendingMount) -> bool:
+        """Report and send all that is possible now.  True: nothing is left to do at this mount."""
+        self._report()
         if self._error is not None:
             raise self._error.with_traceback(None)
         if self.again and mount.ready.is_set():
@@ -228,7 +241,7 @@ class AppendCall:
                 self.fail(error)
             if found:
                 mount.send(self, found)
-                self._gets_on()
+                self._note_progress()
         mount.next_turn(self, had_one=room > 0, wants_more=self._wants_more)
         if self.sent or self.again:
             return False
@@ -238,31 +251,35 @@ class AppendCall:
 
     @property
     def undecided(self) -> set[int]:
-        """Places of what is under way, or was refused and is sent again."""
+        """Places of the drafts that were sent and are undecided, or are to be sent again."""
         return {place for place, _ in (*self.sent.values(), *self.again)}
 
     @property
     def _wants_more(self) -> bool:
         return self._failure is None and self.source.ready
 
-    def _gets_on(self) -> None:
-        """It sent something new."""
+    def _note_progress(self) -> None:
+        """Called when new appends were sent."""
 
-    def _tell(self) -> None:
-        """What is decided."""
+    def _report(self) -> None:
+        """Report committed appends to the caller."""
 
     def fail(self, error: Exception, place: float = math.inf) -> None:
-        """Raise this when all is decided that stands in front: what source (behind all that it gave) or a builder raised."""
+        """Raise `error` once every append before `place` is decided.
+
+        `place`: of the draft whose builder raised; infinity for an error of the source, which comes after all its drafts.  Of
+        several errors the one with the lowest place is raised.
+        """
         if self._failure is None or place < self.stops_at:
             self.stops_at, self._failure = place, error
 
     def end(self, error: Exception) -> None:
-        """Raise this at once."""
+        """Raise `error` at once."""
         self._error = error
         self.wake()
 
     def wake(self) -> None:
-        """There is something to do."""
+        """Let `run` take another step."""
         waiter, self._waiter = self._waiter, None
         if waiter is None:
             self._woken = True
@@ -270,17 +287,17 @@ class AppendCall:
             waiter.set_result(None)
 
     def refused(self, sequence: int) -> None:
-        """It is certain that what was sent under this number is not committed and will not be."""
+        """The append with this sequence number is not committed and will not be: send its draft again."""
         self.again.append(self.sent.pop(sequence))
         self.wake()
 
     @abstractmethod
     def committed(self, sequence: int, transaction_id: int, generation: int, header: int) -> None:
-        """What was sent under this number is committed."""
+        """The append with this sequence number is committed."""
 
 
 class OneAppend(AppendCall):
-    """A single one; `transaction`: what it became, None where there was nothing to append."""
+    """A call that appends one draft.  `transaction`: the committed transaction; None when the builder returned None."""
 
     def __init__(self, draft: Build | Draft) -> None:
         super().__init__(OneDraft(draft))
@@ -288,7 +305,7 @@ class OneAppend(AppendCall):
 
     @property
     def undecided(self) -> set[int]:
-        """See `AppendCall`; also what waits for room."""
+        """See `AppendCall`; here also while the draft waits for room."""
         return {0} if self.transaction is None else set()
 
     def committed(self, sequence: int, transaction_id: int, generation: int, header: int) -> None:
@@ -302,7 +319,7 @@ class OneAppend(AppendCall):
 
 
 class AppendsInBulk(AppendCall):
-    """Many, each of which is told when it is committed; `done`: how many are."""
+    """A call that appends many drafts and reports each one when it is committed.  `done`: how many are committed."""
 
     def __init__(
         self,
@@ -313,9 +330,10 @@ class AppendsInBulk(AppendCall):
         seconds: float,
         late: Callable[[], DeadlineError],
     ) -> None:
-        """`ahead`: how many are read ahead of an asynchronous iterable.
+        """`ahead`: how many drafts are read ahead of an asynchronous iterable.
 
-        `seconds`: if none is committed for so long while some are wanted, and nothing more can be sent, `late` makes the error.
+        `late` makes the error that the call raises when, for `seconds`, no append was committed and none could be sent although
+        there are drafts to send or undecided appends.
         """
         super().__init__(
             AwaitedDrafts(drafts, ahead, self.wake) if isinstance(drafts, AsyncIterable) else IteratedDrafts(drafts)
@@ -324,45 +342,46 @@ class AppendsInBulk(AppendCall):
         self._told, self._seconds, self._late = told, seconds, late
         self._committed: list[tuple[int, int]] = []
         self._loop = asyncio.get_running_loop()
-        self._progress, self._anew = self._loop.time(), ANEW
+        self._progress, self._restarts_left = self._loop.time(), ANEW
         self._timer: asyncio.TimerHandle | None = None
 
     async def run(self, mount: AppendingMount) -> bool:
-        """See `AppendCall`; raises what `late` makes and what `told` raises as well, at once."""
-        self._gets_on()
-        self._ring_at(self._progress + self._seconds)
+        """See `AppendCall`; also raises the error of `late` and errors of `told`, both at once."""
+        self._note_progress()
+        self._start_timer(self._progress + self._seconds)
         assert self._timer is not None
         try:
             return await super().run(mount)
         finally:
             self._timer.cancel()
 
-    def _gets_on(self) -> None:
-        self._progress, self._anew = self._loop.time(), ANEW
+    def _note_progress(self) -> None:
+        self._progress, self._restarts_left = self._loop.time(), ANEW
 
-    def _ring_at(self, when: float) -> None:
-        self._timer = self._loop.call_at(when, self._ring, when)
+    def _start_timer(self, when: float) -> None:
+        self._timer = self._loop.call_at(when, self._check_progress, when)
 
-    def _ring(self, due: float) -> None:
-        """Look whether it is late: one timer, whatever is under way.
+    def _check_progress(self, due: float) -> None:
+        """Check for progress; one timer serves all appends of the call.
 
-        A loop that was held up has heard nothing meanwhile: it begins anew, as other deadlines do (`engine.net.deadlines`).
+        An event loop that was held up has received nothing meanwhile, so the deadline starts again, a limited number of times, as
+        other deadlines do (`engine.net.deadlines`).
         """
-        waits = self.sent or self.again or self._wants_more  # or else for who gives the drafts
+        waits = self.sent or self.again or self._wants_more  # else the call waits for its source, which has no deadline
         if self._committed or not waits:
-            self._gets_on()
-        elif self._anew and self._loop.time() - due > HELD_UP:
-            self._progress, self._anew = self._loop.time(), self._anew - 1
+            self._note_progress()
+        elif self._restarts_left and self._loop.time() - due > HELD_UP:
+            self._progress, self._restarts_left = self._loop.time(), self._restarts_left - 1
         when = self._progress + self._seconds
         if when <= self._loop.time():
             self.end(self._late())
         else:
-            self._ring_at(when)
+            self._start_timer(when)
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         if not self._committed:
             return
-        self._gets_on()
+        self._note_progress()
         committed, self._committed = self._committed, []
         self.done += len(committed)
         if self._told is not None:

@@ -1,7 +1,7 @@
-"""Which partitions a node should have, from a file or from ZooKeeper.
+"""The partitions that each node should have, read from a file or from ZooKeeper.
 
-A file is JSON or YAML: an object from a node's address to its list of partitions.  ZooKeeper holds the same, with the address of
-the data port as the node's name, and beside it each node's admin port (release 0.13.2).
+A file is JSON or YAML: an object that maps a node's address to its list of partitions.  ZooKeeper holds the same, keyed by the
+address of the node's data port, and each node's admin port (release 0.13.2).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from waltzctl.formats.znodes import (
 )
 
 MAX_FILE = 16 << 20
-"""Bytes of an assignment file that are read; a thousand nodes of thousands of partitions have less."""
+"""Bytes of the longest assignment file that is accepted; a thousand nodes with thousands of partitions need less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +39,16 @@ class AssignedNode:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """All nodes; `source` says where that was read, for people."""
+    """The assignment of all nodes.  `source`: the file or znode it was read from, for messages."""
 
     nodes: tuple[AssignedNode, ...]
     source: str
 
     def of(self, admin: Address, data: Address, *, name: str | None = None) -> tuple[int, ...]:
-        """The partitions of one node: the one called `name`, or the one with this data port or this admin port.
+        """The partitions of one node: the entry `name`, or else the one with this data port or admin port.
 
-        A node that is not named is never taken for one without partitions.  Raises InvalidRequestError for that, and where
-        more than one entry could be meant.
+        Raises InvalidRequestError unless exactly one entry matches: a node without an entry must not be taken for a node without
+        partitions.
         """
         if name is not None:
             found = [node for node in self.nodes if node.name == name]

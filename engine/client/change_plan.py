@@ -1,7 +1,7 @@
-"""What is to be changed on a node, as it is shown before it is done.
+"""Plans: the changes of a node as they are shown before they are made, and their execution.
 
-A plan's hash covers its steps and what they say of the node's state, so that a node that has changed since gives another plan:
-`apply_plan` makes the plan anew and refuses where the two differ.
+A plan's hash covers its steps and the node's state that their reasons mention.  `apply_plan` makes the plan again and refuses to
+run it when the hash differs: the node has changed in between.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class NodeAction(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NodeStep:
-    """One step.  The transaction ids bound what is cut or copied; `reason` says why, with the state that it rests on."""
+    """One step.  The transaction ids: first and last that is cut or copied.  `reason`: why, with the state it depends on."""
 
     action: NodeAction
     partition: int
@@ -49,7 +49,7 @@ class NodeStep:
 
 @dataclass(frozen=True, slots=True)
 class NodePlan:
-    """Steps in the order in which they are done.  `source`: the node that records come from; `partitions`: those asked for."""
+    """Steps in the order of their execution.  `source`: the node that records are copied from; `partitions`: those asked for."""
 
     command: str
     address: Address
@@ -65,12 +65,12 @@ class NodePlan:
 
 
 _OF_SEVERAL = frozenset((NodeAction.ASSIGN, NodeAction.UNASSIGN, NodeAction.UNASSIGN_AND_DELETE))
-"""What one request does to several partitions."""
+"""Actions that one request can do to several partitions."""
 Replan = Callable[[], Awaitable[NodePlan]]
 
 
 async def check_still_holds(plan: NodePlan, replan: Replan) -> None:
-    """Raise StalePlanError where the plan would be another by now."""
+    """Make the plan again.  Raises StalePlanError when its hash differs."""
     if (await replan()).hash != plan.hash:
         raise StalePlanError(
             f"{plan.address}: the node has changed since the plan was made; nothing was done", advice="look at it again"
@@ -78,16 +78,17 @@ async def check_still_holds(plan: NodePlan, replan: Replan) -> None:
 
 
 async def apply_plan(client: AdminClient, plan: NodePlan, replan: Replan) -> None:
-    """Look whether the plan still holds, and do its steps: `check_still_holds`, `do_steps`, and raises what these do."""
+    """`check_still_holds`, then `do_steps`; raises as these do."""
     await check_still_holds(plan, replan)
     await do_steps(client, plan)
 
 
 async def do_steps(client: AdminClient, plan: NodePlan) -> None:
-    """Do the steps, and look afterwards whether the node is as it should be.
+    """Do the steps, then verify the node's state.
 
-    Neighbouring steps of the same action go into one request, where there is one for several partitions.  Raises ProtocolError
-    where the node says that a step is done and it is not, and what the calls raise, whose advice names what was done before.
+    Consecutive steps of the same action go into one request if the protocol has one for several partitions.  Raises ProtocolError
+    when the node reported success but its state says otherwise, and what the calls raise; the advice of such an error lists the
+    steps that were done before it.
     """
     done = 0
     while done < len(plan.steps):
@@ -96,10 +97,10 @@ async def do_steps(client: AdminClient, plan: NodePlan) -> None:
         while end < len(plan.steps) and plan.steps[end].action is action and not _one_by_one(client, action):
             end += 1
         try:
-            await _do(client, action, [step.partition for step in plan.steps[done:end]])
+            await _run(client, action, [step.partition for step in plan.steps[done:end]])
         except WaltzError as error:
             if done:
-                told = f"done before that: {_told(plan.steps[:done])}"
+                told = f"done before that: {_describe(plan.steps[:done])}"
                 error.advice = told if error.advice is None else f"{error.advice}\n  {told}"
             raise
         done = end
@@ -107,18 +108,18 @@ async def do_steps(client: AdminClient, plan: NodePlan) -> None:
 
 
 def _one_by_one(client: AdminClient, action: NodeAction) -> bool:
-    """Whether each partition is a request of its own, so that one can fail behind another."""
+    """Whether the action needs a request for each partition, so that a later one can fail after earlier ones were done."""
     switches = action in (NodeAction.SWITCH_ON, NodeAction.SWITCH_OFF)
     return client.has_two_switches if switches else action not in _OF_SEVERAL
 
 
-def _told(steps: Sequence[NodeStep]) -> str:
+def _describe(steps: Sequence[NodeStep]) -> str:
     actions = dict.fromkeys(step.action for step in steps)
     by_action = ((action, [step.partition for step in steps if step.action is action]) for action in actions)
     return "; ".join(f"{action} of partitions {format_ranges(numbers)}" for action, numbers in by_action)
 
 
-async def _do(client: AdminClient, action: NodeAction, partitions: list[int]) -> None:
+async def _run(client: AdminClient, action: NodeAction, partitions: list[int]) -> None:
     match action:
         case NodeAction.ASSIGN:
             await client.assign(partitions)
@@ -150,7 +151,7 @@ async def _verify(client: AdminClient, plan: NodePlan) -> None:
 
 
 def _holds(action: NodeAction, now: PartitionReading, plan: NodePlan) -> bool:
-    """Whether the node is as the step leaves it, as far as it tells."""
+    """Whether the node's state is the one that the step should leave, as far as the node reports it."""
     match action:
         case NodeAction.ASSIGN:
             return now.assigned is True
@@ -160,5 +161,5 @@ def _holds(action: NodeAction, now: PartitionReading, plan: NodePlan) -> bool:
             return now.available is not False
         case NodeAction.SWITCH_OFF | NodeAction.READS_OFF | NodeAction.WRITES_OFF:
             return now.available is not True
-        case _:  # one switch of two: the node does not tell the other
+        case _:  # reads-on or writes-on: the node only reports whether both are on
             return True

@@ -1,6 +1,6 @@
-"""Plans for a node's partitions: which it has, and whether they can be read and written.
+"""Plans for a node's partitions: their assignment, and whether they can be read and written.
 
-Planning only asks; `engine.client.change_plan.apply_plan` does what was planned.
+Planning only reads the node's state; `engine.client.change_plan.apply_plan` makes the changes.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ async def plan_availability(
     readable: bool | None = None,
     writable: bool | None = None,
 ) -> NodePlan:
-    """Switch partitions on or off, whole or reads and writes apart; None leaves a switch as it is.
+    """Switch partitions on or off, both reads and writes (`online`) or one of them; None leaves a switch as it is.
 
-    Raises RefusedError where reads and writes are to be switched apart and the node has one switch for both, and
-    InvalidRequestError for a partition that its cluster does not have: each is a request of its own, and those in front of it
-    would be switched.
+    Raises RefusedError when only one of them is to be switched and the node has one switch for both.  Raises InvalidRequestError
+    for a partition that the node's cluster does not have; it is checked here because each partition is a request of its own, and
+    the earlier ones would already be switched when the node refuses.
     """
     if readable is not None or writable is not None:
         client.need_two_switches("reads" if readable is not None else "writes")
@@ -51,9 +51,9 @@ async def plan_availability(
 
 
 async def plan_sync(client: AdminClient, wanted: Collection[int], *, only_add: bool = False) -> NodePlan:
-    """Make the node's partitions exactly `wanted`: add what is missing and, unless `only_add`, take the others away.
+    """Assign exactly the `wanted` partitions: add the missing ones and, unless `only_add`, take the others away.
 
-    Files are kept in either case.  The release does this without asking (weakness T10); the plan is there to be looked at.
+    Files are kept in either case.  The release makes these changes without asking (weakness T10); here a plan is shown first.
     """
     present, kept = {one.partition: one for one in await read_partitions(client)}, {*wanted}
     missing = await read_partitions(client, kept - {*present})

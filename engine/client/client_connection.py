@@ -1,11 +1,11 @@
-"""One connection to a port of a node: greeting, frames, and answers that find their way back to whoever asked.
+"""One connection to a port of a node: handshake, frames, and calls with their responses.
 
-Many calls may be under way at a time.  Frames that are made while others wait leave together, in one write.  A call gets the
-answer with its sequence number, which must be of the type that answers it; everything else that a peer can do wrong ends the
-connection, and every call that waits ends with the reason.
+Many calls may be in flight at a time.  Frames queued in one turn of the event loop are sent in one write.  A call gets the
+response with its sequence number, which must be of the expected type.  A frame, message or response that the protocol does not
+allow ends the connection, and every call in flight fails with the reason.
 
-Nothing here waits for ever: connecting, greeting and every call have a deadline.  Nothing grows with what a peer says: a body
-is refused by its length before it is read, and messages are decoded within `Limits`.
+Connecting, the handshake (an exchange of Hello frames) and every call have a deadline.  Memory is bounded whatever the peer
+sends: a body is refused by its length before it is read, and messages are decoded within `Limits`.
 
 Facts of the protocol: release 0.13.2 and its networking library 2.5.2.
 """
@@ -38,27 +38,31 @@ from waltzctl.formats.wire.hello import Hello, choose_version
 from waltzctl.formats.wire.primitives import Limits, MessageError
 
 DEFAULT_TIMEOUT = 30.0
-"""Seconds for a connection, and for each call."""
+"""Seconds for connecting, and for each call."""
 KEEP_ALIVE_SECONDS = 60.0
 """Seconds without a write after which an empty frame is sent.  The release sends one after 600."""
 MAX_BODY = 320 << 20
-"""Bytes of the longest body that is read: a record of the longest data that our nodes take, and some."""
+"""Bytes of the longest body that is accepted: a record of the longest data that our nodes accept, and some more."""
 LIMITS = Limits(max_data=256 << 20)
+"""Bounds within which messages are decoded."""
 WRITE_BUFFER = 1 << 20
-"""Bytes that wait in the transport; above it callers wait until half of them are gone."""
-_SWEEPS = 8
-_LEAST_RATE = 64 << 10
-"""Bytes a second at which a frame comes that is not whole within a connection's timeout, as nodes demand it of a request."""
-_GOODBYE_SECONDS = 3.0
-_MAX_FORGOTTEN = 100_000
+"""Bytes in the transport's write buffer above which callers wait until half of them are sent."""
+_SWEEPS_PER_TIMEOUT = 8
+"""How often within a timeout the calls in flight are checked for missed deadlines."""
+_MIN_RATE = 64 << 10
+"""Bytes a second at which a frame must arrive that takes longer than the connection's timeout; nodes demand the same."""
+_CLOSE_TIMEOUT = 3.0
+"""Seconds for an orderly close, after which the connection is aborted."""
+_MAX_EXPIRED = 100_000
+"""Calls without a response in time; with more of them the connection ends."""
 
 
 class CorrelatedMessage(Protocol):
-    """What both protocols' messages have."""
+    """What the messages of all ports have in common."""
 
     @property
     def sequence(self) -> int:
-        """Which request it is, or answers."""
+        """The request's sequence number; in a response, that of the request it answers."""
 
 
 M = TypeVar("M", bound=CorrelatedMessage)
@@ -67,10 +71,10 @@ A = TypeVar("A")
 
 @dataclass(frozen=True, slots=True)
 class NodePort(Generic[M]):
-    """One of a node's two protocols, from the client's side.
+    """The protocol of a port, from the client's side.
 
-    `versions` are those that we speak; `client` and `server` the texts of the greetings.  `decode` takes a body and the version
-    in use; `failure` is the class of answers that carry a failure, in an attribute of that name.
+    `versions`: the codec versions that this client speaks.  `client`, `server`: the texts of the two Hello frames.  `decode`
+    takes a body and the agreed version.  `failure`: the class of responses that carry a failure, in an attribute of that name.
     """
 
     magic: Magic
@@ -82,8 +86,8 @@ class NodePort(Generic[M]):
 
 
 @dataclass(slots=True)
-class _Waiting:
-    """A call under way, `begun` at a time of the loop and given up `seconds` later; see `NodePortConnection.start`."""
+class _CallInFlight:
+    """A call in flight.  `begun`: loop time; its deadline is `seconds` later.  `of_silence`: see `NodePortConnection.start`."""
 
     future: asyncio.Future[Any]
     expected: type
@@ -97,14 +101,14 @@ class _Waiting:
 
 
 class NodePortConnection(asyncio.Protocol, Generic[M]):
-    """A connection to `address`.  Made by `connect`; used from the loop that it was made in."""
+    """A connection to `address`.  Made by `connect`; used only from the event loop in which it was made."""
 
     def __init__(self, port: NodePort[M], address: Address, *, timeout: float, keep_alive_seconds: float) -> None:
         self.address = address
         self.timeout = timeout
         self.version = 0
         self.ended: asyncio.Future[PeerError] = asyncio.get_running_loop().create_future()
-        """Done with the reason once nothing can be asked any more."""
+        """Done with the reason once the connection has ended, so that no call can be made."""
         self._port = port
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -112,22 +116,27 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
         self._greeted: asyncio.Future[None] = self._loop.create_future()
         self._closed: asyncio.Future[None] = self._loop.create_future()
         self._error: PeerError | None = None
-        self._waiting: dict[int, _Waiting] = {}
-        self._forgotten: set[int] = set()
+        self._calls: dict[int, _CallInFlight] = {}
+        """By sequence number."""
+        self._expired: set[int] = set()
+        """Sequence numbers of calls that missed their deadline: a response to one of them is dropped."""
         self._next_sequence = 0
         self._queued: list[bytes] = []
+        """Frames, in pieces, that the next `_flush` sends."""
         self._queued_bytes = 0
         self._flush_due = False
+        """Whether a `_flush` is scheduled."""
         self._writable = asyncio.Event()
         self._writable.set()
-        self._sweeper: asyncio.TimerHandle | None = None
+        self._sweep_timer: asyncio.TimerHandle | None = None
         self._keep_alive_seconds = keep_alive_seconds
-        self._keep_alive: asyncio.TimerHandle | None = None
+        self._keep_alive_timer: asyncio.TimerHandle | None = None
         self._last_write = self._heard = self._loop.time()
-        self._unfinished: float | None = None
-        """Since when a part of a frame has been here; None where there is none."""
+        """Loop times at which something was sent last, and received last."""
+        self._partial_since: float | None = None
+        """Loop time since which a part of a frame has been in the buffer; None when there is none."""
         self._reading = True
-        """Whether what comes is read."""
+        """Whether the socket is read; a log client pauses reading while a feed's reader is behind."""
 
     # ---- what callers use ----------------------------------------------------------------------------------------------
 
@@ -141,9 +150,9 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
         timeout: float = DEFAULT_TIMEOUT,
         keep_alive_seconds: float = KEEP_ALIVE_SECONDS,
     ) -> Self:
-        """Connect and greet.  `ssl_context` None: no TLS.
+        """Connect and do the handshake.  `ssl_context` None: no TLS.
 
-        Raises PeerUnreachableError, DeadlineError after `timeout` seconds, ProtocolError for a peer that is no such port.
+        Raises PeerUnreachableError, DeadlineError after `timeout` seconds, ProtocolError for a peer that is not such a port.
         """
         made: list[Self] = []
         given: Self | None = None
@@ -161,43 +170,43 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
                     ssl=ssl_context,
                     server_hostname=address.host if ssl_context is not None else None,
                     ssl_handshake_timeout=timeout if ssl_context is not None else None,
-                    ssl_shutdown_timeout=_GOODBYE_SECONDS if ssl_context is not None else None,
+                    ssl_shutdown_timeout=_CLOSE_TIMEOUT if ssl_context is not None else None,
                 )
                 connection = made[-1]
                 await connection._greeted
-        except (PeerError, OSError, UnicodeError) as failed:  # the last one for what can be no name
+        except (PeerError, OSError, UnicodeError) as failed:  # UnicodeError: the host cannot be encoded as a name
             error = not_connected(address, failed, timeout, tls=ssl_context is not None)
         else:
             given = connection
             return connection
         finally:
-            for one in made:  # also one that was greeted in the turn of the loop in which whoever waits is cancelled
+            for one in made:  # also one whose handshake ended in the loop turn in which this task was cancelled
                 if one is not given:
                     one._give_up()
         raise error from None
 
     @property
     def closed(self) -> bool:
-        """Whether nothing can be asked any more."""
+        """Whether the connection has ended, so that no call can be made."""
         return self._error is not None or self._closed.done()
 
     @property
     def heard(self) -> float:
-        """When something of the peer came last, in the loop's time; before that, when the connection was begun."""
+        """Loop time at which bytes of the peer were received last; before the first, the time of the connection's creation."""
         return self._heard
 
     @property
     def in_flight(self) -> int:
-        """Calls that wait for their answer."""
-        return len(self._waiting)
+        """Number of calls that wait for their response."""
+        return len(self._calls)
 
     @property
     def full(self) -> bool:
-        """Whether the transport takes no more for now: see `room`."""
+        """Whether the write buffer is full: see `room`."""
         return not self._writable.is_set()
 
     def next_sequence(self) -> int:
-        """The number of the next request."""
+        """The sequence number for the next request."""
         number = self._next_sequence
         self._next_sequence += 1
         return number
@@ -212,20 +221,21 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
         timeout: float | None = None,
         of_silence: bool = False,
     ) -> A:
-        """Send a request's frame and wait for its answer, which must be an `expected`.  `what` names the call in errors.
+        """Send a request's frame and wait for its response, which must be an `expected`.
 
-        Raises RemoteError where the node answers with a failure, DeadlineError, PeerUnreachableError, ProtocolError.
+        `what` names the call in errors.  `timeout`: seconds; None for the connection's.  `of_silence`: see `start`.  Raises
+        RemoteError where the node responds with a failure, DeadlineError, PeerUnreachableError, ProtocolError.
         """
         if self.full:
             await self.room(timeout)
         return await self.start(sequence, (frame,), expected, what, timeout=timeout, of_silence=of_silence)
 
     async def room(self, timeout: float | None = None) -> None:
-        """Wait until the transport takes more.  Raises DeadlineError; a lost connection is told by the next call."""
+        """Wait until the write buffer has room.  Raises DeadlineError.  Returns when the connection ends: the next call fails."""
         seconds = self.timeout if timeout is None else timeout
         try:
             async with asyncio.timeout(seconds):
-                while self.full:  # whoever was woken first may have filled it again
+                while self.full:  # a task that was woken before this one may have filled the buffer again
                     await self._writable.wait()
         except TimeoutError:
             raise DeadlineError(
@@ -242,39 +252,40 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
         timeout: float | None = None,
         of_silence: bool = False,
     ) -> asyncio.Future[A]:
-        """Send a request's frame, given in pieces, now, whether or not the transport is full; the future of its answer.
+        """Send a request's frame, given in pieces, even if the write buffer is full; returns the future of the response.
 
-        `of_silence`: `timeout` begins anew with whatever is heard, which may be a piece of the answer, or of one in front of it.
+        `of_silence`: `timeout` limits the time without any byte from the peer, instead of the time until the response.  For long
+        responses: a piece of this response, or of one before it, restarts the deadline.
         """
         future: asyncio.Future[A] = self._loop.create_future()
         if self._error is not None:
             fail(future, self._error_for(what))
             return future
-        if sequence in self._waiting:
+        if sequence in self._calls:
             raise ValueError(f"request {sequence} is under way already")
         seconds = self.timeout if timeout is None else timeout
-        self._waiting[sequence] = _Waiting(future, expected, self._loop.time(), seconds, what, of_silence)
+        self._calls[sequence] = _CallInFlight(future, expected, self._loop.time(), seconds, what, of_silence)
         self._queue(frame)
-        if self._sweeper is None or seconds < self.timeout:
+        if self._sweep_timer is None or seconds < self.timeout:
             self._schedule_sweep(min(seconds, self.timeout))
         return future
 
     def _queue(self, pieces: Sequence[bytes]) -> None:
-        """Let whole frames, given in pieces, leave with all that are made meanwhile."""
+        """Queue whole frames, given in pieces, for one write with all frames of this turn of the event loop."""
         self._queued += pieces
         self._queued_bytes += sum(map(len, pieces))
         if self._queued_bytes > WRITE_BUFFER:
-            self._flush()  # so that the next caller sees that it is full
+            self._flush()  # now, so that the next caller sees that the write buffer is full
         elif not self._flush_due:
             self._flush_due = True
             self._loop.call_soon(self._flush)
 
     async def close(self) -> None:
-        """Close, and wait until that is done.  Calls under way fail."""
+        """Close the connection and wait until it is closed.  Calls in flight fail."""
         if self._error is None:
             self._break_off(PeerUnreachableError(str(self.address), "the connection was closed here"))
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_GOODBYE_SECONDS):
+            async with asyncio.timeout(_CLOSE_TIMEOUT):
                 await asyncio.shield(self._closed)
                 return
         if self._transport is not None:
@@ -283,8 +294,8 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
     # ---- asyncio.Protocol ----------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The TCP (and TLS) connection stands: greet."""
-        transport = cast("asyncio.Transport", transport)  # uvloop's is one without being derived from it
+        """The TCP (and TLS) connection is established: send the Hello."""
+        transport = cast("asyncio.Transport", transport)  # uvloop's transport is not derived from asyncio.Transport
         self._transport = transport
         transport.set_write_buffer_limits(high=WRITE_BUFFER, low=WRITE_BUFFER // 2)
         plain = transport.get_extra_info("socket")
@@ -293,10 +304,10 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
                 plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         transport.write(Hello(self._port.versions, self._port.client).encode())
         self._last_write = self._loop.time()
-        self._keep_alive = self._loop.call_later(self._keep_alive_seconds, self._send_keep_alive)
+        self._keep_alive_timer = self._loop.call_later(self._keep_alive_seconds, self._send_keep_alive)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of the peer, in pieces of any size."""
+        """Bytes of the peer; frames may be cut anywhere."""
         if self._error is not None:
             return
         self._heard = self._loop.time()
@@ -311,16 +322,16 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
             while self._error is None and (body := self._next()) is not None:
                 self._answer(self._port.decode(body, self.version))
             if not self._reader.pending:
-                self._unfinished = None
-            elif self._unfinished is None or self._reader.pending < pending:
-                self._unfinished = self._heard
+                self._partial_since = None
+            elif self._partial_since is None or self._reader.pending < pending:
+                self._partial_since = self._heard
         except FrameError as error:
             self._break_off(no_frame(self.address, error, data, greeted=self._greeted.done()))
         except MessageError as error:
             self._break_off(ProtocolError(str(self.address), f"the peer sent a message that cannot be: {error}"))
 
     def eof_received(self) -> None:
-        """The peer sends no more; whatever waits will not be answered."""
+        """The peer sends no more: calls in flight fail."""
         self._break_off(closed_by_peer(self.address, greeted=self._greeted.done()))
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -331,11 +342,11 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
             self._closed.set_result(None)
 
     def pause_writing(self) -> None:
-        """The transport is full: callers wait."""
+        """The write buffer is full: callers wait."""
         self._writable.clear()
 
     def resume_writing(self) -> None:
-        """There is room again."""
+        """The write buffer has room again."""
         self._writable.set()
 
     # ---- inside --------------------------------------------------------------------------------------------------------
@@ -353,14 +364,14 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
         self._greeted.set_result(None)
 
     def _next(self) -> memoryview | None:
-        """The body of the next message that came; None when it is not whole.  Raises FrameError."""
+        """The body of the next message in the buffer; None while it is incomplete.  Raises FrameError."""
         return self._reader.next(self._port.magic, self.version)
 
     def _answer(self, message: M) -> None:
-        waiting = self._waiting.pop(message.sequence, None)
-        if waiting is None:
-            if message.sequence in self._forgotten:
-                self._forgotten.discard(message.sequence)
+        call = self._calls.pop(message.sequence, None)
+        if call is None:
+            if message.sequence in self._expired:
+                self._expired.discard(message.sequence)
                 return
             self._break_off(
                 ProtocolError(
@@ -369,17 +380,17 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
                 )
             )
             return
-        if waiting.future.done():
+        if call.future.done():
             return
-        if isinstance(message, waiting.expected):
-            waiting.future.set_result(message)
+        if isinstance(message, call.expected):
+            call.future.set_result(message)
         elif isinstance(message, self._port.failure):
             failure = message.failure  # type: ignore[attr-defined]  # both protocols' failures have it
             assert isinstance(failure, Failure)
-            fail(waiting.future, remote_error(str(self.address), failure))
+            fail(call.future, remote_error(str(self.address), failure))
         else:
-            error = ProtocolError(str(self.address), f"{_name(message)} is no answer to {waiting.what}")
-            fail(waiting.future, error)
+            error = ProtocolError(str(self.address), f"{_name(message)} is no answer to {call.what}")
+            fail(call.future, error)
             self._break_off(error)
 
     def _flush(self) -> None:
@@ -399,66 +410,66 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
                 self._transport.write(keep_alive(self._port.magic, self.version))
             self._last_write = self._loop.time()
             idle = 0.0
-        self._keep_alive = self._loop.call_later(max(self._keep_alive_seconds - idle, 0.001), self._send_keep_alive)
+        self._keep_alive_timer = self._loop.call_later(
+            max(self._keep_alive_seconds - idle, 0.001), self._send_keep_alive
+        )
 
     def _schedule_sweep(self, seconds: float) -> None:
-        """Look for missed deadlines in a while: one timer for all calls, not one for each."""
-        wait = max(seconds / _SWEEPS, 0.001)
-        if self._sweeper is not None:
-            if self._sweeper.when() <= self._loop.time() + wait:
+        """Schedule the next check for missed deadlines: one timer for all calls, not one for each."""
+        wait = max(seconds / _SWEEPS_PER_TIMEOUT, 0.001)
+        if self._sweep_timer is not None:
+            if self._sweep_timer.when() <= self._loop.time() + wait:
                 return
-            self._sweeper.cancel()
-        self._sweeper = self._loop.call_later(wait, self._sweep)
+            self._sweep_timer.cancel()
+        self._sweep_timer = self._loop.call_later(wait, self._sweep)
 
     def _sweep(self) -> None:
-        self._sweeper = None
+        self._sweep_timer = None
         now = self._loop.time()
-        late = [sequence for sequence, waiting in self._waiting.items() if waiting.deadline(self._heard) <= now]
+        late = [sequence for sequence, call in self._calls.items() if call.deadline(self._heard) <= now]
         silent = False
         for sequence in late:
-            waiting = self._waiting.pop(sequence)
-            silent = silent or (self._reading and self._heard <= waiting.begun and waiting.seconds >= self.timeout)
-            self._forgotten.add(sequence)
+            call = self._calls.pop(sequence)
+            silent = silent or (self._reading and self._heard <= call.begun and call.seconds >= self.timeout)
+            self._expired.add(sequence)
             fail(
-                waiting.future,
+                call.future,
                 DeadlineError(
                     str(self.address),
-                    f"no answer in time to {waiting.what}",
+                    f"no answer in time to {call.what}",
                     advice="what was asked for may or may not have been done",
                 ),
             )
-        if silent:  # the system would believe in a lost peer for a quarter of an hour
+        if silent:  # TCP itself would give up a lost peer only after a quarter of an hour
             self._break_off(DeadlineError(str(self.address), f"nothing was heard for {self.timeout:g} s"))
-        elif late and self._stuck(now):  # a length that was garbled on the way swallows whatever is answered
+        elif late and self._stuck(now):  # a frame with a corrupted length would swallow all later responses
             came = self._reader.pending
             self._break_off(
                 DeadlineError(str(self.address), f"{came} bytes of a frame came, which does not come to its end")
             )
-        elif len(self._forgotten) > _MAX_FORGOTTEN:
-            self._break_off(DeadlineError(str(self.address), f"{len(self._forgotten)} requests without an answer"))
-        elif self._waiting:
-            next_one = min(waiting.deadline(self._heard) for waiting in self._waiting.values()) - now
-            self._sweeper = self._loop.call_later(min(max(next_one, 0.001), self.timeout / _SWEEPS), self._sweep)
+        elif len(self._expired) > _MAX_EXPIRED:
+            self._break_off(DeadlineError(str(self.address), f"{len(self._expired)} requests without an answer"))
+        elif self._calls:
+            next_one = min(call.deadline(self._heard) for call in self._calls.values()) - now
+            self._sweep_timer = self._loop.call_later(
+                min(max(next_one, 0.001), self.timeout / _SWEEPS_PER_TIMEOUT), self._sweep
+            )
 
     def _stuck(self, now: float) -> bool:
-        """Whether what comes is a frame that takes far too long; a call of silence may want just that one."""
-        if (
-            self._unfinished is None
-            or not self._reading
-            or any(waiting.of_silence for waiting in self._waiting.values())
-        ):
+        """Whether a frame has been incomplete for far too long; never while a call `of_silence` may be waiting for it."""
+        if self._partial_since is None or not self._reading or any(call.of_silence for call in self._calls.values()):
             return False
-        return now - self._unfinished >= self.timeout + self._reader.pending / _LEAST_RATE
+        return now - self._partial_since >= self.timeout + self._reader.pending / _MIN_RATE
 
     def _break_off(self, error: PeerError) -> None:
         """End the connection from our side."""
         self._fail(error)
         if self._transport is not None and not self._transport.is_closing():
-            # what is still queued is of no use; a close that waited for it could wait for ever
+            # queued requests are of no use any more, and waiting until they are sent could take for ever
             self._transport.abort() if isinstance(error, (ProtocolError, DeadlineError)) else self._transport.close()
 
     def _give_up(self) -> None:
-        """Connecting failed: leave nothing behind."""
+        """Connecting failed: release the socket."""
         self._fail(PeerUnreachableError(str(self.address), "not connected"))
         if self._transport is not None:
             self._transport.abort()
@@ -468,19 +479,19 @@ class NodePortConnection(asyncio.Protocol, Generic[M]):
             return
         self._error = error
         self.ended.set_result(error)
-        for timer in (self._sweeper, self._keep_alive):
+        for timer in (self._sweep_timer, self._keep_alive_timer):
             if timer is not None:
                 timer.cancel()
-        self._sweeper = self._keep_alive = None
+        self._sweep_timer = self._keep_alive_timer = None
         self._queued.clear()
         self._writable.set()
         fail(self._greeted, error)
-        waiting, self._waiting = self._waiting, {}
-        for one in waiting.values():
-            fail(one.future, self._error_for(one.what))
+        calls, self._calls = self._calls, {}
+        for call in calls.values():
+            fail(call.future, self._error_for(call.what))
 
     def _error_for(self, what: str) -> PeerError:
-        """The reason why the connection ended, told to the caller of `what`."""
+        """The error for the call named `what`: why the connection ended."""
         error = self._error
         assert error is not None
         told = type(error)(error.peer, f"{error.message.removeprefix(f'{error.peer}: ')} ({what})", advice=error.advice)

@@ -1,8 +1,8 @@
-"""How nodes are reached: with or without TLS, whom to believe, and how long to wait.
+"""How nodes are reached: with or without TLS, which certificates are accepted, and the timeout.
 
-The release believes every certificate unless it is given a trust store, and never compares names (weakness S5).  Here a node
-that nobody vouches for is believed on this machine's loopback only, where whoever could stand in between needs no network;
-elsewhere somebody has to vouch for it, or the caller says `insecure`.
+The release accepts every certificate unless it is given a trust store, and never compares host names (weakness S5).  Here a node
+must have a certificate that a trust store vouches for.  There are two exceptions: on this machine's loopback, where a man in the
+middle would already have to be on the machine, and when the caller sets `insecure`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from waltzctl.engine.net.addresses import Address
 from waltzctl.engine.net.tls_options import TlsOptions
 
 
-def _say_nothing(text: str) -> None:
+def _ignore_note(text: str) -> None:
     pass
 
 
 class ConnectionFactory:
-    """Opens connections to nodes.  `on_note` is told, once for each host, what was taken on trust."""
+    """Opens connections to nodes.  `on_note` is called once for each host whose certificate is accepted without verification."""
 
     def __init__(
         self,
@@ -36,9 +36,9 @@ class ConnectionFactory:
         plaintext: bool = False,
         insecure: bool = False,
         timeout: float = DEFAULT_TIMEOUT,
-        on_note: Callable[[str], None] = _say_nothing,
+        on_note: Callable[[str], None] = _ignore_note,
     ) -> None:
-        """`insecure`: off the loopback as well, take any certificate, or none, and any name.  `timeout`: seconds."""
+        """`insecure`: off the loopback too, accept any certificate and host name, and plain text.  `timeout`: in seconds."""
         self.timeout = timeout
         self._tls = replace(tls, verify_names=tls.verify_names and not insecure)
         self._plaintext = plaintext
@@ -48,9 +48,9 @@ class ConnectionFactory:
         self._noted: set[str] = set()
 
     def context(self, address: Address) -> ssl.SSLContext | None:
-        """What a connection there is made with; None for no TLS.
+        """The TLS context for connections to `address`; None: no TLS.
 
-        Raises RefusedError for plain text off the loopback, InvalidRequestError and DiskReadError for stores that are no use.
+        Raises RefusedError for plain text off the loopback, InvalidRequestError and DiskReadError for unusable stores.
         """
         here = address.is_loopback
         if self._plaintext:

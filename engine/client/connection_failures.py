@@ -1,6 +1,6 @@
-"""Why a connection to a port of a node does not come about, or ends: the error that tells, and what helps.
+"""Errors for a connection that cannot be established, or ends, with advice.
 
-What a peer says wrongly may have an innocent cause, such as another port, or TLS where none is spoken; that is told first.
+A violation of the protocol often has a simple cause, such as a wrong port, or TLS on one side only; these causes are detected.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SERVERS = {
 
 
 def not_connected(address: Address, error: Exception, timeout: float, *, tls: bool) -> PeerError:
-    """Why there is no connection within `timeout` seconds."""
+    """The error for a connection that was not established within `timeout` seconds."""
     advice = "is it running, and is this its port?" + ("" if tls else " does it expect TLS?")
     if isinstance(error, PeerError):
         return error
@@ -35,7 +35,7 @@ def not_connected(address: Address, error: Exception, timeout: float, *, tls: bo
 
 
 def lost_connection(address: Address, error: Exception | None) -> PeerUnreachableError:
-    """A connection is gone, for a reason of the system's or without one."""
+    """The error for a lost connection.  `error`: the operating system's reason, if there is one."""
     if isinstance(error, ssl.SSLError):
         return _tls_refused(address, error)
     why = "the peer closed the connection" if error is None else f"the connection was lost: {_reason(error)}"
@@ -43,13 +43,13 @@ def lost_connection(address: Address, error: Exception | None) -> PeerUnreachabl
 
 
 def closed_by_peer(address: Address, *, greeted: bool) -> PeerUnreachableError:
-    """The peer sends no more."""
+    """The error for a connection that the peer closed.  `greeted`: whether the handshake was over."""
     advice = None if greeted else "without a greeting; does the port expect TLS, or a client certificate?"
     return PeerUnreachableError(str(address), "the peer closed the connection", advice=advice)
 
 
 def no_frame(address: Address, error: FrameError, data: bytes, *, greeted: bool) -> ProtocolError:
-    """Among `data`, the last that came, is what is no frame."""
+    """The error for bytes that are not a frame.  `data`: the bytes received last."""
     if not greeted and is_tls(data):
         return ProtocolError(str(address), "the peer speaks TLS", advice="leave --plaintext out")
     advice = None if greeted else "this is no port of a storage node or log server"
@@ -57,7 +57,7 @@ def no_frame(address: Address, error: FrameError, data: bytes, *, greeted: bool)
 
 
 def another_port(address: Address, greeting: str, wanted: str) -> ProtocolError | None:
-    """The peer greets as a port that is known and not the one that is wanted; None where it does not."""
+    """The error for a Hello whose text is that of another kind of port; None when it is the wanted one, or unknown."""
     if greeting == wanted or greeting not in _SERVERS:
         return None
     said = f"this is {_SERVERS[greeting]}, not {_SERVERS[wanted]}"
@@ -65,7 +65,7 @@ def another_port(address: Address, greeting: str, wanted: str) -> ProtocolError 
 
 
 def no_common_version(address: Address, theirs: Collection[int], ours: Collection[int]) -> ProtocolError:
-    """No version is spoken on both sides; of the peer's the first ten are told."""
+    """The error for peers without a common codec version; it names at most ten of the peer's."""
     they = ", ".join(map(str, sorted(set(theirs))[:10])) or "none"
     we = ", ".join(map(str, ours))
     return ProtocolError(str(address), f"no common version: the peer speaks {they}, we {we}")

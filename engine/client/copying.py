@@ -1,12 +1,17 @@
-"""Bringing a partition of one node up to date from another: what the release's recover-partition does, without its defects.
+"""Copy a partition from one storage node to another: what the release's recover-partition does, without its defects.
 
-The destination is switched off, so that no Waltz server writes to it.  It keeps what is at or below its low-water mark, which
-the cluster agreed on, and gets everything from there to the source's *local* low-water mark, up to which the source's
-transactions are acknowledged.  The destination's session stays what it is.  After each batch its low-water mark is raised to
-what is durable, so that an interrupted copy is continued by the next one from there.
+During the copy the destination's partition is offline, so that no Waltz server writes to it.
 
-Other than the release: checksums are checked, the transaction at which the copy joins is compared on both sides, a source that
-has less than it promised is an error instead of an endless loop, batches are bounded by bytes, and the result is looked at.
+1. The destination keeps its transactions up to its low-water mark: the cluster agreed on them.
+2. Its transactions above that mark are truncated: they were perhaps never acknowledged.
+3. The source's transactions from there up to the source's *local* low-water mark are copied: they are acknowledged.
+
+The destination's session id does not change.  After each batch its low-water mark is raised to the last durable transaction, so
+that after an interruption the next copy continues there.
+
+Differences to the release: checksums are verified; the last transaction that is kept is compared with the source's; a source
+that has fewer transactions than it reported is an error instead of an endless loop; batches are bounded in bytes; the result is
+compared with the source.
 
 Source: release 0.13.2.
 """
@@ -40,8 +45,11 @@ from waltzctl.formats.wire.failure import FailureCode
 from waltzctl.formats.wire.records import WireRecord
 
 _SAMPLES = 32
+"""Random places that `Comparison.SAMPLE` compares."""
 _SAMPLE_RECORDS = 64
+"""Records that are compared at each place."""
 _MOST_DIFFERENCES = 100
+"""Findings after which a comparison ends."""
 
 
 class Comparison(enum.StrEnum):
@@ -56,11 +64,11 @@ class Comparison(enum.StrEnum):
 class CopyOptions:
     """What is copied and how.
 
-    `offline_first`: switch the destination off and, once all is well, on again.  `batch_records`, `batch_bytes`: about so
-    much is under way at a time.
+    `offline_first`: switch the destination off before the copy, and on again after a copy without findings.  `batch_records`,
+    `batch_bytes`: approximate size of a batch.
 
-    For commands that are advised: `connecting`, the options by which they reach both nodes, and `data_port` of the destination,
-    where it is not the one in front of the admin port.
+    Two options only serve the commands that errors advise: `connecting`, the command-line options that reach both nodes, and
+    `data_port`, the destination's data port where it is not the admin port - 1.
     """
 
     partition: int
@@ -72,17 +80,18 @@ class CopyOptions:
     data_port: int | None = None
 
     def check(self) -> None:
-        """Raise InvalidRequestError for a value that cannot be meant."""
+        """Raise InvalidRequestError for a value out of range."""
         if self.batch_records < 1 or self.batch_bytes < 1:
             raise InvalidRequestError("a batch has at least one record and one byte")
 
 
 @dataclass(frozen=True, slots=True)
 class CopyPlan:
-    """Steps, and the numbers behind them: the destination keeps transactions up to `keep`, and gets all up to `target`.
+    """The steps of a copy, and the numbers they are based on.
 
-    `session_id`, `mark`: the destination's session, and the higher of its two marks, below which it cannot be marked again.
-    `offline`: the destination was switched off before, perhaps by a copy that was interrupted, and stays so.
+    `keep`: the last transaction that the destination keeps.  `target`: the last one that it gets.  `session_id`: the
+    destination's session.  `mark`: the higher of the destination's two marks; a node refuses a lower one.  `offline`: the
+    destination was offline before, perhaps because of an interrupted copy, and stays offline.
     """
 
     plan: NodePlan
@@ -95,13 +104,13 @@ class CopyPlan:
 
     @property
     def records(self) -> int:
-        """Transactions to copy."""
+        """Number of transactions to copy."""
         return max(self.target - self.keep, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class CopyResult:
-    """What was copied and how many records were compared with the source's; `findings` are the differences."""
+    """What a copy did.  `records`, `bytes`: copied.  `compared`: records compared with the source; `findings`: differences."""
 
     records: int
     bytes: int
@@ -111,11 +120,16 @@ class CopyResult:
 
 
 async def plan_copy(source: AdminClient, destination: AdminClient, options: CopyOptions) -> CopyPlan:
-    """Look at both sides.
+    """Read the state of both nodes and plan the copy; changes nothing.
 
-    Raises InvalidRequestError (not assigned, the same node twice), RefusedError where the destination is online and may not be
-    switched off, DamageError where the two sides disagree about what the destination would keep, PartitionQuarantinedError
-    where it accepts no writes.
+    =========================  =======================================================================================
+    raised                     when
+    =========================  =======================================================================================
+    InvalidRequestError        the partition is not assigned to one of the nodes, or both are the same node
+    RefusedError               the destination is online and `offline_first` is not set
+    PartitionQuarantinedError  the destination accepts no writes
+    DamageError                the last transaction that the destination would keep differs from the source's
+    =========================  =======================================================================================
     """
     options.check()
     if source.address == destination.address:
@@ -128,13 +142,13 @@ async def plan_copy(source: AdminClient, destination: AdminClient, options: Copy
     if ours.out_of_service == FailureCode.QUARANTINED:
         raise PartitionQuarantinedError(
             f"{destination.address}: partition {partition} is quarantined: damage was found in it, and it accepts no writes",
-            advice=_begin_anew(destination.address, source.address, options),
+            advice=_advice_to_restart(destination.address, source.address, options),
         )
     session, mark, local = (
-        _told(ours, name, destination.address) for name in ("session_id", "low_water_mark", "local_low_water_mark")
+        _reported(ours, name, destination.address) for name in ("session_id", "low_water_mark", "local_low_water_mark")
     )
-    last = _told(ours, "last_transaction_id", destination.address)
-    target = _told(theirs, "local_low_water_mark", source.address)
+    last = _reported(ours, "last_transaction_id", destination.address)
+    target = _reported(theirs, "local_low_water_mark", source.address)
     keep = min(mark, last)
     steps: list[NodeStep] = []
     if keep < target:
@@ -143,14 +157,14 @@ async def plan_copy(source: AdminClient, destination: AdminClient, options: Copy
                 f"{destination.address}: partition {partition} is online, a Waltz server may be writing it",
                 advice="switch it off first, or let --offline-first do it",
             )
-        await _check_joint(source, destination, options, keep)
+        await _check_last_kept(source, destination, options, keep)
         steps = list(_steps(options, source.address, keep, last, target, switch=ours.available is True))
     plan = NodePlan("recover-partition", destination.address, tuple(steps), (partition,), source.address)
     return CopyPlan(plan, options, session, max(mark, local), keep, target, ours.available is False)
 
 
-def _begin_anew(destination: Address, source: Address, options: CopyOptions) -> str:
-    """What helps a partition that cannot be continued, in commands that can be run as they stand."""
+def _advice_to_restart(destination: Address, source: Address, options: CopyOptions) -> str:
+    """Advice for a destination from which no copy can continue: commands that can be run as they are."""
     partition, connecting = options.partition, options.connecting
     port = () if options.data_port is None else ("--data-port", str(options.data_port))
     node = shlex.join(("waltzctl", "node", str(destination), *port, *connecting))
@@ -167,7 +181,7 @@ def _begin_anew(destination: Address, source: Address, options: CopyOptions) -> 
     )
 
 
-def _told(reading: PartitionReading, name: str, address: Address) -> int:
+def _reported(reading: PartitionReading, name: str, address: Address) -> int:
     value = getattr(reading, name)
     if value is None:
         raise ProtocolError(
@@ -205,17 +219,17 @@ def _steps(options: CopyOptions, source: Address, keep: int, last: int, target: 
     return steps
 
 
-async def _check_joint(source: AdminClient, destination: AdminClient, options: CopyOptions, keep: int) -> None:
-    """Raise DamageError unless the last transaction that stays is the same on both sides."""
+async def _check_last_kept(source: AdminClient, destination: AdminClient, options: CopyOptions, keep: int) -> None:
+    """Raise DamageError unless the last transaction that the destination keeps is the same on both nodes."""
     if keep < 0:
         return
     partition = options.partition
-    theirs = _only(await source.records(partition, keep, 1), keep)
-    ours = _only(await destination.records(partition, keep, 1), keep)
+    theirs = _record_of(await source.records(partition, keep, 1), keep)
+    ours = _record_of(await destination.records(partition, keep, 1), keep)
     if ours is None:
         raise DamageError(
             f"{destination.address}: partition {partition} does not give transaction {keep}, which should stay",
-            advice=_begin_anew(destination.address, source.address, options),
+            advice=_advice_to_restart(destination.address, source.address, options),
         )
     if theirs != ours:
         said = "does not have" if theirs is None else "has something else under"
@@ -225,12 +239,12 @@ async def _check_joint(source: AdminClient, destination: AdminClient, options: C
         )
 
 
-def _only(records: tuple[WireRecord, ...], transaction_id: int) -> WireRecord | None:
+def _record_of(records: tuple[WireRecord, ...], transaction_id: int) -> WireRecord | None:
     return records[0] if records and records[0].transaction_id == transaction_id else None
 
 
 class Copy:
-    """One copy.  `run` does it; what is durable when it fails or is cancelled stays, and the next one goes on from there."""
+    """One copy.  When `run` fails or is cancelled, the next copy continues after the transactions that are durable by then."""
 
     def __init__(
         self,
@@ -251,15 +265,15 @@ class Copy:
         self._records = 0
         self._bytes = 0
         self.position = plan.keep
-        """The last transaction that the destination has for good: from here the next copy goes on."""
+        """The last transaction that is durable in the destination: the next copy continues after it."""
         self.begun = False
-        """Whether the destination may have been changed."""
+        """Whether the destination may have been changed already."""
 
     async def run(self) -> CopyResult:
         """Do the steps.
 
-        Raises StalePlanError before anything is done, DamageError for a record whose data is damaged, ProtocolError where a
-        side does not keep what it said, and what the calls raise.
+        Raises StalePlanError before the first step, DamageError for a record whose data does not agree with its checksum,
+        ProtocolError where a node contradicts what it reported, and what the calls of the two clients raise.
         """
         plan, partition = self._plan, self._partition
 
@@ -313,7 +327,7 @@ class Copy:
             )
 
     def _check(self, batch: tuple[WireRecord, ...]) -> None:
-        """Raise unless the records go on from `position` and their data is whole."""
+        """Raise unless the records follow `position` without a gap and their checksums are right."""
         for expected, record in enumerate(batch, self.position + 1):
             if record.transaction_id != expected:
                 raise ProtocolError(
@@ -351,7 +365,7 @@ class Copy:
     async def _pairs(
         self, first: int, last: int
     ) -> AsyncGenerator[tuple[int, WireRecord | None, WireRecord | None], None]:
-        """Both sides' records under each id; None where a side has none."""
+        """For each transaction id, the destination's record and the source's; None where a node has none."""
         size, position = BatchSize(), first
         while position <= last:
             count = min(size.count, last - position + 1)
@@ -360,14 +374,14 @@ class Copy:
                 self._source.records(self._partition, position, count),
             )
             size.learn(ours)
-            both = max(min(len(ours), len(theirs)), 1)
-            for place in range(both):
+            common = max(min(len(ours), len(theirs)), 1)
+            for place in range(common):
                 yield (
                     position + place,
                     ours[place] if place < len(ours) else None,
                     theirs[place] if place < len(theirs) else None,
                 )
-            position += both
+            position += common
 
     def _difference(self, transaction_id: int, ours: WireRecord | None, theirs: WireRecord | None) -> Finding:
         if ours is not None and not ours.data_ok:
@@ -401,7 +415,7 @@ def damaged_data(address: Address, partition: int, record: WireRecord) -> Findin
 
 
 def _spans(keep: int, target: int) -> list[tuple[int, int]]:
-    """A sample: both ends of what was copied, the last transactions, and places in between, chosen anew each time."""
+    """The ranges of a sample: both ends of the copied range, and random places of the whole partition."""
     starts = {max(keep, 0), keep + 1, max(target - _SAMPLE_RECORDS + 1, 0)}
     starts |= {random.randint(0, target) for _ in range(_SAMPLES)}
     spans: list[tuple[int, int]] = []

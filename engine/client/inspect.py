@@ -1,7 +1,7 @@
-"""Looking at a node's storage from outside, with the findings and the summaries of `engine.inspect`.
+"""Inspect a running node's storage through its admin port, with the findings and summaries of `engine.inspect`.
 
-Through the admin port every record can be read, whether or not the partition is switched on and whoever else uses it.  What
-stands around the records on disk (files, headers, indexes, record checksums, the pairs of marks) is not seen; a note says so.
+Through the admin port every record can be read, whether or not the partition is online or in use.  What surrounds the records on
+disk (files, headers, indexes, record checksums, the struct pairs of the control file) cannot be seen; a finding says so.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from waltzctl.formats.wire.failure import DAMAGED_RECORD, FailureCode
 from waltzctl.formats.wire.records import WireRecord
 
 UNREADABLE_IN_A_ROW = 1000
-"""So many records that cannot be read, one after the other, and the rest of the partition is given up."""
+"""Number of consecutive unreadable records after which the rest of the partition is not tried."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeRecord:
-    """A record of a node's partition, to be read like a `DumpedRecord`; where it stands in which file is not seen."""
+    """A record of a node's partition, with the attributes of a `DumpedRecord`; None for what cannot be seen from outside."""
 
     partition: int
     record: WireRecord
@@ -54,7 +54,7 @@ class NodeRecord:
 
     @property
     def size(self) -> int:
-        """Bytes that it takes on disk there."""
+        """Bytes of the record on the node's disk."""
         return RECORD_OVERHEAD + len(self.record.data)
 
     @property
@@ -64,7 +64,7 @@ class NodeRecord:
 
     @property
     def header(self) -> int:
-        """The application's own number."""
+        """The application's transaction header."""
         return self.record.header
 
     @property
@@ -74,7 +74,7 @@ class NodeRecord:
 
     @property
     def data_checksum(self) -> int:
-        """As sent, unsigned."""
+        """The checksum as the client sent it, unsigned."""
         return self.record.data_checksum
 
     @property
@@ -90,11 +90,10 @@ class NodeRecord:
 async def walk(
     client: AdminClient, partition: int, first: int, last: int, most: int | None = UNREADABLE_IN_A_ROW
 ) -> AsyncGenerator[NodeRecord | Finding, None]:
-    """The records from `first` to `last`, with a finding where one is damaged or missing.
+    """The records from `first` to `last`, and a finding for each that is damaged or missing.
 
-    `most`: so many that cannot be read, one after the other, and the rest is given up; None: each is told of.
-
-    A finding about a record's data stands in front of that record.  Raises what the calls raise.
+    `most`: consecutive unreadable records after which the walk ends; None: no limit.  A finding about a record's data comes
+    before that record.  Raises what the calls raise.
     """
     url = client.address.url
     position, failed = first, 0
@@ -133,7 +132,7 @@ async def walk(
 
 
 async def _missing(client: AdminClient, partition: int, position: int) -> Finding | None:
-    """The finding for a record that should be there and is not; None where it was truncated while we read."""
+    """The finding for a record that is missing; None when it was truncated during the read."""
     (now,) = await read_partitions(client, {partition})
     last, mark = now.last_transaction_id, now.local_low_water_mark
     if last is None or last < position:
@@ -151,12 +150,12 @@ def _finding(
 
 
 def below_mark(url: str, partition: int, first: int, mark: int) -> Finding:
-    """The finding for the transactions from `first` to the local low-water mark, which a node does not have and once had."""
+    """The finding for lost transactions: `first` to the local low-water mark `mark`, which the node had and no longer has."""
     return loss_finding(BelowMark(first, mark, None), Where(None, partition, place(url)))
 
 
-def _marks(reading: PartitionReading, url: str) -> Finding | None:
-    """The finding for a partition that ends below what is known to be acknowledged."""
+def _below_mark_finding(reading: PartitionReading, url: str) -> Finding | None:
+    """The finding for a partition that ends below its local low-water mark, up to which all was acknowledged."""
     last, mark = reading.last_transaction_id, reading.local_low_water_mark
     if last is None or mark is None or last >= mark:
         return None
@@ -165,7 +164,7 @@ def _marks(reading: PartitionReading, url: str) -> Finding | None:
 
 @dataclass(frozen=True, slots=True)
 class NodeVerifyOptions:
-    """`partitions`: only these, None for all that are assigned.  `max_duration`: seconds.  `limit_rate`: bytes a second."""
+    """`partitions`: None for all that are assigned.  `max_duration`: in seconds.  `limit_rate`: in bytes per second."""
 
     partitions: Collection[int] | None = None
     max_duration: float | None = None
@@ -173,9 +172,9 @@ class NodeVerifyOptions:
 
 
 class NodeVerification:
-    """Reads every record of nodes and tells what is wrong.
+    """Reads every record of one node or several and reports what is wrong.
 
-    `findings` once for each node, then `summary`; a reader that stops half-way gets a summary of what was checked so far.
+    Call `findings` once for each node, then `summary`.  If the caller stops before the end, the summary covers what was checked.
     """
 
     def __init__(self, options: NodeVerifyOptions, progress: Progress = SILENT) -> None:
@@ -186,10 +185,13 @@ class NodeVerification:
         self._bytes = self._records = self._partitions = 0
         self._unfinished = False
         self.cut = False
-        """Whether the time was over before everything was read."""
+        """Whether `max_duration` ended the verification before everything was read."""
 
     async def findings(self, client: AdminClient) -> AsyncGenerator[Finding, None]:
-        """What is wrong at one node, as it is found.  Raises what the calls raise, InvalidRequestError for a wrong partition."""
+        """The findings of one node, as they are found.
+
+        Raises what the calls raise, and InvalidRequestError for a partition that is not assigned to the node.
+        """
         self._unfinished = True
         async with aclosing(self._findings(client)) as findings:
             async for finding in findings:
@@ -211,7 +213,7 @@ class NodeVerification:
         self._progress.start(f"verify {client.address}", total)
         for reading in readings:
             self._partitions += 1
-            wrong = _marks(reading, url)
+            wrong = _below_mark_finding(reading, url)
             if wrong is not None:
                 yield wrong
             if reading.out_of_service == FailureCode.QUARANTINED:
@@ -264,7 +266,7 @@ class NodeVerification:
 
 
 async def node_status(client: AdminClient, partitions: Collection[int] | None = None) -> StorageStatus:
-    """What a node tells of itself; None where it does not.
+    """The status that a node reports; None: not reported.
 
     `health` is damaged where a partition ends below its local low-water mark, unassigned where it is not the node's, and
     otherwise not known.  Raises what the calls raise.
@@ -282,7 +284,7 @@ async def node_status(client: AdminClient, partitions: Collection[int] | None = 
 
 
 def _status(reading: PartitionReading, url: str) -> PartitionStatus:
-    wrong = _marks(reading, url)
+    wrong = _below_mark_finding(reading, url)
     assert wrong is None or wrong.severity is Severity.DAMAGE
     last = reading.last_transaction_id
     return PartitionStatus(
@@ -326,7 +328,7 @@ async def read_records(
         end = there if last is None else min(last, there)
         begin = first or 0
         if left is not None:
-            end = min(end, begin + left - 1)  # nothing beyond what is wanted is asked for
+            end = min(end, begin + left - 1)  # request no more records than are wanted
         async with aclosing(walk(client, reading.partition, begin, end)) as items:
             async for item in items:
                 yield item
@@ -334,6 +336,6 @@ async def read_records(
                     left -= 1
         if left == 0:
             return
-        wrong = _marks(reading, client.address.url)
+        wrong = _below_mark_finding(reading, client.address.url)
         if wrong is not None and (last is None or last > there) and begin <= (reading.local_low_water_mark or 0):
             yield wrong

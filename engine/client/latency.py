@@ -1,6 +1,6 @@
-"""Distribution of latencies in bounded memory, exact to one part in 128 at any size (the idea of HdrHistogram).
+"""A histogram of latencies in bounded memory, with a relative error below 1/128 at any magnitude (the idea of HdrHistogram).
 
-Nanoseconds below 256 each have a bucket of their own; above, every doubling is divided into 128 buckets of equal width.
+Latencies below 256 ns have a bucket for each nanosecond; above, each power of two is divided into 128 buckets of equal width.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy.typing as npt
 _STEPS = 128
 _STEP_BITS = _STEPS.bit_length()
 _LONGEST_BITS = 44
-"""Longer than 2^44 ns (almost five hours) counts as that; the maximum itself stays exact."""
+"""Latencies above 2^44 ns (almost five hours) are counted as 2^44 ns; the maximum is kept exactly."""
 BUCKETS = (_LONGEST_BITS - _STEP_BITS + 2) * _STEPS
 
 
@@ -34,7 +34,7 @@ def highest_of(bucket: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class LatencySummary:
-    """Seconds; all None where nothing was counted.  `p999` is that of 99.9 %."""
+    """In seconds; all None when nothing was counted.  `p50` to `p999`: percentiles, `p999` that of 99.9 %."""
 
     minimum: float | None
     mean: float | None
@@ -68,7 +68,7 @@ class LatencyHistogram:
         return int(self._counts.sum())
 
     def add(self, nanoseconds: npt.NDArray[np.int64]) -> None:
-        """Count these; a negative one counts as 0."""
+        """Count these latencies, in nanoseconds; a negative one counts as 0."""
         if not len(nanoseconds):
             return
         shown = np.maximum(nanoseconds, 0)
@@ -79,7 +79,7 @@ class LatencyHistogram:
         self._largest = max(self._largest, high)
 
     def merge(self, other: LatencyHistogram) -> None:
-        """Count what another one counted."""
+        """Add the counts of another histogram."""
         if other._largest < 0:
             return
         self._counts += other._counts
@@ -88,7 +88,7 @@ class LatencyHistogram:
         self._largest = max(self._largest, other._largest)
 
     def at(self, share: float) -> float | None:
-        """Seconds within which this share of all were done, rounded up by less than one part in 128; None without any."""
+        """The latency in seconds that this share (0 to 1) of all did not exceed, rounded up by less than 1/128; None: no data."""
         total = self.count
         if not total:
             return None
@@ -97,7 +97,7 @@ class LatencyHistogram:
         return min(highest_of(bucket), self._largest) / 1e9
 
     def summary(self) -> LatencySummary:
-        """What is usually asked for."""
+        """Minimum, mean, maximum and the usual percentiles."""
         total = self.count
         if not total:
             return LatencySummary(None, None, None, None, None, None, None)
@@ -112,9 +112,9 @@ class LatencyHistogram:
         )
 
     def rows(self) -> tuple[LatencyRow, ...]:
-        """The distribution in rows that end at round numbers; a bucket belongs to the row that holds its longest latency.
+        """The distribution in rows that end at round numbers; a bucket belongs to the row of its longest latency.
 
-        Rows before the first and behind the last request are left out.
+        Empty rows at both ends are left out.
         """
         used = np.flatnonzero(self._counts)
         ends = [min(highest_of(int(bucket)), self._largest) for bucket in used]
@@ -127,7 +127,7 @@ class LatencyHistogram:
 
 
 _BOUNDS: tuple[int, ...] = tuple(int(lead * 10**power) for power in range(1, 15) for lead in (1, 1.5, 2, 3, 5, 7))
-"""Round numbers of nanoseconds at which rows end; the last is far beyond the longest latency."""
+"""Round numbers of nanoseconds at which rows end; the last one is above the longest latency."""
 
 
 def _bound_above(nanoseconds: int) -> int:

@@ -1,12 +1,12 @@
-"""Load on the data port of a node, ours or a released one: appends or reads as fast as it takes them.
+"""A load generator for the data port of a node, ours or a released one: appends or reads as fast as the node accepts them.
 
-Every partition has the same number of requests under way; each answer is followed by the next request at once.  Requests come
-from `engine.client.load_frames`, answers are found by the frame splitter of the node, and both happen for all answers of one
-read of the socket together, so that a request costs the load less than the node.
+Every partition has the same number of requests in flight; each response is followed by the next request at once.
+`engine.client.load_frames` makes the requests, and the node's own frame splitter finds the responses, both for all responses of
+one read from the socket together, so that a request costs the load generator less than the node.
 
-A load looks first (`survey`), which changes nothing and shuts nobody out: the session in force is the one that the node
-names when a request of none is refused.  Appending begins a session above that one, which shuts out a server that uses the
-partition.  Reading uses the session in force.
+`survey` runs first.  It changes nothing and fences no session off: it sends a request without a valid session id, and reads the
+current session from the node's refusal.  A load of appends then begins a session above the current one, which fences off a server
+that uses the partition.  A load of reads uses the current session.
 """
 
 from __future__ import annotations
@@ -40,13 +40,17 @@ __all__ = [
 ]
 
 _NO_SESSION = -1
-_IN_FORCE = re.compile(r"session id has changed to (-?\d+), but request context contains")
-"""The release's text (release 0.13.2), which tells the session in force."""
+"""A session id below every real one."""
+_CURRENT_SESSION = re.compile(r"session id has changed to (-?\d+), but request context contains")
+"""The text with which a node refuses a lower session id (release 0.13.2); it names the current session."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """What was done in `seconds` after the warm-up.  `last_transaction_ids`: of each place at the end, -1 where it is empty."""
+    """What was done in `seconds` after the warm-up.
+
+    `last_transaction_ids`: the last transaction of each partition of the load at the end; -1: the partition is empty.
+    """
 
     seconds: float
     requests: int
@@ -57,19 +61,19 @@ class LoadResult:
 
 
 async def survey(client: StorageClient, partitions: Sequence[int]) -> tuple[SurveyedPartition, ...]:
-    """What is there, without beginning a session.  Raises RemoteError and whatever else the client raises."""
+    """The session and last transaction of each partition; begins no session.  Raises RemoteError and what the calls raise."""
     found = []
     for partition in partitions:
-        session = await _session_in_force(client, partition)
+        session = await _current_session(client, partition)
         found.append(SurveyedPartition(partition, session, await client.max_transaction_id(session, partition)))
     return tuple(found)
 
 
-async def _session_in_force(client: StorageClient, partition: int) -> int:
+async def _current_session(client: StorageClient, partition: int) -> int:
     try:
         await client.last_session_info(_NO_SESSION, partition)
     except RemoteError as error:
-        told = _IN_FORCE.search(error.message)
+        told = _CURRENT_SESSION.search(error.message)
         if told is None:
             raise
         return int(told[1])
@@ -79,7 +83,10 @@ async def _session_in_force(client: StorageClient, partition: int) -> int:
 async def begin(
     client: StorageClient, surveyed: Sequence[SurveyedPartition], options: LoadOptions
 ) -> tuple[LoadPartition, ...]:
-    """Begin the session of each partition.  Raises RefusedError where a partition holds fewer records than a list."""
+    """Begin the load's session in each partition.
+
+    Raises RefusedError when a partition has fewer records than the lists that the load reads, and what the calls raise.
+    """
     options.check()
     places = []
     for found in surveyed:
@@ -103,10 +110,10 @@ async def run_load(
     ssl_context: ssl.SSLContext | None,
     on_phase: Callable[[str], None] = lambda phase: None,
 ) -> LoadResult:
-    """Run the load over connections of its own; `client` is used to look at the partitions at the end.
+    """Run the load over connections of its own; `client` reads the state of the partitions at the end.
 
-    `on_phase` is told ``warm-up``, ``measuring`` and ``finishing``.  Raises RemoteError, DeadlineError, PeerUnreachableError,
-    ProtocolError.
+    `on_phase` is called with ``warm-up``, ``measuring`` and ``finishing``.  Raises RemoteError, DeadlineError,
+    PeerUnreachableError, ProtocolError.
     """
     options.check()
     shares = [places[start :: options.connections] for start in range(min(options.connections, len(places)))]
@@ -133,9 +140,9 @@ async def run_load(
 
 
 async def take_away(client: StorageClient, places: Sequence[LoadPartition]) -> None:
-    """Truncate every partition to where it was before the load.
+    """Truncate every partition to its last transaction before the load.
 
-    Appends of a load that was broken off, and that a node executes only now, do not continue what is left: it refuses them.
+    After an aborted load a node may still execute queued appends; they no longer continue the partition, so it refuses them.
     """
     for place in places:
         await client.truncate(place.session_id, place.partition, place.last_transaction_id)
@@ -196,7 +203,10 @@ async def _drive(
 async def _until(
     ended: asyncio.Future[Any], seconds: float | None, connections: Sequence[LoadConnection], options: LoadOptions
 ) -> None:
-    """Wait so long (None: for the end), and raise what ended a connection before its time or keeps it from going on."""
+    """Wait `seconds`, or (None) until all connections have ended.
+
+    Raises the error of a connection that failed, and DeadlineError when one gets no response for `options.timeout` seconds.
+    """
     deadline = None if seconds is None else time.monotonic() + seconds
     while True:
         left = 1.0 if deadline is None else min(1.0, deadline - time.monotonic())

@@ -1,4 +1,4 @@
-"""One connection of a load: requests leave as answers come, many at a time, and each answer's latency is counted."""
+"""One connection of a load: each response is followed by the next request, many at a time, and its latency is counted."""
 
 from __future__ import annotations
 
@@ -49,7 +49,11 @@ class Measured:
 
 
 class LoadConnection(asyncio.BufferedProtocol):
-    """One connection under load."""
+    """One connection of a load.
+
+    At most `_window` requests are in flight: request `n` is sent once request `n - _window` is answered.  So the time at which a
+    request was sent can be kept at index `n % _window` of an array.
+    """
 
     def __init__(self, address: str, places: Sequence[LoadPartition], options: LoadOptions) -> None:
         loop = asyncio.get_running_loop()
@@ -66,16 +70,21 @@ class LoadConnection(asyncio.BufferedProtocol):
         self._batch, self._data_size = options.batch, options.data_size
         self._window = options.in_flight * len(places)
         self._sent = np.zeros(self._window, np.int64)
-        self._waiting: list[Numbers] = []
-        self._under_way = 0
+        """When each request in flight was sent, in nanoseconds of `time.perf_counter_ns`."""
+        self._to_send: list[Numbers] = []
+        """Sequence numbers of requests that can be sent when the write buffer has room."""
+        self._in_flight = 0
         self._running = False
+        """Whether a response is followed by a new request."""
         self._finishing = False
+        """Whether the connection ends once all requests in flight are answered."""
         self._writable = True
         self._transport: asyncio.Transport | None = None
         self._hello = FrameReader(1 << 16)
         self._splitter = FrameSplitter(magic=Magic.STORAGE, max_body=_MAX_BODY, rows=4096, compiled=True)
         self._buffer = bytearray(_READ_BUFFER)
         self._filled = 0
+        """Bytes of `_buffer` that were received and not yet handled."""
         self._progress = time.monotonic()
         self._measured = Measured(0, 0, 0, LatencyHistogram())
 
@@ -85,25 +94,25 @@ class LoadConnection(asyncio.BufferedProtocol):
         """Send the first requests of every partition."""
         self._running = True
         self._progress = time.monotonic()
-        self._waiting.append(np.arange(self._window, dtype=np.int64))
+        self._to_send.append(np.arange(self._window, dtype=np.int64))
         self._send()
 
     def reset(self) -> Measured:
-        """Count from 0 again; gives what was counted."""
+        """Return what was counted, and count from 0 again."""
         measured, self._measured = self._measured, Measured(0, 0, 0, LatencyHistogram())
         return measured
 
     def finish(self) -> None:
-        """Send no more; `ended` is done once all answers are there."""
+        """Send no more requests; `ended` is done once all those in flight are answered."""
         self._running, self._finishing = False, True
-        self._waiting.clear()
+        self._to_send.clear()
         self._end_if_done()
 
     def expect_progress(self, seconds: float) -> None:
-        """Raise DeadlineError when requests wait and no answer has come for so long."""
-        if self._under_way and time.monotonic() - self._progress > seconds:
+        """Raise DeadlineError when requests are in flight and no response came for `seconds`."""
+        if self._in_flight and time.monotonic() - self._progress > seconds:
             raise DeadlineError(
-                self._address, f"{self._under_way} requests wait, and no answer has come for {seconds:g} s"
+                self._address, f"{self._in_flight} requests wait, and no answer has come for {seconds:g} s"
             )
 
     def abort(self) -> None:
@@ -114,13 +123,13 @@ class LoadConnection(asyncio.BufferedProtocol):
             if not future.done():
                 future.cancel()
             elif not future.cancelled():
-                future.exception()  # looked at: another one was raised before it
+                future.exception()  # retrieved, so that asyncio does not log it: another error was raised before
 
     # ---- asyncio.BufferedProtocol ------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Greet."""
-        transport = cast("asyncio.Transport", transport)  # uvloop's is one without being derived from it
+        """Send the Hello."""
+        transport = cast("asyncio.Transport", transport)  # uvloop's transport is not derived from asyncio.Transport
         self._transport = transport
         plain = transport.get_extra_info("socket")
         if plain is not None:
@@ -130,11 +139,11 @@ class LoadConnection(asyncio.BufferedProtocol):
         transport.write(Hello(STORAGE_VERSIONS, STORAGE_CLIENT).encode())
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the next bytes go."""
+        """The free part of the buffer, which the next bytes are received into."""
         return memoryview(self._buffer)[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Bytes came."""
+        """Bytes were received."""
         if self.ended.done():
             return
         self._filled += nbytes
@@ -157,18 +166,18 @@ class LoadConnection(asyncio.BufferedProtocol):
         self._break_off(PeerUnreachableError(self._address, why))
 
     def pause_writing(self) -> None:
-        """Requests wait here until the transport has room."""
+        """The write buffer is full: requests wait here."""
         self._writable = False
 
     def resume_writing(self) -> None:
-        """Go on."""
+        """The write buffer has room again."""
         self._writable = True
         self._send()
 
     # ---- inside ----------------------------------------------------------------------------------------------------------
 
     def _greet(self) -> bool:
-        """Whether the greeting is over; what came behind it is left in the buffer."""
+        """Whether the handshake is over; bytes received after the Hello are left in the buffer."""
         received = bytes(memoryview(self._buffer)[: self._filled])
         self._filled = 0
         self._hello.feed(received)
@@ -189,7 +198,7 @@ class LoadConnection(asyncio.BufferedProtocol):
         while True:
             split = self._splitter.split(self._buffer, start, self._filled, STORAGE_VERSION)
             if len(split.table):
-                self._answered(split.table, now)
+                self._count_responses(split.table, now)
             start = split.consumed
             if split.status is SplitStatus.FULL:
                 continue
@@ -207,14 +216,14 @@ class LoadConnection(asyncio.BufferedProtocol):
         self._send()
         self._end_if_done()
 
-    def _answered(self, table: Numbers, now: int) -> None:
+    def _count_responses(self, table: Numbers, now: int) -> None:
         kinds = table[:, FrameColumn.TYPE]
         if (kinds != self._expected).any():
-            self._refused(table[int(np.flatnonzero(kinds != self._expected)[0])])
+            self._raise_failure(table[int(np.flatnonzero(kinds != self._expected)[0])])
         numbers = table[:, FrameColumn.SEQUENCE]
         count = len(numbers)
         self._progress = time.monotonic()
-        self._under_way -= count
+        self._in_flight -= count
         measured = self._measured
         measured.requests += count
         measured.latency.add(now - self._sent[numbers % self._window])
@@ -227,17 +236,17 @@ class LoadConnection(asyncio.BufferedProtocol):
             measured.transactions += count * self._batch
             measured.data_bytes += count * self._batch * self._data_size
         if self._running:
-            self._waiting.append(numbers + self._window)
+            self._to_send.append(numbers + self._window)
 
     def _list_at(self, body: int, length: int) -> tuple[int, int]:
-        """Records in a list and bytes of their data."""
+        """The number of records in a list response, and bytes of their data."""
         at = body + PREFIX.size
         count = int.from_bytes(self._buffer[at : at + _COUNT_SIZE], "big", signed=True)
         if count <= 0:
             raise ProtocolError(self._address, "a list without records, where there are some")
         return count, length - PREFIX.size - _COUNT_SIZE - count * SMALLEST_RECORD
 
-    def _refused(self, row: Numbers) -> None:
+    def _raise_failure(self, row: Numbers) -> None:
         body = int(row[FrameColumn.BODY])
         message = decode(bytes(memoryview(self._buffer)[body : body + int(row[FrameColumn.LENGTH])]))
         if isinstance(message, FailureResponse):
@@ -248,17 +257,17 @@ class LoadConnection(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None:
             return
-        while self._waiting and self._writable:
-            numbers = self._waiting[0] if len(self._waiting) == 1 else np.concatenate(self._waiting)
+        while self._to_send and self._writable:
+            numbers = self._to_send[0] if len(self._to_send) == 1 else np.concatenate(self._to_send)
             part, rest = numbers[: self._frames.rows], numbers[self._frames.rows :]
-            self._waiting = [rest] if len(rest) else []
+            self._to_send = [rest] if len(rest) else []
             made = self._frames.make(part)
-            self._under_way += len(part)
+            self._in_flight += len(part)
             self._sent[part % self._window] = time.perf_counter_ns()
             transport.write(made)
 
     def _end_if_done(self) -> None:
-        if self._finishing and not self._under_way and not self.ended.done():
+        if self._finishing and not self._in_flight and not self.ended.done():
             self.ended.set_result(None)
 
     def _break_off(self, error: WaltzError) -> None:

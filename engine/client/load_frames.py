@@ -1,7 +1,7 @@
-"""Frames of a load, made many at a time: encoded once, then only the numbers in them are changed.
+"""The request frames of a load, made many at a time: frames are encoded once, then only their numeric fields are changed.
 
-Every layout here is derived from the schemas of `formats.wire`.  A load numbers its requests so that number and partition
-follow from each other: request `n` of the partition at place `i` of `P` is ``n * P + i``.
+Every layout is derived from the schemas of `formats.wire`.  A request's sequence number determines its partition: request `n` of
+the load's partition with index `i`, of `P` partitions, has the sequence number ``n * P + i``.
 """
 
 from __future__ import annotations
@@ -23,18 +23,16 @@ from waltzctl.formats.wire.storage import PREFIX_SCHEMA, STORAGE_VERSION, Append
 Numbers = npt.NDArray[np.int64]
 
 _CLIENT, _GENERATION = 7, 1
-"""Request ids of a load: client and generation; the partition and the transaction follow."""
+"""Client id and generation in the request ids of a load; their sequence numbers are the transaction ids."""
 _PIECE = 256 << 10
-"""Bytes that are made at a time."""
+"""Bytes of frames that are made at a time."""
 _MOST_ROWS = 1024
+"""Frames that are made at a time at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadPartition:
-    """A partition of a load, what it holds when the load begins, and the session that is used.
-
-    `last_transaction_id`: -1 where it is empty.
-    """
+    """A partition of a load, with the session to use and its last transaction when the load begins (-1: it is empty)."""
 
     partition: int
     session_id: int
@@ -42,25 +40,25 @@ class LoadPartition:
 
 
 class Frames(Protocol):
-    """Makes the frames of requests by number."""
+    """Makes the frames of requests from their sequence numbers."""
 
     rows: int
-    """How many are made at a time at most."""
+    """Number of frames that one call of `make` can return."""
     size: int
-    """Bytes of one."""
+    """Bytes of one frame."""
 
     def make(self, numbers: Numbers) -> bytes:
         """The frames of these requests, back to back."""
 
 
-def _common(rows: Any, kind: int, head: str) -> None:
+def _set_common_fields(rows: Any, kind: int, head: str) -> None:
     rows[f"{head}magic"], rows[f"{head}version"] = Magic.STORAGE, STORAGE_VERSION
     rows[f"{head}length"] = rows.dtype.itemsize - FRAME_HEADER.size
     rows[f"{head}type"] = kind
 
 
 class AppendFrames:
-    """Append requests of `batch` records of `data_size` bytes each; the data is random and the same in every request."""
+    """Append requests of `batch` records, `data_size` bytes of data each.  The data is random, and the same in every request."""
 
     def __init__(self, places: Sequence[LoadPartition], *, batch: int, data_size: int, seed: int = 7) -> None:
         head = compile_schema(Struct(*FRAME_HEADER_SCHEMA.subcons, *PREFIX_SCHEMA.subcons, "count" / Int32sb))
@@ -85,7 +83,7 @@ class AppendFrames:
         self._first = np.array([place.last_transaction_id + 1 for place in places], np.int64)
         self._steps = np.arange(batch, dtype=np.int64)
         self._buffer = np.zeros(self.rows, layout)
-        _common(self._buffer, AppendRequest.TYPE, "")
+        _set_common_fields(self._buffer, AppendRequest.TYPE, "")
         self._buffer["count"] = batch
         records = self._buffer["records"]
         records["request_id.client"], records["request_id.generation"] = _CLIENT, _GENERATION
@@ -113,7 +111,7 @@ class AppendFrames:
 
 
 class ReadFrames:
-    """Requests for lists of `batch` records, over and over the whole partition."""
+    """Requests for lists of `batch` records; the lists run through the whole partition, again and again."""
 
     def __init__(self, places: Sequence[LoadPartition], *, batch: int) -> None:
         layout = compile_schema(
@@ -127,11 +125,11 @@ class ReadFrames:
         self._sessions = np.array([place.session_id for place in places], np.int64)
         self._lists = np.array([max(1, (place.last_transaction_id + 1) // batch) for place in places], np.int64)
         self._buffer = np.zeros(self.rows, layout)
-        _common(self._buffer, RecordListRequest.TYPE, "")
+        _set_common_fields(self._buffer, RecordListRequest.TYPE, "")
         self._buffer["max_count"] = batch
 
     def make(self, numbers: Numbers) -> bytes:
-        """Requests for consecutive lists."""
+        """The frames of requests for consecutive lists."""
         rows = self._buffer[: len(numbers)]
         turns, places = np.divmod(numbers, self._places)
         rows["session_id"] = self._sessions[places]

@@ -1,4 +1,4 @@
-"""What a load sends, and what it finds before it begins."""
+"""The options of a load, and the state of a partition before the load."""
 
 from __future__ import annotations
 
@@ -10,17 +10,25 @@ from waltzctl.formats.ids import LAST_SESSION_ID
 MAX_BATCH = 100_000
 MAX_DATA_SIZE = 64 << 20
 MAX_REQUEST = 256 << 20
-"""Bytes of one append request, at most; more than any node should be asked to hold at once."""
+"""Bytes of data in one append request, at most: more would be too much memory for a node."""
 MAX_IN_FLIGHT = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
-    """What is sent.
+    """What a load sends.
 
-    `in_flight`: requests of each partition that wait for their answer.  `seconds`, `warm_up`: the warm-up comes first and does
-    not count.  `session_id`: None for the one above that in force (for reading: that in force).  `connections`: the partitions
-    are dealt out to so many.  `timeout`: seconds without any answer after which the load ends with an error.
+    ===============  ===============================================================================================
+    `batch`          records in a request
+    `data_size`      bytes of data in a record
+    `in_flight`      requests in flight for each partition
+    `seconds`        measured time
+    `warm_up`        seconds before that, which are not measured
+    `read`           read instead of append
+    `session_id`     None: for appends the current session + 1, for reads the current session
+    `connections`    number of connections, among which the partitions are divided
+    `timeout`        seconds without any response after which the load fails
+    ===============  ===============================================================================================
     """
 
     batch: int = 1
@@ -34,7 +42,7 @@ class LoadOptions:
     timeout: float = 30.0
 
     def check(self) -> None:
-        """Raise InvalidRequestError for what cannot be meant."""
+        """Raise InvalidRequestError for a value out of range."""
         for name, value, least, most in (
             ("batch", self.batch, 1, MAX_BATCH),
             ("data size", self.data_size, 0, MAX_DATA_SIZE),
@@ -53,7 +61,7 @@ class LoadOptions:
             raise InvalidRequestError(f"session {self.session_id} does not exist")
 
     def session_of(self, found: SurveyedPartition) -> int:
-        """The session in which a partition is used.  Raises RefusedError where none can follow the one in force."""
+        """The session id to use for a partition.  Raises RefusedError when the current session is the last possible one."""
         if self.session_id is not None:
             return self.session_id
         if self.read:
@@ -67,8 +75,8 @@ class LoadOptions:
 class SurveyedPartition:
     """A partition before the load.
 
-    `session_id`: in force, which may be above the persisted one; -1 where no program has used the partition yet, as is
-    `last_transaction_id` where it is empty.
+    `session_id`: the current session, which may be above the persisted one; -1: the partition was never used.
+    `last_transaction_id`: -1 when the partition is empty.
     """
 
     partition: int
@@ -77,5 +85,5 @@ class SurveyedPartition:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether nothing has ever used it."""
+        """Whether the partition was never used."""
         return self.session_id < 0 and self.last_transaction_id < 0

@@ -1,9 +1,11 @@
-"""A connection to a log server for feeds and appends: answers to calls find who asked, all else goes to its partition.
+"""A connection to a log server for feeds and appends.
 
-Most of what comes are transactions of feeds.  No message is made of them: those that came together are given on as their frames.
+A response to a call goes to its caller, every other message to the mount of its partition.  Most messages are transactions of
+feeds; they are not decoded here, but passed on as frames, all that were received together.
 
-Appends, mounts and feeds have no deadline here, and a server may leave them without an answer for long.  So where nothing was
-heard for a while it is asked something that it answers in any case: a connection of which only this end is left is found out.
+Appends, mounts and feeds have no deadline here, and a server may leave them without a response for long.  To find half-open
+connections, where the server is gone without a sign, the connection sends a *probe* after some time of silence: a request that a
+server always answers.
 
 Source: release 0.13.2.
 """
@@ -24,7 +26,7 @@ from waltzctl.formats.wire.feed_frames import FEED_FRAME, feed_prefix
 from waltzctl.formats.wire.frame import Magic, keep_alive
 
 Pushed: TypeAlias = wire.FeedSuspended | wire.MountResponse | wire.FlushResponse | wire.LockFailure
-"""What a server sends to the one who mounted a partition, besides the transactions themselves."""
+"""What a server sends to the client of a mount, besides transactions."""
 _PUSHED = (wire.FeedSuspended, wire.MountResponse, wire.FlushResponse, wire.LockFailure)
 PORT = SERVER_PORT
 _NO_CLIENT = -1
@@ -32,62 +34,68 @@ _NO_PARTITION = -1
 
 
 class LogConnection(NodePortConnection[wire.ClientMessage]):
-    """Set `fed`, `pushed`, `writable` and `lost` as soon as it stands; all are called in the event loop.
+    """A connection whose user sets four callbacks as soon as it is established; all are called in the event loop.
 
-    `fed`: with whole frames of `FeedData` (`formats.wire.feed_frames.feed_rows`).  `writable`: it was full, and takes more.
+    ==========  ============================================================================================
+    `fed`       received whole frames of `FeedData` (`formats.wire.feed_frames.feed_rows` decodes them)
+    `pushed`    received another message for a mount
+    `writable`  the write buffer was full and has room again
+    `lost`      the connection has ended
+    ==========  ============================================================================================
     """
 
     fed: Callable[[bytes], None] | None = None
     pushed: Callable[[Pushed], None] | None = None
     writable: Callable[[], None] | None = None
     lost: Callable[[PeerError], None] | None = None
-    _asked: asyncio.Future[Any] | None = None
+    _probe: asyncio.Future[Any] | None = None
+    """The response to the last probe."""
 
     def next_sequence(self) -> int:
-        """The number of the next question, of 32 bits here: behind the last comes 0, which nobody waits for any more."""
+        """The next call's sequence number.  It wraps after 2^31 - 1 to 0, whose earlier call has ended long before."""
         return super().next_sequence() & LAST_SEQUENCE
 
     def send(self, message: wire.ClientRequest) -> None:
-        """Send what has no answer of its own.  Raises PeerError on a connection that has ended."""
+        """Send a message that has no response of its own.  Raises PeerError on a connection that has ended."""
         if self._error is not None:
             raise self._error
         self._queue((wire.encode(message, self.version),))
 
     def send_frames(self, frames: list[bytes]) -> None:
-        """Send whole frames of this version that have no answer of their own, all or none.  Raises PeerError as `send`."""
+        """As `send`, for several whole frames of this connection's version: all are sent, or none."""
         if self._error is not None:
             raise self._error
         self._queue(frames)
 
     def ask_after(self, seconds: float) -> None:
-        """Where nothing whole was heard for so many seconds, ask the server something; without a sign of it this ends."""
-        since = self._heard if self._unfinished is None else self._unfinished
+        """Send a probe if no whole frame was received for `seconds`; the connection ends when nothing is received after it."""
+        since = self._heard if self._partial_since is None else self._partial_since
         if self.closed or not self._greeted.done() or not self._reading or self._loop.time() - since < seconds:
             return
-        if self._asked is not None and not self._asked.done():
+        if self._probe is not None and not self._probe.done():
             return
         number = RequestId(_NO_CLIENT, 0, _NO_PARTITION, self.next_sequence())
         try:
             frame = wire.encode(wire.ServerPartitionsAssignmentRequest(number), self.version)
-        except ValueError:  # versions 0 and 1 know nothing that is answered in any case
+        except ValueError:  # versions 0 and 1 have no request that is always answered
             return
-        self._asked = self.start(
+        self._probe = self.start(
             number.sequence, (frame,), wire.ServerPartitionsAssignmentResponse, "whether it is still there"
         )
-        self._asked.add_done_callback(taken)
+        self._probe.add_done_callback(taken)
 
     def pause(self) -> None:
-        """Read nothing more for now: the server is held up when the connection is full."""
+        """Stop reading: TCP flow control then stops the server."""
         if self._transport is not None and not self._transport.is_closing():
             self._reading = False
             self._transport.pause_reading()
 
     def resume(self) -> None:
-        """Go on reading."""
+        """Read again after `pause`."""
         if self._transport is not None and not self._transport.is_closing():
             if not self._reading:
-                self._reading, self._heard = True, self._loop.time()  # what came meanwhile is only read now
-                self._unfinished = None if self._unfinished is None else self._heard
+                self._reading, self._heard = True, self._loop.time()  # what arrived meanwhile is only read now
+                self._partial_since = None if self._partial_since is None else self._heard
             self._transport.resume_reading()
 
     def _send_keep_alive(self) -> None:
@@ -95,7 +103,7 @@ class LogConnection(NodePortConnection[wire.ClientMessage]):
         self.ask_after(self._keep_alive_seconds)
 
     def resume_writing(self) -> None:
-        """There is room again."""
+        """The write buffer has room again."""
         super().resume_writing()
         if self.writable is not None:
             self.writable()

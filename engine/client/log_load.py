@@ -1,9 +1,9 @@
-"""Load on a cluster's log, and a proof that it keeps its promises: what ``log bench`` and ``log validate`` do.
+"""A load on a cluster's log, and a test of its guarantees: the commands ``log bench`` and ``log validate``.
 
-`validate` is the release's test of the same name: every producer appends, under one lock, the id that its transaction will have
-if nobody was faster; it is told so when somebody was.  Then no producer's transaction stands between another's and what that was
-built on, or locks do not work.  Whoever else appends meanwhile, without that lock, may stand there; the release's test takes that
-for a failure.
+`validate` is the release's test of the same name.  Every client appends under one common lock; the data is the client's
+high-water mark + 1, the id that the transaction gets if no other is committed first.  Optimistic locking works if no transaction
+of a validating client lies between the mark that a transaction was built on and that transaction.  Transactions of other
+programs, which do not use the lock, may lie between; the release's test takes that for a failure.
 
 Source: release 0.13.2 (its client and performance tools).
 """
@@ -28,11 +28,12 @@ from waltzctl.engine.errors import DamageError
 T = TypeVar("T")
 _LONG = struct.Struct(">q")
 _LOCK: Lock = ("validate-lock", 0)
+"""The lock that all clients of a validation use."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogLoadOptions:
-    """`lock_pool`: appends take one of so many locks; 0: none.  `seconds`: how long."""
+    """`data_size`: bytes.  `seconds`: duration.  `lock_pool`: each append takes one of this many locks at random; 0: none."""
 
     partitions: tuple[int, ...]
     data_size: int = 100
@@ -42,7 +43,7 @@ class LogLoadOptions:
 
 @dataclass(frozen=True, slots=True)
 class LogLoadResult:
-    """`retries`: how often an append was built again.  `latency`: of appends, from when each is first built to its commitment."""
+    """`retries`: how often an append was built again.  `latency`: from the time a draft is taken until it is committed."""
 
     partitions: tuple[int, ...]
     transactions: int
@@ -53,7 +54,7 @@ class LogLoadResult:
 
 
 async def load(client: LogClient, options: LogLoadOptions) -> LogLoadResult:
-    """Append as fast as the client's `in_flight` at a time in each partition allow.  Raises what appends raise."""
+    """Append to all partitions as fast as possible, with the client's `in_flight`.  Raises as `LogClient.append_all`."""
     data = bytes(options.data_size)
     calls = 0
     chance = Random()
@@ -68,12 +69,12 @@ async def load(client: LogClient, options: LogLoadOptions) -> LogLoadResult:
         return Draft(data, write_locks=[("performance_analysis_lock", chance.randrange(options.lock_pool))])
 
     async def produce(partition: int) -> list[int]:
-        """Nanoseconds that each took."""
+        """Append to one partition; returns the latency of each append in nanoseconds."""
         taken: list[int] = []
 
         def drafts() -> Iterator[Build]:
             while time.monotonic() < until:
-                taken.append(-time.perf_counter_ns())  # until it is committed, when it began
+                taken.append(-time.perf_counter_ns())  # minus the start; `committed` adds the end
                 yield draft
 
         def committed(place: int, _transaction_id: int) -> None:
@@ -87,7 +88,7 @@ async def load(client: LogClient, options: LogLoadOptions) -> LogLoadResult:
     calls = 0
     begun = time.monotonic()
     until = begun + options.seconds
-    produced = await _at_a_time(produce(partition) for partition in options.partitions)
+    produced = await _gather(produce(partition) for partition in options.partitions)
     seconds = time.monotonic() - begun
     histogram, done = LatencyHistogram(), 0
     for taken in produced:
@@ -98,7 +99,7 @@ async def load(client: LogClient, options: LogLoadOptions) -> LogLoadResult:
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """What was appended and read; `retries`: how often somebody was faster."""
+    """What was appended and verified.  `retries`: how often an append was built again after a conflict."""
 
     transactions: int
     retries: int
@@ -106,9 +107,9 @@ class Validation:
 
 
 async def validate(clients: Sequence[LogClient], partitions: Sequence[int], each: int) -> Validation:
-    """Let every client append `each` transactions to random ones of the partitions, read them all, and compare.
+    """Let every client append `each` transactions to random partitions, then read all of them and compare.
 
-    Raises DamageError where a transaction is missing, there twice, or was written on what was not the latest.
+    Raises DamageError when a transaction is missing or duplicated, or when its lock did not prevent a conflict.
     """
     begun = time.monotonic()
     reader = clients[0]
@@ -131,7 +132,7 @@ async def validate(clients: Sequence[LogClient], partitions: Sequence[int], each
                 raise DamageError(f"partition {partition}: transaction {found.transaction_id} was given to two appends")
             told[place] = found.request_id.client
 
-    await _at_a_time(produce(client) for client in clients)
+    await _gather(produce(client) for client in clients)
     after = {partition: await reader.high_water_mark(partition) for partition in partitions}
     for partition in partitions:
         await _check(reader, partition, before[partition], after[partition], told)
@@ -141,8 +142,8 @@ async def validate(clients: Sequence[LogClient], partitions: Sequence[int], each
     return Validation(len(told), calls - len(told), time.monotonic() - begun)
 
 
-async def _at_a_time(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """What each gives.  The first that fails ends the others, and its error is raised as it is."""
+async def _gather(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """The results of all coroutines, run concurrently.  The first one that fails cancels the others; its error is raised."""
     try:
         async with asyncio.TaskGroup() as tasks:
             begun = [tasks.create_task(one) for one in works]

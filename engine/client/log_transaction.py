@@ -1,4 +1,4 @@
-"""What a client of the log appends and is told: drafts with their locks, committed transactions."""
+"""What a client of the log appends and receives: drafts with their locks, and committed transactions."""
 
 from __future__ import annotations
 
@@ -8,15 +8,23 @@ from dataclasses import dataclass
 from waltzctl.formats.request_id import RequestId
 
 Lock = tuple[str, int]
-"""A lock's name and number."""
+"""A lock's name and its 64-bit number (`formats.lock_id`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What is to be appended: `data`, 32 bits of `header`, and locks, each a name and a number.
+    """A transaction to append: `data`, `header` (a signed 32-bit integer of the application's), and its locks.
 
-    A write lock refuses the append when somebody wrote under it behind what this client has seen, and is written; a read lock
-    only refuses; an append lock is only written.
+    A lock is *checked* when the append is refused if a transaction after the client's high-water mark has set that lock; it is
+    *set* when the committed append makes other appends conflict.
+
+    ===========  =======  ===
+    kind         checked  set
+    ===========  =======  ===
+    write lock   yes      yes
+    read lock    yes      no
+    append lock  no       yes
+    ===========  =======  ===
     """
 
     data: bytes
@@ -27,12 +35,12 @@ class Draft:
 
 
 Build = Callable[[int], Draft | None]
-"""Called with the high-water mark of what this client has seen; None: there is nothing to append any more."""
+"""Builds a draft.  Called with the last transaction that this client has seen; None: there is nothing to append any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """A committed transaction, as the feed tells it."""
+    """A committed transaction as the feed delivers it: without its data (see `LogClient.data`)."""
 
     partition: int
     transaction_id: int

@@ -1,4 +1,4 @@
-"""What the clients of both ports have in common: how a connection begins, is checked, and ends."""
+"""The common base of the clients of all ports: connecting, checking the cluster key, closing."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from waltzctl.engine.net.addresses import Address
 
 
 class NodeClient(Generic[M]):
-    """A connection to the port of a node that `_port` says.
+    """A connection to a port of a node; `_port` is the port's protocol.
 
-    Every call raises RemoteError (the node refused), DeadlineError, PeerUnreachableError or ProtocolError; calls may be made
-    while others wait.
+    Every call may raise RemoteError (the node responded with a failure), DeadlineError, PeerUnreachableError or ProtocolError.
+    Several calls may be in flight.
     """
 
     _port: ClassVar[NodePort[Any]]
 
     def __init__(self, connection: NodePortConnection[M]) -> None:
-        """From a connection that stands: see `connect`."""
+        """Use an established connection; see `connect`."""
         self._connection = connection
 
     @classmethod
@@ -45,9 +45,10 @@ class NodeClient(Generic[M]):
         timeout: float = DEFAULT_TIMEOUT,
         keep_alive_seconds: float = KEEP_ALIVE_SECONDS,
     ) -> Self:
-        """Connect, and with a cluster key let the node check it (RemoteError of status mismatch where it is another).
+        """Connect and, when a cluster key is given, let the node compare it with its own.
 
-        `timeout`: seconds for connecting and for each call.  At a data port nodes do not insist on the check.
+        `timeout`: seconds for connecting and for each call.  A node's data port also serves clients that do not ask for the
+        comparison.  Raises RemoteError with status mismatch when the cluster key or the number of partitions differs.
         """
         client = cls(
             await NodePortConnection.connect(
@@ -68,17 +69,17 @@ class NodeClient(Generic[M]):
 
     @property
     def address(self) -> Address:
-        """Whom it is connected to."""
+        """The peer's address."""
         return self._connection.address
 
     @property
     def closed(self) -> bool:
-        """Whether nothing can be asked any more."""
+        """Whether the connection has ended, so that no call can be made."""
         return self._connection.closed
 
     @property
     def ended(self) -> asyncio.Future[PeerError]:
-        """Done with the reason once nothing can be asked any more, also where nothing is asked."""
+        """Done with the reason once the connection has ended, whether or not a call is in flight."""
         return self._connection.ended
 
     async def __aenter__(self) -> Self:
@@ -90,7 +91,7 @@ class NodeClient(Generic[M]):
         await self.close()
 
     async def close(self) -> None:
-        """Close the connection; calls under way fail."""
+        """Close the connection; calls in flight fail."""
         await self._connection.close()
 
     async def open(self, cluster_key: uuid.UUID, num_partitions: int | None) -> None:
@@ -101,4 +102,4 @@ class NodeClient(Generic[M]):
 
     @abstractmethod
     async def _open(self, cluster_key: uuid.UUID, num_partitions: int) -> None:
-        """Ask for the comparison in the words of the port."""
+        """Send the port's open request, which asks for the comparison."""

@@ -1,4 +1,4 @@
-"""A client of a cluster's log, from nothing but where its metadata is."""
+"""Open a client of a cluster's log, given the location of the cluster's metadata."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator
 
+from waltzctl.engine.client.client_options import ClientOptions
 from waltzctl.engine.client.connection_factory import ConnectionFactory
 from waltzctl.engine.client.log_client import LogClient
-from waltzctl.engine.client.partition_mount import ClientOptions
 from waltzctl.engine.errors import InvalidRequestError
 from waltzctl.engine.metadata.metadata_location import MetadataLocation
 from waltzctl.engine.metadata.server_directory import ServerDirectory
@@ -28,11 +28,18 @@ async def open_log_client(
     log: logging.Logger = _LOG,
     options: ClientOptions | None = None,
 ) -> AsyncIterator[LogClient]:
-    """A client of the cluster whose metadata is at `where`, as ``--metadata`` takes it.
+    """A client of the cluster whose metadata is at `where` (in the form of the option ``--metadata``).
 
-    How log servers are reached: with TLS, whose stores `tls` names, or in `plaintext`.  A server that nobody vouches for, and
-    plain text, are accepted on this machine's loopback only, elsewhere if `insecure`.  `reach` says all of that at once, and
-    then the others say nothing.  Raises NotWaltzError where there is no cluster, PeerError, InvalidRequestError.
+    ===========  =====================================================================================================
+    parameter    how log servers are reached
+    ===========  =====================================================================================================
+    `tls`        with TLS and these key and trust stores (the default: TLS without stores)
+    `plaintext`  without TLS
+    `insecure`   accept plain text, and certificates that no trust store vouches for, also off this machine's loopback
+    `reach`      all of this at once, in place of the other three
+    ===========  =====================================================================================================
+
+    Raises NotWaltzError when there is no cluster at `where`, PeerError, InvalidRequestError.
     """
     if reach is not None and (tls is not None or plaintext or insecure):
         raise InvalidRequestError("how servers are reached is said twice", advice="leave out reach, or all the others")

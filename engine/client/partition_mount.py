@@ -1,7 +1,7 @@
-"""A partition that is mounted at a server: what the feed tells, and what becomes of the appends that were sent.
+"""A partition mounted at a server: its feed, and the outcome of the appends that were sent.
 
-`Mount` is one client's place in a partition's log.  What happens to it, and what follows, is the table in
-`engine.client.log_client`.
+`Mount` is one client id's position in a partition's log.  The tables in `engine.client.log_client` list the events that a mount
+reacts to, and how it learns whether an append is committed.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ from itertools import islice
 from typing import Any, Protocol
 
 from waltzctl.engine.client.append_call import AppendCall, Numbered
+from waltzctl.engine.client.client_options import ClientOptions
 from waltzctl.engine.client.log_connection import LogConnection, Pushed
 from waltzctl.engine.client.log_transaction import Draft, Lock, Transaction
 from waltzctl.engine.errors import InvalidRequestError, PeerError, RefusedError, WaltzError
 from waltzctl.engine.metadata.server_directory import PartitionServer
 from waltzctl.engine.net.addresses import Address
 from waltzctl.engine.net.futures import fail, taken
-from waltzctl.engine.net.peer_limits import PortLimits
-from waltzctl.engine.net.retries import pause_after
 from waltzctl.formats.lock_id import lock_id
 from waltzctl.formats.request_id import LAST_SEQUENCE, RequestId
 from waltzctl.formats.wire import client as wire
@@ -32,11 +31,11 @@ from waltzctl.formats.wire.frame import FRAME_HEADER
 
 
 class ClientAheadError(RefusedError):
-    """The log ends in front of what this client has seen of it."""
+    """The log ends before the last transaction that this client has seen."""
 
 
 class OversizedAppendError(InvalidRequestError):
-    """A transaction that no server would take; `place`: among what its call appends, from 0."""
+    """An append that is longer than a server accepts.  `place`: the draft's index in its call, from 0."""
 
     def __init__(self, place: int, size: int, most: int) -> None:
         super().__init__(
@@ -47,153 +46,147 @@ class OversizedAppendError(InvalidRequestError):
 
 
 SPENT_AT = LAST_SEQUENCE - (1 << 20)
-"""Behind this sequence number nothing new is appended under a client id; the rest is for mounts and for what is sent again."""
+"""After this sequence number a client id makes no new appends; the numbers above are for mounts, flushes and repeated appends."""
 Connect = Callable[[Address], Awaitable[LogConnection]]
-"""Connects to a server.  Raises PeerError."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClientOptions:
-    """Times are seconds.  `in_flight`: appends of a partition that are undecided at a time; `ahead`: transactions of a feed that
-    are kept for a reader who is slower; beyond, nothing is read from the server.
-
-    `max_body`: bytes of an append's frame, about its data, that servers take; ours close the connection at a longer one, with
-    all that is under way there (`PortLimits.max_client_body`), those of release 0.13.2 take any.
-    """
-
-    timeout: float = 30.0
-    in_flight: int = 64
-    ahead: int = 4096
-    nudge: float = 5.0
-    first_retry: float = 0.05
-    longest_retry: float = 5.0
-    not_ready: float = 0.2
-    max_body: int = PortLimits().max_client_body
-
-    def __post_init__(self) -> None:
-        times = "timeout", "nudge", "first_retry", "longest_retry", "not_ready"
-        for name in (*times, "in_flight", "ahead", "max_body"):
-            value, least = getattr(self, name), 0 if name in times else 1
-            if not value >= least:  # NaN is not, either
-                raise InvalidRequestError(f"{name}={value}: no less than {least} can be meant")
-
-    def pause_after(self, pause: float) -> float:
-        """See `engine.net.retries`."""
-        return pause_after(pause, first=self.first_retry, longest=self.longest_retry)
+"""Opens a connection to a log server.  Raises PeerError."""
 
 
 class MountPoint(Protocol):
-    """What a mount wants of the connection to a server: see `engine.client.server_endpoint.Endpoint`."""
+    """What a mount needs of the connection to a server, as `engine.client.server_endpoint.Endpoint` provides it."""
 
     sequence: int
 
     def attach(self, mount: Mount) -> None:
-        """Mount through it from now on."""
+        """Call `mount.connected` for the present connection and for each later one."""
 
     def detach(self, mount: Mount) -> None:
-        """No longer."""
+        """Stop doing so."""
 
 
 @dataclass(slots=True)
-class _Flushing:
-    """A flush that is not answered, or whose mark the feed has not come to.  `sequence`: of the last append before it.
-
-    `nudge`: it was sent because nothing happened.
-    """
+class _PendingFlush:
+    """A flush that waits for its response, or for the feed to reach the high-water mark in that response."""
 
     sequence: int
+    """The flush's sequence number; every append with a lower number was sent before it."""
     done: asyncio.Future[int]
+    """Done with `mark` once the feed has reached `mark`."""
     mark: int | None = None
+    """The high-water mark in the response; None before the response."""
     nudge: bool = False
+    """Whether the mount sent it by itself, because no append was decided for a while."""
 
 
 @dataclass(eq=False, slots=True)
 class Mount:
-    """A partition of one client id: where it stands in the log, its feed, and what is undecided.
+    """One client id's mount of a partition: its position in the log, its feed, and its undecided appends.
 
-    `_pending`: whose appends are under way, by sequence number; `_refused`: the transaction that is in an append's way; `_owed`:
-    appends that were refused, or passed over, and are not sent again as yet.  `_calls`: the calls of all these; `_queue`: those
-    that have something new to send, in the order of their turns.
+    An append belongs to the call in `_calls` that made it.  Until it is committed it is in one of three states:
 
-    `endpoint_of`: the connection of a client id to a server; `queue`: whom the feed is for; None for a mount that only appends.
+    ==================  =====================================================  ============================================
+    state               meaning                                                recorded in
+    ==================  =====================================================  ============================================
+    undecided           sent                                                   `_pending`
+    refused             sent; the server answered with a lock failure, and     `_pending` and `_conflicts`
+                        the feed has not reached the conflicting transaction
+    to be sent again    not committed; its draft will be built again           `AppendCall.again`, counted in `_to_resend`
+    ==================  =====================================================  ============================================
     """
 
     endpoint_of: Callable[[PartitionServer, int], MountPoint]
+    """The connection of a client id to a server."""
     options: ClientOptions
     partition: int
     client_id: int
     position: int
+    """The last transaction that was received; -1: none."""
     queue: asyncio.Queue[Transaction | WaltzError] | None
+    """Where the feed's reader takes transactions from; None for a mount that only appends."""
     ready: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set while the partition is mounted, so that appends can be sent, and for good once the mount has ended."""
     _server: PartitionServer | None = None
+    """The server that owns the partition."""
     _endpoint: MountPoint | None = None
     _connection: LogConnection | None = None
-    _mounted_as: RequestId | None = None
+    _mount_id: RequestId | None = None
+    """The request id of the last mount request on this connection; None before it."""
     _sequence: int = 0
+    """The last sequence number that was used."""
     _pending: OrderedDict[int, AppendCall] = field(default_factory=OrderedDict)
-    _owed: int = 0
-    _refused: dict[int, int] = field(default_factory=dict)
-    _flushes: deque[_Flushing] = field(default_factory=deque)
+    """The calls of undecided appends by sequence number, in the order in which the appends were sent."""
+    _to_resend: int = 0
+    """Appends of all calls that are not committed and have to be sent again, before any new append."""
+    _conflicts: dict[int, int] = field(default_factory=dict)
+    """By an append's sequence number, the transaction that the server named in the lock failure."""
+    _flushes: deque[_PendingFlush] = field(default_factory=deque)
     _error: WaltzError | None = None
-    _again: asyncio.TimerHandle | None = None
-    _nudge: asyncio.TimerHandle | None = None
-    _suspended: bool = False
+    """Why the mount has ended; None while it has not."""
+    _mount_timer: asyncio.TimerHandle | None = None
+    """Repeats the mount request after a server was not ready."""
+    _nudge_timer: asyncio.TimerHandle | None = None
+    _feed_suspended: bool = False
+    """Whether the server has sent all that was requested, and waits for a feed request."""
     _calls: dict[AppendCall, None] = field(default_factory=dict)
-    _queue: OrderedDict[AppendCall, None] = field(default_factory=OrderedDict)
-    _flushing: int = 0
+    """Calls that are running, in the order of their start."""
+    _turns: OrderedDict[AppendCall, None] = field(default_factory=OrderedDict)
+    """Calls that have new appends to send; the first one is next."""
+    _flush_calls: int = 0
+    """Calls of `flush` that are running."""
     _idle: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when no call is running; `settled` waits for it."""
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
 
     # ---- where it is mounted -------------------------------------------------------------------------------------------
 
     def served_by(self, server: PartitionServer | None) -> None:
-        """Who has the partition now."""
+        """The directory names this server for the partition; None: no server owns it."""
         if server == self._server or self._error is not None:
             return
         self._server = server
-        self._leave()
+        self._detach()
         if server is not None:
             self._endpoint = self.endpoint_of(server, self.client_id)
             self._endpoint.attach(self)
 
-    def _leave(self) -> None:
+    def _detach(self) -> None:
         if self._connection is not None and self.queue is not None:
-            self._connection.resume()  # this mount's reader will not come to do it; others pause it again
+            self._connection.resume()  # this mount no longer will; other mounts pause it again
         if self._endpoint is not None:
             self._endpoint.detach(self)
             self._endpoint = None
         self.lost()
 
     def connected(self, connection: LogConnection, sequence: int) -> None:
-        """The connection to the server stands: mount, once the reader has room for what a mount brings.
+        """The connection to the server is established: send a mount request.
 
-        A server ends a connection of which nothing is read; each mount would bring more of what nobody takes.
+        While the reader's queue is full the request waits for `go_on`.  A mount makes the server send transactions; if nobody
+        read them, the server would close the connection, and each new mount would send more of them.
         """
         if self._server is None or self._error is not None:
             return
-        self._connection, self._mounted_as = connection, None
-        if not self._has_room:
-            return  # `go_on` does it
-        self._mounted_as = self._next_id()
-        with contextlib.suppress(PeerError):  # then it is told to be lost as well
-            connection.send(wire.MountRequest(self._mounted_as, self.position, sequence))
+        self._connection, self._mount_id = connection, None
+        if not self._queue_has_room:
+            return  # `go_on` mounts later
+        self._mount_id = self._next_id()
+        with contextlib.suppress(PeerError):  # the connection then calls `lost` as well
+            connection.send(wire.MountRequest(self._mount_id, self.position, sequence))
 
     def lost(self) -> None:
-        """Nothing can be sent before the next mount."""
+        """The connection is lost: nothing can be sent before the next mount, which decides the pending appends."""
         self.ready.clear()
-        self._connection = self._mounted_as = None
-        self._suspended = False
-        for timer in (self._again, self._nudge):
+        self._connection = self._mount_id = None
+        self._feed_suspended = False
+        for timer in (self._mount_timer, self._nudge_timer):
             if timer is not None:
                 timer.cancel()
-        self._again = self._nudge = None
+        self._mount_timer = self._nudge_timer = None
 
     def end(self, error: WaltzError, *, told: bool = True) -> None:
-        """It is not wanted any more, or cannot be; whoever waits is told the error.  `told`: so is whoever reads the feed."""
+        """End the mount for good: all calls and flushes raise `error`.  `told`: the feed's reader gets it as well."""
         if self._error is not None:
             return
         self._error = error
-        self._leave()
+        self._detach()
         self._pending.clear()
         for call in self._calls:
             call.end(error)
@@ -209,38 +202,38 @@ class Mount:
         assert self._server is not None
         return RequestId(self.client_id, self._server.generation, self.partition, self._sequence)
 
-    # ---- what the server says ------------------------------------------------------------------------------------------
+    # ---- messages of the server ----------------------------------------------------------------------------------------
 
     def writable(self) -> None:
-        """The connection takes more again."""
-        self._next_turns()
+        """The connection's write buffer has room again."""
+        self._wake_next()
 
     def pushed(self, message: Pushed) -> None:
-        """A message of the connection about the partition."""
-        if self._mounted_as is None:
+        """A message of the server about this partition."""
+        if self._mount_id is None:
             return
         match message:
             case wire.LockFailure():
-                if self._own(message.request_id) and message.request_id.sequence in self._pending:
-                    self._refused[message.request_id.sequence] = message.transaction_id
-                    self._decide()
+                if self._is_own(message.request_id) and message.request_id.sequence in self._pending:
+                    self._conflicts[message.request_id.sequence] = message.transaction_id
+                    self._decide_passed()
             case wire.FlushResponse():
                 for flush in self._flushes:
-                    if self._own(message.request_id) and flush.sequence == message.request_id.sequence:
+                    if self._is_own(message.request_id) and flush.sequence == message.request_id.sequence:
                         flush.mark = message.high_water_mark
-                self._decide()
+                self._decide_passed()
             case wire.FeedSuspended():
-                if message.request_id == self._mounted_as:
-                    self._suspended = True
-                    self._ask_for_more()
+                if message.request_id == self._mount_id:
+                    self._feed_suspended = True
+                    self._request_feed()
             case wire.MountResponse():
-                if message.request_id == self._mounted_as:
-                    self._answered(message.state)
+                if message.request_id == self._mount_id:
+                    self._mount_answered(message.state)
 
-    def _own(self, request_id: RequestId) -> bool:
+    def _is_own(self, request_id: RequestId) -> bool:
         return request_id.client == self.client_id
 
-    def _answered(self, state: wire.MountState) -> None:
+    def _mount_answered(self, state: wire.MountState) -> None:
         if state is wire.MountState.CLIENT_AHEAD:
             self.end(
                 ClientAheadError(
@@ -252,173 +245,177 @@ class Mount:
             )
             return
         if state is wire.MountState.NOT_READY:
-            self._again = self._loop.call_later(self.options.not_ready, self._mount_again)
+            self._mount_timer = self._loop.call_later(self.options.not_ready, self._mount_again)
             return
-        for (
-            flush
-        ) in self._flushes:  # what was sent before the mount is decided by it, also where the log has lost its mark
+        # The mount decides every flush sent before it, also where the log has lost transactions below the flush's mark.
+        for flush in self._flushes:
             flush.mark = self.position if flush.mark is None else min(flush.mark, self.position)
-        self._refused.clear()
+        self._conflicts.clear()
         while self._pending:
-            self._pass_over()
-        self._decide()
+            self._fail_oldest()
+        self._decide_passed()
         self.ready.set()
-        for call in self._calls:  # those that have something to send again, and in front of the others
+        for call in self._calls:  # every call, as some have appends to send again, which go before new ones
             call.wake()
-        self._suspended = True
-        self._ask_for_more()
+        self._feed_suspended = True
+        self._request_feed()
 
     def _mount_again(self) -> None:
         if self._connection is not None and self._endpoint is not None:
             self.connected(self._connection, self._endpoint.sequence)
 
     def fed(self, rows: Iterable[FeedRow]) -> None:
-        """Committed transactions of the partition that came together; most are other clients' appends."""
-        if self._mounted_as is None:
+        """Committed transactions of the partition that were received together; most are appends of other clients."""
+        if self._mount_id is None:
             return
         pending, queue = self._pending, self.queue
         for client, generation, partition, sequence, transaction_id, header in rows:
             if transaction_id != self.position + 1:
-                continue  # of a mount before this one
+                continue  # sent for an earlier mount request
             self.position = transaction_id
             if client == self.client_id and sequence in pending:
                 while next(iter(pending)) != sequence:
-                    self._pass_over()  # what was sent before this one can no longer come
+                    self._fail_oldest()  # appends commit in the order sent: an earlier one can no longer commit
                 pending.popitem(last=False)[1].committed(sequence, transaction_id, generation, header)
             if queue is not None:
                 number = RequestId(client, generation, partition, sequence)
                 queue.put_nowait(Transaction(partition, transaction_id, number, header))
-        if self._connection is not None and not self._has_room:
+        if self._connection is not None and not self._queue_has_room:
             self._connection.pause()
-        self._decide()
+        self._decide_passed()
 
-    def _pass_over(self) -> None:
-        """The append that was sent first is not committed, and will not be."""
+    def _fail_oldest(self) -> None:
+        """The oldest pending append is not committed and will not be: its call sends it again."""
         sequence, call = self._pending.popitem(last=False)
-        self._owed += 1
+        self._to_resend += 1
         call.refused(sequence)
 
-    def _decide(self) -> None:
-        """What the feed has come past: flushes, appends in front of them, and appends that a lock refused."""
+    def _decide_passed(self) -> None:
+        """Decide what the feed has reached or passed: flushes, appends sent before them, and refused appends.
+
+        A flush is done once the feed has reached the mark of its response; an append sent before it and still pending is then
+        not committed.
+        """
         while self._flushes and (mark := self._flushes[0].mark) is not None and mark <= self.position:
             flush = self._flushes.popleft()
-            passed_over = False
+            dropped = False
             while self._pending and next(iter(self._pending)) <= flush.sequence:
-                self._pass_over()
-                passed_over = True
-            _set(flush.done, mark)
-            if passed_over and flush.nudge and self.ready.is_set():  # the server knows this mount no more
+                self._fail_oldest()
+                dropped = True
+            _set_result(flush.done, mark)
+            if dropped and flush.nudge and self.ready.is_set():  # the server no longer knows this mount
                 self.ready.clear()
                 self._mount_again()
-        if self._refused:
-            self._build_again()
-        self._next_turns()
+        if self._conflicts:
+            self._return_conflicting()
+        self._wake_next()
 
-    def _build_again(self) -> None:
-        """The feed has come to what was in the way of these appends."""
-        for sequence in [one for one, in_the_way in self._refused.items() if in_the_way <= self.position]:
-            del self._refused[sequence]
+    def _return_conflicting(self) -> None:
+        """Give appends back to their calls whose conflicting transaction the feed has reached."""
+        for sequence in [one for one, conflicting in self._conflicts.items() if conflicting <= self.position]:
+            del self._conflicts[sequence]
             call = self._pending.pop(sequence, None)
             if call is not None:
-                self._owed += 1
+                self._to_resend += 1
                 call.refused(sequence)
 
     # ---- the feed ------------------------------------------------------------------------------------------------------
 
     def go_on(self) -> None:
-        """The reader has taken half of what was kept for it."""
+        """The feed's reader has emptied its queue to half: resume reading, mount if that was put off, request more."""
         if self._connection is not None:
             self._connection.resume()
-            if self._mounted_as is None:
+            if self._mount_id is None:
                 self._mount_again()
-        self._ask_for_more()
+        self._request_feed()
 
     @property
-    def _has_room(self) -> bool:
+    def _queue_has_room(self) -> bool:
         return self.queue is None or self.queue.qsize() < self.options.ahead
 
-    def _ask_for_more(self) -> None:
-        if self._suspended and self._connection is not None and self._has_room:
-            assert self._mounted_as is not None
-            self._suspended = False
+    def _request_feed(self) -> None:
+        if self._feed_suspended and self._connection is not None and self._queue_has_room:
+            assert self._mount_id is not None
+            self._feed_suspended = False
             with contextlib.suppress(PeerError):
-                self._connection.send(wire.FeedRequest(self._mounted_as, self.position))
+                self._connection.send(wire.FeedRequest(self._mount_id, self.position))
 
     # ---- appends -------------------------------------------------------------------------------------------------------
 
     @property
     def spent(self) -> bool:
-        """Whether this client id has no request ids left for the partition (weakness C10)."""
+        """Whether the client id has no request ids left for new appends to the partition (weakness C10)."""
         return self._sequence >= SPENT_AT
 
     async def settled(self) -> None:
-        """Wait until no append and no flush is under way."""
-        while self._calls or self._flushing:
+        """Wait until no call that appends and no flush is running."""
+        while self._calls or self._flush_calls:
             self._idle.clear()
             await self._idle.wait()
 
-    def _one_is_over(self) -> None:
-        """Of those that `settled` waits for."""
-        if not self._calls and not self._flushing:
+    def _signal_idle(self) -> None:
+        """Wake `settled` when no call is running any more."""
+        if not self._calls and not self._flush_calls:
             self._idle.set()
 
     def enter(self, call: AppendCall) -> None:
-        """A call begins.  Raises the mount's error."""
+        """A call starts here.  Raises the mount's error once the mount has ended."""
         if self._error is not None:
             raise self._error.with_traceback(None)
         self._calls[call] = None
 
     def leave(self, call: AppendCall) -> None:
-        """A call is over, and whatever of it is undecided is nobody's any more."""
+        """A call leaves: the outcome of its undecided appends is ignored from now on."""
         self._calls.pop(call, None)
-        self._queue.pop(call, None)
+        self._turns.pop(call, None)
         for sequence in call.sent:
             self._pending.pop(sequence, None)
-        self._owed -= len(call.again)
-        self._next_turns()
-        self._one_is_over()
+        self._to_resend -= len(call.again)
+        self._wake_next()
+        self._signal_idle()
 
     @property
-    def _room(self) -> int:
-        """How many new appends can be sent; 0 while there are some to be sent again, because those go in front.
+    def _append_room(self) -> int:
+        """How many new appends can be sent now.
 
-        Nor are there any while the connection takes no more: however long they are, they do not pile up here.
+        0 while appends have to be sent again (they go first), while the partition is not mounted, and while the connection's
+        write buffer is full (else appends of any length would pile up in memory).
         """
-        if self._owed or self._connection is None or self._connection.full or not self.ready.is_set():
+        if self._to_resend or self._connection is None or self._connection.full or not self.ready.is_set():
             return 0
         return max(0, min(self.options.in_flight - len(self._pending), SPENT_AT - self._sequence))
 
     def room_for(self, call: AppendCall) -> int:
-        """How many new appends a call can send now.  When it is none the call is woken when there are."""
+        """How many new appends the call can send now.  If 0, the call is woken when there is room."""
         if self.spent:
             return 0
-        self._queue[call] = None
-        return self._room if next(iter(self._queue)) is call else 0
+        self._turns[call] = None
+        return self._append_room if next(iter(self._turns)) is call else 0
 
     def next_turn(self, call: AppendCall, *, had_one: bool, wants_more: bool) -> None:
-        """A call has done what it could; if it had a turn, its next one is behind those of all others."""
+        """The call has sent what it could; a call that had a turn goes behind all others that wait."""
         if not wants_more:
-            self._queue.pop(call, None)
+            self._turns.pop(call, None)
         elif had_one:
-            self._queue.move_to_end(call)
-        self._next_turns()
+            self._turns.move_to_end(call)
+        self._wake_next()
 
-    def _next_turns(self) -> None:
-        """Wake those who can send something new, or have to go to the next mount for it."""
-        if self._queue:
-            for call in islice(self._queue, None if self.spent else self._room):
+    def _wake_next(self) -> None:
+        """Wake the calls that have room for new appends, or all when the client id is spent and they need the next mount."""
+        if self._turns:
+            for call in islice(self._turns, None if self.spent else self._append_room):
                 call.wake()
             if self.spent:
-                self._queue.clear()
+                self._turns.clear()
 
     def send_again(self, call: AppendCall) -> None:
-        """What was refused is built anew."""
+        """Build the call's refused drafts again and send them."""
         again, call.again = call.again, []
-        self._owed -= len(again)
+        self._to_resend -= len(again)
         self.send(call, sorted(one for one in again if one[0] < call.stops_at))
 
     def send(self, call: AppendCall, drafts: Iterable[Numbered]) -> None:
-        """Build these and send them in one go; what builders raise is the call's."""
+        """Build these drafts and send them in one write; an error of a builder is passed to `call.fail`."""
         connection, server = self._connection, self._server
         assert connection is not None
         assert server is not None
@@ -449,49 +446,51 @@ class Mount:
             self._pending[sequence] = call
         if not frames:
             return
-        with contextlib.suppress(PeerError):  # then it is told to be lost as well, and the next mount decides them
+        with contextlib.suppress(
+            PeerError
+        ):  # the connection then calls `lost` as well, and the next mount decides them
             connection.send_frames(frames)
-        self._watch()
+        self._start_nudge_timer()
 
     async def flush(self) -> int:
         """See `LogClient.flush`."""
-        self._flushing += 1
+        self._flush_calls += 1
         before = self._undecided()
         try:
             while True:
                 await self.ready.wait()
                 if self._error is not None:
                     raise self._error.with_traceback(None)
-                if not self.ready.is_set():  # it was, and the connection was lost before it was this task's turn
+                if not self.ready.is_set():  # it was, but the connection was lost before this task ran
                     continue
                 with contextlib.suppress(PeerError):
                     mark = await self._flush().done
                     before &= self._undecided()
-                    if not before:  # what was refused meanwhile, and is sent again, stands behind that flush
+                    if not before:  # else some of them were refused and sent again, after that flush
                         return mark
         finally:
-            self._flushing -= 1
-            self._one_is_over()
+            self._flush_calls -= 1
+            self._signal_idle()
 
     def _undecided(self) -> set[tuple[AppendCall, int]]:
-        """Appends that were begun and are neither committed nor given up, by their calls and their places there."""
+        """Undecided appends, as pairs of call and index of the draft in that call."""
         return {(call, place) for call in self._calls for place in call.undecided}
 
-    def _flush(self) -> _Flushing:
+    def _flush(self) -> _PendingFlush:
         assert self._connection is not None
         number = self._next_id()
         self._connection.send(wire.FlushRequest(number))
-        flush = _Flushing(number.sequence, self._loop.create_future())
+        flush = _PendingFlush(number.sequence, self._loop.create_future())
         self._flushes.append(flush)
         return flush
 
-    def _watch(self) -> None:
-        """Send a flush when nothing was decided for a while."""
-        if self._nudge is None:
-            self._nudge = self._loop.call_later(self.options.nudge, self._nudged, next(iter(self._pending)))
+    def _start_nudge_timer(self) -> None:
+        """Start the timer that sends a flush if no append is decided within `nudge` seconds."""
+        if self._nudge_timer is None:
+            self._nudge_timer = self._loop.call_later(self.options.nudge, self._nudge_due, next(iter(self._pending)))
 
-    def _nudged(self, oldest: int) -> None:
-        self._nudge = None
+    def _nudge_due(self, oldest: int) -> None:
+        self._nudge_timer = None
         if not self._pending or self._connection is None or not self.ready.is_set():
             return
         self._connection.ask_after(self.options.nudge)
@@ -500,13 +499,13 @@ class Mount:
                 flush = self._flush()
                 flush.nudge = True
                 flush.done.add_done_callback(taken)
-        self._watch()
+        self._start_nudge_timer()
 
 
 def _ids(locks: Collection[Lock]) -> tuple[int, ...]:
     return tuple([lock_id(*lock) for lock in locks]) if locks else ()
 
 
-def _set(future: asyncio.Future[Any], value: object) -> None:
+def _set_result(future: asyncio.Future[Any], value: object) -> None:
     if not future.done():
         future.set_result(value)

@@ -1,9 +1,9 @@
-"""What a node says of itself: the JSON document of its metrics, and its partitions put together from all that it answers.
+"""The state that a node reports: its metrics, and its partitions as assembled from metrics and other responses.
 
-The document is the metric registry of release 0.13.2: under ``gauges``, ``counters``, ``meters``, ``timers`` and ``histograms``
-an object for each metric, named ``waltz-storage.NAME`` or ``waltz-storage.partition-P.NAME``; times are in nanoseconds.
-Nothing in it is taken for granted: what is missing, or is no number, is None.  Integers are read whole (the release's tool
-cuts them to 32 bits: weakness T5).
+The metrics are a JSON document, the metric registry of release 0.13.2: under ``gauges``, ``counters``, ``meters``, ``timers`` and
+``histograms`` an object for each metric, named ``waltz-storage.NAME`` or ``waltz-storage.partition-P.NAME``.  Times are in
+nanoseconds.  A value that is missing or not a number is read as None.  Integers are read in full (the release's tool cuts them to
+32 bits: weakness T5).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _SAMPLE = {
 
 @dataclass(frozen=True, slots=True)
 class EventRates:
-    """Events a second; None where the node does not tell."""
+    """Events per second; None: not reported."""
 
     mean: float | None
     one_minute: float | None
@@ -58,7 +58,7 @@ class EventRates:
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Of the sampled values; seconds in a timer.  None where the node does not tell."""
+    """The distribution of the sampled values; of a timer in seconds.  None: not reported."""
 
     min: float | None
     mean: float | None
@@ -76,8 +76,8 @@ class Distribution:
 class MetricReading:
     """One metric.
 
-    `name` without its group; `partition` None for the node's own.  `kind`: gauge, counter, meter, timer or histogram.
-    `value`: a gauge's (a number, a text or a list of numbers).  `count`: of all others.
+    `name`: without its group.  `partition`: None for a metric of the node itself.  `kind`: gauge, counter, meter, timer or
+    histogram.  `value`: of a gauge, a number, a text or a list of numbers.  `count`: of all other kinds.
     """
 
     name: str
@@ -91,9 +91,9 @@ class MetricReading:
 
 @dataclass(frozen=True, slots=True)
 class PartitionReading:
-    """A partition of a node, as it is seen from outside; None where nothing tells.
+    """The state of a node's partition as the node reports it; None: not reported.
 
-    `available`: whether reads and writes are both switched on; while they are, `readable` and `writable` are known too.
+    `available`: whether reads and writes are both switched on; `readable` and `writable` are only known when they are.
     """
 
     partition: int
@@ -107,13 +107,13 @@ class PartitionReading:
     last_transaction_id: int | None
     queued_requests: int | None
     out_of_service: str | None = None
-    """The node's word for what keeps the partition out of sessions; None when nothing does, or the node does not tell."""
+    """The failure code that keeps the partition out of sessions; None: nothing does, or not reported."""
     truncations: int | None = None
-    """Requests to truncate it that were carried out since it was opened; None where the node does not count them."""
+    """Truncate requests that were executed since the partition was opened; None: not reported."""
 
     @property
     def why_absent(self) -> str | None:
-        """Why it takes part in no session, for people; None where nothing that the node tells stands in its way."""
+        """Why the partition takes part in no session, for people; None when nothing that the node reports prevents it."""
         if self.assigned is False:
             return "the node does not hold it"
         if self.available is False:
@@ -122,7 +122,7 @@ class PartitionReading:
 
 
 def parse_metrics(text: str, peer: str) -> tuple[MetricReading, ...]:
-    """Every metric of the document, in its order by kind.  Raises ProtocolError where it is no such document."""
+    """All metrics of the document, by kind, then by name.  Raises ProtocolError when it is not a metrics document."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -189,10 +189,10 @@ def _number(value: Any, scale: float = 1) -> float | None:
 async def read_partitions(
     client: AdminClient, partitions: Collection[int] | None = None
 ) -> tuple[PartitionReading, ...]:
-    """The partitions that the node has, ascending; of those asked for, also the ones that it does not have.
+    """The partitions assigned to the node, ascending; or exactly `partitions`, including those not assigned to it.
 
-    Three answers are put together: which partitions are assigned, the metrics, and the session of each partition where the
-    metrics do not tell it.  Raises what the calls raise.
+    Combines three responses: the assigned partitions, the metrics, and a partition's session info where the metrics lack it.
+    Raises what the calls raise.
     """
     statuses = dict(await client.assigned_status())
     metrics = parse_metrics(await client.metrics(), str(client.address))
@@ -207,14 +207,14 @@ async def read_partitions(
 
 @dataclass(frozen=True, slots=True)
 class ClusterIdentity:
-    """What tells a cluster from another."""
+    """The properties that identify a cluster."""
 
     cluster_key: uuid.UUID
     num_partitions: int
 
 
 async def read_cluster(client: AdminClient) -> ClusterIdentity | None:
-    """Of which cluster the node is; None where it does not tell, as a released one.  Raises what the call raises."""
+    """The cluster that the node belongs to; None: not reported (by a released node).  Raises what the call raises."""
     told = {
         metric.name: metric.value
         for metric in parse_metrics(await client.metrics(), str(client.address))
@@ -285,7 +285,7 @@ async def _session(client: AdminClient, number: int) -> SessionInfo | None:
         return await client.session_info(number)
     except RemoteError as error:
         if error.code == FailureCode.NOT_ASSIGNED:
-            return None  # taken away since
+            return None  # the partition was taken away in between
         raise
 
 

@@ -1,7 +1,7 @@
-"""From what a node answers to an error of ours.
+"""Turn a node's failure response into a RemoteError.
 
-Our node puts a stable code into a failure; a released one says what happened only in the text of a Java exception.  The table
-below is the one place that knows those texts (release 0.13.2: its storage manager, partition, control file and segments).
+A failure of our node carries a stable code.  A failure of a released node carries only the text of a Java exception; the tables
+below are the only place that knows those texts (release 0.13.2: its storage manager, partition, control file and segments).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from waltzctl.engine.errors import RemoteError
 from waltzctl.formats.wire.failure import Failure, FailureCode
 
 _CLASS = re.compile(r"(?:[A-Za-z_$][\w$]*\.)+[A-Z][\w$]*(?:: )?")
-"""The exception's class, which stands in front of the text."""
+"""The exception's class name, which precedes the text."""
 
 _TEXTS: tuple[tuple[str, FailureCode], ...] = (
     ("is not assigned", FailureCode.NOT_ASSIGNED),
@@ -33,7 +33,7 @@ _TEXTS: tuple[tuple[str, FailureCode], ...] = (
     ("checksum", FailureCode.CORRUPT_RECORD),
     ("corrupted", FailureCode.CORRUPT_RECORD),
 )
-"""What a released node's text holds, and what it means; the first that fits counts."""
+"""A part of a released node's text, and its code; the first match counts."""
 
 _CLASSES: tuple[tuple[str, FailureCode], ...] = (
     (".ConcurrentUpdateException", FailureCode.SESSION_CHANGED),
@@ -42,7 +42,7 @@ _CLASSES: tuple[tuple[str, FailureCode], ...] = (
     ("java.nio.", FailureCode.IO_ERROR),
     ("java.lang.OutOfMemoryError", FailureCode.OUT_OF_MEMORY),
 )
-"""The same by the class in front, where the text says nothing."""
+"""A part of the exception's class name, and its code; used when no text matches."""
 
 _ADVICE = {
     FailureCode.NOT_ASSIGNED: "assign it first: waltzctl node HOST:PORT add-partition",
@@ -56,7 +56,7 @@ _ADVICE = {
 
 
 def code_of(failure: Failure) -> str | None:
-    """The stable code: the node's own, else what its text means; None where nothing is known."""
+    """The failure's stable code: the node's own, else the one that the tables give; None for an unknown failure."""
     if failure.code is not None:
         return failure.code
     for text, code in _TEXTS:
@@ -69,12 +69,12 @@ def code_of(failure: Failure) -> str | None:
 
 
 def remote_error(peer: str, failure: Failure) -> RemoteError:
-    """The error that a failure stands for.  The class name in front of the text is left out; it tells a person nothing."""
+    """The error for a failure.  The exception's class name is left out of the text: it is of no use to a person."""
     code = code_of(failure)
     try:
         known = None if code is None else FailureCode(code)
     except ValueError:
-        known = None  # a node newer than this client
+        known = None  # a code of a newer node
     return RemoteError(
         peer,
         _CLASS.sub("", failure.message, count=1) or failure.message or "a failure without a text",

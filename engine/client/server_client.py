@@ -1,6 +1,6 @@
-"""The client of a log server's port for what is about the server: its partitions, its nodes, its preferences.
+"""A client of a log server's port for requests about the server itself: its partitions, storage nodes and preferences.
 
-It mounts nothing and has no client id; appends and feeds are `engine.client.log_client`'s.
+It mounts nothing and has no client id; for appends and feeds see `engine.client.log_client`.
 
 Source: release 0.13.2.
 """
@@ -25,7 +25,7 @@ _NO_PARTITION = -1
 
 @dataclass(frozen=True, slots=True)
 class _NoFailure:
-    """The port has no answer that carries a failure."""
+    """Stands for the failure response, which this port does not have."""
 
     sequence: int = -1
 
@@ -59,24 +59,27 @@ class ServerClient(NodeClient[wire.ClientMessage]):
         return tuple(sorted(answer.partitions))
 
     async def connectivity(self) -> tuple[tuple[str, bool], ...]:
-        """The storage nodes of its partitions, and whether each answers the server."""
+        """The storage nodes of the server's partitions (``host:port``), and whether each answers the server."""
         request = wire.CheckStorageConnectivityRequest(self._request_id())
         answer = await self._call(request, wire.CheckStorageConnectivityResponse, "its storage nodes")
         return tuple(sorted(answer.nodes))
 
     async def health(self) -> tuple[tuple[int, bool], ...]:
-        """Its partitions, and whether each has a session."""
+        """The server's partitions, and whether each has a store session."""
         request = wire.ServerPartitionsHealthRequest(self._request_id())
         return tuple(sorted((await self._call(request, wire.ServerPartitionsHealthResponse, "its health")).partitions))
 
     async def high_water_mark(self, partition: int) -> int:
-        """The last committed transaction of a partition that it serves; -1: none.  One that it does not is not answered."""
+        """The last committed transaction of a partition; -1: none.
+
+        A server does not respond for a partition that it does not own; then DeadlineError is raised.
+        """
         request = wire.HighWaterMarkRequest(self._request_id(partition))
         answer = await self._call(request, wire.HighWaterMarkResponse, f"high-water mark of partition {partition}")
         return answer.transaction_id
 
     async def prefer(self, partitions: Sequence[int], preferred: bool) -> None:
-        """Let it prefer these partitions, or no longer.  Raises RefusedError where it does not."""
+        """Add partitions to those that the server prefers, or remove them.  Raises RefusedError when the server could not."""
         number, wanted = self._request_id(), tuple(partitions)
         what = "preferred partitions"
         if preferred:

@@ -1,4 +1,4 @@
-"""The connection to a log server, which a client's mounts of its partitions share."""
+"""The connection to a log server that all mounts of one client id at that server share."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
+from waltzctl.engine.client.client_options import ClientOptions
 from waltzctl.engine.client.log_connection import LogConnection, Pushed
-from waltzctl.engine.client.partition_mount import ClientOptions, Connect, Mount
+from waltzctl.engine.client.partition_mount import Connect, Mount
 from waltzctl.engine.errors import PeerError, PeerUnreachableError, WaltzError
 from waltzctl.engine.net.addresses import Address
 from waltzctl.engine.net.futures import taken
@@ -21,9 +22,9 @@ _PARTITION: Callable[[FeedRow], int] = itemgetter(2)
 
 
 class Endpoint:
-    """The connection to one server.  Whoever wants it while it is being made waits for the same.
+    """The connection of a client id to one server; while mounts are attached it is made again whenever it is lost.
 
-    `failure`: why the last one did not come about; None where it did.
+    Concurrent callers of `connection` wait for the same attempt.  `failure`: why the last attempt failed; None if it succeeded.
     """
 
     def __init__(
@@ -38,40 +39,45 @@ class Endpoint:
         self.failure: PeerError | None = None
         self._connect, self._spawn, self._options, self._log = connect, spawn, options, log
         self._current: LogConnection | None = None
-        self._making: asyncio.Task[LogConnection] | None = None
-        self._mounts: dict[int, Mount] = {}  # by partition, in their order
-        self._keeping: asyncio.Task[None] | None = None
+        """The last connection that was made; it may have ended."""
+        self._attempt: asyncio.Task[LogConnection] | None = None
+        """The last attempt to connect."""
+        self._mounts: dict[int, Mount] = {}
+        """By partition, in the order in which they were attached."""
+        self._keeper: asyncio.Task[None] | None = None
+        """The task that connects again for the mounts (`_keep_connected`)."""
         self._losses: deque[tuple[float, PeerError]] = deque(maxlen=2)
+        """Loop time and reason of the last two losses of the connection."""
         self.sequence = -1
-        """Of the present connection: one more with each that is made."""
+        """Number of the present connection, from 0; a mount request carries it as its connection sequence."""
 
     def hears(self, seconds: float) -> bool:
-        """Whether the connection stands, and something came in the last `seconds`."""
+        """Whether the connection is up and bytes were received in the last `seconds`."""
         current = self._current
         return (
             current is not None and not current.closed and asyncio.get_running_loop().time() - current.heard < seconds
         )
 
     def loss(self, seconds: float) -> PeerError | None:
-        """Why the connection was lost at last, where that happened more than once in the last `seconds`."""
+        """Why the connection was lost last, if it was lost more than once in the last `seconds`; else None."""
         if len(self._losses) < 2 or asyncio.get_running_loop().time() - self._losses[0][0] > seconds:
             return None
         return self._losses[-1][1]
 
     async def connection(self) -> LogConnection:
-        """One that stands.  Raises PeerError."""
+        """The present connection, or a new one.  Raises PeerError."""
         if self._current is not None and not self._current.closed:
             return self._current
-        if self._making is None or self._making.done():
-            self._making = asyncio.ensure_future(self._make())
-            self._making.add_done_callback(taken)  # whoever asked may have given up
-        making = self._making
-        await asyncio.wait([making])  # whoever is cancelled while waiting for it leaves it to the others
+        if self._attempt is None or self._attempt.done():
+            self._attempt = asyncio.ensure_future(self._connect_once())
+            self._attempt.add_done_callback(taken)  # its caller may have been cancelled
+        making = self._attempt
+        await asyncio.wait([making])  # a caller that is cancelled does not cancel the attempt: others wait for it
         if making.cancelled():
             raise PeerUnreachableError(str(self.address), "the client was closed while connecting")
         return making.result()
 
-    async def _make(self) -> LogConnection:
+    async def _connect_once(self) -> LogConnection:
         try:
             made = await self._connect(self.address)
         except PeerError as error:
@@ -84,31 +90,34 @@ class Endpoint:
         return made
 
     def attach(self, mount: Mount) -> None:
-        """Mount through this connection from now on, also when it is made again; a client id mounts a partition once."""
+        """Call `mount.connected` for the present connection and for each later one.  At most one mount for each partition."""
         self._mounts[mount.partition] = mount
         if self._current is not None and not self._current.closed:
             mount.connected(self._current, self.sequence)
-        elif self._keeping is None or self._keeping.done():
-            self._keeping = self._spawn(self._keep())
+        elif self._keeper is None or self._keeper.done():
+            self._keeper = self._spawn(self._keep_connected())
 
     def detach(self, mount: Mount) -> None:
-        """No longer."""
+        """Stop calling the mount."""
         if self._mounts.get(mount.partition) is mount:
             del self._mounts[mount.partition]
 
-    async def _keep(self) -> None:
-        """Connect until it stands, and mount what waits for it; what another attempt would not mend ends those mounts."""
-        pause, waited, said = 0.0, 0.0, ""
+    async def _keep_connected(self) -> None:
+        """Connect, with retries, and tell all mounts.
+
+        A PeerError is retried with a growing pause.  Any other WaltzError would come again at each attempt and ends the mounts.
+        """
+        pause, waited, logged = 0.0, 0.0, ""
         while self._mounts:
             try:
                 made = await self.connection()
-                if not made.closed:  # it may have ended before anybody could be told
+                if not made.closed:  # it may have ended before this task ran
                     for mount in [*self._mounts.values()]:
                         mount.connected(made, self.sequence)
                 if not made.closed:
                     return
             except PeerError as error:
-                if waited >= self._options.nudge and said != (said := str(error)):
+                if waited >= self._options.nudge and logged != (logged := str(error)):
                     self._log.warning("a log server is not reached, and is tried again and again: %s", error)
             except WaltzError as error:
                 for mount in [*self._mounts.values()]:
@@ -120,7 +129,7 @@ class Endpoint:
 
     def _fed(self, frames: bytes) -> None:
         mounts = self._mounts
-        for partition, rows in groupby(feed_rows(frames), _PARTITION):  # a server writes them in runs of one partition
+        for partition, rows in groupby(feed_rows(frames), _PARTITION):  # a server sends runs of one partition
             mount = mounts.get(partition)
             if mount is not None:
                 mount.fed(rows)
@@ -138,14 +147,14 @@ class Endpoint:
         self._losses.append((asyncio.get_running_loop().time(), error))
         for mount in self._mounts.values():
             mount.lost()
-        if self._mounts and (self._keeping is None or self._keeping.done()):
-            self._keeping = self._spawn(self._keep())
+        if self._mounts and (self._keeper is None or self._keeper.done()):
+            self._keeper = self._spawn(self._keep_connected())
 
     async def close(self) -> None:
-        """Forget the mounts and end the connection."""
+        """Drop the mounts and close the connection."""
         self._mounts.clear()
-        if self._making is not None:
-            self._making.cancel()
-            await asyncio.gather(self._making, return_exceptions=True)
+        if self._attempt is not None:
+            self._attempt.cancel()
+            await asyncio.gather(self._attempt, return_exceptions=True)
         if self._current is not None:
             await self._current.close()

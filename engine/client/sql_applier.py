@@ -1,20 +1,17 @@
 """Committed transactions applied to an SQL database, each exactly once.
 
-How far a partition was applied stands in the database itself, in a table of the application's:
+The last applied transaction of each partition is stored in the database itself, in a table that the application provides:
 
 ======================  ===================  ==================================================================
 column                  type                 what it is
 ======================  ===================  ==================================================================
 ``PARTITION_ID``        integer primary key  the partition
-``HIGH_WATER_MARK``     bigint               its last transaction that was applied; -1: none
+``HIGH_WATER_MARK``     bigint               the last transaction that was applied; -1: none
 ======================  ===================  ==================================================================
 
-A transaction `t` is applied in one SQL transaction: the mark is raised from `t` - 1 to `t`, then the application makes its
-changes, then both are committed.  Whoever does not find `t` - 1 has been overtaken by another applier, and skips `t`; the row is
-locked from the raise to the commit, so that of several appliers one is at it at a time.  A commit whose answer was lost is no
-doubt either: when it is tried again, the mark says whether it was done.  The same table serves the release's helper.
+The release's helper uses the same table.  `SqlApplier` describes how a transaction is applied exactly once.
 
-The driver is any of DB-API 2.0 (PEP 249).  The one thing that it must not do is to commit by itself.
+Any driver of DB-API 2.0 (PEP 249) will do, unless it commits by itself (autocommit).
 """
 
 from __future__ import annotations
@@ -37,21 +34,22 @@ from waltzctl.engine.net.retries import pause_after
 
 T = TypeVar("T")
 _MARKERS = {"qmark": ("?", "?"), "numeric": (":1", ":2"), "format": ("%s", "%s"), "pyformat": ("%s", "%s")}
+"""The placeholders of two parameters, by the driver's ``paramstyle``; ``named`` is handled apart."""
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)?", re.ASCII)
 _BLANK = r"[\s;\ufeff]|--[^\r\n]*|\#[^\r\n]*|\*/"
 _NOTHING = rf"(?:{_BLANK}|/\*M?!\d*|/\*.*?\*/)*+"
-"""What may stand in front of a statement.  MySQL and MariaDB execute what is in a comment with a ``!``."""
+"""What may precede a statement.  A comment ``/*! ... */`` is not skipped: MySQL and MariaDB execute its contents."""
 _NOTHING_NESTED = re.compile(rf"(?:{_BLANK})*+")
 _COMMENT_EDGE = re.compile(r"/\*|\*/")
 _ENDING = r"COMMIT|END|ABORT|START\s+TRANSACTION|ROLLBACK(?!\s+((WORK|TRANSACTION)\s+)?TO\b)"
 _ENDS = re.compile(rf"{_NOTHING}({_ENDING}|BEGIN)\b", re.IGNORECASE | re.DOTALL)
 _ENDS_BEHIND = re.compile(rf"{_NOTHING}({_ENDING})\b", re.IGNORECASE | re.DOTALL)
-"""As `_ENDS`, where another statement stands in front; BEGIN would begin a block there as well."""
+"""As `_ENDS`, for a statement after another one; without BEGIN, which begins a block there as well."""
 _HAS_BODY = re.compile(
     rf"{_NOTHING}CREATE\b((?!\b(TABLE|VIEW|INDEX)\b)[^;])*?\b(TRIGGER|FUNCTION|PROCEDURE|PACKAGE|EVENT)\b",
     re.IGNORECASE | re.DOTALL,
 )
-"""What has statements of its own inside, which are not executed now.  A table may have a column of such a name, and has none."""
+"""A definition whose body has statements that are not executed now.  Not a table: that may have a column named ``event``."""
 _SEMICOLONS = tuple(
     re.compile(
         rf"'(?:{within}|'')*+'|\"[^\"]*\"|`[^`]*`|\$(\w*)\$.*?\$\1\$|--[^\r\n]*|/\*(?!M?!).*?\*/|;",
@@ -59,7 +57,10 @@ _SEMICOLONS = tuple(
     )
     for within in (r"[^']", r"[^'\\]|\\.")
 )
-"""What may hold a semicolon that ends no statement, and those that do.  A backslash in a text is itself, or as MySQL has it."""
+"""Quoted texts and comments, in which a semicolon ends no statement, and the semicolons outside of them.
+
+Two variants: in a text a backslash is an ordinary character (standard SQL), or it escapes the next one (MySQL).
+"""
 _BLOCK = re.compile(r"\bBEGIN\b", re.IGNORECASE)
 _CURSOR = frozenset(
     (
@@ -67,16 +68,16 @@ _CURSOR = frozenset(
         *("rowcount", "setinputsizes", "setoutputsize"),
     )
 )
-"""What of a cursor ends no transaction."""
+"""The attributes of a DB-API cursor that cannot end a transaction."""
 
 
 @dataclass(frozen=True, slots=True)
 class SqlDatabase:
-    """A database, and what its driver is like.
+    """A database and the properties of its driver.
 
-    `connect` opens a connection; it is called, and the connection used, in one thread.  `error` is the driver's ``Error``, and
-    `paramstyle` its ``paramstyle``.  `table` holds the marks.  What fails with `error` is tried again after `first_retry`
-    seconds, twice as long each time up to `longest_retry`, for `timeout` seconds.
+    `connect` opens a connection; it is called, and the connection used, in one thread.  `error`, `paramstyle`: the driver's
+    ``Error`` and ``paramstyle``.  `table`: the table of high-water marks.  An SQL transaction that fails with `error` is retried
+    after `first_retry` seconds, then after twice as long each time, up to `longest_retry`, for at most `timeout` seconds.
     """
 
     connect: Callable[[], Any]
@@ -96,30 +97,30 @@ class SqlDatabase:
         if not _NAME.fullmatch(self.table):
             raise InvalidRequestError(f"{self.table!r}: no name of a table", advice="letters, digits and underscores")
         for name in ("timeout", "first_retry", "longest_retry"):
-            if not getattr(self, name) >= 0:  # NaN is not, either, and would be tried for ever
+            if not getattr(self, name) >= 0:  # written so that NaN is refused too: it would be retried for ever
                 raise InvalidRequestError(f"{name}={getattr(self, name)}: no less than 0 can be meant")
 
 
 class SqlCursor:
-    """A cursor of an SQL transaction that somebody else ends.  What ends it raises InvalidRequestError."""
+    """A cursor for the application.  What would end the SQL transaction raises InvalidRequestError: the applier ends it."""
 
     def __init__(self, cursor: Any) -> None:
         self._cursor = cursor
 
     def execute(self, statement: Any, *parameters: Any) -> SqlCursor:
-        """As the driver's, to which a statement may be more than a text (see `_text_of`)."""
+        """As the driver's `execute`; returns this cursor.  `statement`: see `_text_of`."""
         _check_statement(_text_of(statement, self._cursor))
         self._cursor.execute(statement, *parameters)
         return self
 
     def executemany(self, statement: Any, rows: Sequence[Any]) -> SqlCursor:
-        """As the driver's."""
+        """As the driver's `executemany`; returns this cursor."""
         _check_statement(_text_of(statement, self._cursor))
         self._cursor.executemany(statement, rows)
         return self
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self._cursor.fetchone, None)  # which every driver has
+        return iter(self._cursor.fetchone, None)  # every driver has `fetchone`, not every cursor is iterable
 
     def __getattr__(self, name: str) -> Any:
         if name in _CURSOR:
@@ -128,7 +129,7 @@ class SqlCursor:
 
 
 class SqlTransaction:
-    """The connection in which a transaction is applied: it gives cursors, and cannot be ended."""
+    """The SQL transaction in which a transaction is applied: it provides cursors, and cannot be committed or rolled back."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -138,7 +139,7 @@ class SqlTransaction:
         return SqlCursor(self._connection.cursor())
 
     def execute(self, statement: Any, *parameters: Any) -> SqlCursor:
-        """Execute a statement with a new cursor, which is given back."""
+        """Execute a statement with a new cursor, and return the cursor."""
         return self.cursor().execute(statement, *parameters)
 
     def __getattr__(self, name: str) -> Any:
@@ -146,7 +147,7 @@ class SqlTransaction:
 
 
 Apply = Callable[[SqlTransaction, Transaction, bytes], object]
-"""The application's changes for a transaction and its data.  Called again after an SQL error."""
+"""Makes the application's changes for a transaction and its data.  Called again after an SQL error."""
 
 
 def _forbidden(name: str) -> Exception:
@@ -159,7 +160,10 @@ def _forbidden(name: str) -> Exception:
 
 
 def _refuse_coroutine(given: object) -> None:
-    """What would have to be awaited, or iterated over, has changed nothing as yet, and its mark would be committed."""
+    """Raise InvalidRequestError where `apply` returned a coroutine or generator: it has executed nothing yet.
+
+    Without this the mark would be committed and the changes would be missing.
+    """
     if inspect.isawaitable(given) or inspect.isgenerator(given) or inspect.isasyncgen(given):
         if inspect.iscoroutine(given):
             given.close()
@@ -171,7 +175,10 @@ def _refuse_coroutine(given: object) -> None:
 
 
 def _text_of(statement: Any, cursor: Any) -> str:
-    """A statement, also one that psycopg composes of parts, or takes as bytes, of which only what is ASCII is looked at."""
+    """The text of a statement, which may be a str, bytes, or a composed statement of psycopg.
+
+    Bytes are decoded as Latin-1, which is enough to find keywords.
+    """
     if isinstance(statement, str):
         return statement
     if isinstance(statement, bytes):
@@ -193,7 +200,10 @@ def _check_statement(statement: str) -> None:
 
 
 def _end_behind_another(statement: str) -> re.Match[str] | None:
-    """Of several statements in one text, which drivers that hand it to the server as it is execute at once, as psycopg does."""
+    """The first statement after a semicolon that ends a transaction.
+
+    Drivers that pass the text on to the server unchanged, as psycopg does, execute several statements at once.
+    """
     for pieces in _SEMICOLONS:
         for piece in pieces.finditer(statement):
             if piece[0] == ";":
@@ -204,12 +214,12 @@ def _end_behind_another(statement: str) -> re.Match[str] | None:
 
 
 def _begins_with(what: re.Pattern[str], statement: str) -> re.Match[str] | None:
-    """Behind comments, whether they nest or not: databases differ."""
+    """Match `what` after the leading comments, read both as nested comments and not: databases differ."""
     return what.match(statement) or what.match(_behind_nested_comments(statement))
 
 
 def _behind_nested_comments(statement: str) -> str:
-    """What is left of a statement behind the comments in front of it where these nest, as PostgreSQL's do."""
+    """A statement without its leading comments, where comments nest as in PostgreSQL."""
     place, depth = _blank(statement, 0), 0
     while statement.startswith("/*", place):
         for edge in _COMMENT_EDGE.finditer(statement, place):
@@ -229,23 +239,37 @@ def _blank(statement: str, place: int) -> int:
 
 @dataclass(slots=True)
 class SqlApplier:
-    """Applies transactions to a database.  Blocks, and belongs to the thread in which it was first used."""
+    """Applies transactions to a database.  Its calls block, and all belong to the thread of the first one.
+
+    A transaction with id `t` is applied in one SQL transaction:
+
+    1. raise the partition's mark from `t` - 1 to `t`; if it was not `t` - 1, another applier has applied `t`: skip it;
+    2. call the application's function;
+    3. commit both.
+
+    The row of the mark stays locked from step 1 to the commit, so that only one of several appliers works on a partition at a
+    time.  After a commit whose outcome is unknown, the retry finds in the mark whether it was done.
+    """
 
     database: SqlDatabase
     apply: Apply
     _marks: dict[int, int] = field(default_factory=dict)
+    """By partition, the last transaction that is known to be applied."""
     _connection: Any = None
+    """None before the first use and after an error."""
     _stopping: threading.Event = field(default_factory=threading.Event)
 
     def mark(self, partition: int) -> int:
-        """The last transaction of a partition that was applied; -1: none, and then a row is made.  Raises as `once`."""
-        return self._insist(f"the mark of partition {partition}", lambda cursor: self._read_or_make(cursor, partition))
+        """The last applied transaction of a partition; -1: none.  Inserts the partition's row if needed.  Raises as `once`."""
+        return self._with_retries(
+            f"the mark of partition {partition}", lambda cursor: self._read_or_make(cursor, partition)
+        )
 
     def once(self, transaction: Transaction, data: bytes) -> bool:
-        """Apply a transaction unless that was done; whether it was done here.
+        """Apply a transaction unless it was applied before; returns whether this call applied it.
 
-        Raises DeadlineError when the database refused it for too long, RefusedError where a transaction before it is missing,
-        and what the application raises; then nothing of it is in the database.
+        Raises DeadlineError when the database has failed for `SqlDatabase.timeout` seconds, RefusedError when an earlier
+        transaction has not been applied, and what the application raises.  After an error none of its changes are committed.
         """
         partition, number = transaction.partition, transaction.transaction_id
         if self.is_done(transaction):
@@ -259,7 +283,7 @@ class SqlApplier:
             cursor.execute(update, values)
             if cursor.rowcount == 1:
                 _refuse_coroutine(self.apply(SqlTransaction(self._connection), transaction, data))
-                self._insist_on_mark(cursor, partition, number)
+                self._check_mark(cursor, partition, number)
                 return True
             if cursor.rowcount != 0:
                 raise InvalidRequestError(
@@ -275,17 +299,17 @@ class SqlApplier:
                 )
             return False
 
-        done = self._insist(f"transaction {number} of partition {partition}", attempt)
+        done = self._with_retries(f"transaction {number} of partition {partition}", attempt)
         if done:
             self._marks[partition] = number
         return done
 
     def is_done(self, transaction: Transaction) -> bool:
-        """Whether this applier knows, without asking, that a transaction was applied."""
+        """Whether this applier knows, without a query, that a transaction was applied."""
         return self._marks.get(transaction.partition, -1) >= transaction.transaction_id
 
     def stop(self) -> None:
-        """From any thread: do not try anything again."""
+        """Retry nothing from now on.  May be called from any thread."""
         self._stopping.set()
 
     def close(self) -> None:
@@ -298,20 +322,20 @@ class SqlApplier:
     # ---- inside --------------------------------------------------------------------------------------------------------
 
     def _sql(self, text: str, *values: int) -> tuple[str, Any]:
-        """A statement with the driver's parameters, and their values."""
+        """A statement with the driver's placeholders, and its parameters."""
         style = self.database.paramstyle
         if style == "named":
             return text.format(":a", ":b", table=self.database.table), dict(zip("ab", values, strict=False))
         return text.format(*_MARKERS[style], table=self.database.table), values
 
-    def _insist(self, what: str, attempt: Callable[[Any], T]) -> T:
-        """An SQL transaction, again after an error of the database."""
+    def _with_retries(self, what: str, attempt: Callable[[Any], T]) -> T:
+        """Run `attempt` in an SQL transaction; retry it after an error of the database."""
         pause, deadline = 0.0, time.monotonic() + self.database.timeout
         while True:
             try:
                 return self._attempt(attempt)
             except self.database.error as error:
-                self.close()  # whatever was wrong with it
+                self.close()  # the error may be the connection's: retry with a new one
                 pause = pause_after(pause, first=self.database.first_retry, longest=self.database.longest_retry)
                 if time.monotonic() + pause > deadline or self._stopping.wait(pause):
                     raise DeadlineError(
@@ -342,13 +366,14 @@ class SqlApplier:
         return found
 
     def _refuse_autocommit(self) -> None:
-        """A driver that commits by itself would raise the mark of what is not applied."""
+        """Raise InvalidRequestError where the connection commits each statement: a mark could be raised without the changes."""
         connection = self._connection
         cursor = connection.cursor()
         cursor.execute(f"UPDATE {self.database.table} SET HIGH_WATER_MARK = HIGH_WATER_MARK WHERE PARTITION_ID = -1")
-        tells = getattr(connection, "get_autocommit", None)  # PyMySQL, mysqlclient: their `autocommit` is what sets it
+        tells = getattr(connection, "get_autocommit", None)  # PyMySQL, mysqlclient: their `autocommit` is a setter
         commits = (
-            getattr(connection, "autocommit", None) == 1  # cx_Oracle: a number; sqlite3: -1 where isolation_level says
+            getattr(connection, "autocommit", None)
+            == 1  # cx_Oracle: a number; sqlite3: -1 where isolation_level decides
             or getattr(connection, "in_transaction", True) is False
             or (callable(tells) and bool(tells()))
         )
@@ -365,10 +390,11 @@ class SqlApplier:
         row = cursor.fetchone()
         return missing if row is None else int(row[0])
 
-    def _insist_on_mark(self, cursor: Any, partition: int, number: int) -> None:
-        """The SQL transaction must still be there: a commit of one that failed commits nothing, and says so nowhere.
+    def _check_mark(self, cursor: Any, partition: int, number: int) -> None:
+        """Read the mark again before the commit, to make sure that the SQL transaction is still intact.
 
-        PostgreSQL fails a transaction at the first error in it, also one that the application has caught; then this fails too.
+        PostgreSQL aborts an SQL transaction at its first error, even one that the application has caught.  A commit would then
+        roll back without an error; this query fails instead.
         """
         found = self._read(cursor, partition, missing=-2)
         if found != number:
@@ -381,7 +407,7 @@ class SqlApplier:
     def _read_or_make(self, cursor: Any, partition: int) -> int:
         mark = self._read(cursor, partition, missing=-2)
         if mark == -2:
-            mark = -1  # where somebody else makes it at the same time, this fails, and is read when it is tried again
+            mark = -1  # if another applier inserts the row at the same time, this fails, and the retry reads that row
             cursor.execute(
                 *self._sql("INSERT INTO {table} (PARTITION_ID, HIGH_WATER_MARK) VALUES ({0}, {1})", partition, mark)
             )
@@ -397,11 +423,11 @@ async def apply_feed(
     *,
     until: Callable[[int], int | None] | None = None,
 ) -> int:
-    """Apply what is committed in `partitions` to a database, from the marks that stand there; how many were applied here.
+    """Apply the committed transactions of `partitions` after the marks in the database; returns how many were applied.
 
-    For ever, or up to the transactions that `until` gives as for `LogClient.feed`.  The database is used in a thread of its own,
-    and so is `apply`.  A cluster that does not answer is waited for.  Raises as `SqlApplier.once`, `LogClient.feed` and
-    `LogClient.data`.
+    Runs without end, or up to the transactions that `until` returns as for `LogClient.feed`.  The database is used, and `apply`
+    called, in one separate thread.  Waits without limit for a cluster that does not answer.  Raises as `SqlApplier.once`,
+    `LogClient.feed` and `LogClient.data`.
     """
     loop, applied = asyncio.get_running_loop(), 0
     applier = SqlApplier(database, apply)
@@ -415,6 +441,6 @@ async def apply_feed(
                     applied += await loop.run_in_executor(thread, applier.once, one, data)
     finally:
         applier.stop()
-        await asyncio.shield(loop.run_in_executor(thread, applier.close))  # behind what the thread is still at
+        await asyncio.shield(loop.run_in_executor(thread, applier.close))  # after the thread's current job
         thread.shutdown(wait=False)
     return applied

@@ -1,7 +1,8 @@
 """The client of a storage node's data port (magic S, codec version 0).
 
-Sessions: a request of a session above the present one shuts the present one out, whatever it asks for.  Tools therefore use the
-session id that the node has persisted, and `offline` where the partition is switched off for them.
+Every request carries a session id.  Any request with a session id above the current one, whatever it asks for, fences the
+current session off.  Tools therefore use the session id that the node has persisted, and set `offline` when the partition was
+switched off for them.
 
 Source: release 0.13.2.
 """
@@ -38,7 +39,7 @@ class StorageClient(NodeClient[wire.StorageMessage]):
 
     @property
     def in_flight(self) -> int:
-        """Calls that wait for their answer."""
+        """Number of calls that wait for their response."""
         return self._connection.in_flight
 
     async def _open(self, cluster_key: uuid.UUID, num_partitions: int) -> None:
@@ -53,13 +54,13 @@ class StorageClient(NodeClient[wire.StorageMessage]):
     async def set_low_water_mark(
         self, session_id: int, partition: int, low_water_mark: int, *, offline: bool = False
     ) -> None:
-        """Begin (or go on with) a session at a low-water mark; durable on return."""
+        """Begin or continue a session, and set its low-water mark; durable on return."""
         sequence = self._connection.next_sequence()
         request = wire.SetLowWaterMarkRequest(session_id, sequence, partition, low_water_mark, offline)
         await self._call(request, wire.SuccessResponse, "set low-water mark")
 
     async def truncate(self, session_id: int, partition: int, transaction_id: int, *, offline: bool = False) -> int:
-        """Keep transactions up to this one; the last one that is there then."""
+        """Remove all transactions after `transaction_id`; returns the last transaction that is left."""
         sequence = self._connection.next_sequence()
         request = wire.TruncateRequest(session_id, sequence, partition, transaction_id, offline)
         return (await self._call(request, wire.MaxTransactionIdResponse, "truncate")).transaction_id
@@ -75,9 +76,9 @@ class StorageClient(NodeClient[wire.StorageMessage]):
     async def append_encoded(
         self, session_id: int, partition: int, count: int, records: bytes, *, offline: bool = False
     ) -> None:
-        """Append `count` records that are in wire form already, back to back; durable on return.
+        """Append `count` records that are already in wire form, back to back; durable on return.
 
-        For whoever sends more than objects allow.  The bytes are sent as they are.
+        For callers that send more than they could as objects.  The bytes are sent unchanged.
         """
         if self._connection.full:
             await self._connection.room()
@@ -86,31 +87,31 @@ class StorageClient(NodeClient[wire.StorageMessage]):
     def start_append_encoded(
         self, session_id: int, partition: int, count: int, records: bytes, *, offline: bool = False
     ) -> asyncio.Future[wire.SuccessResponse]:
-        """As `append_encoded`, but at once, without waiting for room; the future of the answer."""
+        """As `append_encoded`, but without waiting for room in the write buffer; returns the future of the response."""
         connection = self._connection
         sequence = connection.next_sequence()
         frame = wire.append_request(session_id, sequence, partition, count, records, offline=offline)
         return connection.start(sequence, frame, wire.SuccessResponse, "append")
 
     async def record_header(self, session_id: int, partition: int, transaction_id: int) -> RecordHeader | None:
-        """The header of a record, None where there is no such one."""
+        """A record's header; None when there is no such record."""
         request = wire.RecordHeaderRequest(session_id, self._connection.next_sequence(), partition, transaction_id)
         return (await self._call(request, wire.RecordHeaderResponse, "record header")).header
 
     async def record(self, session_id: int, partition: int, transaction_id: int) -> WireRecord | None:
-        """A record, None where there is no such one.  Its checksum is not checked here."""
+        """A record; None when there is no such record.  Its checksum is not verified."""
         request = wire.RecordRequest(session_id, self._connection.next_sequence(), partition, transaction_id)
         return (await self._call(request, wire.RecordResponse, "record")).record
 
     async def max_transaction_id(self, session_id: int, partition: int, *, offline: bool = False) -> int:
-        """The last transaction of the partition, acknowledged or not; -1 where there is none."""
+        """The partition's last transaction, acknowledged or not; -1: none."""
         request = wire.MaxTransactionIdRequest(session_id, self._connection.next_sequence(), partition, offline)
         return (await self._call(request, wire.MaxTransactionIdResponse, "max transaction id")).transaction_id
 
     async def record_headers(
         self, session_id: int, partition: int, first_transaction_id: int, max_count: int
     ) -> tuple[RecordHeader, ...]:
-        """Headers from a transaction on: perhaps fewer than asked for, perhaps none."""
+        """At most `max_count` consecutive record headers from a transaction on, perhaps none."""
         sequence = self._connection.next_sequence()
         request = wire.RecordHeaderListRequest(session_id, sequence, partition, first_transaction_id, max_count)
         headers = (await self._call(request, wire.RecordHeaderListResponse, "record header list")).headers
@@ -120,7 +121,7 @@ class StorageClient(NodeClient[wire.StorageMessage]):
     async def records(
         self, session_id: int, partition: int, first_transaction_id: int, max_count: int
     ) -> tuple[WireRecord, ...]:
-        """Records from a transaction on: perhaps fewer than asked for, perhaps none.  Checksums are not checked here."""
+        """At most `max_count` consecutive records from a transaction on, perhaps none.  Checksums are not verified."""
         sequence = self._connection.next_sequence()
         request = wire.RecordListRequest(session_id, sequence, partition, first_transaction_id, max_count)
         records = (await self._call(request, wire.RecordListResponse, "record list")).records

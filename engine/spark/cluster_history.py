@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from waltzctl.engine.amounts import chosen_partitions
+from waltzctl.engine.client.client_options import ClientOptions
 from waltzctl.engine.client.log_client import LogClient
 from waltzctl.engine.client.open_log import open_log_client
-from waltzctl.engine.client.partition_mount import ClientOptions
 from waltzctl.engine.errors import InvalidRequestError, RefusedError, StalePlanError
 from waltzctl.engine.metadata.metadata_location import MetadataLocation
 from waltzctl.engine.metadata.partition_sessions import store_parameters

@@ -1,31 +1,32 @@
 """Files of a page store's write-ahead log: records cut into fragments that never cross a block.
 
-A file ``log_{number}_{level}`` is a sequence of blocks of 32,768 bytes, the last of which may be short.  A block holds fragments,
-one behind another; where less than a header is left in it, zeros follow up to its end.  Integers are little-endian.
+A file ``log_{number}_{level}`` is a sequence of blocks of 32,768 bytes; the last one may be shorter.  A block holds fragments
+back to back; if less than a fragment header is left at its end, that rest is zeros (the *trailer*).  Integers are little-endian.
 
 ======  =========================  ===================================================================================
 offset  what                       meaning
 ======  =========================  ===================================================================================
-0       checksum, 8 bytes          CRC-32C of everything behind it: length, type, log number and payload; the upper four
+0       checksum, 8 bytes          CRC-32C of all that follows: length, type, log number and payload; the upper four
                                    bytes are zero
 8       length, 2 bytes            bytes of the payload
 10      type, 1 byte               5 a whole record (Full), 6 the first, 7 a middle, 8 the last fragment of one
-11      log number, 4 bytes        that of the file, so that what stood in its place before is never taken for its own
+11      log number, 4 bytes        that of the file; it shows that a fragment is not left over from an earlier file
 15      payload
 ======  =========================  ===================================================================================
 
-A record longer than its block's rest is cut: a First, Middles, a Last.  Exactly a header of room takes a First without payload.
-The checksum covers the length too: with it alone a reader could be led past records that are whole.
+A record that does not fit into the rest of its block is cut into fragments: a First, Middles, a Last.  If exactly a header fits
+into the rest, the First has no payload.  The checksum covers the length too: a damaged length that was not detected could make a
+reader skip intact records.
 
 Types 1 to 4 are the same four in a header without log number (11 bytes).  They are read and never written.
 
-Zeros behind the last byte that was written are room for fragments to come, and the file is read as if it ended before them.
+Zeros at the end of a file are preallocated space; the file is read as if it ended before them.
 
-A record that is equal to the one in front of it, byte by byte, is its copy and says nothing anew: a store may write each record
-twice, so that one that is damaged is read all the same.
+A record that equals the record before it, byte by byte, is a copy and has no effect: a store may write each record twice, so that
+one damaged copy loses nothing.
 
-`read_log` takes a whole file and never fails: it returns the records that are whole and, for each place that is not, a fault.
-Behind a fault it looks for the next fragment that proves itself, and it never joins fragments across a fault.
+`read_log` reads a whole file and never fails: it returns the intact records and, for each range of bytes that belongs to none, a
+fault.  After a fault it looks for the next fragment with a right checksum, and it never joins fragments across a fault.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ PLAIN_HEADER_SCHEMA = Struct("checksum" / Int64ul, "length" / Int16ul, "type" / 
 FRAGMENT_HEADER = compile_schema(FRAGMENT_HEADER_SCHEMA)
 PLAIN_HEADER = compile_schema(PLAIN_HEADER_SCHEMA)
 COVERED_FROM = FRAGMENT_HEADER.offset_of("length")
-"""Where in a fragment the bytes begin that its checksum covers."""
+"""Offset in a fragment of the first byte that its checksum covers."""
 LAST_LOG_NUMBER = 2**32 - 1
 
 _HEADER, _PLAIN = FRAGMENT_HEADER.struct, PLAIN_HEADER.struct
@@ -57,7 +58,7 @@ _CHECKSUM = compile_schema(Struct("checksum" / Int64ul)).struct
 
 
 class FragmentType(enum.IntEnum):
-    """What a fragment is; the types of headers without log number are four lower."""
+    """The type of a fragment; the types of headers without log number are lower by four."""
 
     ZERO = 0
     FULL = 5
@@ -71,7 +72,7 @@ _BEGINS = (FragmentType.FULL, FragmentType.FIRST)
 
 
 class FaultKind(enum.Enum):
-    """What is wrong with a place of a log; the value says it."""
+    """What is wrong with a range of a log; the value is the text for people."""
 
     HEADER_CUT = "the file ends within a fragment's header"
     BODY_CUT = "the file ends within a fragment"
@@ -88,9 +89,9 @@ class FaultKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class LogRecord:
-    """A record that is whole.  `offset` is that of its first fragment, `end` that behind its last one, in bytes in the file.
+    """An intact record.  `offset`: of its first fragment; `end`: after its last one, both in bytes of the file.
 
-    `is_copy`: it is equal to the whole record in front of it.
+    `is_copy`: it equals the intact record before it.
     """
 
     offset: int
@@ -101,10 +102,10 @@ class LogRecord:
 
 @dataclass(frozen=True, slots=True)
 class LogFault:
-    """Bytes `offset` to `end` that are no part of a whole record.
+    """Bytes `offset` to `end` that are not part of an intact record.
 
-    `torn`: no record begins behind them, so that a write that was interrupted explains them: a write is one record, and it is
-    made durable before the next one begins.
+    `torn`: no record begins after them, so an interrupted write explains them: a write is one record, which is durable before the
+    next write begins.
     """
 
     offset: int
@@ -115,10 +116,9 @@ class LogFault:
 
 @dataclass(frozen=True, slots=True)
 class ReadLog:
-    """What a file of a log holds, in the order of the file.
+    """The contents of a log file, in the order of the file.
 
-    `end`: behind the last whole record; 0: there is none.  `size`: behind the last byte that was written, in bytes; `end` where
-    nothing is wrong behind it.
+    `size`: bytes of the file without preallocated space; equal to `end` when there is no fault after the last intact record.
     """
 
     records: tuple[LogRecord, ...]
@@ -127,7 +127,7 @@ class ReadLog:
 
     @property
     def end(self) -> int:
-        """Offset behind the last whole record."""
+        """Offset after the last intact record; 0: there is none."""
         return self.records[-1].end if self.records else 0
 
 
@@ -138,7 +138,7 @@ def fragment(kind: FragmentType, payload: Buffer, log_number: int) -> bytes:
 
 
 def cut_record(payload: Buffer, position: int, log_number: int) -> bytes:
-    """A record as it is written at byte `position` of a file, with the zeros in front of it that end the block."""
+    """The bytes to write at byte `position` of a file for a record: its fragments, and the trailers of blocks that they end."""
     view, parts, begun = memoryview(payload), [], False
     while True:
         room = BLOCK_SIZE - position % BLOCK_SIZE
@@ -168,7 +168,7 @@ class _Fragment:
 
 
 def _fragment_at(data: memoryview, offset: int, log_number: int) -> _Fragment | FaultKind:
-    """What stands at `offset`, where a header has room in the block."""
+    """The fragment at `offset`, or what is wrong with it; a header must have room in the block there."""
     block_end = offset - offset % BLOCK_SIZE + BLOCK_SIZE
     if len(data) - offset < PLAIN_HEADER.size:
         return FaultKind.HEADER_CUT if any(data[offset:]) else FaultKind.ZEROS
@@ -193,18 +193,19 @@ def _fragment_at(data: memoryview, offset: int, log_number: int) -> _Fragment | 
 
 
 def _next_place(offset: int) -> int:
-    """Where a fragment may stand at or behind `offset`: in the next block where this one has no room for a header."""
+    """The first offset from `offset` on where a fragment may begin: the next block if this one has no room for a header."""
     room = BLOCK_SIZE - offset % BLOCK_SIZE
     return offset if room >= FRAGMENT_HEADER.size else offset + room
 
 
 def _next_fragment(data: memoryview, offset: int, log_number: int) -> int:
-    """Offset of the first fragment from `offset` on that proves itself, or the end of the file."""
+    """Offset of the first intact fragment from `offset` on, or the end of the file.
+
+    Candidates are places where the log number occurs and, for fragments without one, the beginnings of blocks.
+    """
     number = log_number.to_bytes(4, "little")
     raw = data.obj if isinstance(data.obj, bytes) else bytes(data)
-    block = (
-        -(-offset // BLOCK_SIZE) * BLOCK_SIZE
-    )  # where the number is damaged, or there is none, blocks begin with fragments
+    block = -(-offset // BLOCK_SIZE) * BLOCK_SIZE
     place = raw.find(number, offset + _NUMBER)
     while place >= 0 or block < len(raw):
         found = place - _NUMBER if place >= 0 else len(raw)
@@ -222,7 +223,7 @@ def _next_fragment(data: memoryview, offset: int, log_number: int) -> int:
 
 
 def _walk(data: memoryview, log_number: int) -> Iterator[_Fragment | LogFault]:
-    """Fragments and faults from the first byte to the last."""
+    """All fragments and faults of a file, in order."""
     offset = 0
     while offset < len(data):
         place = min(_next_place(offset), len(data))
@@ -240,13 +241,13 @@ def _walk(data: memoryview, log_number: int) -> Iterator[_Fragment | LogFault]:
 
 
 def read_log(data: bytes, log_number: int) -> ReadLog:
-    """Every whole record of a file, and every fault."""
+    """All intact records and all faults of a file."""
     records: list[LogRecord] = []
     faults: list[LogFault] = []
-    begun = 0  # records whose first fragment is there; a fault in front of one of them is not the end
-    starts: list[int] = []  # for each fault, how many records had begun before it
-    open_parts: list[_Fragment] = []
-    written = 0  # behind the last fragment, which may end with zeros
+    begun = 0  # records with an intact first fragment so far; a fault with such a record after it is not torn
+    starts: list[int] = []  # for each fault, the value of `begun` at that place
+    open_parts: list[_Fragment] = []  # fragments of a record whose last one is still to come
+    written = 0  # offset after the last intact fragment, whose payload may end with zeros
 
     def fault(one: LogFault) -> None:
         faults.append(one)

@@ -1,6 +1,6 @@
 """Names of the files of a page store: logs and checkpoints below ``wal/``, data below ``blob/``.
 
-``log_{number}_{level}``: a log has level 0; level 1 is the checkpoint that holds all that the logs up to its number said.
+``log_{number}_{level}``: level 0 is a log; level 1 is the checkpoint that replaces all logs up to its number.
 ``blobfile_{id}``: data without a header; ids begin at 1 and end below 2^31.
 """
 
@@ -18,7 +18,7 @@ _BLOB = re.compile(r"blobfile_([1-9][0-9]{0,9})", re.ASCII)
 
 
 class LogName(NamedTuple):
-    """A file of the log; they are in the order in which they are read, a checkpoint behind the log of its number."""
+    """A log or checkpoint file.  They sort in the order in which they are read: a checkpoint after the log with its number."""
 
     number: int
     level: int
@@ -28,12 +28,12 @@ class LogName(NamedTuple):
 
     @property
     def is_checkpoint(self) -> bool:
-        """Whether it holds all that the logs up to its number said."""
+        """Whether the file is a checkpoint."""
         return self.level == CHECKPOINT_LEVEL
 
 
 def parse_log_name(name: str) -> LogName | None:
-    """None for a name that is no log's."""
+    """A log's or checkpoint's number and level, from its file name; None for any other name."""
     found = _LOG.fullmatch(name)
     return LogName(int(found[1]), int(found[2])) if found and 0 < int(found[1]) < 2**32 else None
 
@@ -44,6 +44,6 @@ def blob_name(file_id: int) -> str:
 
 
 def parse_blob_name(name: str) -> int | None:
-    """The id in a blob file's name; None for a name that is none."""
+    """The id in a blob file's name; None for any other name."""
     found = _BLOB.fullmatch(name)
     return int(found[1]) if found and int(found[1]) < 2**31 else None

@@ -1,7 +1,7 @@
-"""Edits: what a record of a page store's log says was done to which pages, and where their data lies.
+"""Write batches: the records of a page store's log.  A batch is a list of edits of pages, with the location of their data.
 
-A record is a version of 4 bytes and then edits up to its end.  The version says in its lower half how edits are laid out (1: as
-here) and in its upper half of which kind the checksums in page entries are (0: CRC-64 of released programs, which are not read
+A record is a version of 4 bytes, followed by edits up to its end.  The lower half of the version is the layout of the edits (1:
+the one below).  The upper half is the kind of the checksums in page entries (0: CRC-64 of released programs, which is not read
 here; 1: CRC-32C in the lower half of the field).  Integers are little-endian, without padding.
 
 Every edit begins with a type of 1 byte.
@@ -18,18 +18,19 @@ type                         fields                                             
 9 VAR_HIGHEST                page 16, version 16                                                      33
 ===========================  =======================================================================  ==================
 
-Of the flags of a PUT one is known (`EditFlag`); it is not the released programs', whose meaning nothing tells.
+One flag of a PUT is defined (`EditFlag`), by us; the meaning of the flags of released programs is not documented.
 
 A page is its id (8) and then its namespace (8); a version a sequence (8) and an epoch (8).  A page entry is blob file id 4,
 offset 8, size 8, checksum 8, tag 8, number of fields 8, and for each field its offset 8 and checksum 8; offsets of fields count
 from the page's first byte.  The checksum of a page is that of all its bytes, as they are.
 
-The table of the design document has a page entry begin at bit 272, where the reference count lies, and page ids of 124 bits; it
-is read as what its own sizes come to.  It has no UPSERT, no VAR_* and no codes, which are the released program's.
+The table of the design document contradicts itself: a page entry begins at bit 272, where the reference count is, and page ids
+have 124 bits.  The offsets here follow from the sizes in that table.  The document has no UPSERT, no VAR_* and no type numbers;
+these are the released program's.
 
-The VAR_* edits stand in checkpoints only, in the order in which they are to be applied: a VAR_REF leads to what the last
-VAR_ENTRY or VAR_EXTERNAL of its origin in front of it says.  VAR_HIGHEST is ours: the highest page id that a namespace ever
-had, and the last sequence that the checkpoint holds, so that neither is given away twice after what had it is gone.
+The VAR_* edits occur in checkpoints only, in the order in which they are to be applied: a VAR_REF refers to the last VAR_ENTRY or
+VAR_EXTERNAL of its origin before it.  VAR_HIGHEST is ours: the highest page id that a namespace ever had, and the last sequence
+in the checkpoint, so that neither is used again after the pages that had them are deleted.
 """
 
 from __future__ import annotations
@@ -49,9 +50,9 @@ if TYPE_CHECKING:
 
 BATCH_LAYOUT = 1
 CRC64_CHECKSUMS, CRC32C_CHECKSUMS = 0, 1
-"""Kinds of checksum that a version names."""
+"""Kinds of checksum in the upper half of a version."""
 BATCH_VERSION = BATCH_LAYOUT | CRC32C_CHECKSUMS << 16
-"""What we write."""
+"""The version that is written."""
 NO_FILE = 0
 """Blob file id of a page without data."""
 
@@ -92,7 +93,7 @@ _HEAD, _PUT, _REF, _EXTERNAL, _DELETE, _FIELD = (
 
 
 class BatchError(ValueError):
-    """Bytes that are no write batch, or none that is read here."""
+    """The bytes are not a write batch, or one of an unsupported version."""
 
 
 class EditType(enum.IntEnum):
@@ -113,8 +114,8 @@ class EditType(enum.IntEnum):
 class EditFlag(enum.IntFlag):
     """Flags of an edit with an entry.
 
-    FLUSHED_WITH_RECORD: the page's data and the record became durable by one flush, so that after a crash the record may be there
-    and its data not.  Without it the data was durable before the record was written.
+    FLUSHED_WITH_RECORD: the page's data and the record became durable by the same flush, so that after a crash the record may be
+    there without the data.  Without this flag the data was durable before the record was written.
     """
 
     FLUSHED_WITH_RECORD = 1
@@ -126,7 +127,7 @@ EXTERNAL = frozenset({EditType.PUT_EXTERNAL, EditType.VAR_EXTERNAL})
 
 
 class PageId(NamedTuple):
-    """A page of a namespace; they are in the order of namespaces first."""
+    """A page of a namespace; ordered by namespace, then by id."""
 
     namespace: int
     id: int
@@ -136,21 +137,21 @@ class PageId(NamedTuple):
 
 
 class Version(NamedTuple):
-    """Of a page: the sequence of the batch that wrote it, and how many times its data moved since."""
+    """A page's version: the sequence of the batch that wrote it, and how many times its data was moved since."""
 
     sequence: int
     epoch: int = 0
 
 
 class FieldEntry(NamedTuple):
-    """A field of a page: where it begins in the page, and the checksum of its bytes."""
+    """A field of a page: its byte offset in the page, and the checksum of its bytes."""
 
     offset: int
     checksum: int
 
 
 class PageEntry(NamedTuple):
-    """Where a page's data lies: bytes `offset` to `offset + size` of a blob file.  An empty page lies in no file."""
+    """The location of a page's data: bytes `offset` to `offset + size` of a blob file.  An empty page is in no file."""
 
     file_id: int
     offset: int
@@ -162,7 +163,7 @@ class PageEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """One edit.  `entry` and `flags` stand in those of `WITH_ENTRY`, `origin` in those of `WITH_ORIGIN`."""
+    """One edit.  `entry` and `flags` belong to types in `WITH_ENTRY`, `origin` to those in `WITH_ORIGIN`."""
 
     type: EditType
     page: PageId
@@ -174,13 +175,13 @@ class Edit:
 
 
 def flushed_with_record(edits: Iterable[Edit]) -> list[PageEntry]:
-    """Entries of pages whose data becomes durable by the flush of the record that these edits make."""
+    """Entries of the pages whose data becomes durable by the same flush as the record of these edits."""
     flag = EditFlag.FLUSHED_WITH_RECORD
     return [edit.entry for edit in edits if edit.entry is not None and edit.entry.size and edit.flags & flag]
 
 
 def encode_edit(edit: Edit) -> bytes:
-    """The bytes of one edit.  Raises struct.error for a number that has no room."""
+    """The bytes of one edit.  Raises struct.error for a number that does not fit."""
     kind, (namespace, page), (sequence, epoch) = edit.type, edit.page, edit.version
     if (entry := edit.entry) is not None:
         head = _PUT.pack(
@@ -247,9 +248,9 @@ def _decode_edit(view: memoryview, offset: int, kind: EditType) -> tuple[Edit, i
 
 
 def plain_entries(data: Buffer) -> np.ndarray[Any, Any] | None:
-    """The edits of a record as an array of `PUT_EDIT.dtype`, where all are VAR_ENTRY without flags, references and fields.
+    """The edits of a record as an array of `PUT_EDIT.dtype`, if all are VAR_ENTRY without flags and fields, with one reference.
 
-    Then, and only then, do they say what `decode_batch` says; None otherwise.
+    None for any other record, which only `decode_batch` can read.
     """
     import numpy as np
 

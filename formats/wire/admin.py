@@ -39,7 +39,7 @@ ADMIN_VERSIONS = (0, 1)
 
 PREFIX_SCHEMA = Struct("type" / Int8ub, "sequence" / Int64sb)
 PREFIX = compile_schema(PREFIX_SCHEMA)
-"""What every body begins with: 9 bytes."""
+"""The first 9 bytes of every body."""
 OPEN_SEQUENCE = -1
 """Sequence number of an open request and of its response."""
 
@@ -262,7 +262,7 @@ def encode(message: AdminMessage, version: int = 0) -> bytes:
 
 
 def decode(body: Buffer, version: int = 0, *, limits: Limits = DEFAULT_LIMITS) -> AdminMessage:
-    """The message in the body of a frame with the magic A.  Raises MessageError; nothing is allocated on a peer's word."""
+    """The message in the body of a frame with the magic A.  Raises MessageError before it allocates more than `limits`."""
     message: AdminMessage = CODECS[version].decode(body, limits)
     return message
 

@@ -1,7 +1,7 @@
-"""`AppendRequest` as a whole frame: who appends many makes no message of each.
+"""`AppendRequest` written directly as a whole frame, for clients that append many: no message object is made.
 
-What stands in front of the data is of fixed size for given numbers of locks, and so is what stands behind it: two pieces, derived
-from the schema.
+For given numbers of locks, the bytes before the data have a fixed layout, and so have the bytes after it.  Both layouts are
+derived from the schema.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ WriteAppend = Callable[[int, int, int, int, int, int, bytes, Locks, Locks, Locks
 """Client, generation, partition and sequence of the request id, high-water mark, header, data; write, read and append locks."""
 _LISTS = len(AppendLocks._fields)
 _SHAPES = 256
-"""Numbers of locks whose pieces are kept."""
+"""Combinations of numbers of locks whose layouts are cached."""
 
 
 @lru_cache(maxsize=_SHAPES)
-def _pieces(version: int, *counts: int) -> tuple[struct.Struct, struct.Struct]:
-    """In front of the data, and behind it, where the lists that a version has are so long."""
+def _layouts(version: int, *counts: int) -> tuple[struct.Struct, struct.Struct]:
+    """The layouts before and after the data, for a version and the lengths of its lists of locks."""
     members, left = list[Any](FRAME_HEADER.schema.subcons), iter(counts)
     for member in CODECS[version].schemas[AppendRequest].subcons:
         if isinstance(member.subcon, ListOf):
@@ -46,8 +46,8 @@ def _pieces(version: int, *counts: int) -> tuple[struct.Struct, struct.Struct]:
 
 @cache
 def append_writer(version: int) -> WriteAppend:
-    """A function that writes whole frames of a version.  It raises ValueError where something does not fit, as `encode` does."""
-    plain, tail = _pieces(version)
+    """A function that writes whole frames of a version.  Like `encode` it raises ValueError for a value that does not fit."""
+    plain, tail = _layouts(version)
     lists = LOCK_LISTS[version]
     pack_plain, pack_tail, checksum = plain.pack, tail.pack, crc32
     magic, kind, none = int(Magic.CLIENT), AppendRequest.TYPE, (0,) * lists
@@ -71,14 +71,14 @@ def append_writer(version: int) -> WriteAppend:
             pack, body, locks = pack_plain, plain_size + size + around, none
         elif lists == _LISTS:
             w, r, a = len(write_locks), len(read_locks), len(append_locks)
-            head = _pieces(version, w, r, a)[0]
+            head = _layouts(version, w, r, a)[0]
             pack, body, locks = (
                 head.pack,
                 head.size + size + around,
                 (w, *write_locks, r, *read_locks, a, *append_locks),
             )
         else:
-            body = MAX_FRAME_BODY + 1  # whether the version has these locks is not known here
+            body = MAX_FRAME_BODY + 1  # leave it to `encode` to tell whether the version has these locks
         if body > MAX_FRAME_BODY:
             request_id = RequestId(client, generation, partition, sequence)
             three = tuple(write_locks), tuple(read_locks), tuple(append_locks)

@@ -1,7 +1,7 @@
 """Messages between a client and a log server (magic L), codec versions 0 to 4.
 
-Every body begins with a type and a request id.  A response carries the request id of what it answers; a transaction in a feed
-that of the append that made it, whoever sent that.  Requests about a server rather than a partition carry `server_request_id`.
+Every body begins with a type and a request id.  A response has the request id of its request.  A transaction in a feed has that
+of the append that made it, whichever client sent the append.  A request about the server itself has a `server_request_id`.
 
 | version | adds |
 |---|---|
@@ -46,9 +46,9 @@ from waltzctl.formats.wire.records import RequestIdValue
 
 PREFIX_SCHEMA = Struct("type" / Int8ub, "request_id" / RequestIdValue)
 PREFIX = compile_schema(PREFIX_SCHEMA)
-"""What every body begins with: 17 bytes."""
+"""The first 17 bytes of every body."""
 UNKNOWN_HIGH_WATER_MARK = -(2**63)
-"""What a server answers before a partition of its is open."""
+"""The high-water mark in the response of a server that owns the partition and has not opened it yet."""
 
 
 def server_request_id(client: int, partition: int = 0) -> RequestId:
@@ -57,11 +57,11 @@ def server_request_id(client: int, partition: int = 0) -> RequestId:
 
 
 class MountState(IntEnum):
-    """How a partition stands for a client that asks to mount it."""
+    """The server's answer to a mount request."""
 
     READY = 0
     NOT_READY = 1
-    """The server does not hold the partition, or not yet."""
+    """The server does not own the partition, or has not opened it yet."""
     CLIENT_AHEAD = 2
     """The client has applied transactions that the log does not have."""
 
@@ -78,7 +78,7 @@ class _MountStateAdapter(Adapter):  # type: ignore[misc]  # construct carries no
 
 
 class _ReadyAdapter(Adapter):  # type: ignore[misc]
-    """The boolean that versions 0 to 2 have in place of a state: ready, or not."""
+    """The boolean that versions 0 to 2 have in place of the state: whether it is READY."""
 
     def _decode(self, obj: bool, context: Any, path: Any) -> MountState:
         return MountState.READY if obj else MountState.NOT_READY
@@ -89,7 +89,7 @@ class _ReadyAdapter(Adapter):  # type: ignore[misc]
 
 @dataclass(frozen=True, slots=True)
 class TransactionData:
-    """A transaction's data, with the CRC-32 that its sender gives, unsigned."""
+    """A transaction's data, with its CRC-32 as the server sent it, unsigned."""
 
     data: bytes
     checksum: int
@@ -102,7 +102,7 @@ class TransactionData:
 
 @dataclass(frozen=True, slots=True)
 class TransactionRefused:
-    """Why there is no data."""
+    """The server's reason for sending no data."""
 
     message: str
 
@@ -160,15 +160,15 @@ class _Message:
 
     @property
     def sequence(self) -> int:
-        """Which request of a connection it is, or answers."""
+        """The request's sequence number; in a response, that of the request it answers."""
         return self.request_id.sequence
 
 
 @dataclass(frozen=True, slots=True)
 class MountRequest(_Message):
-    """Asks to be brought up to date from a high-water mark on, and to append.  Its request id names the feed.
+    """Asks for the transactions after the client's high-water mark, and for permission to append.  Its request id names the feed.
 
-    `connection_sequence` grows with every connection of a client to an endpoint; by it a server tells an old one from a new one.
+    `connection_sequence` grows with each connection of a client to a server, so that the server can tell the newest one.
     """
 
     TYPE: ClassVar[int] = 0
@@ -179,7 +179,7 @@ class MountRequest(_Message):
 
 @dataclass(frozen=True, slots=True)
 class MountResponse(_Message):
-    """How the partition stands; READY only when the client has been sent all that was committed when it asked."""
+    """The outcome of a mount; READY is sent after all transactions that were committed at the time of the request."""
 
     TYPE: ClassVar[int] = 1
     FIELDS: ClassVar[Any] = Struct("state" / _MountStateAdapter(Int32sb))
@@ -215,12 +215,12 @@ class AppendRequest(_Message):
 
 
 APPEND_FRONT = compile_schema(Struct(*PREFIX_SCHEMA.subcons, AppendRequest.FIELDS.subcons[0]))
-"""What stands in front of the lists of locks of an append."""
+"""The body of an append up to its lists of locks."""
 
 
 @dataclass(frozen=True, slots=True)
 class FeedRequest(_Message):
-    """Asks for transactions behind a high-water mark, for the mount of the same request id."""
+    """Asks for further transactions after a high-water mark, for the mount with the same request id."""
 
     TYPE: ClassVar[int] = 3
     FIELDS: ClassVar[Any] = Struct("client_high_water_mark" / Int64sb)
@@ -239,7 +239,7 @@ class FeedData(_Message):
 
 @dataclass(frozen=True, slots=True)
 class FeedSuspended(_Message):
-    """What was granted has been sent; the client asks again."""
+    """The server has sent as many transactions as one request allows; the client sends the next FeedRequest."""
 
     TYPE: ClassVar[int] = 5
     FIELDS: ClassVar[Any] = Struct()
@@ -266,7 +266,7 @@ class TransactionDataResponse(_Message):
 
 @dataclass(frozen=True, slots=True)
 class FlushRequest(_Message):
-    """Asks to be answered once every append before it is decided.  Its request id is that of the last one."""
+    """Asks for a response once every append sent before it is decided.  In the release its request id is that of the last one."""
 
     TYPE: ClassVar[int] = 8
     FIELDS: ClassVar[Any] = Struct()
@@ -283,7 +283,7 @@ class FlushResponse(_Message):
 
 @dataclass(frozen=True, slots=True)
 class LockFailure(_Message):
-    """The append was refused; `transaction_id`: no smaller than the last one that touched one of its locks."""
+    """The append was refused.  `transaction_id`: that of the last transaction that set one of its locks, or a later one."""
 
     TYPE: ClassVar[int] = 10
     FIELDS: ClassVar[Any] = Struct("transaction_id" / Int64sb)
@@ -300,7 +300,7 @@ class HighWaterMarkRequest(_Message):
 
 @dataclass(frozen=True, slots=True)
 class HighWaterMarkResponse(_Message):
-    """The last committed transaction, -1 where there is none, `UNKNOWN_HIGH_WATER_MARK` before the partition is open."""
+    """The last committed transaction; -1: none; `UNKNOWN_HIGH_WATER_MARK`: the partition is not open yet."""
 
     TYPE: ClassVar[int] = 12
     FIELDS: ClassVar[Any] = Struct("transaction_id" / Int64sb)
@@ -352,7 +352,7 @@ class AddPreferredPartitionRequest(_Message):
 
 @dataclass(frozen=True, slots=True)
 class AddPreferredPartitionResponse(_Message):
-    """Whether it will."""
+    """Whether the server now prefers them."""
 
     TYPE: ClassVar[int] = 18
     FIELDS: ClassVar[Any] = Struct("done" / Boolean)
@@ -370,7 +370,7 @@ class RemovePreferredPartitionRequest(_Message):
 
 @dataclass(frozen=True, slots=True)
 class RemovePreferredPartitionResponse(_Message):
-    """Whether it did."""
+    """Whether the server no longer prefers them."""
 
     TYPE: ClassVar[int] = 20
     FIELDS: ClassVar[Any] = Struct("done" / Boolean)
@@ -429,7 +429,7 @@ REQUEST_TYPES = frozenset(kind.TYPE for kind in get_args(ClientRequest))
 
 CLIENT_VERSIONS = (0, 1, 2, 3, 4)
 _FIRST_TYPE_BEYOND = (13, 15, 21, 21, 23)
-"""By version: the smallest type that it does not know."""
+"""By version: the lowest message type that the version does not have."""
 _LOCKS_SINCE = {"read_locks": 1, "append_locks": 2}
 _STATE_SINCE = 3
 
@@ -467,7 +467,7 @@ _LOCK_FIELDS = tuple(
     [f for f in _fields(AppendRequest, v).subcons if f.name.endswith("_locks")] for v in CLIENT_VERSIONS
 )
 LOCK_LISTS = tuple(map(len, _LOCK_FIELDS))
-"""By version: how many lists of locks an append has."""
+"""By version: the number of lists of locks in an append."""
 
 
 CODECS = tuple(_codec(version) for version in CLIENT_VERSIONS)
@@ -480,9 +480,9 @@ def encode(message: ClientMessage, version: int = CLIENT_VERSIONS[-1]) -> bytes:
 
 
 def decode(body: Buffer, version: int = CLIENT_VERSIONS[-1], *, limits: Limits = DEFAULT_LIMITS) -> ClientMessage:
-    """The message in the body of a frame with the magic L.  Raises MessageError; nothing is allocated on a peer's word.
+    """The message in the body of a frame with the magic L.  Raises MessageError before it allocates more than `limits`.
 
-    Checksums are not looked at: who takes data asks `data_ok`.
+    Checksums are not verified: the user of the data checks `data_ok`.
     """
     message: ClientMessage = CODECS[version].decode(body, limits)
     return message

@@ -1,8 +1,11 @@
-"""From the schemas of a protocol's messages to its encoder and decoder.
+"""The encoder and decoder of a protocol, made from the schemas of its messages.
 
-A message is a frozen dataclass with its type's number (`TYPE`) and its fields as a schema (`FIELDS`); the protocol's prefix
-goes before them.  A message goes through the form that is derived from its schema (`formats.wire.message_forms`), or through a
-fast form of its own; what has neither through the schema itself.
+A message class is a frozen dataclass with its type number (`TYPE`) and the schema of its fields (`FIELDS`), which follow the
+protocol's prefix.  A message is encoded and decoded by the first of these that exists:
+
+1. the form derived from its schema (`formats.wire.message_forms`), unless it has a hand-written one;
+2. its hand-written form (`FastForm`);
+3. the schema itself.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from waltzctl.formats.wire.primitives import DEFAULT_LIMITS, Limits, MessageErro
 
 
 class Message(Protocol):
-    """What every message class has."""
+    """The attributes of every message class."""
 
     TYPE: ClassVar[int]
     FIELDS: ClassVar[Any]
@@ -33,11 +36,11 @@ class Message(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FastForm:
-    """A hand-written form of a message's fields behind the prefix.
+    """A hand-written encoder and decoder of a message's fields after the prefix.
 
     Attributes:
-        pack: the fields as bytes.
-        unpack: the fields by name, and the position behind them, from the body and the position behind the prefix.
+        pack: returns the fields as bytes.
+        unpack: takes the body and the position after the prefix; returns the fields by name, and the position after them.
     """
 
     pack: Callable[[Any], bytes]
@@ -59,8 +62,8 @@ class MessageCodec:
     ) -> None:
         """`prefix` begins with a one-byte `type`; its other members are fields of every message.
 
-        `fields` holds the schemas of those messages whose `FIELDS` are of another version.  What this version has no field for
-        can only be sent while it has its default.
+        `fields`: schemas for messages whose `FIELDS` are those of another version.  A message that has a field which this version
+        lacks can only be encoded when the field has its default value.
         """
         self.magic, self.version = int(magic), version
         self.by_type: dict[int, type[Message]] = {message.TYPE: message for message in messages}
@@ -68,8 +71,10 @@ class MessageCodec:
             message: construct.Struct(*prefix.schema.subcons, *(fields or {}).get(message, message.FIELDS).subcons)
             for message in self.by_type.values()
         }
-        self._unsaid = {
-            message: unsaid for message in self.by_type.values() if (unsaid := _unsaid(message, self.schemas[message]))
+        self._missing_fields = {
+            message: missing
+            for message in self.by_type.values()
+            if (missing := _missing_fields(message, self.schemas[message]))
         }
         self._prefix = DerivedForm(prefix.schema)
         self._fast = dict(fast or {})
@@ -78,17 +83,17 @@ class MessageCodec:
             if message not in self._fast:
                 with contextlib.suppress(SchemaError):
                     self._derived[message] = DerivedForm(schema)
-        self._readers: dict[int, Callable[[Buffer, Limits], Any]] = {}  # by type, of those that were wanted
+        self._readers: dict[int, Callable[[Buffer, Limits], Any]] = {}  # by type; made at the first use
 
     def has_fast_form(self, kind: type[Message]) -> bool:
-        """Whether messages of this kind go round the schema."""
+        """Whether messages of this class are encoded and decoded without the schema."""
         return kind in self._derived or kind in self._fast
 
     def encode(self, message: Any) -> bytes:
-        """The whole frame.  Raises ValueError for a field that does not fit, and for a message that is not of this version."""
+        """The whole frame.  Raises ValueError for a field that does not fit, or a message that this version cannot express."""
         kind = type(message)
         try:
-            if kind in self._unsaid:  # only the schema's way asks for what this version lacks
+            if kind in self._missing_fields:  # only `encode_by_schema` checks the fields that this version lacks
                 return self.encode_by_schema(message)
             if kind in self._derived:
                 body = self._derived[kind].pack(message)
@@ -103,7 +108,7 @@ class MessageCodec:
     def encode_by_schema(self, message: Any) -> bytes:
         """As `encode`, by the schema alone."""
         schema = self._schema_of(type(message))
-        self._check_unsaid(message)
+        self._check_missing_fields(message)
         values = {
             member.name: message.TYPE if member.name == "type" else getattr(message, member.name)
             for member in schema.subcons
@@ -115,7 +120,7 @@ class MessageCodec:
         return frame_header(self.magic, self.version, len(body)) + body
 
     def decode(self, body: Buffer, limits: Limits = DEFAULT_LIMITS) -> Any:
-        """The message in the body of a frame.  Raises MessageError.  What is read fastest is `bytes`."""
+        """The message in the body of a frame.  Raises MessageError.  Fastest for a body of type `bytes`."""
         reader = self._readers.get(body[0]) if len(body) else None
         if reader is None:
             kind = self._kind_of(memoryview(body))
@@ -165,8 +170,8 @@ class MessageCodec:
         names = [member.name for member in self.schemas[kind].subcons if member.name != "type"]
         return kind(**{name: found[name] for name in names})
 
-    def _check_unsaid(self, message: Any) -> None:
-        for name, default in self._unsaid.get(type(message), {}).items():
+    def _check_missing_fields(self, message: Any) -> None:
+        for name, default in self._missing_fields.get(type(message), {}).items():
             if getattr(message, name) != default:
                 raise ValueError(
                     f"{type(message).__name__}: version {self.version} of this protocol has no {name.replace('_', ' ')}"
@@ -186,10 +191,10 @@ class MessageCodec:
         return kind
 
 
-def _unsaid(kind: type[Any], schema: Any) -> dict[str, Any]:
+def _missing_fields(kind: type[Any], schema: Any) -> dict[str, Any]:
     """The fields of a message that a schema lacks, with their defaults."""
-    said = {member.name for member in schema.subcons}
-    return {field.name: field.default for field in dataclasses.fields(kind) if field.name not in said}
+    present = {member.name for member in schema.subcons}
+    return {field.name: field.default for field in dataclasses.fields(kind) if field.name not in present}
 
 
 def _ends_wrong(kind: type[Message], expected: int, found: int) -> MessageError:

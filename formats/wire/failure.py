@@ -1,8 +1,8 @@
-"""How a storage node says on either port that a request failed: a text and the stack trace of the release's exception.
+"""The failure response of a storage node, on both ports: a text and the stack trace of the release's Java exception.
 
-The text is the class name of the exception, and `: ` with its message where it has one; programs of the release compare its end
-or the whole of it.  That is no stable interface (weakness S7), so our node puts a code of its own into the trace, as its first
-element: class `waltzctl`, method the code, no file, line -1.  A released program prints it like any other element.
+The text is the exception's class name, followed by ``: `` and its message if it has one.  Programs of the release compare the
+text or its end, which is not a stable interface (weakness S7).  Therefore our node adds a stable code, as the first element of
+the stack trace: class ``waltzctl``, method the code, no file, line -1.  A released program prints it like any other element.
 
 Source: release 0.13.2; the design documents do not describe it.
 """
@@ -28,11 +28,11 @@ ILLEGAL_STATE_EXCEPTION = "java.lang.IllegalStateException"
 IO_EXCEPTION = "java.io.IOException"
 OUT_OF_MEMORY_ERROR = "java.lang.OutOfMemoryError"
 RUNTIME_EXCEPTION = "java.lang.RuntimeException"
-"""Classes that the release's failures name."""
+"""Exception classes in the texts of the release's failures."""
 
 
 class FailureCode(StrEnum):
-    """What went wrong, in one stable word: the first stack element of every failure that a node of ours sends carries it."""
+    """The stable code of a failure; our nodes put it into the first stack element of every failure."""
 
     NOT_ASSIGNED = "not-assigned"
     NOT_AVAILABLE = "not-available"
@@ -60,7 +60,7 @@ class FailureCode(StrEnum):
 
     @property
     def status(self) -> str:
-        """The kind of trouble, by the name of the exit status that a client's command ends with."""
+        """The name of the exit status with which a client's command ends."""
         return _STATUS.get(self, "refused")
 
 
@@ -81,7 +81,7 @@ _STATUS = {
 
 
 DAMAGED_RECORD = frozenset({FailureCode.CORRUPT_RECORD, FailureCode.DAMAGED, FailureCode.DATA_CHECKSUM})
-"""What a node says that does not give a record out because it is damaged."""
+"""Codes with which a node refuses to return a damaged record."""
 
 
 @dataclass(frozen=True, slots=True)

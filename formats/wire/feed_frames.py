@@ -1,7 +1,7 @@
-"""`FeedData` as whole frames: a log server keeps what it feeds as the bytes that it sends, and makes no messages of it.
+"""`FeedData` as whole frames: a log server stores the transactions of its feeds in the form in which it sends them.
 
-In every version they are of one size and differ in nothing but the version that the frame names, so that a run of them is cut by
-its length and made one of another version in place.
+The frames have the same size in every version, and differ only in the version number of the frame header.  So a run of frames can
+be divided by their size, and converted to another version in place.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ FEED_FRAME = _FEED.size
 """Bytes of a whole frame of `FeedData`, the same in every version."""
 _PREFIX = compile_schema(Struct(*FRAME_HEADER.schema.subcons, PREFIX_SCHEMA.subcons[0])).struct
 _ROW = struct.Struct(f">{_PREFIX.size}x{_FEED.format.removeprefix(_PREFIX.format)}")
-"""A whole frame without what all of them begin with."""
+"""The fields of a whole frame that follow `feed_prefix`."""
 _FEED_BODY = FEED_FRAME - FRAME_HEADER.size
 _VERSION_AT = compile_schema(Struct(FRAME_HEADER.schema.subcons[0])).struct.size
-"""Where in a frame the version stands, 16 bits: the only thing in which the versions of `FeedData` differ."""
+"""Byte offset of the 16-bit version number in a frame."""
 
 
 @cache
 def feed_prefix(version: int) -> bytes:
-    """What every whole frame of `FeedData` of a version begins with, and no other frame: header and type."""
+    """The header and type of a `FeedData` frame of a version; no other frame begins with these bytes."""
     return FRAME_HEADER.struct.pack(Magic.CLIENT, version, _FEED_BODY) + bytes([FeedData.TYPE])
 
 
@@ -43,7 +43,7 @@ FeedRow = tuple[int, int, int, int, int, int]
 
 
 def feed_rows(frames: bytes) -> Iterator[FeedRow]:
-    """What whole frames of `FeedData`, back to back, tell."""
+    """The fields of whole `FeedData` frames of any version, back to back."""
     return _ROW.iter_unpack(frames)
 
 
@@ -65,7 +65,7 @@ def feed_frames(headers: Sequence[RecordHeader]) -> bytes:
 
 
 def feed_frames_as(frames: bytes, version: int) -> bytes:
-    """The same transactions in another version of the protocol."""
+    """Frames of the latest version converted to another version of the protocol."""
     if version == CLIENT_VERSIONS[-1]:
         return frames
     changed, count = bytearray(frames), len(frames) // FEED_FRAME

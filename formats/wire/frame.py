@@ -1,9 +1,10 @@
-"""Frames: the shell around every message of every Waltz port.
+"""Frames: the envelope of every message on every Waltz port.
 
-A frame is a header of 7 bytes (magic, version of the codec in use, length of the body) and the body.  A body of no bytes is a
-keep-alive and means nothing else.  Before a frame is read, the peer's magic and version must be those that were agreed on.
+A frame is a header of 7 bytes (magic, version of the codec in use, length of the body) and the body.  A frame with an empty body
+is a keep-alive.  A reader refuses a frame whose magic or version is not the agreed one.
 
-The release knows no longest frame; here a reader refuses what is longer than its `max_body` as soon as the header is there.
+The release has no limit for the length of a frame; here a reader refuses a body longer than its `max_body` as soon as it has the
+header.
 
 Source: release 0.13.2 (its networking library, 2.5.2).
 """
@@ -24,7 +25,7 @@ FRAME_HEADER_SCHEMA = Struct("magic" / Int8ub, "version" / Int16sb, "length" / I
 FRAME_HEADER = compile_schema(FRAME_HEADER_SCHEMA)
 
 MAX_FRAME_BODY = 2**31 - 1
-"""What the length field can say."""
+"""The largest value of the length field."""
 DEFAULT_MAX_BODY = 64 << 20
 """Longest body that a reader accepts unless told otherwise, in bytes."""
 _SHOWN = 16
@@ -34,7 +35,7 @@ _TLS_RECORDS = frozenset({0x14, 0x15, 0x16, 0x17})
 
 
 def is_tls(data: bytes | bytearray | memoryview) -> bool:
-    """Whether what a peer sent first begins a record of TLS (RFC 8446, 5.1), which no frame does."""
+    """Whether the first bytes of a peer are a TLS record (RFC 8446, 5.1); no frame begins with the same byte."""
     return bool(len(data)) and data[0] in _TLS_RECORDS
 
 
@@ -48,12 +49,12 @@ class Magic(IntEnum):
 
 
 class FrameError(ValueError):
-    """The stream is not what was agreed on, or a frame is longer than allowed.  The connection cannot be used any more."""
+    """A frame with a wrong magic or version, or a body that is too long.  The connection cannot be used any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class FrameHeader:
-    """Header of a frame as it stands, unchecked.  `length`: bytes of the body, signed."""
+    """A frame's header, unchecked.  `length`: bytes of the body, signed."""
 
     magic: int
     version: int
@@ -72,7 +73,7 @@ def decode_frame_header(data: Buffer) -> FrameHeader:
 def check_header(header: FrameHeader, magic: int, version: int, max_body: int, shown: Buffer = b"") -> None:
     """Raise FrameError unless the header is of the agreed protocol and its body not longer than `max_body` bytes.
 
-    `shown` are the first bytes of the frame, for the message: plain text there is the usual sign of a wrong port.
+    `shown`: the first bytes of the frame, for the error message; readable text there usually means a wrong port.
     """
     if header.magic != magic:
         raise FrameError(f"magic 0x{header.magic:02x} instead of 0x{magic:02x} ({chr(magic)}){_looks(shown)}")
@@ -87,7 +88,7 @@ def check_header(header: FrameHeader, magic: int, version: int, max_body: int, s
 def body_length(data: Buffer, start: int, magic: int, version: int, max_body: int, shown: Buffer = b"") -> int:
     """Bytes of the body of the frame that begins at `start`, whose 7 bytes of header are there.
 
-    Raises FrameError as `check_header`; no object is made for a header that is right.
+    Raises FrameError as `check_header`.  For speed no FrameHeader is made for a valid header.
     """
     found_magic, found_version, length = FRAME_HEADER.struct.unpack_from(data, start)
     if found_magic != magic or found_version != version or not 0 <= length <= max_body:
@@ -117,12 +118,12 @@ def frame_header(magic: int, version: int, length: int) -> bytes:
 
 @cache
 def keep_alive(magic: int, version: int) -> bytes:
-    """A frame without a body, which every reader passes over."""
+    """A frame without a body, which every reader skips."""
     return FRAME_HEADER.struct.pack(magic, version, 0)
 
 
 class FrameReader:
-    """Cuts a stream into bodies.  It holds what was fed and not yet taken: the caller decides how much to feed at a time."""
+    """Cuts a stream into frame bodies.  It buffers what was fed and not taken; the caller limits how much it feeds at a time."""
 
     def __init__(self, max_body: int = DEFAULT_MAX_BODY) -> None:
         self.max_body = max_body
@@ -138,10 +139,10 @@ class FrameReader:
         self._buffer += data
 
     def next(self, magic: int, version: int) -> memoryview | None:
-        """The next whole body, or None when it is not there yet.  Keep-alives are passed over.
+        """The next whole body; None while it is incomplete.  Keep-alives are skipped.
 
-        Magic and version are looked at as soon as 7 bytes are there, and only of the frame that is next, because a Hello
-        changes them for what follows.  Raises FrameError; the reader is of no use afterwards.
+        Magic and version are checked as soon as the header is complete, and only for the next frame, because a Hello changes them
+        for the frames after it.  Raises FrameError; the reader cannot be used afterwards.
         """
         buffer = self._buffer
         while len(buffer) >= FRAME_HEADER.size:
@@ -156,9 +157,9 @@ class FrameReader:
         return None
 
     def run(self, prefix: bytes, size: int, empty: bytes) -> bytes:
-        """Whole frames of `size` bytes that begin with `prefix`, one behind the other, as many as are next; `b""`: none.
+        """Take the whole frames of `size` bytes that begin with `prefix` from the front of the buffer; returns them back to back.
 
-        `empty`, the keep-alive, is passed over between them, so that what `next` finds then is no such frame.
+        `empty`, the keep-alive frame, is skipped between them: the next frame after them is of another kind or incomplete.
         """
         buffer, parts = self._buffer, list[bytearray]()
         at = begin = 0

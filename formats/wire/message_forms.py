@@ -1,22 +1,23 @@
-"""Forms of messages that are derived from their schemas, and read and write bytes without them.
+"""Fast encoders and decoders of messages, derived from their schemas.
 
 A schema is cut into pieces, each of which is read and written with a ``struct.Struct`` of its own:
 
 ===============  ====================================================================================================
-piece            of
+piece            consists of
 ===============  ====================================================================================================
-fixed fields     neighbouring members of fixed size, at once
-byte array       a count, and as many bytes; text as well
-list             a count, and as many numbers
+fixed fields     consecutive members of fixed size
+byte array       a count and as many bytes; also a text
+list             a count and as many numbers
 ===============  ====================================================================================================
 
-What is none of these (a structure whose members depend on others, a list of structures) has no derived form.  Counts are held
-against the body and the limits as by the schema, in the same order, so that both refuse the same bodies for the same reason.
+A message with any other member (a structure whose members depend on others, a list of structures) has no derived form.  Counts
+are checked against the body and the limits in the same order as by the schema, so that both refuse the same bodies for the same
+reason.
 
-Reading is one function for each form, and writing another one, whose source is made of the pieces, as that of a dataclass's
-constructor is made of its fields: a server reads a message in two thirds of the time that calls from piece to piece take, and a
-client writes one in half.  They are made when they are first wanted: a command meets few of the messages, and 0.1 ms for each of
-all versions would delay its start by 20 ms.
+For each message two functions are generated, one that reads and one that writes; their source text is put together from the
+pieces, as that of a dataclass's constructor is from its fields.  A generated reader takes two thirds of the time of calls from
+piece to piece, a generated writer half.  They are generated at their first use: a command uses few messages, and 0.1 ms for each
+message of each version would delay its start by 20 ms.
 """
 
 from __future__ import annotations
@@ -36,34 +37,35 @@ _COUNT = compile_schema(construct.Struct("count" / COUNT)).struct
 
 
 class BeyondBodyError(Exception):
-    """A piece goes beyond the body."""
+    """A piece extends beyond the end of the body."""
 
 
 class TrailingBytesError(Exception):
-    """A message ends before its body; the argument is where."""
+    """A message ends before its body does; the argument is the position where it ends."""
 
 
 class FieldGroup(Protocol):
-    """Some members of a message."""
+    """A piece: some members of a message."""
 
     def writing(self, own: str, scope: dict[str, Any]) -> tuple[list[str], list[str]]:
-        """Lines, and expressions that are their bytes, one behind the other, once the lines were run.
+        """Source lines, and expressions of the piece's bytes, in order, to be evaluated after the lines.
 
-        Both know the `message`; scope and names as for `reading`.  They raise struct.error, or ValueError, for what does not fit.
+        Both may use the variable `message`; for `own` and `scope` see `reading`.  The generated code raises struct.error or
+        ValueError for a value that does not fit.
         """
         ...
 
     def reading(self, own: str, scope: dict[str, Any]) -> tuple[list[str], dict[str, str]]:
-        """Lines that read them, and the variable that each member is in then.
+        """Source lines that read the piece, and for each member the name of the variable that holds it afterwards.
 
-        The lines know `body`, its `size`, `limits`, and `position`, which they move behind the piece.  What else they need is put
-        into `scope`; all their names begin with `own`.
+        The lines may use the variables `body`, `size` (of the body), `limits` and `position`, and advance `position` to the end
+        of the piece.  Other objects that they need are put into `scope`.  All new names begin with `own`.
         """
         ...
 
 
 def _flatten(con: Any) -> Callable[[Any, list[Any]], None]:
-    """A function that appends the leaves of a value, as a derived ``struct.Struct`` wants them."""
+    """A function that appends the leaves of a value to a list, in the order of the derived ``struct.Struct``."""
     if isinstance(con, construct.Renamed):
         return _flatten(con.subcon)
     if isinstance(con, construct.Struct):
@@ -85,7 +87,7 @@ def _flatten(con: Any) -> Callable[[Any, list[Any]], None]:
 
 
 def _assemble(con: Any) -> Callable[[Iterator[Any]], Any]:
-    """The reverse: a function that takes a value's leaves from an iterator."""
+    """The inverse of `_flatten`: a function that makes a value from an iterator over its leaves."""
     if isinstance(con, construct.Renamed):
         return _assemble(con.subcon)
     if isinstance(con, construct.Struct):
@@ -98,7 +100,7 @@ def _assemble(con: Any) -> Callable[[Iterator[Any]], Any]:
 
 
 def _paths(con: Any, path: str) -> list[str] | None:
-    """The attributes of a message that are the leaves of its schema; None where a leaf is not as it is in the message."""
+    """The attributes of a message that are the leaves of `con`; None when a leaf is not an attribute as it is."""
     if isinstance(con, construct.Renamed):
         return _paths(con.subcon, f"{path}.{con.name}" if path else con.name)
     if isinstance(con, ValueOf):
@@ -113,7 +115,7 @@ def _paths(con: Any, path: str) -> list[str] | None:
 
 
 def _maker(con: Any, leaves: int) -> Callable[..., Any] | None:
-    """What makes a member's value of its leaves, given one by one; None where the one leaf is the value."""
+    """A function that makes a member's value from its leaves as arguments; None when the only leaf is the value."""
     inner = con.subcon
     if isinstance(inner, construct.FormatField):
         return None
@@ -125,7 +127,7 @@ def _maker(con: Any, leaves: int) -> Callable[..., Any] | None:
 
 
 class FixedFields:
-    """Neighbouring members of fixed size.  `size`: bytes."""
+    """A piece: consecutive members of fixed size.  `size`: bytes."""
 
     def __init__(self, members: list[Any]) -> None:
         compiled = compile_schema(construct.Struct(*members))
@@ -140,7 +142,10 @@ class FixedFields:
 
     @staticmethod
     def _leaves(member: Any) -> tuple[str, Callable[[Any], list[Any]] | None]:
-        """An expression of a member's leaves and, where it calls `{make}`, what that is; `type` is the class's `TYPE`."""
+        """An expression of a member's leaves, and the function that the placeholder `{make}` in it stands for, or None.
+
+        The member `type` is the message class's `TYPE`.
+        """
         paths = _paths(member, "")
         if paths is not None:
             return ", ".join(f"message.{'TYPE' if path == 'type' else path}" for path in paths), None
@@ -182,7 +187,7 @@ class FixedFields:
 
 
 def _counted(own: str) -> list[str]:
-    """Lines that read a count; `position` is behind it then."""
+    """Source lines that read a count and advance `position` to its end."""
     return [
         f"if position + {_COUNT.size} > size: raise BeyondBodyError",
         f"{own}_count, = read_count(body, position)",
@@ -191,7 +196,7 @@ def _counted(own: str) -> list[str]:
 
 
 class _Bytes:
-    """A byte array, or what an adapter makes of one."""
+    """A piece: a byte array, or the value that an adapter makes of one."""
 
     def __init__(self, name: str, array: ByteArrayOf, adapter: Any) -> None:
         self._name, self._array, self._adapter = name, array, adapter
@@ -228,7 +233,7 @@ class _Bytes:
 
 
 class _Numbers:
-    """A list of numbers."""
+    """A piece: a list of numbers."""
 
     def __init__(self, name: str, listed: ListOf) -> None:
         one = compile_schema(construct.Struct("number" / listed.subcon)).struct
@@ -256,22 +261,22 @@ class _Numbers:
 
 
 class DerivedForm:
-    """A message in pieces."""
+    """The generated encoder and decoder of a message's schema."""
 
     def __init__(self, schema: Any) -> None:
-        """Raises SchemaError where it cannot be cut into pieces."""
+        """Raises SchemaError for a schema that cannot be cut into pieces."""
         self._pieces: list[FieldGroup] = []
-        waiting: list[Any] = []
+        fixed: list[Any] = []
 
         def end_run() -> None:
-            if waiting:
-                self._pieces.append(FixedFields([*waiting]))
-                waiting.clear()
+            if fixed:
+                self._pieces.append(FixedFields([*fixed]))
+                fixed.clear()
 
         for member in schema.subcons:
             piece = _piece(member)
             if piece is None:
-                waiting.append(member)
+                fixed.append(member)
             else:
                 end_run()
                 self._pieces.append(piece)
@@ -293,7 +298,7 @@ class DerivedForm:
         return _function("write", "message", [*lines, f"return join(({', '.join(parts)},))"], scope)
 
     def unpack(self, body: memoryview, position: int, limits: Limits) -> tuple[dict[str, Any], int]:
-        """The members that begin at `position`, by name, and the position behind them.  Raises BeyondBodyError, MessageError."""
+        """The members from `position` on, by name, and the position after them.  Raises BeyondBodyError, MessageError."""
         values: tuple[dict[str, Any], int] = self._unpack(body, position, limits)
         return values
 
@@ -302,9 +307,9 @@ class DerivedForm:
         return self._compiled("body, position, limits", [], None)
 
     def reader(self, kind: type[Any]) -> Callable[[Buffer, Limits], Any]:
-        """A function that reads a whole body as a message of a class, whose fields are the members but `type`.
+        """A function that reads a whole body as a message of class `kind`, whose fields are all members except `type`.
 
-        It raises TrailingBytesError, and as `unpack`.
+        The function raises TrailingBytesError, and as `unpack`.
         """
         return self._compiled("body, limits", ["position = 0"], kind)
 
@@ -329,15 +334,15 @@ class DerivedForm:
 
 
 def _function(name: str, arguments: str, lines: list[str], scope: dict[str, Any]) -> Callable[..., Any]:
-    """A function of these lines."""
+    """The function with this name, these parameters and these source lines; `scope` is its global namespace."""
     source = "\n    ".join([f"def {name}({arguments}):", *lines])
-    exec(source, scope)  # of our own schemas' names and sizes alone
+    exec(source, scope)  # the source consists only of names and sizes from our own schemas
     made: Callable[..., Any] = scope[name]
     return made
 
 
 def _piece(member: Any) -> FieldGroup | None:
-    """The piece that a member is by itself; None for one of fixed size.  Raises SchemaError for what is neither."""
+    """The piece of a byte array or list; None for a member of fixed size.  Raises SchemaError for any other member."""
     con, adapter = member.subcon, None
     if isinstance(con, construct.Adapter) and isinstance(con.subcon, ByteArrayOf):
         con, adapter = con.subcon, con

@@ -1,4 +1,4 @@
-"""The pieces that messages are made of, as `construct` schemas, and the bounds that hold for all of them.
+"""The elements that messages are made of, as `construct` schemas, and the limits for all of them.
 
 Byte arrays, strings and lists begin with a signed 32-bit count.  A count is compared with the bytes that are left in the
 body, and with the reader's `Limits`, before anything is read; the release allocates by the count alone (weakness S4).
@@ -15,11 +15,11 @@ from typing import Any
 from construct import Adapter, Construct, If, Int8ub, Int32sb, Struct, this
 
 COUNT = Int32sb
-"""What stands before every byte array, string and list."""
+"""The count before every byte array, string and list."""
 
 
 class MessageError(ValueError):
-    """A body that is no message: a field beyond its end, bytes left over, an unknown type, a count that cannot be."""
+    """A body that is not a message: a field beyond its end, bytes left over, an unknown type, an impossible count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class ByteArrayOf(Construct):  # type: ignore[misc]
 
 
 class _Text(Adapter):  # type: ignore[misc]
-    """UTF-8.  What is not UTF-8 is replaced, in both directions, as the release's language does."""
+    """A text in UTF-8.  In both directions invalid characters are replaced, as Java, the language of the release, does."""
 
     def _decode(self, obj: bytes | None, context: Any, path: Any) -> str | None:
         return None if obj is None else obj.decode("utf-8", "replace")
@@ -115,7 +115,7 @@ ByteArray = ByteArrayOf("byte array", lambda limits: limits.max_data)
 Text = _Text(ByteArrayOf("string", lambda limits: limits.max_string))
 """i32 length and UTF-8."""
 NullableText = _Text(ByteArrayOf("string", lambda limits: limits.max_string, nullable=True))
-"""As `Text`; a negative length means that there is none."""
+"""As `Text`; a negative length means null."""
 
 
 class ListOf(Construct):  # type: ignore[misc]

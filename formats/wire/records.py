@@ -1,6 +1,6 @@
-"""Records as they travel, and the session of a partition.
+"""Records in wire form, and the session of a partition.
 
-On the wire a record's data stands before its checksum; on disk it is the other way round, and a second checksum follows.
+On the wire a record's data precedes its checksum; on disk the checksum precedes the data, and the record checksum follows it.
 
 Sources: design document *Storage protocol*; the local low-water mark and the algorithm of the checksum (CRC-32 of the data):
 release 0.13.2.
@@ -32,16 +32,16 @@ SESSION_INFO_SCHEMA = Struct("session_id" / Int64sb, "low_water_mark" / Int64sb,
 WIRE_RECORD_HEADER = compile_schema(RECORD_HEADER_SCHEMA)
 """28 bytes: an element of a list of record headers."""
 WIRE_RECORD_HEAD = compile_schema(Struct(*RECORD_HEADER_SCHEMA.subcons, "data_length" / Int32sb))
-"""What stands before a record's data: 32 bytes."""
+"""The part of a record before its data: 32 bytes."""
 WIRE_RECORD_TAIL = compile_schema(Struct("data_checksum" / Int32ub))
-"""What stands behind it: 4 bytes."""
+"""The part of a record after its data: 4 bytes."""
 SMALLEST_RECORD = WIRE_RECORD_HEAD.size + WIRE_RECORD_TAIL.size
 """36: bytes of a record without data."""
 
 
 @dataclass(frozen=True, slots=True)
 class WireRecord:
-    """A record as it is sent.  `data_checksum` is the CRC-32 of the data as the sender gives it, unsigned."""
+    """A record on the wire.  `data_checksum`: the CRC-32 of the data as the sender gave it, unsigned."""
 
     transaction_id: int
     request_id: RequestId
@@ -67,7 +67,7 @@ class WireRecord:
 
 @dataclass(frozen=True, slots=True)
 class SessionInfo:
-    """What a partition holds of its last session; -1 each where there was none."""
+    """A partition's last session and its marks; all are -1 when there was no session."""
 
     session_id: int
     low_water_mark: int
@@ -121,7 +121,7 @@ def pack_records(records: Iterable[WireRecord]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class PackedRecords:
-    """Records back to back as they are sent.  `places`: where each begins in `data`, and behind them where the last one ends."""
+    """Records in wire form, back to back.  `places`: the byte offset of each in `data`, then the end of the last one."""
 
     data: bytes
     places: Sequence[int]
@@ -136,32 +136,32 @@ class PackedRecords:
         return len(self.places) - 1
 
     def part(self, first: int, stop: int) -> PackedRecords:
-        """The records from one on up to another, counted from 0."""
+        """The records with the indexes `first` to `stop` - 1."""
         begin, end = self.places[first], self.places[stop]
         return PackedRecords(self.data[begin:end], [place - begin for place in self.places[first : stop + 1]])
 
     def fitting(self, size: int) -> int:
-        """How many of them, from the first one on, have together at most `size` bytes."""
+        """The number of records, counted from the first, that fit into `size` bytes."""
         return max(bisect_right(self.places, self.places[0] + size) - 1, 0)
 
     def transaction_id(self, number: int) -> int:
-        """Of one of them."""
+        """The transaction id of the record with this index."""
         return int(_HEAD.unpack_from(self.data, self.places[number])[0])
 
     def request_id(self, number: int) -> RequestId:
-        """Of one of them."""
+        """The request id of the record with this index."""
         return RequestId(*_HEAD.unpack_from(self.data, self.places[number])[1:5])
 
 
 def data_between(records: bytes, begin: int, end: int) -> tuple[bytes, int]:
-    """Data and checksum of the packed record that begins and ends there."""
+    """Data and data checksum of the packed record in bytes `begin` to `end`."""
     tail = end - _TAIL.size
     (checksum,) = _TAIL.unpack_from(records, tail)
     return records[begin + _HEAD.size : tail], checksum
 
 
 def unpack_record(body: memoryview, position: int, limits: Limits) -> tuple[WireRecord, int]:
-    """The record at `position`, and the position behind it.  Raises MessageError."""
+    """The record at `position`, and the position after it.  Raises MessageError."""
     start = position + _HEAD.size
     if start > len(body):
         raise MessageError(f"a record at offset {position} goes beyond the body of {len(body)} bytes")
@@ -176,7 +176,7 @@ def unpack_record(body: memoryview, position: int, limits: Limits) -> tuple[Wire
 
 
 def unpack_records(body: memoryview, position: int, limits: Limits) -> tuple[tuple[WireRecord, ...], int]:
-    """A counted list of records at `position`, and the position behind it.  Raises MessageError."""
+    """A counted list of records at `position`, and the position after it.  Raises MessageError."""
     count = unpack_count(RECORDS, body, position, SMALLEST_RECORD, limits.max_records)
     position += _COUNT.size
     found = []
@@ -198,7 +198,7 @@ def pack_record_headers(headers: Iterable[RecordHeader]) -> bytes:
 
 
 def unpack_record_header(body: memoryview, position: int) -> tuple[RecordHeader, int]:
-    """The record header at `position`, and the position behind it.  Raises MessageError."""
+    """The record header at `position`, and the position after it.  Raises MessageError."""
     end = position + _HEADER.size
     if end > len(body):
         raise MessageError(f"a record header at offset {position} goes beyond the body of {len(body)} bytes")
@@ -207,7 +207,7 @@ def unpack_record_header(body: memoryview, position: int) -> tuple[RecordHeader,
 
 
 def unpack_record_headers(body: memoryview, position: int, limits: Limits) -> tuple[tuple[RecordHeader, ...], int]:
-    """A counted list of record headers at `position`, and the position behind it.  Raises MessageError."""
+    """A counted list of record headers at `position`, and the position after it.  Raises MessageError."""
     count = unpack_count(RECORD_HEADERS, body, position, _HEADER.size, limits.max_records)
     begin = position + _COUNT.size
     end = begin + count * _HEADER.size

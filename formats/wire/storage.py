@@ -1,11 +1,11 @@
 """Messages of a storage node's data port (magic S), codec version 0, the only one.
 
-Every body begins with type, session id, sequence number (by which a response finds its request) and partition.  A response
-repeats them.  `offline` marks a request of a recovery tool; the four requests that read records have no such mark and always
-count as online.
+Every body begins with type, session id, sequence number and partition.  A response repeats those of its request; the sequence
+number identifies the request.  `offline` marks a request of a recovery tool; the four requests that read records have no such
+flag and always count as online.
 
-`encode` and `decode` go through forms derived from the schemas.  Hotter still: `success_frames`, `record_list_response` and
-`record_header_list_response` for a node, `append_request` for a client, which take what is in wire form already.
+`encode` and `decode` use forms derived from the schemas.  For hot paths there are functions that take records already in wire
+form: `success_frames`, `record_list_response` and `record_header_list_response` for a node, `append_request` for a client.
 
 Sources: design document *Storage protocol*; numbers of the types, `offline`, `present`, the local low-water mark and the number
 of partitions in an open request: release 0.13.2.
@@ -59,7 +59,7 @@ STORAGE_VERSIONS = (STORAGE_VERSION,)
 
 PREFIX_SCHEMA = Struct("type" / Int8ub, "session_id" / Int64sb, "sequence" / Int64sb, "partition" / Int32sb)
 PREFIX = compile_schema(PREFIX_SCHEMA)
-"""What every body begins with: 21 bytes."""
+"""The first 21 bytes of every body."""
 OPEN_SEQUENCE = -1
 """Session, sequence number and partition of an open request and of its response."""
 
@@ -180,7 +180,7 @@ class RecordRequest(_PartitionMessage):
 
 @dataclass(frozen=True, slots=True)
 class RecordResponse(_PartitionMessage):
-    """The record, or None where there is no such one."""
+    """The record, or None where there is no such record."""
 
     TYPE: ClassVar[int] = 12
     FIELDS: ClassVar[Any] = Struct("record" / optional(WireRecordValue))
@@ -207,7 +207,7 @@ class MaxTransactionIdResponse(_PartitionMessage):
 
 LIST_RANGE_SCHEMA = Struct("first_transaction_id" / Int64sb, "max_count" / Int32sb)
 LIST_RANGE = compile_schema(LIST_RANGE_SCHEMA)
-"""What a request for a list asks for."""
+"""The range of a list request: first transaction id and largest number of records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,12 +353,12 @@ def encode(message: StorageMessage) -> bytes:
 
 
 def decode(body: Buffer, *, limits: Limits = DEFAULT_LIMITS) -> StorageMessage:
-    """The message in the body of a frame with the magic S.  Raises MessageError; nothing is allocated on a peer's word."""
+    """The message in the body of a frame with the magic S.  Raises MessageError before it allocates more than `limits`."""
     message: StorageMessage = CODEC.decode(body, limits)
     return message
 
 
-# ---- many at once, and what is in wire form already ---------------------------------------------------------------------
+# ---- many messages at once, and records already in wire form -------------------------------------------------------------
 
 _SUCCESS = compile_schema(Struct(*FRAME_HEADER_SCHEMA.subcons, *PREFIX_SCHEMA.subcons))
 
@@ -387,13 +387,16 @@ def _in_wire_form(
 
 
 def list_heads() -> bytes:
-    """What a frame with a list of records begins with, and one with record headers, up to the type; the length is another's."""
+    """The first 8 bytes (header and type) of the frames of a record list and of a record header list, back to back.
+
+    The length in them is a placeholder.
+    """
     kinds = (RecordListResponse.TYPE, RecordHeaderListResponse.TYPE)
     return b"".join(frame_header(CODEC.magic, STORAGE_VERSION, PREFIX.size) + bytes([kind]) for kind in kinds)
 
 
 def record_list_response(session_id: int, sequence: int, partition: int, count: int, records: bytes) -> list[bytes]:
-    """A whole frame in pieces, `records` being one of them as it is.  Raises ValueError above 2^31 - 1 bytes."""
+    """A whole frame in pieces; `records`, in wire form, is one of them, uncopied.  Raises ValueError above 2^31 - 1 bytes."""
     return _in_wire_form(RecordListResponse.TYPE, (session_id, sequence, partition), count, records)
 
 
@@ -407,6 +410,6 @@ def record_header_list_response(
 def append_request(
     session_id: int, sequence: int, partition: int, count: int, records: bytes, *, offline: bool = False
 ) -> list[bytes]:
-    """A whole frame in pieces from `count` records that are in wire form already."""
+    """A whole frame in pieces, from `count` records that are already in wire form.  Raises as `record_list_response`."""
     tail = _TRUE if offline else _FALSE
     return _in_wire_form(AppendRequest.TYPE, (session_id, sequence, partition), count, records, tail)

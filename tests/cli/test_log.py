@@ -17,11 +17,11 @@ from tests.client.told_servers import Directory
 from tests.server.storing import LOG
 from tests.simulation.virtual_time import simulate
 from waltzctl.commands.log import append, get, tail, validate
+from waltzctl.engine.client.client_options import ClientOptions
 from waltzctl.engine.client.log_client import LogClient
 from waltzctl.engine.client.log_connection import LogConnection
 from waltzctl.engine.client.log_load import Validation
 from waltzctl.engine.client.log_transaction import Transaction
-from waltzctl.engine.client.partition_mount import ClientOptions
 from waltzctl.engine.metadata.server_directory import PartitionServer
 from waltzctl.engine.net.addresses import Address
 from waltzctl.formats.checksums import crc32

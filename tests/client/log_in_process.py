@@ -16,10 +16,11 @@ from tests.client.told_servers import Directory
 from tests.server.storing import LOG
 from tests.simulation.virtual_time import simulate
 from waltzctl.engine.client.client_connection import KEEP_ALIVE_SECONDS
+from waltzctl.engine.client.client_options import ClientOptions
 from waltzctl.engine.client.log_client import LogClient
 from waltzctl.engine.client.log_connection import PORT, LogConnection
 from waltzctl.engine.client.log_transaction import Build, Draft
-from waltzctl.engine.client.partition_mount import ClientOptions, Mount
+from waltzctl.engine.client.partition_mount import Mount
 from waltzctl.engine.metadata.server_directory import PartitionServer
 from waltzctl.engine.net.addresses import Address
 from waltzctl.formats.request_id import RequestId
@@ -204,7 +205,7 @@ class InProcess:
 
     @property
     def mount(self) -> Mount:
-        return self.client._appending[0]
+        return self.client._append_mounts[0]
 
     def moves(self, generation: int) -> None:
         """The partition has another generation, at the same server."""

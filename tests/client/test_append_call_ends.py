@@ -12,8 +12,9 @@ import pytest
 
 from tests.client.log_in_process import OPTIONS, Bulk, InProcess, drafts, named, quiet, run
 from tests.simulation.virtual_time import hold_up
+from waltzctl.engine.client.client_options import ClientOptions
 from waltzctl.engine.client.log_transaction import Build, Draft
-from waltzctl.engine.client.partition_mount import ClientAheadError, ClientOptions, OversizedAppendError
+from waltzctl.engine.client.partition_mount import ClientAheadError, OversizedAppendError
 from waltzctl.engine.errors import DeadlineError, InvalidRequestError, PeerUnreachableError
 from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.formats.wire import client as wire
@@ -151,7 +152,7 @@ def test_a_call_that_is_cancelled_leaves_nothing_behind() -> None:
         await quiet()
         log.refuse(1)
         await asyncio.sleep(0)
-        assert made.mount._owed == 1
+        assert made.mount._to_resend == 1
         bulk.task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await bulk.task
@@ -159,10 +160,10 @@ def test_a_call_that_is_cancelled_leaves_nothing_behind() -> None:
         log.commit(1)
         await quiet()
         assert log.under_way == [b"2", b"one"]
-        assert (made.mount._owed, len(made.mount._pending)) == (0, 1)
+        assert (made.mount._to_resend, len(made.mount._pending)) == (0, 1)
         log.commit(2)
         assert (await one).transaction_id == 2  # type: ignore[union-attr]
-        assert (bulk.told, made.mount._calls, made.mount._queue, made.mount._pending) == ([], {}, {}, {})
+        assert (bulk.told, made.mount._calls, made.mount._turns, made.mount._pending) == ([], {}, {}, {})
         await asyncio.wait_for(made.mount.settled(), 1)
 
     run(test)

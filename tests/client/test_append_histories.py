@@ -87,7 +87,7 @@ def test_whatever_happens_each_is_committed_once_and_told(
         assert len(log.committed) == len({*log.committed}) == len(singles) + sum(len(bulk.told) for bulk in bulks)
         assert len({number for number, data in log.log if data}) == len(log.committed)
         assert log.most <= in_flight
-        assert (made.mount._owed, made.mount._pending, made.mount._calls, made.mount._queue) == (0, {}, {}, {})
+        assert (made.mount._to_resend, made.mount._pending, made.mount._calls, made.mount._turns) == (0, {}, {}, {})
 
     run(test, replace(OPTIONS, in_flight=in_flight, nudge=1.0))
 

@@ -13,10 +13,10 @@ from tests.client.log_in_process import OTHER, LogInProcess, quiet
 from tests.client.told_servers import Directory
 from tests.server.storing import LOG
 from tests.simulation.virtual_time import simulate
+from waltzctl.engine.client.client_options import ClientOptions
 from waltzctl.engine.client.log_client import LogClient
 from waltzctl.engine.client.log_connection import LogConnection
 from waltzctl.engine.client.log_transaction import Transaction
-from waltzctl.engine.client.partition_mount import ClientOptions
 from waltzctl.engine.errors import DeadlineError, PeerUnreachableError
 from waltzctl.engine.metadata.server_directory import PartitionServer
 from waltzctl.engine.net.addresses import Address

@@ -12,10 +12,10 @@ import pytest
 from tests.client.peers import Bodies, scripted, until_closed
 from tests.client.told_servers import Directory
 from tests.server.storing import LOG
+from waltzctl.engine.client.client_options import ClientOptions
 from waltzctl.engine.client.log_client import LogClient
 from waltzctl.engine.client.log_connection import PORT, LogConnection
 from waltzctl.engine.client.log_transaction import Draft
-from waltzctl.engine.client.partition_mount import ClientOptions
 from waltzctl.engine.metadata.server_directory import PartitionServer
 from waltzctl.engine.net.addresses import Address
 from waltzctl.formats.request_id import RequestId

@@ -16,10 +16,11 @@ import pytest
 from tests.client.told_servers import Directory
 from tests.server.serving import QUICK, Serving, serving
 from tests.server.storing import LOG, PARTITION, until
+from waltzctl.engine.client.client_options import ClientOptions
 from waltzctl.engine.client.log_client import LogClient
 from waltzctl.engine.client.log_connection import PORT, LogConnection
 from waltzctl.engine.client.log_transaction import Draft, Transaction
-from waltzctl.engine.client.partition_mount import SPENT_AT, ClientAheadError, ClientOptions
+from waltzctl.engine.client.partition_mount import SPENT_AT, ClientAheadError
 from waltzctl.engine.errors import CorruptRecordError, DeadlineError, InvalidRequestError, PeerError, RefusedError
 from waltzctl.engine.metadata.server_directory import PartitionServer
 from waltzctl.engine.net.addresses import Address
@@ -338,7 +339,8 @@ def test_a_feed_of_several_partitions_ends_when_all_have_come_to_their_ends(tmp_
 
 def test_a_connection_that_ended_before_it_was_used_is_made_again(tmp_path: Path) -> None:
     async def test(around: Around) -> None:
-        client, real, made = around.client, around.client._connect, []
+        client, connections, made = around.client, around.client._connections, []
+        real = connections._connect
 
         async def connect(address: Address) -> LogConnection:
             found = await real(address)
@@ -347,8 +349,8 @@ def test_a_connection_that_ended_before_it_was_used_is_made_again(tmp_path: Path
                 await found.close()  # as a server that greets and goes away at once
             return found
 
-        client._connect = connect
-        for endpoint in client._endpoints.values():
+        connections._connect = connect
+        for endpoint in connections._endpoints.values():
             endpoint._connect = connect
         done = await asyncio.wait_for(client.append(PARTITION, Draft(b"0")), 10)
         assert done is not None
@@ -460,7 +462,7 @@ def test_c10_a_client_id_whose_request_ids_end_is_followed_by_another(tmp_path: 
     async def test(around: Around) -> None:
         client = around.client
         await client.append(PARTITION, Draft(b"0"))
-        client._appending[PARTITION]._sequence = SPENT_AT - 1
+        client._append_mounts[PARTITION]._sequence = SPENT_AT - 1
         last, first = [await client.append(PARTITION, Draft(b"%d" % n)) for n in (1, 2)]
         assert last is not None
         assert first is not None
@@ -480,7 +482,7 @@ def test_c10_appends_under_way_are_decided_before_the_next_client_id_is_used(tmp
     async def test(around: Around) -> None:
         client = around.client
         await client.append(PARTITION, Draft(b"0"))
-        client._appending[PARTITION]._sequence = SPENT_AT - 3
+        client._append_mounts[PARTITION]._sequence = SPENT_AT - 3
         made = await asyncio.gather(*(client.append(PARTITION, Draft(b"%d" % n)) for n in range(1, 20)))
         assert [one.transaction_id for one in made if one] == list(range(1, 20))
         later = await client.append(PARTITION, Draft(b"20"))

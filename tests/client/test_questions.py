@@ -14,10 +14,11 @@ from tests.client.log_in_process import LogInProcess, quiet
 from tests.client.told_servers import Directory
 from tests.server.storing import LOG
 from tests.simulation.virtual_time import simulate
+from waltzctl.engine.client.client_options import ClientOptions
 from waltzctl.engine.client.log_client import LogClient
 from waltzctl.engine.client.log_connection import LogConnection
 from waltzctl.engine.client.log_transaction import Draft
-from waltzctl.engine.client.partition_mount import ClientAheadError, ClientOptions, Mount
+from waltzctl.engine.client.partition_mount import ClientAheadError, Mount
 from waltzctl.engine.errors import DeadlineError, InvalidRequestError, PeerUnreachableError
 from waltzctl.engine.metadata.server_directory import PartitionServer
 from waltzctl.engine.net.addresses import Address
@@ -226,7 +227,7 @@ def depth(error: BaseException) -> int:
 @pytest.mark.parametrize("closed", [True, False], ids=["of the client", "of a partition"])
 def test_an_error_that_is_told_again_and_again_keeps_nothing_of_those_it_was_told_to(closed: bool) -> None:
     async def test(server: AskedServer, client: LogClient) -> None:
-        mount = Mount(client.endpoint, client.options, 0, 1, -1, None)
+        mount = Mount(client._connections.endpoint, client.options, 0, 1, -1, None)
         if closed:
             await client.close()
         else:

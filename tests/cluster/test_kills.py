@@ -21,11 +21,11 @@ from tests.cli.running import invoke
 from tests.cluster.processes import ClusterOfProcesses
 from tests.interop.processes import Running, Stage, wait_until
 from tests.zookeeper import ZooKeeperServer, running
+from waltzctl.engine.client.client_options import ClientOptions
 from waltzctl.engine.client.connection_factory import ConnectionFactory
 from waltzctl.engine.client.log_client import LogClient
 from waltzctl.engine.client.log_transaction import Draft
 from waltzctl.engine.client.open_log import open_log_client
-from waltzctl.engine.client.partition_mount import ClientOptions
 from waltzctl.engine.errors import WaltzError
 from waltzctl.engine.metadata.metadata_location import MetadataLocation
 

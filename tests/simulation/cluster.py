@@ -27,10 +27,10 @@ from tests.simulation.metadata import Tree, TreeStore
 from tests.simulation.pipes import Pipe, Way, connect, greeted
 from tests.simulation.real_nodes import RealNodes
 from tests.simulation.world import LOG, Errors
+from waltzctl.engine.client.client_options import ClientOptions
 from waltzctl.engine.client.log_client import LogClient
 from waltzctl.engine.client.log_connection import PORT, LogConnection
 from waltzctl.engine.client.log_transaction import Build, Draft, Transaction
-from waltzctl.engine.client.partition_mount import ClientOptions
 from waltzctl.engine.errors import DeadlineError, PeerError, PeerUnreachableError, RefusedError
 from waltzctl.engine.metadata.cluster_changes import add_node, assign, create_cluster, unassign
 from waltzctl.engine.metadata.failure_detector import FailureDetector

@@ -304,7 +304,7 @@ def a_client_sends_again_too_soon(patch: Patch) -> None:
     def lost(self: Any) -> None:
         real(self)
         while self._pending:
-            self._pass_over()
+            self._fail_oldest()
 
     patch.setattr(partition_mount.Mount, "lost", lost)
 

@@ -10,7 +10,7 @@ from waltzctl.options import parsed
 from waltzctl.values import parse_duration
 
 if TYPE_CHECKING:
-    from waltzctl.engine.client.partition_mount import ClientOptions
+    from waltzctl.engine.client.client_options import ClientOptions
 
 STATUSES = (
     ExitStatus.CLEAN,
@@ -26,7 +26,7 @@ STATUSES = (
 
 def options_of(target: ClusterTarget, in_flight: int | None = None) -> ClientOptions:
     """The client's, as the command line has them; None leaves a thing as it is."""
-    from waltzctl.engine.client.partition_mount import ClientOptions
+    from waltzctl.engine.client.client_options import ClientOptions
 
     timeout = parsed("--timeout", target.connecting.timeout, parse_duration)
     given = ClientOptions()
