@@ -1,1 +1,1 @@
-"""A cluster as a whole: its metadata beside what its storage nodes and log servers say themselves."""
+"""Operations on a whole cluster: its metadata, compared with the answers of its storage nodes and log servers."""

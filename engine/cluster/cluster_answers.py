@@ -1,6 +1,6 @@
-"""What the storage nodes and log servers of a cluster say of themselves; who gives no answer, why.
+"""Queries to all storage nodes and log servers of a cluster; each answer, or the error instead.
 
-Nodes are asked at their admin ports, which need no session and shut nobody out.
+Nodes are asked at their admin ports: that needs no session, and does not fence off the session in force.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from waltzctl.engine.metadata.cluster_state import ClusterState, NodeState, Serv
 from waltzctl.engine.net.addresses import parse_address
 from waltzctl.formats.wire.client import UNKNOWN_HIGH_WATER_MARK
 
-_AT_ONCE = 256
-"""High-water marks that one server is asked for at the same time."""
+_MARKS_AT_ONCE = 256
+"""High-water marks that are requested from one server at the same time."""
 _MARK_SECONDS = 5.0
-"""How long one is waited for: a server that answers has them in memory."""
+"""Seconds to wait for a high-water mark: a server that answers has it in memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeAnswer:
-    """What a storage node said of the partitions that it was asked for."""
+    """A storage node's readings of the partitions asked for, or the error."""
 
     node: NodeState
     partitions: tuple[PartitionReading, ...] = ()
@@ -35,10 +35,11 @@ class NodeAnswer:
 
 @dataclass(frozen=True, slots=True)
 class ServerAnswer:
-    """What a log server said: its partitions, whether each has a session, and the marks of those that have one.
+    """A log server's answers, or the error.
 
-    `health`: None where the server speaks a version that does not tell.  `connectivity`: whether it reaches each storage node,
-    as far as it was asked.
+    `partitions`: those it serves.  `health`: for each partition whether it has a session; None if the server's protocol version
+    lacks the request.  `marks`: (partition, high-water mark) of those with a session.  `connectivity`: for each storage node
+    whether the server reaches it; empty if not asked.
     """
 
     server: ServerState
@@ -55,7 +56,7 @@ async def ask_nodes(
     reach: ConnectionFactory,
     partitions: Collection[int] | None = None,
 ) -> list[NodeAnswer]:
-    """All at the same time.  `partitions`: None for those that each holds; of others, that it does not hold them."""
+    """Ask nodes, all at the same time.  `partitions`: None: all that a node holds; else a reading of each, held or not."""
     return await asyncio.gather(*(_ask_node(state, node, reach, partitions) for node in nodes))
 
 
@@ -74,7 +75,7 @@ async def _ask_node(
 async def ask_servers(
     state: ClusterState, reach: ConnectionFactory, marks_of: Collection[int], *, connectivity: bool
 ) -> list[ServerAnswer]:
-    """All at the same time.  `marks_of`: the partitions whose marks are wanted; `connectivity`: whether they try the nodes."""
+    """Ask servers, all at the same time.  `marks_of`: partitions to read marks of; `connectivity`: have servers try the nodes."""
     return await asyncio.gather(*(_ask_server(server, reach, marks_of, connectivity) for server in state.servers))
 
 
@@ -97,8 +98,8 @@ async def _ask_server(
 
 async def _marks(client: ServerClient, partitions: Sequence[int]) -> tuple[tuple[int, int], ...]:
     found: list[tuple[int, int]] = []
-    for first in range(0, len(partitions), _AT_ONCE):
-        some = partitions[first : first + _AT_ONCE]
+    for first in range(0, len(partitions), _MARKS_AT_ONCE):
+        some = partitions[first : first + _MARKS_AT_ONCE]
         marks = await asyncio.gather(*(_mark(client, number) for number in some))
         found += [(number, mark) for number, mark in zip(some, marks, strict=True) if mark != UNKNOWN_HIGH_WATER_MARK]
     return tuple(found)
@@ -109,5 +110,5 @@ async def _mark(client: ServerClient, partition: int) -> int:
         async with asyncio.timeout(_MARK_SECONDS):
             return await client.high_water_mark(partition)
     except (DeadlineError, TimeoutError):
-        # it went to another server just now, and who does not have one says nothing of it
+        # the partition has just moved to another server: a server does not answer for partitions that it does not have
         return UNKNOWN_HIGH_WATER_MARK

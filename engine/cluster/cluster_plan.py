@@ -1,4 +1,4 @@
-"""What is to be changed in a cluster's metadata, as it is shown before it is done."""
+"""The plan of a change of a cluster's metadata, as shown to the operator before it is applied."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from waltzctl.engine.metadata.cluster_changes import Steps
 
 @dataclass(frozen=True, slots=True)
 class ClusterPlan:
-    """`command`: the action; `where`: the metadata; `steps`: what `waltzctl.engine.metadata.cluster_changes` would do."""
+    """`command`: its name; `where`: the metadata's location; `steps`: from `waltzctl.engine.metadata.cluster_changes`."""
 
     command: str
     where: str
@@ -19,6 +19,6 @@ class ClusterPlan:
 
     @property
     def hash(self) -> str:
-        """Another one where the steps, or what they rest on, are others."""
+        """SHA-256 of command, location and steps, including what the steps depend on; hexadecimal."""
         content = [self.command, self.where, [asdict(step) for step in self.steps]]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

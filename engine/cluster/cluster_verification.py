@@ -1,20 +1,20 @@
-"""Whether a cluster is as its metadata says: the metadata itself, every storage node and every log server, asked.
+"""Verification of a cluster: its metadata against the answers of every storage node and log server.
 
-=======================================  ================================================================================
-asked                                    what must hold
-=======================================  ================================================================================
-the metadata                             every node is in all three maps; every partition has replicas, and one live server
-every storage node, at its admin port    it answers, has the cluster's key, and holds what the metadata gives it
-the assignment                           it was made for the log servers that live
-every log server                         it answers, serves what the assignment gives it, reaches the nodes, has sessions
-every partition                          a quorum of its replicas is at work, and all are in its last session
-every replica                            nothing keeps it out of sessions, and it holds what is committed, or comes nearer
-=======================================  ================================================================================
+======================  =================================================================================================
+checked                 what must hold
+======================  =================================================================================================
+the metadata            every node is in all three maps; every partition has replicas, and exactly one live server
+every storage node      it answers at its admin port, has the cluster's key, and holds the partitions assigned to it
+the assignment          it was made for the log servers that are registered now
+every log server        it answers, serves its assigned partitions, reaches the storage nodes, and has sessions
+every partition         a quorum of its replicas is in service, and all are in its last session
+every replica           nothing excludes it from sessions, and it holds what is committed, or is catching up
+======================  =================================================================================================
 
-Release 0.13.2 counts a quorum over all nodes of the cluster instead of those of the partition, ends at the first partition
-without a replica, and answers 0 whatever it finds.
+All are asked at the same time, each with the deadline of its connection; nothing is changed.
 
-Everything is asked at the same time, each with the deadline of its connection; nothing is changed.
+Release 0.13.2 counts a quorum over all nodes of the cluster instead of those of the partition, stops at the first partition
+without a replica, and exits with 0 whatever it finds.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from waltzctl.engine.metadata.cluster_state import ClusterState
 from waltzctl.engine.quorum.vote import quorum_of
 
 _PAUSES = (0.1, 0.4, 1.5)
-"""Seconds in front of each further look at replicas that were behind: with appends under way somebody always is."""
+"""Seconds before each repeated query of replicas that were behind: while clients append, some replica always is."""
 
 
 class ClusterVerification:
-    """One look at a cluster.  `findings` asks and yields; `summary` is there afterwards."""
+    """One verification.  Call `findings` or `connectivity`, then read `summary`."""
 
     def __init__(
         self,
@@ -50,9 +50,9 @@ class ClusterVerification:
         *,
         connecting: Sequence[str] = (),
     ) -> None:
-        """`where`: the metadata, as ``--metadata`` takes it; `partitions`: only these.  Raises InvalidRequestError for others.
+        """`where`: the metadata, as for ``--metadata``; `partitions`: only these.  Raises InvalidRequestError for unknown ones.
 
-        `connecting`: the options by which commands reach the nodes as `reach` does, for remedies that can be run as they stand.
+        `connecting`: command-line options that correspond to `reach`, so that the remedies in findings can be run as printed.
         """
         self._state, self._where, self._reach, self._connecting = state, where, reach, connecting
         self._wanted = chosen_partitions(partitions, state.num_partitions)
@@ -61,7 +61,7 @@ class ClusterVerification:
 
     @property
     def summary(self) -> VerifySummary:
-        """In numbers, as of verify."""
+        """Counts of the findings, in the form that verify has for directories."""
         tally = self._tally
         elapsed = time.monotonic() - self._begun
         return VerifySummary(
@@ -70,14 +70,14 @@ class ClusterVerification:
         )  # fmt: skip
 
     async def findings(self) -> tuple[Finding, ...]:
-        """Ask everybody; what is wrong."""
+        """Ask all nodes and servers, and check the answers; returns what is wrong."""
         nodes, servers = await self._ask(None, {*self._wanted})
         found = (
-            *self._maps(),
-            *self._assignment(),
-            *(finding for answer in nodes for finding in self._node(answer)),
-            *(finding for answer in servers for finding in self._server(answer)),
-            *self._partitions(nodes),
+            *self._check_maps(),
+            *self._check_assignment(),
+            *(finding for answer in nodes for finding in self._check_node(answer)),
+            *(finding for answer in servers for finding in self._check_server(answer)),
+            *self._check_partitions(nodes),
             *await self._left_behind(nodes, {number: mark for answer in servers for number, mark in answer.marks}),
         )
         for one in found:
@@ -85,10 +85,10 @@ class ClusterVerification:
         return found
 
     async def connectivity(self) -> tuple[Finding, ...]:
-        """Only whether everybody answers, and whether the servers reach the storage nodes."""
+        """Check only that all nodes and servers answer, and that the servers reach the storage nodes."""
         nodes, servers = await self._ask((), ())
-        failed = [finding for answer in nodes if answer.error is not None for finding in self._node(answer)]
-        unreached = [finding for answer in servers for finding in self._reached(answer)]
+        failed = [finding for answer in nodes if answer.error is not None for finding in self._check_node(answer)]
+        unreached = [finding for answer in servers for finding in self._check_reached(answer)]
         for one in (*failed, *unreached):
             self._tally.add(one)
         return (*failed, *unreached)
@@ -106,9 +106,9 @@ class ClusterVerification:
         command = f"waltzctl {remedy} {options}" if remedy else None
         return Finding(code, CATALOGUE[code].severity, path, message, partition, remedy=command)
 
-    # ---- each ----------------------------------------------------------------------------------------------------------
+    # ---- checks --------------------------------------------------------------------------------------------------------
 
-    def _maps(self) -> Iterator[Finding]:
+    def _check_maps(self) -> Iterator[Finding]:
         if (stored := self._state.stored_partitions) is not None:
             text = (
                 f"the metadata says in its root that there are {self._state.num_partitions} partitions, and in node store"
@@ -127,7 +127,7 @@ class ClusterVerification:
                 text = f"storage node {node.node} is given partition {beyond[0]} of {self._state.num_partitions}"
                 yield self._finding(Code.CLUSTER_MAPS, node.node, text)
 
-    def _assignment(self) -> Iterator[Finding]:
+    def _check_assignment(self) -> Iterator[Finding]:
         servers = self._state.servers
         if servers and not self._state.assignment_is_current:
             numbers = ", ".join(str(one.server_id) for one in servers)
@@ -137,7 +137,7 @@ class ClusterVerification:
             )
             yield self._finding(Code.SERVER_DIFFERS, servers[0].endpoint, text)
 
-    def _node(self, answer: NodeAnswer) -> Iterator[Finding]:
+    def _check_node(self, answer: NodeAnswer) -> Iterator[Finding]:
         name = answer.node.node
         if answer.error is not None:
             other = isinstance(answer.error, MismatchError) or (
@@ -161,7 +161,7 @@ class ClusterVerification:
                 code = Code.REPLICA_NOT_IN_SESSION if one.out_of_service is None else Code.REPLICA_OUT_OF_SERVICE
                 yield self._finding(code, name, f"this replica takes no part: {one.why_absent}", one.partition)
 
-    def _reached(self, answer: ServerAnswer) -> Iterator[Finding]:
+    def _check_reached(self, answer: ServerAnswer) -> Iterator[Finding]:
         name = answer.server.endpoint
         if answer.error is not None:
             yield self._finding(Code.SERVER_UNREACHABLE, name, str(answer.error))
@@ -170,8 +170,8 @@ class ClusterVerification:
                 text = f"server {answer.server.server_id} does not reach storage node {node}"
                 yield self._finding(Code.NODE_UNREACHABLE, node, text)
 
-    def _server(self, answer: ServerAnswer) -> Iterator[Finding]:
-        yield from self._reached(answer)
+    def _check_server(self, answer: ServerAnswer) -> Iterator[Finding]:
+        yield from self._check_reached(answer)
         if answer.error is not None:
             return
         name, number = answer.server.endpoint, answer.server.server_id
@@ -187,7 +187,7 @@ class ClusterVerification:
                 text = f"server {number} has no session for it: nothing can be appended; its /health says whom it waits for"
                 yield self._finding(Code.PARTITION_UNHEALTHY, name, text, partition)
 
-    def _partitions(self, answers: Collection[NodeAnswer]) -> Iterator[Finding]:
+    def _check_partitions(self, answers: Collection[NodeAnswer]) -> Iterator[Finding]:
         at_work: dict[int, set[str]] = {}
         for answer in answers:
             for one in answer.partitions:
@@ -202,9 +202,9 @@ class ClusterVerification:
             if len(serving) != 1:
                 text = "no live server has it" if not serving else f"servers {', '.join(map(str, serving))} have it"
                 yield self._finding(Code.PARTITION_WITHOUT_SERVER, self._where, text, number)
-            yield from self._replicas(number, at_work.get(number, set()))
+            yield from self._check_replicas(number, at_work.get(number, set()))
 
-    def _replicas(self, number: int, at_work: set[str]) -> Iterator[Finding]:
+    def _check_replicas(self, number: int, at_work: set[str]) -> Iterator[Finding]:
         assigned = {node.node for node in self._state.nodes_of(number)}
         if not assigned:
             text = "no storage node is to hold it"
@@ -228,7 +228,7 @@ class ClusterVerification:
             yield self._finding(Code.REPLICA_NOT_IN_SESSION, self._where, text, number)
 
     async def _left_behind(self, nodes: Collection[NodeAnswer], marks: Mapping[int, int]) -> tuple[Finding, ...]:
-        """Replicas that do not hold now what was committed when everybody was asked first, looked at until they do."""
+        """Findings for replicas below the high-water marks as first read; repeats the query in case they are catching up."""
         first = behind = self._behind(nodes, marks)
         failed: list[Finding] = []
         for pause in _PAUSES:
@@ -238,12 +238,15 @@ class ClusterVerification:
             names = {node for node, _ in behind}
             asked = [node for node in self._state.nodes if node.node in names]
             again = await ask_nodes(self._state, asked, self._reach, sorted({number for _, number in behind}))
-            failed += [finding for answer in again if answer.error is not None for finding in self._node(answer)]
+            failed += [finding for answer in again if answer.error is not None for finding in self._check_node(answer)]
             behind = {key: last for key, last in self._behind(again, marks).items() if key in behind}
-        return (*failed, *(self._late(*key, first[key], last, marks[key[1]]) for key, last in sorted(behind.items())))
+        return (
+            *failed,
+            *(self._behind_finding(*key, first[key], last, marks[key[1]]) for key, last in sorted(behind.items())),
+        )
 
     def _behind(self, nodes: Collection[NodeAnswer], marks: Mapping[int, int]) -> dict[tuple[str, int], int]:
-        """The last transaction of each replica that takes part, by node and partition, where it is below the mark."""
+        """The last transaction of each replica in service that is below the mark, by (node, partition)."""
         found = {}
         for answer in nodes:
             given = {*answer.node.partitions}
@@ -255,7 +258,7 @@ class ClusterVerification:
                     found[answer.node.node, one.partition] = last
         return found
 
-    def _late(self, node: str, partition: int, first: int, last: int, mark: int) -> Finding:
+    def _behind_finding(self, node: str, partition: int, first: int, last: int, mark: int) -> Finding:
         if last > first:
             text = f"this replica catches up: {mark - last} transactions behind {mark}"
             return self._finding(Code.REPLICA_NOT_IN_SESSION, node, text, partition)

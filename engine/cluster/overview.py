@@ -1,7 +1,7 @@
-"""How a cluster does now: for each partition its server, its high-water mark and rate, and how far each replica is behind.
+"""Overview of a running cluster: for each partition its server, high-water mark and rate, and how far each replica is behind.
 
-One look costs two requests to each storage node (its metrics name every partition), two to each log server, and one for the
-high-water mark of each partition, all at the same time; a node or server that does not answer is left out after the deadline.
+One overview costs two requests to each storage node (its metrics name every partition), two to each log server, and one for the
+high-water mark of each partition, all at the same time.  A node or server that does not answer by the deadline is left out.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from waltzctl.engine.metadata.cluster_state import ClusterState, ServerState
 class ReplicaOverview:
     """A replica.
 
-    `last_transaction_id`: None where its node does not answer, or the replica takes no part; `behind`: transactions that it
-    lacks; `why_absent`: why it takes no part, where its node tells it.
+    `last_transaction_id`: None if its node does not answer, or the replica is not in service; `behind`: the number of committed
+    transactions that it lacks; `why_absent`: why it is not in service, if its node reports that.
     """
 
     node: str
@@ -33,9 +33,10 @@ class ReplicaOverview:
 
 @dataclass(frozen=True, slots=True)
 class PartitionOverview:
-    """A partition.  `rate`: transactions a second since the look before, None at the first.
+    """A partition.
 
-    `waits_for`: the storage nodes that do not answer or have it out of service, where it has no session; empty otherwise.
+    `rate`: transactions a second since the previous overview; None in the first.  `waits_for`: if it has no session, the storage
+    nodes that do not answer or have its replica out of service; empty otherwise.
     """
 
     partition: int
@@ -51,7 +52,7 @@ class PartitionOverview:
 
 @dataclass(frozen=True, slots=True)
 class Unheard:
-    """A storage node, or a log server, that gave no answer; `why`: what went wrong."""
+    """A storage node or log server that did not answer; `why`: the error."""
 
     address: str
     why: str
@@ -59,7 +60,7 @@ class Unheard:
 
 @dataclass(frozen=True, slots=True)
 class ClusterOverview:
-    """One look, at `time` of the loop.  `unheard`: nodes, then servers, in their order."""
+    """One overview.  `time`: the loop's time, seconds.  `unheard`: nodes, then servers, each in the order of the metadata."""
 
     time: float
     partitions: tuple[PartitionOverview, ...]
@@ -76,7 +77,7 @@ async def look(
     before: ClusterOverview | None = None,
     partitions: Collection[int] | None = None,
 ) -> ClusterOverview:
-    """Ask everybody.  `before`: the look from which rates are counted; `partitions`: only these, which have to exist."""
+    """Ask all nodes and servers.  `before`: the previous overview, for rates; `partitions`: only these, which must exist."""
     wanted = chosen_partitions(partitions, state.num_partitions)
     nodes, servers = await asyncio.gather(
         ask_nodes(state, state.nodes, reach), ask_servers(state, reach, {*wanted}, connectivity=False)

@@ -1,9 +1,9 @@
-"""The recovery of partitions that no log server has: what it would do, before anything happens, and doing it.
+"""Recovery of partitions that no log server has: a forecast, and the recovery itself.
 
-What it would do follows from the function that log servers perform (`engine.quorum.recovery`), fed with what the storage nodes
-say at their admin ports, which shuts nobody out; every action is taken to succeed.  Doing it is a store session as a server opens
-it: the metadata's session is counted up, the nodes let no older session in any more, and the session is closed again behind its
-recovery.  A server that takes the partition afterwards begins a session of its own.
+The forecast runs the state machine of log servers (`engine.quorum.recovery`) on readings from the nodes' admin ports, which fence
+off no session, and assumes that every action succeeds.  The recovery opens a store session as a server does: the session id in
+the metadata is incremented, and the nodes admit no older session any more.  When recovery is complete the session is closed.  A
+server that gets the partition later opens a session of its own.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from waltzctl.formats.znodes import PartitionMetadata, ReplicaState
 
 @dataclass(frozen=True, slots=True)
 class RecoveryStep:
-    """One action.  The transaction ids bound what is cut or copied."""
+    """One action; `from_transaction_id`, `to_transaction_id`: the first and last transaction that it cuts or copies."""
 
     action: str
     node: str
@@ -49,8 +49,8 @@ class RecoveryStep:
 class Forecast:
     """What recovery would do with a partition.
 
-    `high_water_mark`: at which its session would open, None where that cannot be decided, and then `waits_for` says who would
-    decide it, or why no session can open.  `voters`: the replicas that vote, and the last transaction of each.
+    `high_water_mark`: the mark at which its session would open; None if that is undecided.  `waits_for`: then the replicas that
+    would decide it, or why no session can open.  `voters`: the replicas that vote, and the last transaction of each.
     """
 
     partition: int
@@ -62,7 +62,7 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryPlan:
-    """Of several partitions.  `served`: those that a log server has, which recovers them itself."""
+    """The forecasts of several partitions.  `served`: those left out because a log server has them and recovers them."""
 
     where: str
     forecasts: tuple[Forecast, ...]
@@ -70,40 +70,40 @@ class RecoveryPlan:
 
     @property
     def command(self) -> str:
-        """The command that made it."""
+        """The command that makes such a plan."""
         return "recover"
 
     @property
     def steps(self) -> tuple[RecoveryStep, ...]:
-        """Of all that can be decided."""
+        """The steps of all partitions whose mark is decided."""
         return tuple(step for one in self.forecasts if one.high_water_mark is not None for step in one.steps)
 
     @property
     def hash(self) -> str:
-        """Another one where the plan is another."""
+        """SHA-256 of location and forecasts, hexadecimal."""
         return hashlib.sha256(repr((self.where, self.forecasts)).encode()).hexdigest()
 
 
 Told = recovery_events.Connected | recovery_events.Failed
-_NOBODY = "no storage node is to hold it, so nobody can be asked: cluster assign says which"
-_LOOK = 0.01
-"""Seconds between looks at whether all replicas that answer take part."""
+_NO_REPLICA = "no storage node is to hold it, so nobody can be asked: cluster assign says which"
+_POLL_SECONDS = 0.01
+"""Seconds between checks whether all connected replicas take part."""
 
 
 def forecast(
     partition: int, metadata: PartitionMetadata, assigned: Sequence[str], told: Mapping[str, Told]
 ) -> Forecast:
-    """What the next session's recovery would do; `told`: what each assigned replica said, or why it did not."""
+    """What the next session's recovery would do; `told`: each assigned replica's reading, or why there is none, as an event."""
     state = recovery.begin(partition, metadata.session_id + 1, metadata, assigned)
     events: deque[recovery_events.Event] = deque(told[node] for node in assigned)
-    untold = len(events)
+    answers_left = len(events)
     last = {node: one.max_transaction_id for node, one in told.items() if isinstance(one, recovery_events.Connected)}
     steps: list[RecoveryStep] = []
     voters: dict[str, int] = {}
     gave_up = ""
     while events:
         state, actions = recovery.step(state, events.popleft())
-        untold -= 1
+        answers_left -= 1
         voters |= {one.node: last[one.node] for one in state.replicas.values() if one.votes}
         for action in actions:
             match action:
@@ -116,12 +116,12 @@ def forecast(
                     last[node] = min(last[node], kept)
                     events.append(recovery_events.Truncated(node, last[node]))
                 case recovery_actions.Compare(node, _, _, end):
-                    events.append(recovery_events.Compared(node, end))  # whether they are equal shows when it is done
+                    # assumed equal: only the recovery itself compares
+                    events.append(recovery_events.Compared(node, end))
                 case recovery_actions.Exclude(node, other, number):
                     events.append(recovery_events.Failed(node, f"transaction {number} there is not that of {other}"))
-                case recovery_actions.CatchUp(node) if (
-                    untold > 0
-                ):  # whoever tells next may decide that it is for nothing
+                case recovery_actions.CatchUp(node) if answers_left > 0:
+                    # report that nothing was copied: a later answer may make the copy unnecessary
                     events.append(recovery_events.CaughtUp(node, last[node]))
                 case recovery_actions.CatchUp(node, source, first, end):
                     why = f"from {source}, every checksum verified"
@@ -146,9 +146,9 @@ def forecast(
 async def plan_recovery(
     store: MetadataStore, reach: ConnectionFactory, partitions: Collection[int] | None = None
 ) -> RecoveryPlan:
-    """Ask every node of the partitions that no live server has.
+    """Forecast the recovery of `partitions`, None: all that no live server has.
 
-    Raises RefusedError where one was named that a server has, InvalidRequestError for one that does not exist.
+    Raises RefusedError if a live server has one of the named partitions, InvalidRequestError if one does not exist.
     """
     state = await read_cluster_state(store)
     wanted = chosen_partitions(partitions, state.num_partitions)
@@ -167,13 +167,13 @@ async def plan_recovery(
         metadata, _ = await sessions.partition(number)
         if answers:
             forecasts.append(forecast(number, metadata, sorted(answers), answers))
-        else:  # nothing can be asked, which is not that there is nothing to do
-            forecasts.append(Forecast(number, None, _NOBODY, (), ()))
+        else:  # without storage nodes nothing is known; an empty list of steps would claim that nothing is to be done
+            forecasts.append(Forecast(number, None, _NO_REPLICA, (), ()))
     return RecoveryPlan(store.where, tuple(forecasts), tuple(served))
 
 
 async def _ask(state: ClusterState, partitions: Sequence[int], reach: ConnectionFactory) -> dict[int, dict[str, Told]]:
-    """What each assigned node says of each of these partitions."""
+    """The event of each assigned node, for each of these partitions."""
     wanted = {*partitions}
     asked = [node for node in state.nodes if wanted & {*node.partitions}]
     found: dict[int, dict[str, Told]] = {number: {} for number in partitions}
@@ -181,14 +181,14 @@ async def _ask(state: ClusterState, partitions: Sequence[int], reach: Connection
         name, readings = answer.node.node, {one.partition: one for one in answer.partitions}
         for number in sorted(wanted & {*answer.node.partitions}):
             found[number][name] = (
-                _told(name, readings[number])
+                _event_of(name, readings[number])
                 if answer.error is None
                 else recovery_events.Failed(name, str(answer.error))
             )
     return found
 
 
-def _told(node: str, one: PartitionReading) -> Told:
+def _event_of(node: str, one: PartitionReading) -> Told:
     if one.why_absent is not None:
         return recovery_events.Failed(node, one.why_absent)
     if one.session_id is None or one.low_water_mark is None or one.last_transaction_id is None:
@@ -205,12 +205,12 @@ async def recover(
     log: logging.Logger,
     told: Callable[[int], None],
 ) -> None:
-    """Recover what was agreed to.  `told` is called with each partition that is recovered.
+    """Apply an agreed plan.  `told` is called with each partition once recovered; `timeout`: seconds for a session to open.
 
-    Raises StalePlanError, before anything is done, where the plan is another by now; RefusedError, once the others are recovered,
-    where a session does not open.
+    Raises StalePlanError, before anything is done, if the plan would be different now; RefusedError, after all others have been
+    recovered, if a session does not open.
     """
-    # of what cannot be decided nothing was agreed to: why it cannot may be told in other words by now
+    # only decided forecasts were agreed to; the reason why another one is undecided may have changed since
     decided = tuple(one for one in agreed.forecasts if one.high_water_mark is not None)
     again = await plan_recovery(store, reach, [one.partition for one in decided])
     if again.forecasts != decided:
@@ -246,7 +246,7 @@ async def _recover(
     store: MetadataStore, partition: int, generation: int, nodes: StorageNodes, timeout: float, log: logging.Logger
 ) -> None:
     sessions = PartitionSessions(store)
-    begun = await sessions.begin_session(partition, generation)  # which a server that came meanwhile has raised
+    begun = await sessions.begin_session(partition, generation)  # fails if a server has raised it since
 
     async def write(replicas: tuple[ReplicaState, ...]) -> None:
         await sessions.write_replicas(partition, begun.session_id, replicas)
@@ -256,10 +256,11 @@ async def _recover(
     )
     try:
         await session.open(timeout)
-        with contextlib.suppress(TimeoutError):  # a quorum is enough; who copies for longer goes on with a log server
+        # a quorum is enough: a replica that takes longer will copy in a server's session
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 while session.is_open and session.late:
-                    await asyncio.sleep(_LOOK)
+                    await asyncio.sleep(_POLL_SECONDS)
     except StoreSessionClosedError as error:
         raise RefusedError(
             str(error), advice="what was copied stays, and the same command goes on from there"

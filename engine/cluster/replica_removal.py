@@ -1,7 +1,7 @@
-"""Taking replicas away, judged by the metadata and by what the storage nodes that stay say of themselves.
+"""Removal of replicas, checked against the metadata and against the storage nodes whose replicas stay.
 
-The metadata alone says who was in a partition's last session (`engine.metadata.cluster_changes`).  Whether they still hold what
-they acknowledged only their nodes can tell: one whose disk was replaced is in the metadata as before.
+The metadata says which replicas were in a partition's last session (`engine.metadata.cluster_changes`).  Only the nodes can tell
+whether these still hold what they acknowledged: after a disk was replaced the metadata is the same as before.
 """
 
 from __future__ import annotations
@@ -30,13 +30,22 @@ async def unassign(
     mode: Mode = APPLY,
     say: Callable[[str], None] = _say_nothing,
 ) -> Steps:
-    """Take partitions from a storage node.  `say` is told of nodes that give no answer, while it is only planned.
+    """Remove partitions from a storage node.  `say` is called, when only planning, for each node that does not answer.
 
-    A replica that stays counts for recovery's quorum unless its node tells that it takes no part, or has lost what it held in the
-    last session.  One whose node does not answer counts: its node may come back.  Raises RefusedError, InvalidRequestError.
+    ====================================================================  ======================================
+    a replica that stays                                                  counts for the quorum of a recovery
+    ====================================================================  ======================================
+    not in service, by its node                                           no
+    lost: its storage has an older session than the metadata              no
+    its node does not answer                                              yes: the node may come back
+    any other                                                             yes
+    ====================================================================  ======================================
+
+    Raises RefusedError, InvalidRequestError.
     """
     state = await read_cluster_state(store)
-    wanted = {one for one in partitions if 0 <= one < state.num_partitions}  # of others nobody has a session
+    # partitions beyond the cluster have no sessions
+    wanted = {one for one in partitions if 0 <= one < state.num_partitions}
     staying = [one for one in state.nodes if one.node != node and wanted & {*one.partitions}]
     unfit: dict[int, dict[str, str]] = {}
     for answer in await ask_nodes(state, staying, reach, wanted):

@@ -1,7 +1,7 @@
-"""Telling storage nodes what the metadata says that they hold.
+"""Synchronisation of storage nodes with the metadata: each node gets the partitions that are assigned to it.
 
-The two are kept apart on purpose (a node starts without metadata, and keeps what it has); here they are brought together, each
-node by a plan of its own that names what would be added, and what taken away with the session and marks that go with it.
+A node does not read the assignment itself: it starts without metadata, and keeps the partitions it has.  Each node gets a plan of
+its own, which names the partitions to add, and those to remove with their sessions and marks.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from waltzctl.engine.net.addresses import Address, parse_address
 
 @dataclass(frozen=True, slots=True)
 class SyncPlan:
-    """A plan for each node that answered; `unreachable`: the others, and why."""
+    """A plan for each node that answered; `unreachable`: the other nodes, each with the error."""
 
     plans: tuple[NodePlan, ...]
     unreachable: tuple[tuple[str, str], ...]
 
     @property
     def hash(self) -> str:
-        """Of all of them."""
+        """SHA-256 of the hashes of all plans, hexadecimal."""
         return hashlib.sha256("".join(plan.hash for plan in self.plans).encode()).hexdigest()
 
     @property
     def steps(self) -> tuple[NodeStep, ...]:
-        """Of all of them."""
+        """The steps of all plans."""
         return tuple(step for plan in self.plans for step in plan.steps)
 
 
 def admin_address(node: NodeState) -> Address:
-    """Where a storage node is looked after.  Raises InvalidRequestError for a name that is no address."""
+    """The address of a storage node's admin port.  Raises InvalidRequestError if the node's name is not an address."""
     address = parse_address(node.node)
     return address.with_port(address.port + 1 if node.admin_port is None else node.admin_port)
 
@@ -48,7 +48,7 @@ def admin_address(node: NodeState) -> Address:
 async def plan_synchronisation(
     state: ClusterState, reach: ConnectionFactory, *, only_add: bool, nodes: Collection[str] | None = None
 ) -> SyncPlan:
-    """Ask every node, or those named, what it has."""
+    """Plan for every node, or for those named.  `only_add`: remove nothing."""
     wanted = [node for node in state.nodes if nodes is None or node.node in nodes]
     found = await asyncio.gather(*(_plan(state, node, reach, only_add) for node in wanted))
     plans = [one for one in found if isinstance(one, NodePlan)]
@@ -75,12 +75,12 @@ async def synchronise(
     only_add: bool,
     told: Callable[[Address], None] = lambda _: None,
 ) -> None:
-    """Do what was agreed to, node by node; `told` is called with the admin address of each for which there was something.
+    """Apply an agreed plan, node by node; `told` is called with the admin address of each node that was changed.
 
-    Raises StalePlanError, before anything is done, where a node has changed or the metadata does not know it any more; and what
-    the calls raise.
+    Raises StalePlanError, before anything is done, if a node has changed or is no longer in the metadata; and what the calls to
+    nodes raise.
     """
-    partitions = dict(_known(state))
+    partitions = dict(_assigned_by_address(state))
     async with AsyncExitStack() as connections:
         clients = []
         for plan in agreed.plans:
@@ -90,7 +90,7 @@ async def synchronise(
                     f"{plan.address}: the metadata knows no storage node there any more; nothing was done",
                     advice="look at it again",
                 )
-            # another cluster's node may listen there by now, and would be told what this one's was to hold
+            # the cluster key is checked: a node of another cluster may listen at this address by now
             reached = reach.admin(plan.address, cluster_key=state.cluster_key, num_partitions=state.num_partitions)
             client = await connections.enter_async_context(await reached)
             await check_still_holds(plan, partial(plan_sync, client, wanted, only_add=only_add))
@@ -101,8 +101,8 @@ async def synchronise(
                 told(plan.address)
 
 
-def _known(state: ClusterState) -> Iterator[tuple[Address, tuple[int, ...]]]:
-    """What each storage node is to hold, by its admin address; a name that is no address is nobody's."""
+def _assigned_by_address(state: ClusterState) -> Iterator[tuple[Address, tuple[int, ...]]]:
+    """The partitions assigned to each storage node, by its admin address; nodes whose name is not an address are left out."""
     for node in state.nodes:
         with suppress(InvalidRequestError):
             yield admin_address(node), node.partitions

@@ -1,7 +1,7 @@
-"""Following a transaction through a cluster: whether it is committed, who appended it, and which replicas hold it.
+"""Tracing of a transaction in a cluster: whether it is committed, which client appended it, and which replicas hold it.
 
-Every replica is asked through its node's admin port, which needs no session and shuts nobody out.  A record says nothing of the
-session that wrote it; the partition's session now is told.
+Every replica is read through its node's admin port: that needs no session, and does not fence off the session in force.  Records
+do not name the session that wrote them; the trace has the partition's session as it is now.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from waltzctl.formats.wire.records import WireRecord
 class ReplicaTrace:
     """What a replica holds under the transaction's id.
 
-    `state`: equal (to what most replicas hold), different, damaged (a checksum is wrong, or the node does not give it out for
-    what is wrong with it), missing, or unknown (no answer).  `problem`: why there is no record.  `data_checksum`: CRC-32 of its
-    data.
+    `state`: "equal" (to the record that most replicas hold), "different", "damaged" (a checksum is wrong, or the node refuses to
+    return the record because it is damaged), "missing", or "unknown" (no answer).  `problem`: why there is no record.
+    `data_checksum`: CRC-32 of its data.
     """
 
     node: str
@@ -37,7 +37,7 @@ class ReplicaTrace:
 
 @dataclass(frozen=True, slots=True)
 class TransactionTrace:
-    """A transaction.  `server_id`: who has the partition now; `committed`: None where no server tells."""
+    """A transaction.  `server_id`: the server that has the partition now; `committed`: None if no server answers."""
 
     partition: int
     transaction_id: int
@@ -51,7 +51,7 @@ class TransactionTrace:
 
 
 async def find(client: LogClient, request_id: RequestId, first: int = 0) -> int | None:
-    """The transaction of a request id, looked for from `first` on up to the high-water mark; None where there is none.
+    """The id of the transaction with a request id, from `first` on up to the high-water mark; None if there is none.
 
     Raises as `LogClient.feed` with the client's `timeout`.
     """
@@ -68,19 +68,19 @@ async def find(client: LogClient, request_id: RequestId, first: int = 0) -> int 
 async def trace(
     state: ClusterState, reach: ConnectionFactory, partition: int, transaction_id: int, high_water_mark: int | None
 ) -> TransactionTrace:
-    """Ask every replica.  `state`: with the partition's; `high_water_mark`: of the partition, None where no server tells it."""
+    """Read every replica.  `state`: includes the partition; `high_water_mark`: the partition's, None if no server answers."""
     nodes = state.nodes_of(partition)
     answers = await asyncio.gather(*(_ask(state, node, reach, partition, transaction_id) for node in nodes))
     records = [one for one in answers if isinstance(one, WireRecord) and one.data_ok]
-    most = max(records, key=lambda record: sum(other == record for other in records), default=None)
-    replicas = [_judged(node.node, answer, most) for node, answer in zip(nodes, answers, strict=True)]
+    prevailing = max(records, key=lambda record: sum(other == record for other in records), default=None)
+    replicas = [_trace_of(node.node, answer, prevailing) for node, answer in zip(nodes, answers, strict=True)]
     owner = state.owner_of(partition)
     (metadata,) = (one for one in state.partitions if one.partition == partition)
     return TransactionTrace(
         partition,
         transaction_id,
-        None if most is None else most.request_id,
-        None if most is None else most.header,
+        None if prevailing is None else prevailing.request_id,
+        None if prevailing is None else prevailing.header,
         None if high_water_mark is None else transaction_id <= high_water_mark,
         high_water_mark,
         None if owner is None else owner.server_id,
@@ -92,7 +92,7 @@ async def trace(
 async def _ask(
     state: ClusterState, node: NodeState, reach: ConnectionFactory, partition: int, transaction_id: int
 ) -> WireRecord | WaltzError | None:
-    """Its record; None where it has none; why it did not give one."""
+    """The replica's record; None if it has none; or the error."""
     try:
         async with await reach.admin(
             admin_address(node), cluster_key=state.cluster_key, num_partitions=state.num_partitions
@@ -103,11 +103,11 @@ async def _ask(
     return found[0] if found and found[0].transaction_id == transaction_id else None
 
 
-def _judged(node: str, answer: WireRecord | WaltzError | None, most: WireRecord | None) -> ReplicaTrace:
+def _trace_of(node: str, answer: WireRecord | WaltzError | None, prevailing: WireRecord | None) -> ReplicaTrace:
     if isinstance(answer, WaltzError):
         damaged = isinstance(answer, RemoteError) and answer.code in DAMAGED_RECORD
         return ReplicaTrace(node, "damaged" if damaged else "unknown", None, str(answer))
     if answer is None:
         return ReplicaTrace(node, "missing", None, None)
-    state = "damaged" if not answer.data_ok else "equal" if answer == most else "different"
+    state = "damaged" if not answer.data_ok else "equal" if answer == prevailing else "different"
     return ReplicaTrace(node, state, answer.data_checksum, None)

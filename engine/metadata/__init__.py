@@ -1,1 +1,1 @@
-"""A cluster's metadata: who holds which partition, in ZooKeeper, as release 0.13.2 keeps it there."""
+"""A cluster's metadata: assignments, sessions and servers, in ZooKeeper as in release 0.13.2, or in one SQLite file."""

@@ -1,11 +1,14 @@
-"""Which server gets which partition: a function of the assignment before, the servers that live, and what they prefer.
+"""The assignment of partitions to log servers: a function of the previous assignment, the live servers and their preferences.
 
-With P partitions and S servers each gets P div S, and P mod S of them one more.  Preferences go first, then every server keeps
-what it has, then what is left is dealt.  A partition's generation grows by one when it goes to another server, and begins at 1.
+With P partitions and S servers, each server gets P div S partitions, and P mod S servers get one more.  Partitions are placed in
+this order: preferred ones; those that stay with their server; the rest in turn.  The generation of a partition is 1 at first, and
+increases by one with each change of server.
 
-Release 0.13.2 counts a preference that brings a server to exactly P div S as one of those with one more; then fewer than P places
-are left, and its cluster manager stops for good.  Here only what is beyond P div S counts.  It also cannot place a partition that
-the assignment before does not name; here that is a new one.
+Differences from release 0.13.2, which
+
+- counts a server that preferences bring to exactly P div S as one of those with one more, so that fewer than P places are left
+  and its cluster manager stops for good;
+- cannot place a partition that the previous assignment does not name; here it counts as new.
 
 Source: release 0.13.2 (dynamic partition assignment).
 """
@@ -20,7 +23,7 @@ from waltzctl.formats.znodes import AssignedPartition, ServerAssignment, ServerD
 def assign(
     before: ServerAssignment, cversion: int, num_partitions: int, servers: Sequence[ServerDescriptor]
 ) -> ServerAssignment:
-    """The next assignment, for the servers as they are at `cversion`; every partition once, none without servers."""
+    """The next assignment, for the servers as of `cversion`: every partition once; no partitions if there are no servers."""
     generations, owners = {}, {}
     for known in before.servers:
         for one in known.partitions:
@@ -37,10 +40,10 @@ def assign(
                 given[server.server].append(partition)
                 del left[partition]
     more -= sum(max(0, len(held) - least) for held in given.values())
-    # there is a place for all that is left: S servers of at least `least` each, what preferences take beyond it, and `more`
-    for wanted in (True, False):
+    # all that is left has a place: `least` on each server, plus `more`, plus what preferences took beyond `least`
+    for staying in (True, False):
         for number in ids:
-            for partition in [one for one in left if not wanted or owners.get(one) == number]:
+            for partition in [one for one in left if not staying or owners.get(one) == number]:
                 if len(given[number]) >= least + (more > 0):
                     break
                 more -= len(given[number]) >= least

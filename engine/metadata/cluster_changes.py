@@ -1,20 +1,20 @@
-"""Changes of a cluster's metadata that an operator asks for: the cluster, its storage nodes, and who holds which partition.
+"""Changes of a cluster's metadata by an operator: the cluster, its storage nodes, and which node holds which partition.
 
-A change is read, judged and written as one transaction, guarded by the version of every node that it rests on: two at the same
-time never leave maps that disagree (weakness Z1 of release 0.13.2).  The tools of the release hold a lock meanwhile; so do these,
-where the store is one that such tools reach, because theirs write one node after the other.
+A change is read, checked, and written in one transaction, which is guarded by the version of every znode it depends on.  So
+concurrent changes never leave inconsistent maps (weakness Z1 of release 0.13.2).  The tools of the release write one znode after
+the other under a lock.  Changes here take the same lock as well.
 
 =================  ==============================================================================================
-change             refused when
+change             refused if
 =================  ==============================================================================================
-`create_cluster`   there is one at this root
+`create_cluster`   the root exists and is not empty
 `add_node`         one of the maps names the node
-`remove_node`      none does, or it has partitions
-`assign`           a partition is beyond the cluster, the node is not known, or has it already
-`unassign`         the node has it not; or of the replicas that the last session names, and that hold what they
-                   acknowledged in it, no quorum would be left, so that recovery could wait for ever for those that
-                   were taken away (weakness V16)
-`auto_assign`      the group has no node, or one that has partitions
+`remove_node`      no map names the node, or it has partitions
+`assign`           a partition is beyond the cluster, or the node is unknown or has the partition already
+`unassign`         the node does not have the partition; or fewer than a quorum of the last session's replicas
+                   would be left, not counting those that lost records of that session: recovery could then wait
+                   for ever for replicas that were taken away (weakness V16)
+`auto_assign`      the group has no node, or a node that has partitions
 `delete_cluster`   another name is given, or a log server or another tool is at work
 =================  ==============================================================================================
 
@@ -75,7 +75,7 @@ from waltzctl.formats.znodes import (
 
 
 class MetadataAction(enum.StrEnum):
-    """What a step does to the metadata."""
+    """A kind of change to the metadata."""
 
     ADD_NODE = "add-node"
     REMOVE_NODE = "remove-node"
@@ -86,7 +86,7 @@ class MetadataAction(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ClusterStep:
-    """One step; `node` and `partition` are None where it is about all of them."""
+    """One step of a change; `node`, `partition`: None if it concerns all of them."""
 
     action: MetadataAction
     node: str | None
@@ -94,7 +94,7 @@ class ClusterStep:
     reason: str
     loses_data: bool = False
     rests_on: str = ""
-    """Another one where what the step is about is another, which its other fields do not tell."""
+    """A hash of what the step depends on, if the other fields do not determine it: a changed one makes a plan stale."""
 
 
 Steps = tuple[ClusterStep, ...]
@@ -102,17 +102,17 @@ Steps = tuple[ClusterStep, ...]
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """How far a change goes.
+    """Whether a change is planned or applied.
 
-    `plan_only`: it is read and judged, and nothing is written, not even a lock.  `agreed`: the steps that somebody agreed to;
-    StalePlanError is raised, and nothing done, where they would be others by now.
+    `plan_only`: read and check, and write nothing, not even the lock.  `agreed`: the steps that the operator confirmed; if the
+    change would take other steps by now, nothing is done and StalePlanError is raised.
     """
 
     plan_only: bool = False
     agreed: Steps | None = None
 
     def check(self, where: str, steps: Steps) -> None:
-        """Raise StalePlanError where these are not the steps that were agreed to."""
+        """Raise StalePlanError if `steps` are not the agreed ones."""
         if self.agreed is not None and steps != self.agreed:
             raise StalePlanError(
                 f"{where}: the metadata has changed since the plan was made; nothing was done",
@@ -122,14 +122,16 @@ class Mode:
 
 PLAN_ONLY, APPLY = Mode(plan_only=True), Mode()
 LOCK_SECONDS = 10.0
-"""How long to wait for a tool that holds the lock."""
+"""Seconds to wait for another tool that holds the lock."""
 _ATTEMPTS = 20
+"""Attempts for a change that concurrent writers may defeat."""
 _DELETED_AT_ONCE = 500
+"""Nodes in one transaction of `delete_cluster`."""
 _NONE_UNFIT: Mapping[str, str] = {}
 
 
 async def create_cluster(store: MetadataStore, *, name: str, num_partitions: int, cluster_key: uuid.UUID) -> None:
-    """Make a cluster without storage nodes.  Raises RefusedError when there is one, InvalidRequestError."""
+    """Create a cluster without storage nodes.  Raises RefusedError if there is one at this root, InvalidRequestError."""
     if not 0 < num_partitions <= MAX_PARTITIONS:
         raise InvalidRequestError(f"{num_partitions} partitions; a cluster has 1 to {MAX_PARTITIONS}")
     await refuse_where_something_is(store)
@@ -158,7 +160,7 @@ async def create_cluster(store: MetadataStore, *, name: str, num_partitions: int
 
 
 async def refuse_where_something_is(store: MetadataStore) -> None:
-    """Raise RefusedError unless the root is not there, or empty."""
+    """Raise RefusedError unless the root is missing or empty."""
     if await store.exists("") is not None and ((await store.get(""))[0] or await store.children("")):
         raise RefusedError(
             f"{store.where}: there is something already; nothing was changed",
@@ -168,7 +170,10 @@ async def refuse_where_something_is(store: MetadataStore) -> None:
 
 
 async def delete_cluster(store: MetadataStore, *, name: str | None = None, mode: Mode = APPLY) -> Steps:
-    """Delete the root and everything below it.  Raises RefusedError where it is called otherwise, or somebody is at work."""
+    """Delete the root and everything below it.
+
+    Raises RefusedError if the cluster's name is not `name` (None: any), or if there are ephemeral nodes: a log server runs.
+    """
     parameters, _ = await read_payload(store, "", ClusterParameters)
     if name is not None and parameters.name != name:
         raise RefusedError(
@@ -191,14 +196,14 @@ async def delete_cluster(store: MetadataStore, *, name: str | None = None, mode:
         ClusterStep(MetadataAction.DELETE_CLUSTER, None, None, reason, loses_data=True, rests_on=content.hexdigest()),
     )
     mode.check(store.where, steps)
-    if not mode.plan_only:  # the root, which says that there is a cluster to delete, goes last
+    if not mode.plan_only:  # the root last: an interrupted deletion can be repeated
         for first in range(0, len(deletions), _DELETED_AT_ONCE):
             await store.commit(deletions[first : first + _DELETED_AT_ONCE])
     return steps
 
 
 async def _tree(store: MetadataStore, path: str) -> list[str]:
-    """A node and all below it, children before parents."""
+    """The paths of a node and all below it, children before parents."""
     found = []
     for name in await store.children(path):
         found += await _tree(store, f"{path}/{name}".lstrip("/"))
@@ -206,7 +211,7 @@ async def _tree(store: MetadataStore, path: str) -> list[str]:
 
 
 async def add_node(store: MetadataStore, node: str, *, admin_port: int, group: int, mode: Mode = APPLY) -> Steps:
-    """Name a storage node, with no partition.  Raises RefusedError when it is known."""
+    """Add a storage node without partitions.  Raises RefusedError if the cluster has it already."""
 
     def change(maps: _Maps) -> None:
         if node in maps.nodes:
@@ -217,10 +222,10 @@ async def add_node(store: MetadataStore, node: str, *, admin_port: int, group: i
 
 
 async def remove_node(store: MetadataStore, node: str, *, mode: Mode = APPLY) -> Steps:
-    """Forget a storage node.  Raises RefusedError when it is not known, or has partitions."""
+    """Remove a storage node.  Raises RefusedError if the cluster does not have it, or if it has partitions."""
 
     def change(maps: _Maps) -> None:
-        _known(store, maps, node)
+        _check_known(store, maps, node)
         if maps.assignment.get(node):
             raise RefusedError(
                 f"{store.where}: storage node {node} has {len(maps.assignment[node])} partitions; nothing was changed",
@@ -233,11 +238,11 @@ async def remove_node(store: MetadataStore, node: str, *, mode: Mode = APPLY) ->
 
 
 async def assign(store: MetadataStore, node: str, partitions: Collection[int], *, mode: Mode = APPLY) -> Steps:
-    """Give partitions to a storage node.  Raises RefusedError, InvalidRequestError for a partition beyond the cluster."""
-    chosen_partitions(partitions, await _count_where_some_are_named(store, partitions))
+    """Assign partitions to a storage node.  Raises RefusedError, InvalidRequestError for a partition beyond the cluster."""
+    chosen_partitions(partitions, await _partition_count(store, partitions))
 
     def change(maps: _Maps) -> None:
-        _known(store, maps, node)
+        _check_known(store, maps, node)
         held = maps.assignment.get(node, ())
         if twice := sorted({*held} & {*partitions}):
             raise RefusedError(
@@ -256,14 +261,14 @@ async def unassign(
     mode: Mode = APPLY,
     unfit: Mapping[int, Mapping[str, str]] | None = None,
 ) -> Steps:
-    """Take partitions from a storage node, also those beyond the cluster.  Raises RefusedError; see the module.
+    """Remove partitions from a storage node, also those beyond the cluster.  Raises RefusedError, as the module's table says.
 
-    `unfit`: of each partition, the nodes whose replicas stay and are of no use to a recovery, and why.
+    `unfit`: for each partition, the nodes whose replicas stay but cannot serve a recovery, each with the reason.
     """
-    count, wanted = await _count_where_some_are_named(store, partitions), {*partitions}
+    count, wanted = await _partition_count(store, partitions), {*partitions}
 
     def change(maps: _Maps) -> None:
-        _known(store, maps, node)
+        _check_known(store, maps, node)
         held = maps.assignment.get(node, ())
         chosen_partitions(wanted - {*held}, count)
         if missing := sorted(wanted - {*held}):
@@ -283,7 +288,7 @@ async def unassign(
 def refuse_without_quorum(
     partition: int, last: Collection[str], left: Collection[str], unfit: Mapping[str, str] = _NONE_UNFIT
 ) -> None:
-    """Raise RefusedError when of a partition's last replicas fewer than a quorum would be left, those `unfit` not counted."""
+    """Raise RefusedError if fewer than a quorum of a partition's last replicas would be left, not counting the unfit ones."""
     of_no_use = {node: unfit[node] for node in sorted({*last} & {*left} & {*unfit})}
     stay, wanted = len({*last} & {*left} - {*of_no_use}), quorum_of(len(last))
     if stay < wanted:
@@ -302,7 +307,7 @@ def refuse_without_quorum(
 
 
 async def auto_assign(store: MetadataStore, group: int, *, mode: Mode = APPLY) -> Steps:
-    """Deal all partitions to the nodes of a group, one replica of each.  Raises RefusedError."""
+    """Distribute all partitions over the nodes of a group in turn, one replica of each.  Raises RefusedError."""
     parameters = await store_parameters(store)
 
     def change(maps: _Maps) -> None:
@@ -324,7 +329,7 @@ async def auto_assign(store: MetadataStore, group: int, *, mode: Mode = APPLY) -
 
 
 class _Maps:
-    """The three maps, as they were read; a change edits them, and they are written where they differ."""
+    """The three maps of storage nodes (group, partitions, admin port), as read; a change edits them."""
 
     def __init__(
         self,
@@ -336,20 +341,20 @@ class _Maps:
         self.assignment = {one.node: one.partitions for one in assignment[0].nodes}
         self.ports = {one.node: one.admin_port for one in connections[0].nodes}
         self.last_replicas: dict[int, frozenset[str]] = {}
-        """Of the partitions that the change asks about: the nodes of the last session's replicas."""
+        """For each partition of the change: the nodes of the last session's replicas."""
         self._read = (groups, assignment, connections)
 
     @property
     def nodes(self) -> frozenset[str]:
-        """Every node that one of them names."""
+        """Every node that a map names."""
         return frozenset((*self.groups, *self.assignment, *self.ports))
 
     def replicas(self) -> Counter[int]:
-        """How many nodes each partition has."""
+        """The number of nodes of each partition."""
         return Counter(partition for held in self.assignment.values() for partition in {*held})
 
     def steps(self) -> Iterator[ClusterStep]:
-        """What was changed."""
+        """The steps from the maps as read to the maps now."""
         (groups, _), (assignment, _), (connections, _) = self._read
         before = {one.node: {*one.partitions} for one in assignment.nodes}
         known = {one.node for one in groups.nodes} | {*before} | {one.node for one in connections.nodes}
@@ -369,7 +374,7 @@ class _Maps:
                 yield ClusterStep(MetadataAction.UNASSIGN, node, partition, text)
 
     def changes(self) -> tuple[Change, ...]:
-        """Writes of what differs, and checks of the rest."""
+        """The transaction: a write of each map that differs, a version check of each other one."""
         groups, assignment, connections = self._read
         pairs = (
             (GROUP_PATH, groups, NodeGroups(tuple(NodeGroup(*one) for one in self.groups.items()))),
@@ -389,7 +394,7 @@ class _Maps:
 async def _change(
     store: MetadataStore, change: Callable[[_Maps], None], mode: Mode, *, sessions_of: Collection[int] = ()
 ) -> Steps:
-    """Read the maps, and the sessions of some partitions; change the maps; write them while nothing that was read changed."""
+    """Read the maps and the sessions of some partitions, apply `change`, and write the maps if nothing read has changed since."""
     if mode.plan_only:
         maps, _ = await _read(store, sessions_of)
         change(maps)
@@ -407,7 +412,7 @@ async def _change(
 
 
 async def _read(store: MetadataStore, sessions_of: Collection[int]) -> tuple[_Maps, tuple[Change, ...]]:
-    """The maps, with the last replicas of these partitions, and checks that their sessions are the same still."""
+    """The maps with the last replicas of some partitions, and changes for the transaction that guard these sessions."""
     groups, first = await read_payload(store, GROUP_PATH, NodeGroups)
     assignment, second = await read_payload(store, ASSIGNMENT_PATH, NodeAssignment)
     connections, third = await read_payload(store, CONNECTION_PATH, NodeConnections)
@@ -421,18 +426,18 @@ async def _read(store: MetadataStore, sessions_of: Collection[int]) -> tuple[_Ma
         if version >= 0:
             rests_on.append(Check(path, version))
         elif replicas[partition] - 1 < quorum_of(replicas[partition]):
-            # its first session, were it to open meanwhile, would need them all; that the node is not there can only be checked
-            # by making it and taking it back
+            # no session yet, and if the first one opened meanwhile it might need every replica: check that there is still no node
+            # of the partition.  A transaction has no such check; creating and deleting the node in it has the same effect
             rests_on += [Create(path), Delete(path)]
     return maps, tuple(rests_on)
 
 
 @contextlib.asynccontextmanager
 async def _lock(store: MetadataStore) -> AsyncIterator[None]:
-    """The lock of the release's tools.  Versions protect what is written also where it is lost meanwhile."""
+    """Hold the lock of the release's tools.  If it is lost meanwhile, the versions still guard what is written."""
     gone = asyncio.Event()
-    lost = store.lost  # before the lock is there: a session that ends meanwhile is noticed
-    # of waiting for the other: calls have the store's own deadline
+    lost = store.lost  # taken before the lock is created, so that the session's end cannot be missed
+    # a deadline for waiting only: calls have the store's own deadline
     until = asyncio.get_running_loop().time() + LOCK_SECONDS
     try:
         while True:
@@ -452,13 +457,13 @@ async def _lock(store: MetadataStore) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        if not lost.done():  # else it went with the session, and one that is there now is another tool's
-            # where the store does not answer any more it goes with the session as well, and what was done stays done
+        if not lost.done():  # otherwise the lock went with the session; one that exists now is another tool's
+            # if the store does not answer the lock goes with the session; the change itself is committed
             with contextlib.suppress(NodeMissingError, SessionLostError, PeerError):
                 await store.delete(LOCK_PATH)
 
 
-def _known(store: MetadataStore, maps: _Maps, node: str) -> None:
+def _check_known(store: MetadataStore, maps: _Maps, node: str) -> None:
     if node not in maps.nodes:
         raise RefusedError(
             f"{store.where}: there is no storage node {node}; nothing was changed",
@@ -466,8 +471,8 @@ def _known(store: MetadataStore, maps: _Maps, node: str) -> None:
         )
 
 
-async def _count_where_some_are_named(store: MetadataStore, partitions: Collection[int]) -> int:
-    """How many partitions the cluster has.  Raises InvalidRequestError where none is named."""
+async def _partition_count(store: MetadataStore, partitions: Collection[int]) -> int:
+    """The cluster's number of partitions.  Raises InvalidRequestError if `partitions` is empty."""
     if not partitions:
         raise InvalidRequestError("no partition was named")
     return (await store_parameters(store)).num_partitions

@@ -1,7 +1,7 @@
-"""All that a cluster's metadata says, as one value.
+"""The content of a cluster's metadata, as one value.
 
-Maps that disagree (a node with partitions and no group, which an interrupted tool of the release leaves) are shown as they are:
-what is not said is None.
+Inconsistent maps (for instance a node with partitions and no group, left by an interrupted tool of the release) are shown as they
+are: a value that is missing is None.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from waltzctl.formats.znodes import (
 )
 
 _AT_ONCE = 64
-"""Partitions whose metadata is asked for at the same time."""
+"""Partitions whose metadata is read at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """A storage node, ``host:port`` of its data port.  None: that map does not name it."""
+    """A storage node, named by ``host:port`` of its data port.  None: the map of this value does not name the node."""
 
     node: str
     admin_port: int | None
@@ -46,7 +46,7 @@ class NodeState:
 
 @dataclass(frozen=True, slots=True)
 class ServerState:
-    """A log server that stands among the servers, and what the assignment gives it."""
+    """A registered log server, and the partitions that the assignment gives it."""
 
     server_id: int
     endpoint: str
@@ -56,7 +56,7 @@ class ServerState:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaInSession:
-    """A replica as the partition's metadata has it; the mark is None while it is unresolved."""
+    """A replica in a partition's metadata; its closing high-water mark is None while unresolved."""
 
     node: str
     session_id: int
@@ -65,7 +65,7 @@ class ReplicaInSession:
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """A partition's metadata; generation and session are -1 where no server had it yet."""
+    """A partition's metadata; generation and session are -1 if no server has had it yet."""
 
     partition: int
     generation: int
@@ -74,29 +74,29 @@ class PartitionState:
 
     @property
     def latest_session(self) -> int:
-        """The latest session that any of its last replicas was in; -1 where none was in one yet."""
+        """The latest session that any of its last replicas was in; -1 if none was in one."""
         return max((one.session_id for one in self.replicas), default=-1)
 
     @property
     def members(self) -> frozenset[str]:
-        """The nodes of the replicas that were in that session and are not closed."""
+        """The nodes of the replicas in the latest session whose closing high-water mark is unresolved."""
         latest = self.latest_session
         found = (one for one in self.replicas if one.session_id == latest and one.closing_high_water_mark is None)
         return frozenset(one.node for one in found if one.session_id >= 0)
 
     @property
     def last_session(self) -> LastSession | None:
-        """What a vote has to know of its last replicas; None where none was in a session yet."""
+        """The last replicas as `engine.quorum.vote` needs them; None if none was in a session."""
         latest = self.latest_session
         return None if latest < 0 else LastSession(latest, len(self.replicas), len(self.members))
 
 
-@dataclass(frozen=True)  # without slots: what is looked up by partition is remembered
+@dataclass(frozen=True)  # no slots, because of cached_property
 class ClusterState:
-    """The whole, or that of some `partitions`.
+    """The state of a cluster; `partitions`: all, or those that were asked for.
 
-    `assignment_is_current`: it was made for the servers that live, and not for those before.  `stored_partitions`: how many there
-    are by what log servers read, where that is not `num_partitions`, which clients read: the metadata has the number twice.
+    `assignment_is_current`: the assignment was made for the servers registered now.  `stored_partitions`: the metadata has the
+    number of partitions twice; this is the one that log servers read, if it differs from `num_partitions`, which clients read.
     """
 
     name: str
@@ -110,16 +110,16 @@ class ClusterState:
 
     @property
     def last_sessions(self) -> dict[int, LastSession]:
-        """Of the partitions that had one."""
+        """The last session of each partition that has had one."""
         found = ((one.partition, one.last_session) for one in self.partitions)
         return {number: session for number, session in found if session is not None}
 
     def nodes_of(self, partition: int) -> tuple[NodeState, ...]:
-        """The storage nodes that should hold a partition."""
+        """The storage nodes to which a partition is assigned."""
         return self._holders.get(partition, ())
 
     def owner_of(self, partition: int) -> ServerState | None:
-        """The live server that the assignment gives a partition to."""
+        """The registered server to which a partition is assigned, if any."""
         return self._owners.get(partition)
 
     @cached_property
@@ -136,7 +136,7 @@ class ClusterState:
 
 
 async def read_cluster_state(store: MetadataStore, only: Collection[int] | None = None) -> ClusterState:
-    """Read it all; `only`: of the partitions just these, which need not exist.
+    """Read the cluster's state; `only`: these partitions instead of all; those that do not exist are left out.
 
     Raises NotWaltzError, MismatchError, DamageError, PeerError.
     """

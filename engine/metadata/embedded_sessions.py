@@ -1,17 +1,17 @@
-"""Sessions in a cluster's metadata that is one file: who lives, by the clock and by the system's table of processes.
+"""Sessions in embedded metadata: the table, and when a session is over.
 
 The table::
 
     session   id, boot (of the machine), deadline (seconds of the machine's monotonic clock),
               pid (of the process, as "namespace:number", see pid_namespaces(7))
 
-A session is over
+A session is over when
 
-- when its process has ended, for those who are in the same PID namespace and so can tell;
-- when its deadline has passed, which is a process that is stopped or hangs;
-- when it began before the machine was last started.
+- its process has ended (only processes of the same PID namespace can tell);
+- its deadline has passed, because the process is stopped or hangs;
+- it began before the last boot of the machine.
 
-Every function here is a part of the caller's transaction.
+Every function here runs within the caller's transaction.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TABLE = """CREATE TABLE session (
 
 
 def begin(database: sqlite3.Connection, seconds: float) -> int:
-    """A session of this process, over after so many seconds unless it is extended; its id is never given again."""
+    """Begin a session of this process, over after `seconds` unless extended; returns its id, which is never reused."""
     made = database.execute(
         "INSERT INTO session (boot, deadline, pid) VALUES (?, ?, ?)",
         (_boot(), time.monotonic() + seconds, f"{_pid_namespace()}:{os.getpid()}"),
@@ -39,18 +39,18 @@ def begin(database: sqlite3.Connection, seconds: float) -> int:
 
 
 def extend(database: sqlite3.Connection, session: int, seconds: float) -> None:
-    """Let a session be over so many seconds from now on."""
+    """Set a session's deadline to `seconds` from now."""
     database.execute("UPDATE session SET deadline = ? WHERE id = ?", (time.monotonic() + seconds, session))
 
 
 def is_over(database: sqlite3.Connection, session: int) -> bool:
-    """Whether somebody ended it, or its deadline has passed."""
+    """Whether a session has been removed, or its deadline has passed."""
     row = database.execute("SELECT deadline FROM session WHERE id = ?", (session,)).fetchone()
     return row is None or row[0] < time.monotonic()
 
 
 def over(database: sqlite3.Connection) -> tuple[int, ...]:
-    """The sessions that are over and still in the table."""
+    """The sessions in the table that are over."""
     now, boot = time.monotonic(), _boot()
     sessions = database.execute("SELECT id, boot, deadline, pid FROM session")
     return tuple(
@@ -59,11 +59,11 @@ def over(database: sqlite3.Connection) -> tuple[int, ...]:
 
 
 def forget(database: sqlite3.Connection, session: int) -> None:
-    """Take it out of the table."""
+    """Remove a session from the table."""
     database.execute("DELETE FROM session WHERE id = ?", (session,))
 
 
-@functools.cache  # a process that has no descriptor left lives all the same
+@functools.cache  # cached: later calls must not fail for lack of file descriptors
 def _boot() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
@@ -73,16 +73,16 @@ def _pid_namespace() -> int:
 
 
 def has_ended(pid: str | int) -> bool:
-    """Whether the process of a session is known to have ended.
+    """Whether the process of a session is known to have ended.  `pid`: "namespace:number", or a number alone (older files).
 
-    It is not known of one in another namespace, of one that nobody has waited for (a zombie), of one whose number another process
-    has by now, and where the number stands alone, as it did first: there the deadline decides.
+    False, so that the deadline decides, if the process is in another PID namespace or is a zombie, if its number has been reused,
+    or if the namespace is not given.
     """
     namespace, _, number = str(pid).partition(":")
     if namespace != str(_pid_namespace()):
         return False
     try:
-        with contextlib.suppress(PermissionError):  # it is there, and somebody else's
+        with contextlib.suppress(PermissionError):  # the process exists and belongs to another user
             os.kill(int(number), 0)
     except ProcessLookupError:
         return True

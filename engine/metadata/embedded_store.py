@@ -1,21 +1,15 @@
-"""Metadata in one SQLite file, for the processes of one machine: a cluster without ZooKeeper.
+"""Metadata in one SQLite file (`engine.metadata.embedded_file`): a cluster without ZooKeeper, for the processes of one machine.
 
-Tables::
+Sessions.  A process with ephemeral nodes extends its session by a heartbeat, several times in each `SESSION_TIMEOUT`, and with
+each change, because a process that makes thousands of changes has no time for heartbeats.  The nodes of a session that is over
+are invisible at once; the next change by any process deletes them.  A process that was stopped for longer than the timeout gets
+`SessionLostError` for its next change: each change checks the session within its own transaction.
 
-    znode     path (primary key), data, version, cversion, sequence (of the next sequential child), session (NULL: none)
-    session   see `engine.metadata.embedded_sessions`
+Durability.  SQLite uses a rollback journal and ``synchronous = FULL``, so that a session id is never issued twice, also after a
+power failure.  There is one file, and a journal while it is written; it must be on a local disk.
 
-Every process that made an ephemeral node says several times in each `SESSION_TIMEOUT` that it lives, and with each change: one
-that has thousands to make does not come to anything else meanwhile.  Nobody sees the nodes of a
-session that is over, also where nobody writes, and the next change of anybody deletes them.  A process that was stopped for that
-long finds its session gone, and each of its changes is refused from then on (`SessionLostError`), because a change and the look
-at the session are one transaction.
-
-The file is written through SQLite's rollback journal, synced fully: a session id that was given away is never given again, also
-after a power failure.  There is one file and, while it is written, its journal; it must lie on a disk of this machine.
-
-Opening without `create` makes no file, and reading writes none.  A file that was deleted, or in whose place another one stands,
-is as one that does not answer: what would be written into it nobody else would ever read.
+Opening without `create` never makes a file, and reading never writes one.  If the open file is deleted or replaced, every call
+raises PeerUnreachableError: no other process would ever read what is written to it.
 """
 
 from __future__ import annotations
@@ -24,13 +18,14 @@ import asyncio
 import contextlib
 import os
 import sqlite3
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
-from waltzctl.engine.errors import DeadlineError, NotWaltzError, PeerUnreachableError
+from waltzctl.engine.errors import PeerUnreachableError
 from waltzctl.engine.metadata import embedded_sessions
+from waltzctl.engine.metadata.embedded_file import open_file, translated_errors
 from waltzctl.engine.metadata.metadata_store import (
     ANY_VERSION,
     Change,
@@ -48,31 +43,18 @@ from waltzctl.engine.metadata.metadata_store import (
 )
 
 T = TypeVar("T")
-APPLICATION_ID = 0x57414C5A
-"""In the file's header, where SQLite keeps a number for the program whose file it is: "WALZ"."""
-SCHEMA_VERSION = 1
 SESSION_TIMEOUT = 5.0
+"""Seconds."""
 _HEARTBEATS = 4
-"""How often in each timeout a process says that it lives."""
-_POLL = 0.05
-"""Seconds after which a change of another process is noticed at the latest."""
-_LOOKS = 10
-"""After so many of them without a change it is looked whether a session is over."""
-_BUSY = 10.0
-"""Seconds to wait for another process's transaction."""
-_TABLES = (
-    """CREATE TABLE znode (
-        path TEXT PRIMARY KEY, data BLOB NOT NULL, version INTEGER NOT NULL DEFAULT 0, cversion INTEGER NOT NULL DEFAULT 0,
-        sequence INTEGER NOT NULL DEFAULT 0, session INTEGER
-    ) WITHOUT ROWID""",
-    embedded_sessions.TABLE,
-    f"PRAGMA application_id = {APPLICATION_ID}",
-    f"PRAGMA user_version = {SCHEMA_VERSION}",
-)
+"""Heartbeats in each session timeout."""
+_POLL_SECONDS = 0.05
+"""Seconds between looks for changes by other processes."""
+_POLLS_PER_SESSION_CHECK = 10
+"""Every so many polls watches are checked although the file did not change: a session may be over."""
 
 
 class EmbeddedStore:
-    """An open file; see `MetadataStore`.  Made by `open`."""
+    """An open file, as a `MetadataStore`.  Made by `open`."""
 
     def __init__(
         self,
@@ -83,24 +65,25 @@ class EmbeddedStore:
         session_timeout: float,
     ) -> None:
         self._path, self._thread, self._database = path, thread, database
-        self._place, self._opened = path.absolute(), opened
+        self._absolute_path, self._file_descriptor = path.absolute(), opened
         self._timeout = session_timeout
         self._loop = asyncio.get_running_loop()
         self._lost: asyncio.Future[str] = self._loop.create_future()
         self._session: int | None = None
-        self._until = 0.0  # in the loop's time: no later than when it is over
-        self._beginning = asyncio.Lock()  # a session: each has a heartbeat of its own, and only the last one counts
+        self._session_deadline = 0.0  # in the loop's time, seconds; the session is not over before
+        self._session_lock = asyncio.Lock()  # while a session begins: concurrent callers must not begin two
+        # by path and (version, cversion) when the watch was set; None: the node did not exist
         self._watches: dict[tuple[str, tuple[int, int] | None], list[Watch]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._closed = False
-        self._unsure = False
+        self._recheck = False  # check all watches at the next poll, even if the file did not change
 
     @classmethod
     async def open(cls, path: Path, *, create: bool = False, session_timeout: float = SESSION_TIMEOUT) -> EmbeddedStore:
         """Open the file, or with `create` make it where there is none.  Raises NotWaltzError, PeerUnreachableError."""
         thread = ThreadPoolExecutor(1, "metadata")
         try:
-            database, opened = await asyncio.get_running_loop().run_in_executor(thread, _connect, path, create)
+            database, opened = await asyncio.get_running_loop().run_in_executor(thread, open_file, path, create)
         except BaseException:
             thread.shutdown(wait=False)
             raise
@@ -127,7 +110,7 @@ class EmbeddedStore:
 
     async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, ZnodeState]:
         """See `MetadataStore`."""
-        data, state = await self._run(lambda: self._row(path))
+        data, state = await self._run(lambda: self._node(path))
         self._watch(path, state, watch)
         return data, state
 
@@ -141,31 +124,31 @@ class EmbeddedStore:
         """See `MetadataStore`."""
 
         def read() -> tuple[ZnodeState, tuple[str, ...]]:
-            return self._row(path)[1], self._children(path)
+            return self._node(path)[1], self._children(path)
 
         state, names = await self._run(read)
         self._watch(path, state, watch)
         return names
 
-    def _row(self, path: str) -> tuple[bytes, ZnodeState]:
+    def _node(self, path: str) -> tuple[bytes, ZnodeState]:
         row = self._database.execute(
             "SELECT data, version, cversion, session FROM znode WHERE path = ?", (path,)
         ).fetchone()
         over = embedded_sessions.over(self._database)
         if row is None or row[3] in over:
             raise NodeMissingError(self.where, path)
-        gone = len(self._below(path, over)) if over else 0  # which their deletion will count as well
+        gone = len(self._ephemeral_children(path, over)) if over else 0  # each deletion will increment cversion
         return bytes(row[0]), ZnodeState(row[1], row[2] + gone, row[3] is not None)
 
-    def _below(self, path: str, sessions: Sequence[int]) -> list[str]:
-        """The children of a node that live as long as one of these sessions."""
+    def _ephemeral_children(self, path: str, sessions: Sequence[int]) -> list[str]:
+        """The children of a node that belong to one of these sessions."""
         marks = ", ".join("?" * len(sessions))
         rows = self._database.execute(f"SELECT path FROM znode WHERE session IN ({marks})", sessions)
         return [one for (one,) in rows if one.rpartition("/")[0] == path]
 
     def _state(self, path: str) -> ZnodeState | None:
         with contextlib.suppress(NodeMissingError):
-            return self._row(path)[1]
+            return self._node(path)[1]
         return None
 
     def _children(self, path: str) -> tuple[str, ...]:
@@ -173,7 +156,7 @@ class EmbeddedStore:
         rows = self._database.execute(
             "SELECT path FROM znode WHERE path > ? AND path < ? AND path != ''", (below, _after(below))
         )
-        gone = {*self._below(path, over)} if (over := embedded_sessions.over(self._database)) else ()
+        gone = {*self._ephemeral_children(path, over)} if (over := embedded_sessions.over(self._database)) else ()
         return tuple(sorted(name for (one,) in rows if one not in gone and "/" not in (name := one[len(below) :])))
 
     # ---- writing -------------------------------------------------------------------------------------------------------
@@ -182,7 +165,7 @@ class EmbeddedStore:
         """See `MetadataStore`."""
         if ephemeral:
             await self._begin_session()
-        return await self._change(lambda: self._create(path, data, ephemeral=ephemeral, sequence=sequence))
+        return await self._transaction(lambda: self._create(path, data, ephemeral=ephemeral, sequence=sequence))
 
     async def create_root(self) -> bool:
         """See `MetadataStore`."""
@@ -193,15 +176,15 @@ class EmbeddedStore:
             self._database.execute("INSERT INTO znode (path, data) VALUES ('', x'')")
             return True
 
-        return await self._change(make)
+        return await self._transaction(make)
 
     async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> ZnodeState:
         """See `MetadataStore`."""
-        return await self._change(lambda: self._set(path, data, version))
+        return await self._transaction(lambda: self._set(path, data, version))
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
         """See `MetadataStore`."""
-        await self._change(lambda: self._delete(path, version))
+        await self._transaction(lambda: self._delete(path, version))
 
     async def commit(self, changes: Sequence[Change]) -> None:
         """See `MetadataStore`."""
@@ -218,11 +201,11 @@ class EmbeddedStore:
                     case Check(path, version):
                         self._check(path, version)
 
-        await self._change(make)
+        await self._transaction(make)
 
     def _create(self, path: str, data: bytes, *, ephemeral: bool = False, sequence: bool = False) -> str:
         above = path.rpartition("/")[0]
-        self._row(above)
+        self._node(above)
         if sequence:
             (number,) = self._database.execute("SELECT sequence FROM znode WHERE path = ?", (above,)).fetchone()
             path = f"{path}{number:010d}"
@@ -238,7 +221,7 @@ class EmbeddedStore:
         return path
 
     def _check(self, path: str, version: int) -> ZnodeState:
-        _, state = self._row(path)
+        _, state = self._node(path)
         if version not in (ANY_VERSION, state.version):
             raise NodeVersionError(self.where, path)
         return state
@@ -263,21 +246,21 @@ class EmbeddedStore:
     # ---- the database --------------------------------------------------------------------------------------------------
 
     async def _run(self, work: Callable[[], T]) -> T:
-        """Something in the database's thread."""
+        """Run a function in the database's thread."""
         if self._closed:
             raise PeerUnreachableError(self.where, "the metadata is closed")
 
         def run() -> T:
-            with _told(self._path):
-                self._check_place()
+            with translated_errors(self._path):
+                self._check_file()
                 return work()
 
         return await self._loop.run_in_executor(self._thread, run)
 
-    def _check_place(self) -> None:
-        """Raise PeerUnreachableError where the file that was opened is no longer the one that others find."""
+    def _check_file(self) -> None:
+        """Raise PeerUnreachableError if the open file is no longer the one at the path."""
         with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(self._opened), os.stat(self._place)):
+            if os.path.samestat(os.fstat(self._file_descriptor), os.stat(self._absolute_path)):
                 return
         raise PeerUnreachableError(
             self.where,
@@ -285,8 +268,8 @@ class EmbeddedStore:
             advice="put it back, or start again what uses it",
         )
 
-    async def _change(self, work: Callable[[], T], *, fenced: bool = True) -> T:
-        """A transaction, the look at the own session in it."""
+    async def _transaction(self, work: Callable[[], T], *, fenced: bool = True) -> T:
+        """Run a function in a transaction that also checks (unless not `fenced`) and extends this process's session."""
 
         def run() -> T:
             self._database.execute("BEGIN IMMEDIATE")
@@ -300,11 +283,11 @@ class EmbeddedStore:
                 result = work()
                 if session is not None:
                     embedded_sessions.extend(self._database, session, self._timeout)
-                self._database.execute("COMMIT")  # which waits for readers, and may give up
+                self._database.execute("COMMIT")  # waits for readers, and raises after `_BUSY_SECONDS`
                 if session is not None:
-                    self._until = begun + self._timeout
+                    self._session_deadline = begun + self._timeout
             except BaseException:
-                if self._database.in_transaction:  # a full disk has taken it back already
+                if self._database.in_transaction:  # SQLite rolls back by itself when the disk is full
                     self._database.execute("ROLLBACK")
                 raise
             return result
@@ -312,48 +295,48 @@ class EmbeddedStore:
         try:
             result = await self._run(run)
         except SessionLostError as error:
-            self._lose(str(error))
+            self._report_lost(str(error))
             raise
         if self._watches:
             try:
                 await self._fire()
-            except Exception:  # whatever it is: the change is made, and the watches are looked at again
-                self._unsure = True
+            except Exception:  # of any kind: the change is committed, so do not raise; check the watches later
+                self._recheck = True
         return result
 
     # ---- the session ---------------------------------------------------------------------------------------------------
 
     async def _begin_session(self) -> None:
-        async with self._beginning:
+        async with self._session_lock:
             if self._session is not None:
                 return
             until = self._loop.time() + self._timeout
-            session = await self._change(lambda: embedded_sessions.begin(self._database, self._timeout), fenced=False)
-            self._until, self._session = until, session
-            self._begin_task(self._live(self._session))
+            session = await self._transaction(
+                lambda: embedded_sessions.begin(self._database, self._timeout), fenced=False
+            )
+            self._session_deadline, self._session = until, session
+            self._begin_task(self._heartbeat(self._session))
 
     def _end_sessions(self, also: int | None = None) -> None:
-        """Delete the sessions that are over, with their nodes."""
+        """Delete the sessions that are over, and session `also`, with their nodes."""
         for number in {*embedded_sessions.over(self._database), *(() if also is None else (also,))}:
             for (path,) in self._database.execute("SELECT path FROM znode WHERE session = ?", (number,)).fetchall():
                 self._remove(path)
             embedded_sessions.forget(self._database, number)
 
-    async def _live(self, session: int) -> None:
-        """Say several times in each timeout that this process lives; end the sessions of those that do not say so."""
+    async def _heartbeat(self, session: int) -> None:
+        """Extend the session several times in each timeout; each time, end the sessions of other processes that are over."""
         while self._session == session:
             await asyncio.sleep(self._timeout / _HEARTBEATS)
             try:
-                await self._change(lambda: None)  # each of them says so
+                await self._transaction(lambda: None)  # every transaction extends the session
             except SessionLostError:
                 return
-            except (
-                Exception
-            ) as error:  # whatever it is: a damaged file may be whole again, and there may be memory again
-                if self._loop.time() >= self._until:
-                    self._lose(f"{error}; this process could not say for {self._timeout:g} s that it lives")
+            except Exception as error:  # of any kind: a damaged file may be restored, memory may become free
+                if self._loop.time() >= self._session_deadline:
+                    self._report_lost(f"{error}; this process could not say for {self._timeout:g} s that it lives")
 
-    def _lose(self, why: str) -> None:
+    def _report_lost(self, why: str) -> None:
         self._session = None
         if not self._lost.done():
             self._lost.set_result(why)
@@ -366,21 +349,21 @@ class EmbeddedStore:
         if not any(not task.done() and task.get_name() == "watches" for task in self._tasks):
             self._begin_task(self._poll(), "watches")
         watches = self._watches.setdefault((path, _versions(state)), [])
-        if watch not in watches:  # whoever looks again and again is told once
+        if watch not in watches:  # set twice, it is called once
             watches.append(watch)
-        self._unsure = True  # it may have been changed since it was read
+        self._recheck = True  # the node may have changed since it was read
 
     async def _poll(self) -> None:
-        """Look for what other processes changed, and now and then for whose session is over.  For ever."""
+        """Check watches when another process has changed the file, and regularly for sessions that are over.  Never returns."""
         last, looks = None, 0
         while True:
-            with contextlib.suppress(Exception):  # whatever it is, such as no memory: nobody else would look
+            with contextlib.suppress(Exception):  # for instance MemoryError: no other task polls
                 (now,) = await self._run(lambda: self._database.execute("PRAGMA data_version").fetchone())
                 looks += 1
-                if now != last or self._unsure or looks % _LOOKS == 0:
-                    last, self._unsure = now, False
+                if now != last or self._recheck or looks % _POLLS_PER_SESSION_CHECK == 0:
+                    last, self._recheck = now, False
                     await self._fire()
-            await asyncio.sleep(_POLL)
+            await asyncio.sleep(_POLL_SECONDS)
 
     async def _fire(self) -> None:
         watched = [*self._watches]
@@ -392,7 +375,7 @@ class EmbeddedStore:
             for watch in self._watches.pop(key, ()):
                 watch()
 
-    # ---- the end -------------------------------------------------------------------------------------------------------
+    # ---- tasks and close -----------------------------------------------------------------------------------------------
 
     def _begin_task(self, work: Coroutine[Any, Any, None], name: str | None = None) -> None:
         self._tasks = [one for one in self._tasks if not one.done()]
@@ -409,12 +392,12 @@ class EmbeddedStore:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if session is not None:
-            # whatever it is: a session that cannot be ended is over with its deadline
+            # an error of any kind: a session that cannot be ended here is over at its deadline
             with contextlib.suppress(Exception):
-                await self._change(lambda: self._end_sessions(also=session), fenced=False)
+                await self._transaction(lambda: self._end_sessions(also=session), fenced=False)
         self._closed = True
         await self._loop.run_in_executor(self._thread, self._database.close)
-        os.close(self._opened)
+        os.close(self._file_descriptor)
         self._thread.shutdown()
 
 
@@ -423,68 +406,5 @@ def _versions(state: ZnodeState | None) -> tuple[int, int] | None:
 
 
 def _after(below: str) -> str:
-    """The first string behind all that begin with `below`."""
+    """The least string that is greater than every string with the prefix `below`."""
     return f"{below[:-1]}{chr(ord(below[-1]) + 1)}" if below else chr(0x10FFFF)
-
-
-def _connect(path: Path, create: bool) -> tuple[sqlite3.Connection, int]:
-    """Open the file, and a descriptor that only says which one it is; see `EmbeddedStore.open`."""
-    if not path.is_file():
-        if path.exists():
-            raise NotWaltzError(f"{path}: no regular file", advice="give the path of the metadata's file")
-        if not create:
-            raise NotWaltzError(
-                f"{path}: there is no metadata", advice="make a cluster with waltzctl create-cluster or cluster create"
-            )
-    with _told(path):
-        database = sqlite3.connect(
-            f"{path.absolute().as_uri()}?mode={'rwc' if create else 'rw'}",
-            uri=True,
-            timeout=_BUSY,
-            isolation_level=None,
-            check_same_thread=False,
-        )
-        try:
-            database.execute("PRAGMA synchronous = FULL")
-            if create:
-                database.execute("BEGIN IMMEDIATE")
-                if not database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-                    for statement in _TABLES:
-                        database.execute(statement)
-                database.execute("COMMIT")
-            (application,) = database.execute("PRAGMA application_id").fetchone()
-            (version,) = database.execute("PRAGMA user_version").fetchone()
-            if (application, version) != (APPLICATION_ID, SCHEMA_VERSION):
-                raise NotWaltzError(
-                    f"{path}: no metadata of a Waltz cluster, or of a version that this program does not know",
-                    advice="give the path that create-cluster --metadata was given",
-                )
-            # not for reading or writing: to close such a one drops no lock that the process has on the file
-            opened = os.open(path, os.O_PATH | os.O_CLOEXEC)
-        except BaseException:
-            database.close()
-            raise
-    return database, opened
-
-
-@contextlib.contextmanager
-def _told(path: Path) -> Iterator[None]:
-    """The database's errors as ours, and the system's."""
-    try:
-        yield
-    except OSError as error:
-        raise PeerUnreachableError(str(path), str(error)) from None
-    except sqlite3.OperationalError as error:
-        if "locked" in str(error) or "busy" in str(error):
-            raise DeadlineError(
-                str(path), f"another process kept it locked for {_BUSY:g} s", advice="what it does shows lsof or fuser"
-            ) from None
-        raise PeerUnreachableError(
-            str(path),
-            str(error),
-            advice="is its directory there, may this user write in it, and is there room on the disk?",
-        ) from None
-    except sqlite3.DatabaseError as error:
-        raise NotWaltzError(
-            f"{path}: {error}", advice="this is no metadata that waltzctl wrote, or it is damaged"
-        ) from None

@@ -1,16 +1,23 @@
-"""A log server among the servers of its cluster: its descriptor, what it prefers, and which partitions it is to serve.
+"""Membership of a log server in its cluster: its descriptor, its preferences, and the partitions it is to serve.
 
-Every server has an ephemeral descriptor.  The one with the smallest id that lives computes the assignment anew when the
-descriptors changed, and writes it if nobody was faster.  Every server reads it and serves what it names.
+Every server registers with an ephemeral descriptor.  When the set of descriptors changes, the live server with the smallest id
+computes the assignment and writes it, unless another server wrote first.  Every server reads the assignment and serves its
+partitions.
 
-A server whose session with the store is lost serves nothing from then on, and stands among the servers again under its id once
-the store answers (release 0.13.2 serves on until it reads that others were given its partitions, weakness Z5).  The same holds
-for one that finds its descriptor gone: another server took it for dead (`engine.metadata.failure_detector`).
+=====================================================  =================================================================
+a server finds that                                    it
+=====================================================  =================================================================
+its session with the store is lost                     closes all partitions, and registers again under the same id once
+                                                       the store answers; release 0.13.2 serves on until it reads that
+                                                       others have its partitions (weakness Z5)
+its descriptor was deleted: another server thinks it   does the same
+dead (`engine.metadata.failure_detector`)
+=====================================================  =================================================================
 
-An assignment is always computed from what was just read, a bounded number of times (Z3).  A descriptor is never left twice (Z8);
-nor is that of a server which had the address of a new one, as it cannot live any more.
+An assignment is always computed from what was just read, in a bounded number of attempts (Z3).  Registering deletes older
+descriptors of the same server (Z8), and of any server with the same address, which cannot be alive.
 
-Source: release 0.13.2 (its cluster manager); what the znodes hold: `formats.znodes`.
+Source: release 0.13.2 (its cluster manager); the content of the znodes: `formats.znodes`.
 """
 
 from __future__ import annotations
@@ -46,15 +53,15 @@ Seen = Callable[[int, Sequence[tuple[str, ServerDescriptor]]], None]
 """Called with a server's own id and the servers that live, with the paths of their descriptors, itself among them."""
 _DESCRIPTOR = "s_"
 LAST_ID = 2**31 - 1
-"""The metadata, and each request, has four bytes for the id of a server or a client."""
+"""The highest id of a server or client: a signed 32-bit integer in metadata and requests."""
 _ATTEMPTS = 20
-"""How often a change that others interfere with is tried."""
+"""Attempts for a change that concurrent writers may defeat."""
 _PAUSE = 1.0
 """Seconds between attempts while the store does not answer."""
 
 
 async def next_id(store: MetadataStore, path: str) -> int:
-    """Take the next server or client id; none is ever given twice.  Raises RefusedError where all were given."""
+    """Issue the next server or client id; none is issued twice.  Raises RefusedError if none is left."""
     while True:
         issued, state = await read_payload(store, path, IssuedId)
         if issued.last >= LAST_ID:
@@ -68,16 +75,16 @@ async def next_id(store: MetadataStore, path: str) -> int:
 
 
 async def new_client_id(store: MetadataStore) -> int:
-    """An id for a client of the cluster."""
+    """Issue an id for a client of the cluster."""
     return await next_id(store, CLIENT_IDS_PATH)
 
 
 async def read_servers(
     store: MetadataStore, watch: Watch | None = None
 ) -> tuple[ServerAssignment, int, int, tuple[tuple[str, ServerDescriptor], ...]]:
-    """The assignment, its node's version and child version, and the descriptors of exactly that child version with their paths.
+    """The assignment, its node's version and cversion, and the descriptors with their paths, exactly as at that cversion.
 
-    `watch` fires when the servers or the assignment changed, not when a descriptor was written.
+    `watch` fires when the assignment or the set of descriptors changes, but not when a descriptor is rewritten.
     """
     while True:
         assignment, state = await read_payload(store, SERVERS_PATH, ServerAssignment, watch)
@@ -92,79 +99,79 @@ async def read_servers(
                 return assignment, state.version, state.cversion, tuple(servers)
 
 
-class _TakenAwayError(WaltzError):
-    """This server's descriptor is gone, its session is not."""
+class _DescriptorDeletedError(WaltzError):
+    """This server's descriptor was deleted, though its session is in force."""
 
 
 class Membership:
-    """One server's place.  `register` first, then `follow`."""
+    """The membership of one server.  Call `register` first, then `follow`."""
 
     def __init__(self, store: MetadataStore, *, log: logging.Logger, seen: Seen | None = None) -> None:
         self._store, self._log, self._seen = store, log, seen
         self._changed = asyncio.Event()
         self._descriptor: ServerDescriptor | None = None
         self._path = ""
-        self._lost: asyncio.Future[str] | None = None  # None: not among the servers
+        self._lost: asyncio.Future[str] | None = None  # of the session of the descriptor; None: not registered
         self._writes = asyncio.Lock()  # of the descriptor
 
     @property
     def present(self) -> bool:
-        """Whether this server stands among the servers, as far as it knows."""
+        """Whether this server is registered, as far as it knows."""
         return self._lost is not None and not self._lost.done()
 
     async def register(self, host: str, port: int, preferred: Sequence[int] = ()) -> int:
-        """Take the next server id and stand among the servers, with what this one prefers; the id."""
+        """Register under a new server id, which is returned; `preferred`: partitions to prefer."""
         number = await next_id(self._store, SERVER_IDS_PATH)
         own = ServerDescriptor(number, host, port, tuple(preferred))
         async with self._writes:
-            await self._stand(own, lambda one: (one.host, one.port) == (host, port))
+            await self._create_descriptor(own, lambda one: (one.host, one.port) == (host, port))
         return number
 
     async def delete(self, path: str) -> None:
-        """Delete a descriptor of a server that has ended; one that is gone is no error."""
+        """Delete the descriptor of a server that has ended; it is no error if there is none."""
         with contextlib.suppress(NodeMissingError):
             await self._store.delete(path)
 
-    async def _stand(self, descriptor: ServerDescriptor, ended: Callable[[ServerDescriptor], bool]) -> None:
+    async def _create_descriptor(self, descriptor: ServerDescriptor, ended: Callable[[ServerDescriptor], bool]) -> None:
         _, _, _, servers = await read_servers(self._store)
         for path, one in servers:
             if one.server == descriptor.server or ended(one):
                 await self.delete(path)
-        lost = self._store.lost  # before the descriptor is there: a session that ends meanwhile is noticed
+        lost = self._store.lost  # taken before the descriptor is created, so that the session's end cannot be missed
         self._path = await self._store.create(
             f"{SERVERS_PATH}/{_DESCRIPTOR}", descriptor.encode(), ephemeral=True, sequence=True
         )
         self._descriptor, self._lost = descriptor, lost
 
     async def follow(self, assigned: Assigned) -> None:
-        """Tell the registered server what it is to serve, whenever that changes; assign where that is its duty.  For ever."""
-        told: Mapping[int, int] | None = None
+        """Call `assigned` whenever this server's partitions change; compute the assignment if that is due.  Never returns."""
+        reported: Mapping[int, int] | None = None
         while True:
             assert self._lost is not None, "it registered"
             if self._lost.done():
-                await self._close_and_return(assigned, self._lost.result(), "the metadata answers again")
-                told = {}
+                await self._close_and_register_again(assigned, self._lost.result(), "the metadata answers again")
+                reported = {}
             self._changed.clear()
             try:
-                now = await self._look()
-            except _TakenAwayError as error:
-                await self._close_and_return(assigned, str(error), "it stands there again")
-                told, now = {}, None
+                now = await self._read_assignment()
+            except _DescriptorDeletedError as error:
+                await self._close_and_register_again(assigned, str(error), "it stands there again")
+                reported, now = {}, None
                 self._changed.set()
             except (PeerError, SessionLostError) as error:
                 self._log.warning("%s", error)
                 await self._wait(_PAUSE)
                 continue
-            except Exception as error:  # whatever it is, such as no memory: nobody else would follow
+            except Exception as error:  # for instance MemoryError: no other task follows the assignment
                 self._log.error("the assignment stays as it is: %s", error, exc_info=unforeseen(error))
                 now = None
-            if now is not None and now != told and not self._lost.done():
-                told = now
+            if now is not None and now != reported and not self._lost.done():
+                reported = now
                 assigned(now)
             await self._wait(self._store.session_timeout)
 
     async def _wait(self, seconds: float) -> None:
-        """Until something changed, the session is lost, or the time is over."""
+        """Wait for a change or the loss of the session, at most `seconds`."""
         assert self._lost is not None, "it registered"
         changed = asyncio.ensure_future(self._changed.wait())
         either: set[asyncio.Future[Any]] = {changed, self._lost}
@@ -173,8 +180,8 @@ class Membership:
         finally:
             changed.cancel()
 
-    async def _close_and_return(self, assigned: Assigned, why: str, until: str) -> None:
-        """Serve nothing, and stand among the servers again, under the same id."""
+    async def _close_and_register_again(self, assigned: Assigned, why: str, until: str) -> None:
+        """Close all partitions, and register again under the same id."""
         assert self._descriptor is not None, "it registered"
         self._log.error("%s: every partition is closed until %s", why, until)
         self._lost = None
@@ -182,21 +189,21 @@ class Membership:
         while True:
             try:
                 async with self._writes:
-                    await self._stand(self._descriptor, lambda _: False)
-            except Exception as error:  # whatever it is: somebody may mend it
+                    await self._create_descriptor(self._descriptor, lambda _: False)
+            except Exception as error:  # of any kind: try until it succeeds
                 self._log.warning("not among the servers: %s", error, exc_info=unforeseen(error))
                 await asyncio.sleep(_PAUSE)
             else:
                 self._log.info("server %d is among the servers again", self._descriptor.server)
                 return
 
-    async def _look(self) -> Mapping[int, int] | None:
-        """What this server serves now; None while the assignment is not that of the servers that live."""
+    async def _read_assignment(self) -> Mapping[int, int] | None:
+        """The generations of this server's partitions; None while the assignment was made for another set of servers."""
         assert self._descriptor is not None, "it registered"
         own = self._descriptor.server
         assignment, version, cversion, servers = await read_servers(self._store, self._changed.set)
-        if not self._stands_among(servers):
-            raise _TakenAwayError(f"server {own} was taken from the servers of {self._store.where}")
+        if not self._has_descriptor_in(servers):
+            raise _DescriptorDeletedError(f"server {own} was taken from the servers of {self._store.where}")
         if self._seen is not None:
             self._seen(own, servers)
         if assignment.cversion != cversion:
@@ -204,7 +211,7 @@ class Membership:
                 return None
             written = await self._assign(assignment, version, cversion, [one for _, one in servers])
             if written is None:
-                self._changed.set()  # somebody was faster, or the servers changed: look again
+                self._changed.set()  # another server wrote first, or the servers changed: read again
                 return None
             assignment = written
         return {
@@ -214,14 +221,14 @@ class Membership:
             for held in one.partitions
         }
 
-    def _stands_among(self, servers: Iterable[tuple[str, ServerDescriptor]]) -> bool:
-        """Whether this server's descriptor is one of them."""
+    def _has_descriptor_in(self, servers: Iterable[tuple[str, ServerDescriptor]]) -> bool:
+        """Whether this server's descriptor is among these."""
         return self._path in (path for path, _ in servers)
 
     async def _assign(
         self, before: ServerAssignment, version: int, cversion: int, servers: Sequence[ServerDescriptor]
     ) -> ServerAssignment | None:
-        """Compute the assignment and write it; None when it was written by somebody else meanwhile."""
+        """Compute the assignment and write it; None if it has been written since `version`."""
         parameters = await store_parameters(self._store)
         made = assign(before, cversion, parameters.num_partitions, servers)
         with contextlib.suppress(NodeVersionError):
@@ -230,10 +237,10 @@ class Membership:
         return None
 
     async def prefer(self, partitions: Sequence[int], preferred: bool) -> None:
-        """Prefer these partitions from now on, or no longer, and assign anew.
+        """Add partitions to the preferred ones (`preferred`), or remove them, and compute a new assignment.
 
-        Raises RefusedError where it has no descriptor, or none any more, ConcurrentUpdateError when others kept changing the
-        assignment.
+        Raises RefusedError if this server is not registered, or no longer; ConcurrentUpdateError if other servers wrote the
+        assignment in each of `_ATTEMPTS` attempts.
         """
         async with self._writes:
             old = self._descriptor
@@ -247,7 +254,7 @@ class Membership:
             self._descriptor = new
         for _ in range(_ATTEMPTS):
             assignment, version, cversion, servers = await read_servers(self._store)
-            if not self._stands_among(servers):  # if nobody is left, all generations would be forgotten
+            if not self._has_descriptor_in(servers):  # an assignment without servers would lose all generations
                 raise RefusedError(
                     f"{self._store.where}: this server was taken from the servers; its preferences are kept for when it is there"
                     " again"
@@ -259,7 +266,7 @@ class Membership:
         )
 
     async def unregister(self) -> None:
-        """Leave the servers: the partitions are given to others at once, and not when the session times out."""
+        """Delete the descriptor, so that other servers get the partitions at once and not after the session timeout."""
         async with self._writes:
             path, self._path = self._path, ""
             if path:

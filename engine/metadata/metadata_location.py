@@ -1,4 +1,4 @@
-"""Where a cluster's metadata is, as ``--metadata`` takes it.
+"""The location of a cluster's metadata, as in ``--metadata``.
 
 Either ``zk://HOST:PORT,HOST:PORT/ROOT``, or the path of an embedded store's file.
 """
@@ -21,7 +21,7 @@ SCHEME = "zk://"
 
 @dataclass(frozen=True, slots=True)
 class MetadataLocation:
-    """One of the two.  Made by `parse`."""
+    """Either ZooKeeper, or the path of an embedded store; the other one is None.  Made by `parse`."""
 
     zookeeper: ZooKeeperOptions | None
     path: Path | None
@@ -30,7 +30,7 @@ class MetadataLocation:
     def parse(
         cls, text: str, *, session_timeout: float | None = None, connect_timeout: float | None = None
     ) -> MetadataLocation:
-        """From its text; times in seconds, ZooKeeper's.  Raises InvalidRequestError."""
+        """Parse a location; the timeouts, in seconds, are for ZooKeeper.  Raises InvalidRequestError."""
         if not text.startswith(SCHEME):
             if not text or "://" in text:
                 raise InvalidRequestError(
@@ -61,12 +61,12 @@ class MetadataLocation:
 
     @property
     def absolute(self) -> MetadataLocation:
-        """The same for whoever works in another directory."""
+        """The same location with an absolute path, for a process in another working directory."""
         return self if self.path is None else MetadataLocation(None, self.path.absolute())
 
     @contextlib.asynccontextmanager
     async def open(self, *, create: bool = False) -> AsyncIterator[MetadataStore]:
-        """Connect; `create` makes an embedded store's file where there is none.
+        """Connect; `create`: make the file of an embedded store if there is none.
 
         Raises PeerUnreachableError, NotWaltzError.
         """

@@ -1,19 +1,19 @@
-"""What holds a cluster's metadata: a tree of small nodes with versions, as ZooKeeper has it, and the rules that stores keep.
+"""The interface of metadata stores: a tree of small nodes with versions, after ZooKeeper's data model.
 
 ============  ==========================================================================================================
 term          meaning
 ============  ==========================================================================================================
 path          relative to the cluster's root: ``""`` is the root, ``store/group`` a node below it
-version       0 when a node is created, and one more with each `set`
-cversion      of a node's children: 0 at first, one more with each child that is created or deleted
-session       what an ephemeral node lives as long as; begins with the first node of that kind, ends with `close`, or when
-              the store did not hear of this process for `session_timeout` seconds
-watch         called once in the event loop, when what was read may have changed; then it is forgotten
-transaction   all of its changes are made, or none
+version       of a node's data: 0 when the node is created, incremented by each `set`
+cversion      of a node's children: 0 at first, incremented when a child is created or deleted
+session       the lifetime of a process's ephemeral nodes: begins with the first such node; ends with `close`, or when
+              the store has not heard of the process for `session_timeout` seconds
+watch         a callback, called once in the event loop when what was read may have changed, and then removed
+transaction   a sequence of changes of which all are made, or none
 ============  ==========================================================================================================
 
-`zookeeper_store` is ZooKeeper; `embedded_store` is one SQLite file, for the processes of one machine.  One suite of tests holds
-both to the table.
+Implementations: `zookeeper_store` (ZooKeeper), and `embedded_store` (one SQLite file, for the processes of one machine).  The
+same tests run for both.
 
 Source: ZooKeeper's data model; the paths: `formats.znodes`.
 """
@@ -32,7 +32,7 @@ Watch: TypeAlias = Callable[[], None]
 
 
 class MetadataConflictError(RefusedError):
-    """The metadata is not as it was when it was read; `path` is the node."""
+    """A node is not in the state that a call requires; `path`: the node."""
 
     def __init__(self, where: str, path: str, what: str) -> None:
         super().__init__(f"{where}, node {path or '/'}: {what}")
@@ -54,7 +54,7 @@ class NodeExistsError(MetadataConflictError):
 
 
 class NodeVersionError(MetadataConflictError):
-    """The node's version is another one: somebody wrote it meanwhile."""
+    """The node has another version than given: it was written meanwhile."""
 
     def __init__(self, where: str, path: str) -> None:
         super().__init__(where, path, "it was written by somebody else meanwhile")
@@ -73,7 +73,7 @@ class SessionLostError(RefusedError):
 
 @dataclass(frozen=True, slots=True)
 class ZnodeState:
-    """Of a node: the version of its data, that of its children, and whether it lives as long as somebody's session."""
+    """The version of a node's data, the version of its children, and whether it is ephemeral."""
 
     version: int
     cversion: int
@@ -82,7 +82,7 @@ class ZnodeState:
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """In a transaction: make a node, not ephemeral."""
+    """In a transaction: create a node that is not ephemeral."""
 
     path: str
     data: bytes = b""
@@ -90,7 +90,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Set:
-    """In a transaction: write a node that has this version, or `ANY_VERSION`."""
+    """In a transaction: write a node, if it has this version; `ANY_VERSION`: in any case."""
 
     path: str
     data: bytes
@@ -99,7 +99,7 @@ class Set:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """In a transaction: delete a node without children."""
+    """In a transaction: delete a node without children, if it has this version; `ANY_VERSION`: in any case."""
 
     path: str
     version: int = ANY_VERSION
@@ -107,7 +107,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """In a transaction: the node has this version still."""
+    """In a transaction: fail unless the node has this version."""
 
     path: str
     version: int
@@ -117,38 +117,38 @@ Change: TypeAlias = Create | Set | Delete | Check
 
 
 class MetadataStore(Protocol):
-    """A connection to a store.  Belongs to one event loop.
+    """A connection to a store, bound to one event loop.
 
-    Every call ends within the store's deadline, and raises PeerUnreachableError or DeadlineError where the store does not answer;
-    then a change may or may not have been made.  The `MetadataConflictError` that fits tells what else stands in the way.
+    Every call ends within the store's deadline.  It raises PeerUnreachableError or DeadlineError if the store does not answer;
+    then a change may or may not have been made.  It raises a subclass of `MetadataConflictError` if the node's state forbids it.
     """
 
     @property
     def where(self) -> str:
-        """The store and the root, for people and as ``--metadata`` takes it."""
+        """The location of store and root, for messages and for ``--metadata``."""
 
     @property
     def session_timeout(self) -> float:
-        """Seconds after which the nodes of a process that is not heard of go."""
+        """Seconds without a sign of life after which a process's session, and its ephemeral nodes, end."""
 
     @property
     def lost(self) -> asyncio.Future[str]:
-        """Done, with the reason, when the session that is in force ended by itself; the next one has another future."""
+        """Resolves to the reason when the session in force ends without `close`; the next session has a new future."""
 
     async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, ZnodeState]:
-        """A node's data; the watch also fires when it is deleted, or when its children change."""
+        """A node's data and state; the watch fires when it is written or deleted, or when its children change."""
 
     async def exists(self, path: str, watch: Watch | None = None) -> ZnodeState | None:
-        """A node's state, None where there is none; the watch also fires when it is created."""
+        """A node's state, None if there is no such node; the watch also fires when it is created."""
 
     async def children(self, path: str, watch: Watch | None = None) -> tuple[str, ...]:
         """The names of a node's children, sorted."""
 
     async def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False) -> str:
-        """Make a node below one that exists; its path, which has ten more digits where `sequence` is asked for."""
+        """Create a node below an existing one; returns its path.  `sequence`: append a number of ten digits to the name."""
 
     async def create_root(self) -> bool:
-        """Make the root, with what is above it; False where it is there already."""
+        """Create the root, with its parents; False if it exists already."""
 
     async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> ZnodeState:
         """Write a node."""
@@ -157,7 +157,7 @@ class MetadataStore(Protocol):
         """Delete a node without children."""
 
     async def commit(self, changes: Sequence[Change]) -> None:
-        """A transaction."""
+        """Make all changes in one transaction."""
 
     async def close(self) -> None:
         """End the session, if there is one, and the connection."""

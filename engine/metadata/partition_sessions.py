@@ -1,4 +1,4 @@
-"""The metadata of partitions: who holds replicas, and the session that is in force with the state of each replica in it.
+"""The metadata of partitions: the storage nodes of each, the session in force, and the state of each replica in it.
 
 Source: release 0.13.2 (store metadata); what the znodes hold: `formats.znodes`.
 """
@@ -42,8 +42,8 @@ from waltzctl.formats.znodes import (
 )
 
 _PAUSE = 1.0
-"""Seconds between looks at the storage nodes' assignment while the metadata does not answer."""
-_CREATE = (
+"""Seconds between attempts to read the assignment of storage nodes while the metadata does not answer."""
+_ADVICE = (
     "check the metadata's root, and create the cluster first: waltzctl cluster create; one that was made or deleted by half has"
     " to be deleted before that: waltzctl cluster delete"
 )
@@ -52,9 +52,9 @@ _CREATE = (
 async def read_payload(
     store: MetadataStore, path: str, kind: type[PayloadType], watch: Watch | None = None
 ) -> tuple[PayloadType, ZnodeState]:
-    """A node that every cluster has, and its state.
+    """Read and decode a znode that every cluster has; returns its payload and state.
 
-    Raises NotWaltzError (there is none, or it holds nothing), MismatchError (a version that is not known), DamageError.
+    Raises NotWaltzError (it is missing or empty), MismatchError (unknown version of the payload), DamageError.
     """
     data, state = await _read(store, path, watch)
     return decoded(_where(store, path), kind, data), state
@@ -68,14 +68,14 @@ async def _read(store: MetadataStore, path: str, watch: Watch | None = None) -> 
     try:
         data, state = await store.get(path, watch)
     except NodeMissingError:
-        raise NotWaltzError(f"{_where(store, path)}: there is no such node", advice=_CREATE) from None
+        raise NotWaltzError(f"{_where(store, path)}: there is no such node", advice=_ADVICE) from None
     if not data:
-        raise NotWaltzError(f"{_where(store, path)}: holds nothing", advice=_CREATE)
+        raise NotWaltzError(f"{_where(store, path)}: holds nothing", advice=_ADVICE)
     return data, state
 
 
 def decoded(where: str, kind: type[PayloadType], data: bytes) -> PayloadType:
-    """A payload.  Raises MismatchError, DamageError, which name `where`."""
+    """Decode a payload; `where`: the place for error messages.  Raises MismatchError, DamageError."""
     try:
         return kind.decode(data)
     except ZnodeVersionError as error:
@@ -92,7 +92,7 @@ async def store_parameters(store: MetadataStore) -> StoreParameters:
 async def follow_replicas(
     store: MetadataStore, told: Callable[[Mapping[int, Collection[str]]], Awaitable[None]], *, log: logging.Logger
 ) -> None:
-    """Tell the storage nodes of each partition that has any, now and whenever that may have changed.  For ever."""
+    """Call `told` with the storage nodes of each partition that has any, now and whenever they change.  Never returns."""
     changed = asyncio.Event()
     while True:
         changed.clear()
@@ -103,7 +103,7 @@ async def follow_replicas(
                 for partition in one.partitions:
                     nodes.setdefault(partition, set()).add(one.node)
             await told(nodes)
-        except Exception as error:  # whatever it is, such as no memory: nobody else would follow
+        except Exception as error:  # for instance MemoryError: no other task follows the assignment
             log.warning("the storage nodes' assignment is not known: %s", error, exc_info=unforeseen(error))
             await asyncio.sleep(_PAUSE)
             continue
@@ -111,25 +111,27 @@ async def follow_replicas(
 
 
 class PartitionSessions:
-    """What a log server's sessions ask of the metadata; see `engine.server.store_partition.SessionMetadata`."""
+    """The metadata of all partitions; implements `engine.server.store_partition.SessionMetadata`."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
+        # the last one read: encoded, decoded
         self._assignment: tuple[bytes, Mapping[int, tuple[str, ...]]] = b"", {}
 
     async def assigned(self, partition: int) -> tuple[str, ...]:
         """The storage nodes of a partition, ``host:port``, sorted."""
-        return (await self._all_assigned())[0].get(partition, ())
+        return (await self._read_assignment())[0].get(partition, ())
 
     async def nodes_of(self, partitions: Collection[int]) -> frozenset[str]:
-        """The storage nodes that any of these partitions has, at one look."""
-        held, _ = await self._all_assigned()
+        """The storage nodes of any of these partitions, in one read."""
+        held, _ = await self._read_assignment()
         return frozenset(node for number in partitions for node in held.get(number, ()))
 
-    async def _all_assigned(self) -> tuple[Mapping[int, tuple[str, ...]], int]:
-        """The storage nodes of each partition that has any, and the version of what says so."""
+    async def _read_assignment(self) -> tuple[Mapping[int, tuple[str, ...]], int]:
+        """The storage nodes of each partition that has any, and the version of the assignment's znode."""
         data, state = await _read(self._store, ASSIGNMENT_PATH)
-        if data != self._assignment[0]:  # one for all partitions: each of a thousand asks for it twice when it opens
+        # decode only what has changed: each of a thousand partitions reads the assignment twice to open
+        if data != self._assignment[0]:
             found = decoded(_where(self._store, ASSIGNMENT_PATH), NodeAssignment, data)
             held: dict[int, list[str]] = {}
             for one in found.nodes:
@@ -139,7 +141,7 @@ class PartitionSessions:
         return self._assignment[1], state.version
 
     async def partition(self, partition: int) -> tuple[PartitionMetadata, int]:
-        """A partition's metadata and the version of its node, -1 where there is none yet."""
+        """A partition's metadata and the version of its znode, -1 if there is none yet."""
         path = f"{PARTITION_PATH}/{partition}"
         try:
             data, state = await self._store.get(path)
@@ -150,7 +152,7 @@ class PartitionSessions:
         return decoded(f"{self._store.where}, node {path}", PartitionMetadata, data), state.version
 
     async def begin_session(self, partition: int, generation: int) -> PartitionMetadata:
-        """Count the session up under this generation; the metadata with the new session in it.
+        """Increment the session id, store the generation, and return the metadata as stored.
 
         Raises ConcurrentUpdateError when the stored generation is later.
         """
@@ -166,12 +168,13 @@ class PartitionSessions:
                 return begun
 
     async def write_replicas(self, partition: int, session_id: int, replicas: tuple[ReplicaState, ...]) -> None:
-        """Write replica states, as long as the partition has just these storage nodes.
+        """Write replica states, if the partition is assigned to exactly these storage nodes.
 
-        An operator's change is judged by the replicas that stand here.  Were those of a session written that began before the
-        change, more of them might be gone than a recovery can do without (weakness V16).
+        An operator's change of the assignment is checked against the replica states stored here (`unassign` in
+        `engine.metadata.cluster_changes`).  If a session that began before the change could write its replicas after it, more
+        of them might be unassigned than recovery can do without (weakness V16).
 
-        Raises ConcurrentUpdateError when the stored session is another one, or the storage nodes are.
+        Raises ConcurrentUpdateError when the stored session id, or the assigned storage nodes, are different ones.
         """
         while True:
             known, version = await self.partition(partition)
@@ -181,7 +184,7 @@ class PartitionSessions:
                 )
             if known.replicas == replicas:
                 return
-            held, assigned_at = await self._all_assigned()
+            held, assigned_at = await self._read_assignment()
             if {one.node for one in replicas} != {*held.get(partition, ())}:
                 raise ConcurrentUpdateError(
                     f"partition {partition}: its storage nodes are others than when session {session_id} began"

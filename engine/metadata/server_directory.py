@@ -1,6 +1,7 @@
-"""Which log server has which partition, as clients of a cluster ask for it.
+"""The log server of each partition, for clients of a cluster.
 
-Only an assignment that is that of the servers that live is told; in between the last one holds.
+An assignment is reported only if it was made for the servers that are registered now; until there is one, the last one reported
+stays in force.
 
 Source: release 0.13.2 (its cluster manager, client side).
 """
@@ -19,13 +20,13 @@ from waltzctl.engine.metadata.partition_sessions import store_parameters
 from waltzctl.engine.net.events import happens_within
 
 _PAUSE = 1.0
-_LOOK_AGAIN = 10.0
-"""Seconds after which the assignment is read even if nobody said that it changed."""
+_REREAD_SECONDS = 10.0
+"""Seconds after which the assignment is read again even if no watch has fired."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionServer:
-    """The server of a partition, ``host`` and ``port`` of it, and the generation under which it has the partition."""
+    """The server of a partition, and the generation under which it has the partition."""
 
     host: str
     port: int
@@ -49,34 +50,34 @@ class ServerDirectory:
 
     @property
     def where(self) -> str:
-        """The metadata, for people."""
+        """The metadata's location, for messages."""
         return self._store.where
 
     async def client_id(self) -> int:
-        """A new one; none is ever given twice."""
+        """Issue a new client id; none is issued twice."""
         return await new_client_id(self._store)
 
     async def follow(self, told: Told) -> None:
-        """Tell who has which partition, now and whenever that changes.  For ever."""
+        """Call `told` with the server of each partition, now and whenever that changes.  Never returns."""
         last: Mapping[int, PartitionServer] | None = None
-        said = ""
+        last_error = ""
         changed = asyncio.Event()
         while True:
             changed.clear()
             try:
-                now = await self._look(changed)
+                now = await self._read(changed)
             except WaltzError as error:
-                if said != (said := str(error)):
+                if last_error != (last_error := str(error)):
                     self._log.warning("who has which partition is not known: %s", error)
                 await asyncio.sleep(_PAUSE)
                 continue
-            said = ""
+            last_error = ""
             if now is not None and now != last:
                 last = now
                 told(now)
-            await happens_within(changed, _LOOK_AGAIN)
+            await happens_within(changed, _REREAD_SECONDS)
 
-    async def _look(self, changed: asyncio.Event) -> Mapping[int, PartitionServer] | None:
+    async def _read(self, changed: asyncio.Event) -> Mapping[int, PartitionServer] | None:
         assignment, _, cversion, servers = await read_servers(self._store, changed.set)
         if assignment.cversion != cversion:
             return {} if not servers else None

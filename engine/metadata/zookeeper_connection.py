@@ -1,10 +1,10 @@
-"""A connection to ZooKeeper that ends: connecting has a deadline, and closing waits for nothing that is still being attempted.
+"""Connections to ZooKeeper through kazoo, with a deadline for connecting, and without waiting on close.
 
-Who talks to an ensemble that asks who they are says so by ``USER:PASSWORD`` in `AUTH_VARIABLE`, or in the file that
-`AUTH_FILE_VARIABLE` names: every program of this package, since all connect here.  What they make then belongs to that user
-alone (weakness Z7); without, to anybody, as programs of release 0.13.2 need it.
+Authentication: ``USER:PASSWORD`` in the environment variable `AUTH_VARIABLE`, or in the file that `AUTH_FILE_VARIABLE` names, for
+every program of this package, since all connect here.  Znodes they create are then accessible to that user alone (weakness Z7);
+without it they are open to anybody, as programs of release 0.13.2 need them.
 
-The library is imported where it is used: it takes as long as a short command.
+Kazoo is imported where it is used, because importing it takes as long as a short command.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from waltzctl.engine.net.small_file import read_first_line
 
 AUTH_VARIABLE = "WALTZCTL_ZOOKEEPER_AUTH"
 AUTH_FILE_VARIABLE = "WALTZCTL_ZOOKEEPER_AUTH_FILE"
-_PATIENCE = 1.0
-"""Seconds that closing a connection which never was one may take before the program goes on without it."""
+_CLOSE_SECONDS = 1.0
+"""Seconds to wait for a connection to close; then it is left to a daemon thread."""
 
 
-class _LastWords(logging.Handler):
-    """Keeps the last thing the ZooKeeper library complained of; it says why a connection did not come about."""
+class _LastWarning(logging.Handler):
+    """A handler that keeps kazoo's last warning, for the message when connecting fails."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -40,7 +40,7 @@ class _LastWords(logging.Handler):
 
 
 def zookeeper_auth(environment: Mapping[str, str] | None = None) -> str | None:
-    """Who this program is for ZooKeeper, ``USER:PASSWORD``; None: nobody in particular.
+    """The credentials for ZooKeeper, ``USER:PASSWORD``; None: no authentication.
 
     Raises InvalidRequestError, which never shows a password, and DiskReadError.
     """
@@ -60,10 +60,10 @@ def zookeeper_auth(environment: Mapping[str, str] | None = None) -> str | None:
 
 
 class Contact:
-    """What the library knows of a session and keeps to itself.  Written in its threads, read in any.
+    """What kazoo knows of a session without publishing it.  Written in kazoo's threads; may be read in any thread.
 
-    `granted`: seconds, the session's timeout as the ensemble set it, which may be less than what was asked for; None before the
-    first answer.  `heard`: when something came from ZooKeeper the last time, by ``time.monotonic``.
+    `granted`: the session timeout in seconds as the ensemble set it, which may be less than requested; None before the first
+    answer.  `heard`: the time of the last message from ZooKeeper, by ``time.monotonic``.
     """
 
     def __init__(self, client: Any) -> None:
@@ -74,7 +74,7 @@ class Contact:
 
         def heard_invoke(*given: Any, **more: Any) -> Any:
             result = invoke(*given, **more)
-            if isinstance(result, tuple) and result[0].time_out > 0:  # a connection of a session that is not over
+            if isinstance(result, tuple) and result[0].time_out > 0:  # handshake of a session that is in force
                 self.granted = result[0].time_out / 1000
                 self.heard = time.monotonic()
             return result
@@ -89,17 +89,17 @@ class Contact:
 
 @contextlib.contextmanager
 def connected(options: ZooKeeperOptions) -> Iterator[tuple[Any, Contact]]:
-    """A connected client, and what is known of its session.
+    """A connected kazoo client, and its `Contact`.
 
-    Raises PeerUnreachableError, InvalidRequestError for a connect string that is none.
+    Raises PeerUnreachableError, and InvalidRequestError for an invalid connect string.
     """
     from kazoo.client import KazooClient
     from kazoo.security import CREATOR_ALL_ACL
 
     auth = zookeeper_auth()
-    library = logging.Logger("zookeeper", logging.WARNING)  # its lines would be ours otherwise, several a second
-    last_words = _LastWords()
-    library.addHandler(last_words)
+    library = logging.Logger("zookeeper", logging.WARNING)  # not a child of our loggers: it logs several lines a second
+    last_warning = _LastWarning()
+    library.addHandler(last_warning)
     try:
         client = KazooClient(
             hosts=options.connect_string,
@@ -118,7 +118,7 @@ def connected(options: ZooKeeperOptions) -> Iterator[tuple[Any, Contact]]:
     try:
         client.start_async().wait(options.connect_timeout)
         if not client.connected:
-            why = f": {last_words.text}" if last_words.text else ""
+            why = f": {last_warning.text}" if last_warning.text else ""
             raise PeerUnreachableError(
                 f"ZooKeeper at {options.connect_string}",
                 f"no connection within {options.connect_timeout:g} s{why}",
@@ -130,9 +130,9 @@ def connected(options: ZooKeeperOptions) -> Iterator[tuple[Any, Contact]]:
 
 
 def _bound_attempts(client: Any, seconds: float) -> None:
-    """Let each host of an ensemble have its share of `seconds`.
+    """Divide `seconds` among the hosts of the ensemble, as the timeout of an attempt to connect to each.
 
-    The library would wait for a host that hangs as long as a session lasts, which would be over then.
+    Kazoo would wait for a host that hangs as long as the session timeout, and the session would be over then.
     """
     share = seconds / len(client.hosts)
     handler, connection = client.handler, client._connection
@@ -148,7 +148,7 @@ def _bound_attempts(client: Any, seconds: float) -> None:
 
 
 def _close(client: Any) -> None:
-    """End a connection without waiting for one that is still being attempted: the library would, for up to ten seconds."""
+    """Close a client without waiting for an attempt to connect: kazoo would wait for it up to ten seconds."""
 
     def close() -> None:
         from kazoo.exceptions import KazooException
@@ -159,4 +159,4 @@ def _close(client: Any) -> None:
 
     closing = threading.Thread(target=close, name="zookeeper-close", daemon=True)
     closing.start()
-    closing.join(_PATIENCE)
+    closing.join(_CLOSE_SECONDS)

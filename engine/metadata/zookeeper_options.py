@@ -1,4 +1,4 @@
-"""Where a process finds its cluster's metadata, as settings."""
+"""Settings of a connection to ZooKeeper."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from waltzctl.engine.net.setting_kinds import MILLISECONDS, SECONDS, SettingKind
 from waltzctl.engine.net.settings import check_bounds, setting
 
 _NO_CHARACTERS = re.compile("[\0-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\U0010ffff]")
-"""Control characters, private ones, specials and what takes two units of UTF-16: ZooKeeper refuses every path with one."""
+"""Characters that ZooKeeper refuses in paths: control, surrogate, private-use, special and non-BMP ones."""
 
 
 def _judge_cluster_root(text: str) -> None:
@@ -34,9 +34,9 @@ HOSTS = SettingKind("host:port of each server", "HOSTS", str, example="zk1:2181,
 
 @dataclass(frozen=True, slots=True)
 class ZooKeeperOptions:
-    """Where the cluster's metadata is.  Times are seconds.
+    """Ensemble and root of the cluster's metadata.  Times are seconds.
 
-    `connect_string` may be followed by a path that is put before every other.
+    `connect_string` may end with a path (chroot), which ZooKeeper puts before every other path.
     """
 
     connect_string: str = setting(

@@ -1,12 +1,11 @@
-"""Metadata in ZooKeeper, through kazoo.
+"""Metadata in ZooKeeper, through the library kazoo.
 
-Its asynchronous calls are used, any number of them under way at a time, each with a deadline.  What the library tells from its
-own threads is handed to the event loop.
+Calls use kazoo's asynchronous interface, any number of them in progress, each with a deadline.  Callbacks from kazoo's threads
+are handed to the event loop.
 
-A process that cannot reach ZooKeeper is not told by the library when its session is over; it learns that once it gets through
-again.  Release 0.13.2 serves on until then (weakness Z5).  Here the session counts as lost when its timeout, as the ensemble
-granted it, has passed since something was heard: that is not when the library finds the connection broken, for which it needs
-two thirds of a timeout where packets vanish.
+Loss of the session.  Kazoo reports it only once ZooKeeper can be reached again; release 0.13.2 serves on until then (weakness
+Z5).  Here the session counts as lost when nothing has been received for the session timeout that the ensemble granted.  Kazoo's
+own notice of a broken connection would be no help: where packets are dropped it takes two thirds of a timeout.
 """
 
 from __future__ import annotations
@@ -39,21 +38,21 @@ from waltzctl.engine.metadata.zookeeper_options import ZooKeeperOptions
 from waltzctl.engine.net.futures import fail
 
 LONGEST_REQUEST = (1 << 20) - 1
-"""Bytes that ZooKeeper takes in a request unless its jute.maxbuffer says otherwise; at a longer one it closes the connection."""
+"""The longest request in bytes that ZooKeeper accepts by default (jute.maxbuffer); it closes the connection at a longer one."""
 _LONG_REQUEST = 1_000_000
-"""From about so many bytes on that may be why a connection was lost."""
-_CHANGE = 17
-"""Bytes of a change among several beside its path and its data, at least."""
-_LOOKS = 10
-"""So many times in each timeout it is looked whether a silent ZooKeeper was heard again."""
+"""From this many bytes on, the length of a request is a likely reason for the loss of the connection."""
+_CHANGE_BYTES = 17
+"""The least bytes of a change in a transaction, besides its path and data."""
+_CHECKS_PER_TIMEOUT = 10
+"""Checks in each session timeout, once it has passed in silence, for an answer of ZooKeeper."""
 
 
 class NotPermittedError(RefusedError):
-    """The node belongs to another user than this program told ZooKeeper, if it told any."""
+    """The node's ACL does not permit the access to the user as whom this program authenticated, if it did."""
 
 
 class ZooKeeperStore:
-    """A connected store; see `MetadataStore`.  Made by `open`."""
+    """A connection to ZooKeeper, as a `MetadataStore`.  Made by `open`."""
 
     def __init__(self, client: Any, contact: Contact, options: ZooKeeperOptions, stack: contextlib.ExitStack) -> None:
         self._client, self._contact, self._options, self._stack = client, contact, options, stack
@@ -61,7 +60,7 @@ class ZooKeeperStore:
         self._loop = asyncio.get_running_loop()
         self._lost: asyncio.Future[str] = self._loop.create_future()
         client.add_listener(self._state_changed)
-        self._timer = self._loop.call_later(self.session_timeout, self._look_whether_heard)
+        self._timer = self._loop.call_later(self.session_timeout, self._check_silence)
 
     @classmethod
     async def open(cls, options: ZooKeeperOptions) -> ZooKeeperStore:
@@ -77,7 +76,7 @@ class ZooKeeperStore:
 
     @property
     def session_timeout(self) -> float:
-        """Seconds; what the ensemble granted."""
+        """Seconds, as granted by the ensemble."""
         granted = self._contact.granted
         return self._options.session_timeout if granted is None else granted
 
@@ -90,21 +89,21 @@ class ZooKeeperStore:
 
     # ---- calls ---------------------------------------------------------------------------------------------------------
 
-    def _at(self, path: str) -> str:
+    def _absolute(self, path: str) -> str:
         return f"{self._root}/{path}".rstrip("/") or "/"
 
-    def _below(self, path: str) -> str:
+    def _relative(self, path: str) -> str:
         return path.removeprefix(self._root).lstrip("/")
 
     async def _call(self, path: str, call: Callable[..., Any], *arguments: Any, size: int = 0, **named: Any) -> Any:
-        """One of the library's asynchronous calls, about a node, within the deadline.  `size`: bytes that it writes."""
+        """Make an asynchronous call of kazoo about a node, within the deadline.  `size`: bytes that it writes."""
         from kazoo import exceptions
 
         answered: asyncio.Future[Any] = self._loop.create_future()
 
         def settle(result: Any) -> None:
             if answered.done():
-                return  # it was given up
+                return  # the deadline has passed
             if result.exception is not None:
                 fail(answered, result.exception)
             else:
@@ -115,7 +114,7 @@ class ZooKeeperStore:
             async with asyncio.timeout(self._options.connect_timeout):
                 return await answered
         except TimeoutError:
-            what = f"no answer within {self._options.connect_timeout:g} s about node {self._at(path)}"
+            what = f"no answer within {self._options.connect_timeout:g} s about node {self._absolute(path)}"
             raise DeadlineError(f"ZooKeeper at {self._options.connect_string}", what) from None
         except exceptions.KazooException as error:
             raise self._failure(path, error, size) from None
@@ -127,7 +126,7 @@ class ZooKeeperStore:
 
         if isinstance(error, exceptions.NoAuthError):
             return NotPermittedError(
-                f"ZooKeeper at {self._options.connect_string}, node {self._at(path)}: not permitted",
+                f"ZooKeeper at {self._options.connect_string}, node {self._absolute(path)}: not permitted",
                 advice=f"say who you are: {AUTH_VARIABLE}, USER:PASSWORD, or {AUTH_FILE_VARIABLE}",
             )
 
@@ -139,10 +138,10 @@ class ZooKeeperStore:
         )
         for theirs, ours in kinds:
             if isinstance(error, theirs):
-                made = ours(f"ZooKeeper at {self._options.connect_string}", self._at(path))
+                made = ours(f"ZooKeeper at {self._options.connect_string}", self._absolute(path))
                 assert isinstance(made, MetadataConflictError)
                 return made
-        what = f"node {self._at(path)}: {type(error).__name__} {error}"
+        what = f"node {self._absolute(path)}: {type(error).__name__} {error}"
         advice = None
         if isinstance(error, exceptions.ConnectionLoss) and size >= _LONG_REQUEST:
             advice = (
@@ -151,8 +150,8 @@ class ZooKeeperStore:
             )
         return PeerUnreachableError(f"ZooKeeper at {self._options.connect_string}", what.rstrip(), advice=advice)
 
-    def _told(self, watch: Watch | None) -> Callable[[Any], None] | None:
-        return None if watch is None else _Told(self._in_loop, watch)
+    def _kazoo_watch(self, watch: Watch | None) -> Callable[[Any], None] | None:
+        return None if watch is None else _KazooWatch(self._in_loop, watch)
 
     def _in_loop(self, call: Callable[[], None]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has ended
@@ -160,21 +159,23 @@ class ZooKeeperStore:
 
     async def get(self, path: str, watch: Watch | None = None) -> tuple[bytes, ZnodeState]:
         """See `MetadataStore`."""
-        told = self._told(watch)
-        data, stat = await self._call(path, self._client.get_async, self._at(path), watch=told)
-        if told is not None:
+        kazoo_watch = self._kazoo_watch(watch)
+        data, stat = await self._call(path, self._client.get_async, self._absolute(path), watch=kazoo_watch)
+        if kazoo_watch is not None:
             with contextlib.suppress(NodeMissingError):  # then the first watch has fired
-                await self._call(path, self._client.get_children_async, self._at(path), watch=told)
+                await self._call(path, self._client.get_children_async, self._absolute(path), watch=kazoo_watch)
         return bytes(data), _state(stat)
 
     async def exists(self, path: str, watch: Watch | None = None) -> ZnodeState | None:
         """See `MetadataStore`."""
-        stat = await self._call(path, self._client.exists_async, self._at(path), watch=self._told(watch))
+        stat = await self._call(path, self._client.exists_async, self._absolute(path), watch=self._kazoo_watch(watch))
         return None if stat is None else _state(stat)
 
     async def children(self, path: str, watch: Watch | None = None) -> tuple[str, ...]:
         """See `MetadataStore`."""
-        found = await self._call(path, self._client.get_children_async, self._at(path), watch=self._told(watch))
+        found = await self._call(
+            path, self._client.get_children_async, self._absolute(path), watch=self._kazoo_watch(watch)
+        )
         return tuple(sorted(found))
 
     async def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False) -> str:
@@ -182,35 +183,37 @@ class ZooKeeperStore:
         made = await self._call(
             path,
             self._client.create_async,
-            self._at(path),
+            self._absolute(path),
             data,
             size=len(data),
             ephemeral=ephemeral,
             sequence=sequence,
         )
-        return self._below(made)
+        return self._relative(made)
 
     async def create_root(self) -> bool:
         """See `MetadataStore`."""
-        above = self._at("").rpartition("/")[0]
-        if above:  # what others may use as well stays open
+        above = self._absolute("").rpartition("/")[0]
+        if above:  # other programs may use it: created without an ACL of ours
             from kazoo.security import OPEN_ACL_UNSAFE
 
             await self._call("", self._client.ensure_path_async, above, OPEN_ACL_UNSAFE)
         try:
-            await self._call("", self._client.create_async, self._at(""))
+            await self._call("", self._client.create_async, self._absolute(""))
         except NodeExistsError:
             return False
         return True
 
     async def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> ZnodeState:
         """See `MetadataStore`."""
-        found = await self._call(path, self._client.set_async, self._at(path), data, size=len(data), version=version)
+        found = await self._call(
+            path, self._client.set_async, self._absolute(path), data, size=len(data), version=version
+        )
         return _state(found)
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
         """See `MetadataStore`."""
-        await self._call(path, self._client.delete_async, self._at(path), version=version)
+        await self._call(path, self._client.delete_async, self._absolute(path), version=version)
 
     async def commit(self, changes: Sequence[Change]) -> None:
         """See `MetadataStore`."""
@@ -220,14 +223,14 @@ class ZooKeeperStore:
         for change in changes:
             match change:
                 case Create(path, data):
-                    transaction.create(self._at(path), data)
+                    transaction.create(self._absolute(path), data)
                 case Set(path, data, version):
-                    transaction.set_data(self._at(path), data, version)
+                    transaction.set_data(self._absolute(path), data, version)
                 case Delete(path, version):
-                    transaction.delete(self._at(path), version)
+                    transaction.delete(self._absolute(path), version)
                 case Check(path, version):
-                    transaction.check(self._at(path), version)
-        size = sum(_CHANGE + len(self._at(change.path)) for change in changes)
+                    transaction.check(self._absolute(path), version)
+        size = sum(_CHANGE_BYTES + len(self._absolute(change.path)) for change in changes)
         size += sum(len(change.data) for change in changes if isinstance(change, Create | Set))
         results = await self._call("", transaction.commit_async, size=size)
         of_others = (exceptions.RolledBackError, exceptions.RuntimeInconsistency)
@@ -244,26 +247,26 @@ class ZooKeeperStore:
     # ---- the session ---------------------------------------------------------------------------------------------------
 
     def _state_changed(self, state: Any) -> None:
-        """The library's listener: in one of its threads."""
+        """Kazoo's listener; called in one of its threads."""
         if state == "LOST":
-            self._in_loop(lambda: self._tell_lost("the session with ZooKeeper is over"))
+            self._in_loop(lambda: self._report_lost("the session with ZooKeeper is over"))
 
-    def _look_whether_heard(self) -> None:
-        """Tell where the session's timeout has passed in silence, and look again when it can have passed next."""
+    def _check_silence(self) -> None:
+        """Report the session as lost if its timeout has passed in silence; schedule the next check."""
         seconds = self.session_timeout
         left = self._contact.heard + seconds - time.monotonic()
         if left <= 0:
-            self._tell_lost(f"ZooKeeper was not reached for {seconds:g} s, the timeout of the session")
-        self._timer = self._loop.call_later(left if left > 0 else seconds / _LOOKS, self._look_whether_heard)
+            self._report_lost(f"ZooKeeper was not reached for {seconds:g} s, the timeout of the session")
+        self._timer = self._loop.call_later(left if left > 0 else seconds / _CHECKS_PER_TIMEOUT, self._check_silence)
 
-    def _tell_lost(self, why: str) -> None:
+    def _report_lost(self, why: str) -> None:
         if not self._lost.done():
             self._lost.set_result(why)
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
-    """A watch as the library takes it.  Equal ones count once in the sets in which it keeps them until they fire."""
+class _KazooWatch:
+    """A watch as a callback for kazoo, which keeps callbacks in sets: equal ones are called once."""
 
     in_loop: Callable[[Watch], None]
     watch: Watch

@@ -1,1 +1,1 @@
-"""What replicas of a partition agree on: the vote over what they hold, and recovery when a session begins.  No I/O."""
+"""Agreement of a partition's replicas: the vote over what they hold, and recovery at the start of a session.  No I/O."""

@@ -1,19 +1,39 @@
-"""Recovery at the start of a store session: a function of a state and an event to a state and actions.
+"""Recovery at the start of a store session: a state machine, from a state and an event to a state and actions.
 
-No socket, clock or thread: whoever runs it performs the actions (`Truncate`, `Compare`, `Exclude`, `CatchUp`,
-`SetLowWaterMark`, `WriteMetadata`, `Open`, `Join`) and reports each outcome as an event.  Every replica has at most one action
-under way.
+No socket, clock or thread: the caller performs the actions (`Truncate`, `Compare`, `Exclude`, `CatchUp`, `SetLowWaterMark`,
+`WriteMetadata`, `Open`, `Join`, `GiveUp`) and reports each outcome as an event.  A replica has at most one action in progress.
 
-What a replica is, when it connects (design document *Recovery*; release 0.13.2 where marked R; ours where marked W)
+Sources: design document *Recovery*, release 0.13.2.  R marks what the release does instead; W marks rules that are ours, because
+of a weakness of the release.
+
+Terms
+=====
+
+===============  =====================================================================================================
+term             meaning
+===============  =====================================================================================================
+last replicas    the n replicas that the metadata names when the session begins; ``n // 2 + 1`` of them are a quorum
+latest session   the highest session of any of these in the metadata
+closing mark     a replica's closing high-water mark in the metadata: unresolved while it may hold more than is known
+voter            a last replica of the latest session whose closing mark is unresolved
+lost replica     W: a voter whose storage has an older session than the metadata: its disk was replaced, or a backup restored
+absent           of a last replica: not connected, or no longer assigned
+resolved mark    the high-water mark at which the session opens
+===============  =====================================================================================================
+
+If the metadata names no replica, every assigned one is a last replica that was never in a session.  (R: the log is empty then,
+and what the storages hold is cut.  That loses everything when only the metadata was lost.)
+
+What a replica counts for when it connects
+==========================================
 
 =====================================================================  ===================  =====  ========================
 condition, the first that holds                                        cut to               votes  its records count up to
 =====================================================================  ===================  =====  ========================
-its storage's session is older than the metadata's (lost, restored;    its low-water mark   no     what the cut leaves
-see below)
+its storage's session is older than in the metadata                    its low-water mark   no     what the cut leaves
 it is new: the metadata does not name it                               its low-water mark   no     what the cut leaves
 W: the metadata says that it was never part of a session               its low-water mark   no     what the cut leaves
-its closing high-water mark is resolved                                that mark, W: or     no     what the cut leaves
+its closing mark is resolved                                           that mark, W: or     no     what the cut leaves
                                                                        its low-water mark,
                                                                        if that is higher
 W: another replica was in a later session                              its low-water mark   no     what the cut leaves
@@ -21,59 +41,74 @@ its last transaction is below its low-water mark (was far behind)      nothing  
 otherwise                                                              nothing              yes    its last transaction
 =====================================================================  ===================  =====  ========================
 
-Where the metadata names no replica at all, every assigned one is a last replica that has not been in a session.  (R: the log is
-then empty, and what the storages hold is cut.  That loses everything when only the metadata was lost.)
+W: why not below its low-water mark: a session may set its mark on a replica and end before it writes the metadata.  A quorum had
+resolved what the replica holds up to that mark, and the node refuses to cut it.  R asks for the cut at every attempt and never
+gets the replica back.
 
-The vote.  Of n last replicas ``n // 2 + 1`` are a quorum.  The resolved high-water mark is the highest transaction that a quorum
-of the last replicas holds, and that is no lower than the lowest replica that votes; as long as those that cannot be asked could
-give a higher one its quorum, nothing is resolved.  Meanwhile each replica copies from the nearest one ahead of it, so that what
-any voter holds finds its quorum.  New replicas copy; before the mark is resolved they are not counted, nor copied from.
+W: a released server may have set such a mark although it did not last (see below), and a later session may have written other
+transactions under the same ids.  Therefore, if the metadata has a later session than the replica, what the replica holds above
+its closing mark (all of it, if it was never part of a session) is compared with a voter before it counts.  The voter was in that
+later session, which cannot have begun below a mark that lasts: a replica that differs from the voter, or holds more, is excluded.
+Without a later session nothing else can have been written, and nothing is compared.
 
-W: a replica that was in the last session, and whose storage is older, has lost what it held (its disk was replaced, or a
-backup restored).  It may have acknowledged what it does not hold: what it lacks is no vote against it.  As long as those that
-have lost it could have made its quorum, whoever holds it is copied from first.  And where the lost ones and those that cannot be
-asked are a quorum together, they may have held what nobody else does: nothing is resolved before one of the absent has told.
-(R: it counts as one that never held anything.  What it and one other acknowledged is then cut from the other by one that was
-behind.)  One that took part in this very session and comes back like that ends it, as the next one begins by asking everybody.
+The vote
+========
 
-W: a session may set its low-water mark on a replica and end before it wrote the metadata.  What the replica holds up to there was
-resolved by a quorum, and the node lets nobody cut it; R asks for that at every attempt and never gets the replica back.
+The resolved mark is the highest transaction that a quorum of the last replicas holds and that is not below the lowest last
+transaction of the replicas that vote.  It stays undecided as long as absent replicas could give a higher transaction a quorum.
+Until it is decided, each replica copies from the nearest one ahead of it, so that whatever a voter holds reaches a quorum.  New
+replicas copy, too, but they are not counted and not copied from before the mark is resolved.
 
-W: not every such mark deserves that.  R may set one that does not last (see below), and another session may then write other
-transactions under the same ids.  Where a later session than the replica's own is in the metadata, what it holds above its
-closing mark (all of it, if it was never part of a session) is therefore compared with a voter before it counts.  A voter was in
-that later session, which had to begin no lower than a mark that lasts: a replica that holds another transaction, or more than
-the voter, is excluded.  Where there was no later session nobody can have written anything else.
+W: a lost replica may have acknowledged what it does not hold any more.  What it lacks is therefore no vote against a transaction:
+as long as the lost replicas could complete a transaction's quorum, it is copied from a replica that holds it.  If lost and absent
+replicas together are a quorum, they may have acknowledged transactions that no other replica holds: nothing is resolved before an
+absent one connects.  (R: a lost replica counts as one that never held anything.  A transaction that it and one other acknowledged
+may then be cut from the other, because the third was behind.)  A replica that is lost after it took part in this very session
+ends the session; the next one asks every replica anew.
 
-W: for that the quorum has to last.  What the next session would cut again (a copy behind a replica's own mark) does not: a
-session that ends could leave its mark on one replica, and another session resolve less without that one.  A replica *keeps* the
-resolved mark if it holds it and
+When the mark may be set
+========================
 
-- is never cut (it votes, or was far behind), or has to be cut behind that mark only, or
+W: once set as a low-water mark, the resolved mark must last: if this session ends, no later one may resolve a lower one.  The
+quorum of the vote is not enough for that, since the next session would cut some of it again (what a replica copied above its own
+mark), and could resolve less without the one replica that was marked.  A last replica *keeps* the resolved mark if it holds that
+transaction and
+
+- it is never cut (it votes, or was far behind), or only above the mark, or
 - the mark is set on it.
 
-The mark is set on any replica once a quorum of the last replicas keeps it, or once every assigned one that may vote by the
-metadata has told, and holds it or lost what it had.  Until then it is set on none but one that makes the quorum by it; where one
-is not enough, recovery waits.  A voter that is no longer assigned may be given back and make the next session resolve less: where
-there is one, and one more replica makes the quorum, that one is marked first.
+========================================================================  ================================================
+condition                                                                 the mark may be set on
+========================================================================  ================================================
+a quorum of the last replicas keeps it                                    any replica
+every assigned voter is connected, and holds it or is lost; except if     any replica
+a single replica would complete the quorum and a voter is no longer
+assigned (once assigned again, it could make the next session resolve a
+lower mark)
+otherwise                                                                 a last replica that completes the quorum by it;
+                                                                          without one, recovery waits
+========================================================================  ================================================
 
-W: a replica that was taken away, and is given back while it cannot be asked, comes with an end of its own.  R takes it for one
-that begins empty, writes (-1, resolved mark), and keeps what it holds up to that mark, which no other replica may hold.
+The end of recovery
+===================
 
-What follows, for each replica: cut to the mark, the mark set as its low-water mark, records copied up to the mark.  When a
-quorum of the assigned replicas is there the metadata is written, and only behind that the session opens (R: it may open before).
+Each replica is cut to the mark, gets it as its low-water mark, and copies records up to it.  When a quorum of the assigned
+replicas is done the metadata is written, and after that the session opens (R: it may open before).
 
-What is written for a replica; those that are no longer assigned vanish:
+What is written for each assigned replica; others are removed:
 
 =====================================================  ==========================================================
 its low-water mark is set, or was in this session      (session, unresolved); R: so is every one that does not vote
 it is new                                              (latest session in the metadata, resolved mark); R: (-1, that mark)
-its closing high-water mark was resolved               unchanged
+its closing mark was resolved                          unchanged
 otherwise                                              (latest session in the metadata, resolved mark)
 =====================================================  ==========================================================
 
-A replica that fails is as one that cannot be asked, and may connect again (R: the recovery of all is given up).  What was
-resolved stays resolved: a quorum held it.
+W: why not (-1, resolved mark) for a new one: a replica that was unassigned, and is assigned again while it is absent, comes with
+records of its own.  R takes it for one that begins empty, and keeps its records up to that mark, which no other replica may hold.
+
+A replica that fails counts as absent, and may connect again (R: the whole recovery is given up).  A mark once resolved stays
+resolved: a quorum held it.
 """
 
 from __future__ import annotations
@@ -111,10 +146,10 @@ from waltzctl.formats.znodes import UNRESOLVED, PartitionMetadata, ReplicaState
 
 
 def begin(partition: int, session_id: int, metadata: PartitionMetadata, nodes: Sequence[str]) -> Recovery:
-    """A recovery before any replica has connected.
+    """The state before any replica has connected.
 
-    `metadata` as it was read when `session_id` was written to it; `nodes`: the replicas assigned now.  Raises ValueError where
-    there are none, or one is named twice.
+    `metadata`: as read when `session_id` was written to it; `nodes`: the nodes of the replicas assigned now.  Raises ValueError
+    if there are none, or if one is named twice.
     """
     if not nodes or len(set(nodes)) < len(nodes):
         raise ValueError(f"partition {partition}: {len(nodes)} replicas, {len(set(nodes))} different ones")
@@ -134,10 +169,10 @@ def begin(partition: int, session_id: int, metadata: PartitionMetadata, nodes: S
 
 
 def step(state: Recovery, event: Event) -> tuple[Recovery, tuple[Action, ...]]:
-    """The state behind an event, and what is to be done.
+    """The state after an event, and the actions to perform.
 
-    Raises ValueError for an event that answers nothing: the outcome of an action that is not under way, a replica that is not
-    assigned.  After `GiveUp` every event leads nowhere.
+    Raises ValueError for an unexpected event: the outcome of an action that is not in progress, or of a replica that is not
+    assigned.  After `GiveUp` events have no effect.
     """
     if state.ended:
         return state, ()
@@ -151,37 +186,38 @@ def step(state: Recovery, event: Event) -> tuple[Recovery, tuple[Action, ...]]:
         case Connected(node, session_id) if session_id > state.session_id:
             reason = f"{node} is in session {session_id}, which is later than this one, {state.session_id}"
             return replace(state, ended=True), (GiveUp(reason),)
-        case Connected(node, session_id) if session_id < state.session_id and _of(state, node).in_session:
+        case Connected(node, session_id) if session_id < state.session_id and _replica_of(state, node).in_session:
             reason = f"{node} has lost what it held in this session; the next one does not count on it"
             return replace(state, ended=True), (GiveUp(reason),)
         case Connected():
             state = _connected(state, event)
         case Failed(node, reason):
-            one = _of(state, node)
-            state = _with(state, Replica(node, one.last, in_session=one.in_session, reason=reason))
+            one = _replica_of(state, node)
+            state = _update(state, Replica(node, one.last, in_session=one.in_session, reason=reason))
         case _:
-            state = _done(state, event)
-    return _advance(_keep(_vote(state)))
+            state = _action_done(state, event)
+    return _start_actions(_add_keepers(_vote(state)))
 
 
-def _of(state: Recovery, node: str) -> Replica:
+def _replica_of(state: Recovery, node: str) -> Replica:
     if node not in state.replicas:
         raise ValueError(f"partition {state.partition}: {node} is no replica of it")
     return state.replicas[node]
 
 
-def _with(state: Recovery, one: Replica) -> Recovery:
+def _update(state: Recovery, one: Replica) -> Recovery:
     return replace(state, replicas=MappingProxyType({**state.replicas, one.node: one}))
 
 
 def _connected(state: Recovery, event: Connected) -> Recovery:
-    """What the replica is, by the table above.  One that was in this session already goes on where it stopped."""
-    one = _of(state, event.node)
+    """Classify a replica by the table above.  One that was in this session already continues where it stopped."""
+    one = _replica_of(state, event.node)
     if one.phase is not Phase.ABSENT:
         raise ValueError(f"partition {state.partition}: {event.node} is connected already")
     last, held = one.last, event.max_transaction_id
     cut_to, proven_to, votes = None, None, False
-    marked = event.session_id == state.session_id and state.resolved is not None  # or somebody has set it by hand
+    # before the vote no mark of this session is ours: an operator has set it
+    marked = event.session_id == state.session_id and state.resolved is not None
     if marked:
         pass
     elif last is None or event.session_id < last.session_id:
@@ -195,7 +231,7 @@ def _connected(state: Recovery, event: Connected) -> Recovery:
         cut_to = event.low_water_mark
     else:
         votes = held >= event.low_water_mark
-    phase = _clean(proven_to) if cut_to is None or held <= cut_to else Phase.CUTTING
+    phase = _phase_after_cut(proven_to) if cut_to is None or held <= cut_to else Phase.CUTTING
     lost = not marked and event.session_id < state.latest_session and one in state.voters
     found = replace(
         one,
@@ -209,26 +245,26 @@ def _connected(state: Recovery, event: Connected) -> Recovery:
         lost=lost,
         reason="",
     )
-    return replace(_with(state, found), keepers=state.keepers - {one.node}) if lost else _with(state, found)
+    return replace(_update(state, found), keepers=state.keepers - {one.node}) if lost else _update(state, found)
 
 
-def _clean(proven_to: int | None) -> Phase:
-    """Where a replica stands that holds nothing, any more, that has to be cut before it counts."""
+def _phase_after_cut(proven_to: int | None) -> Phase:
+    """The phase of a replica that has nothing left to cut before it counts."""
     return Phase.PUBLISHED if proven_to is None else Phase.UNPROVEN
 
 
-def _done(state: Recovery, event: Truncated | Compared | CaughtUp | MarkSet) -> Recovery:
-    one = _of(state, event.node)
+def _action_done(state: Recovery, event: Truncated | Compared | CaughtUp | MarkSet) -> Recovery:
+    one = _replica_of(state, event.node)
     match event, one.acting:
         case Truncated(max_transaction_id=last), Truncate(transaction_id=cut_to):
             if last > cut_to:
                 raise ValueError(f"{one.node}: {last} is the last transaction behind a cut to {cut_to}")
-            one = replace(one, phase=_clean(one.proven_to), high_water_mark=last)
+            one = replace(one, phase=_phase_after_cut(one.proven_to), high_water_mark=last)
         case Compared(last_equal=last), Compare(first=first, last=to):
             if not first - 1 <= last <= to:
                 raise ValueError(f"{one.node}: {last} is the last transaction behind a comparison of {first} to {to}")
             proven_to = last if last < one.held else None
-            one = replace(one, phase=_clean(proven_to), proven_to=proven_to)
+            one = replace(one, phase=_phase_after_cut(proven_to), proven_to=proven_to)
         case CaughtUp(max_transaction_id=last), CatchUp(first=first, last=to):
             if not first - 1 <= last <= to:
                 raise ValueError(f"{one.node}: {last} is the last transaction behind a copy of {first} to {to}")
@@ -237,14 +273,14 @@ def _done(state: Recovery, event: Truncated | Compared | CaughtUp | MarkSet) -> 
             one = replace(one, marked=True, in_session=True)
         case _:
             raise ValueError(f"{one.node}: {type(event).__name__} answers nothing; under way: {one.acting}")
-    return _with(state, replace(one, acting=None))
+    return _update(state, replace(one, acting=None))
 
 
 def resolve(held: Sequence[int], *, absent: int, quorum: int, lowest: int, lost: Sequence[int] = ()) -> int | None:
-    """The highest transaction, `lowest` at least, that `quorum` of the last replicas hold, or None while that is undecided.
+    """The highest transaction, not below `lowest`, that `quorum` of the last replicas hold; None while that is undecided.
 
-    `held`: the last transaction of each of the last replicas that have told; `absent`: how many have not; `lost`: of those
-    among `held` that have lost what they held.
+    `held`: the last transaction of each last replica that is counted; `absent`: the number of the others; `lost`: the last
+    transactions of the lost replicas, which are among `held`.
     """
     if unheard(absent, len(lost), quorum):
         return None
@@ -258,8 +294,8 @@ def resolve(held: Sequence[int], *, absent: int, quorum: int, lowest: int, lost:
     return None
 
 
-def _prove(state: Recovery, one: Replica) -> Action | None:
-    """What shows whether the replica holds what a later session had; None to wait for a voter."""
+def _proof(state: Recovery, one: Replica) -> Action | None:
+    """The action that compares a replica with a voter (see above); None to wait for a voter."""
     voter = max((other for other in state.voters if other.is_witness), key=lambda other: other.held, default=None)
     if voter is None:
         return None
@@ -279,8 +315,8 @@ def _vote(state: Recovery) -> Recovery:
     return state if mark is None else replace(state, resolved=mark)
 
 
-def _keep(state: Recovery) -> Recovery:
-    """Who keeps the resolved mark from now on, whether or not it can be asked."""
+def _add_keepers(state: Recovery) -> Recovery:
+    """Add the replicas that keep the resolved mark from now on; they stay keepers when they disconnect."""
     mark = state.resolved
     if mark is None:
         return state
@@ -293,56 +329,56 @@ def _keep(state: Recovery) -> Recovery:
 
 
 def _may_be_marked(state: Recovery, one: Replica) -> bool:
-    """Whether the mark that is set on a replica now will hold whatever ends this session."""
+    """Whether the mark may be set on a replica, by the table above."""
     if state.is_kept:
         return True
     makes_quorum = len(state.keepers | {one.node}) >= state.last_quorum
-    return makes_quorum and one.last is not None and one.held >= _held_at_least(state)
+    return makes_quorum and one.last is not None and one.held >= _resolved(state)
 
 
-def _advance(state: Recovery) -> tuple[Recovery, tuple[Action, ...]]:
-    """Whatever can be begun is begun."""
+def _start_actions(state: Recovery) -> tuple[Recovery, tuple[Action, ...]]:
+    """Begin every action that is possible now."""
     actions: list[Action] = []
     for node in state.replicas:
         one = state.replicas[node]
         if one.acting is not None or one.phase in (Phase.ABSENT, Phase.RECOVERED):
             continue
-        action = _next(state, one)
+        action = _next_action(state, one)
         if action is not None:
             actions.append(action)
-            state = _with(state, replace(one, acting=action))
-        elif one.marked and one.held >= _held_at_least(state):
-            state = _with(state, replace(one, phase=Phase.RECOVERED))
-    return _conclude(state, actions)
+            state = _update(state, replace(one, acting=action))
+        elif one.marked and one.held >= _resolved(state):
+            state = _update(state, replace(one, phase=Phase.RECOVERED))
+    return _complete(state, actions)
 
 
-def _held_at_least(state: Recovery) -> int:
+def _resolved(state: Recovery) -> int:
     assert state.resolved is not None, "no mark is set before the vote"
     return state.resolved
 
 
-def _next(state: Recovery, one: Replica) -> Action | None:
-    """What a replica without an action has to do; None to wait, or when it is recovered."""
+def _next_action(state: Recovery, one: Replica) -> Action | None:
+    """The next action for a replica that has none in progress; None to wait, or if it is recovered."""
     if one.phase is Phase.CUTTING:
         assert one.cut_to is not None
         return Truncate(one.node, one.cut_to)
     if one.phase is Phase.UNPROVEN:
-        return _prove(state, one)
+        return _proof(state, one)
     mark = state.resolved
     if mark is not None and not one.marked:
         if one.held > mark:
             return Truncate(one.node, mark)
         if _may_be_marked(state, one):
             return SetLowWaterMark(one.node, mark)
-    source = _source(state, one)
+    source = _copy_source(state, one)
     if source is None:
         return None
     last = source.held if mark is None else min(source.held, mark)
     return CatchUp(one.node, source.node, one.held + 1, last)
 
 
-def _source(state: Recovery, one: Replica) -> Replica | None:
-    """Whom a replica copies from: before the vote the nearest one ahead, afterwards one that has it all, else the nearest."""
+def _copy_source(state: Recovery, one: Replica) -> Replica | None:
+    """The replica to copy from: before the vote the nearest one ahead, later one that holds the mark, else the nearest."""
     mark = state.resolved
     if mark is not None and one.held >= mark:
         return None
@@ -360,8 +396,8 @@ def _source(state: Recovery, one: Replica) -> Replica | None:
 
 
 def replica_states(state: Recovery) -> tuple[ReplicaState, ...]:
-    """What the metadata has to say of the replicas now that the mark is resolved, sorted by node."""
-    mark = _held_at_least(state)
+    """The replica states to write once the mark is resolved, by the table above, sorted by node."""
+    mark = _resolved(state)
     return tuple(_replica_state(state, state.replicas[node], mark) for node in sorted(state.replicas))
 
 
@@ -372,12 +408,12 @@ def _replica_state(state: Recovery, one: Replica, mark: int) -> ReplicaState:
         return ReplicaState(state.partition, one.node, state.latest_session, mark)
     if one.last.closing_high_water_mark != UNRESOLVED:
         return one.last
-    # one that missed a session is cut to its own low-water mark: its storage's session is older than what stands here
+    # a replica that missed a session has an older one in its storage than is written here: it will be cut, and not vote
     return replace(one.last, session_id=state.latest_session, closing_high_water_mark=mark)
 
 
-def _conclude(state: Recovery, actions: list[Action]) -> tuple[Recovery, tuple[Action, ...]]:
-    """Metadata once a quorum is recovered, and behind it the session, and whoever comes late."""
+def _complete(state: Recovery, actions: list[Action]) -> tuple[Recovery, tuple[Action, ...]]:
+    """Write the metadata once a quorum is recovered; after that open the session, and let late replicas join."""
     if len(state.recovered) < state.quorum and not state.is_open:
         return state, tuple(actions)
     wanted = replica_states(state)
@@ -387,19 +423,19 @@ def _conclude(state: Recovery, actions: list[Action]) -> tuple[Recovery, tuple[A
     recorded = {one.node for one in state.written or () if one.session_id == state.session_id}
     ready = [node for node in state.recovered if node in recorded and not state.replicas[node].joined]
     if not state.is_open and len(ready) >= state.quorum:
-        actions.append(Open(_held_at_least(state), tuple(ready)))
+        actions.append(Open(_resolved(state), tuple(ready)))
         state = replace(state, is_open=True)
     elif state.is_open:
         actions += [Join(node) for node in ready]
     else:
         ready = []
     for node in ready:
-        state = _with(state, replace(state.replicas[node], joined=True))
+        state = _update(state, replace(state.replicas[node], joined=True))
     return state, tuple(actions)
 
 
 def waits_for(state: Recovery) -> str:
-    """Why the session is not open, for people: who is missing, and what it would decide; empty when nothing is waited for."""
+    """Why the session is not open, as a text that names the missing replicas and what depends on them; empty if it is open."""
     if state.is_open or state.ended:
         return ""
     missing = {node: one.reason for node, one in state.replicas.items() if one.phase is Phase.ABSENT}

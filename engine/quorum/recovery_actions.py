@@ -1,4 +1,4 @@
-"""Actions of a recovery: what is to be done, with the storage nodes, the metadata and the session."""
+"""Actions of a recovery, for its caller to perform on storage nodes, the metadata and the session."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from waltzctl.formats.znodes import ReplicaState
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """Cut a replica behind a transaction."""
+    """Remove a replica's transactions above `transaction_id`."""
 
     node: str
     transaction_id: int
@@ -17,7 +17,7 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class CatchUp:
-    """Copy transactions `first` to `last` from one replica to another, their checksums verified; any beginning of it will do."""
+    """Copy transactions `first` to `last` from replica `source` to replica `node`, checksums verified; a prefix will do."""
 
     node: str
     source: str
@@ -27,7 +27,7 @@ class CatchUp:
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """Compare transactions `first` to `last` of two replicas; any beginning of it will do.  A difference is a `Failed`."""
+    """Compare transactions `first` to `last` of two replicas; a prefix will do.  Report a difference as `Failed`."""
 
     node: str
     other: str
@@ -37,7 +37,7 @@ class Compare:
 
 @dataclass(frozen=True, slots=True)
 class Exclude:
-    """End the connection of a replica: from `transaction_id` on it holds what `other` does not.  It is a `Failed`."""
+    """Disconnect a replica and report `Failed`: from `transaction_id` on it holds what replica `other` does not."""
 
     node: str
     other: str
@@ -54,14 +54,14 @@ class SetLowWaterMark:
 
 @dataclass(frozen=True, slots=True)
 class WriteMetadata:
-    """Write these replica states, if the stored session is still this one."""
+    """Write these replica states to the metadata, if the session stored there is still this one."""
 
     replicas: tuple[ReplicaState, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """The session takes appends behind this transaction, with these replicas."""
+    """Open the session: it appends above `high_water_mark`, to these replicas."""
 
     high_water_mark: int
     nodes: tuple[str, ...]
@@ -69,14 +69,14 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A late replica holds everything up to the session's start, and takes part from now on."""
+    """Let a late replica take part: it holds every transaction up to the mark at which the session opened."""
 
     node: str
 
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """This session will not open."""
+    """End the session: it cannot open, or cannot go on."""
 
     reason: str
 

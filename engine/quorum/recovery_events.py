@@ -1,4 +1,4 @@
-"""Events of a recovery: what has happened, as whoever performs it (`recovery_actions`) tells it."""
+"""Events of a recovery: connections, and outcomes of actions (`recovery_actions`), as its caller reports them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """A replica's node let the session in and told what it holds: the session and low-water mark before, the last transaction."""
+    """A node admitted the session and reported its replica: session and low-water mark in force before, last transaction."""
 
     node: str
     session_id: int
@@ -17,7 +17,7 @@ class Connected:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A replica cannot be asked any more, or its action did not succeed."""
+    """A replica is not connected any more, or its action failed."""
 
     node: str
     reason: str
@@ -25,7 +25,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Truncated:
-    """A `Truncate` was done, and left this transaction as the last."""
+    """A `Truncate` is done; `max_transaction_id` is the last transaction left."""
 
     node: str
     max_transaction_id: int
@@ -33,7 +33,7 @@ class Truncated:
 
 @dataclass(frozen=True, slots=True)
 class CaughtUp:
-    """A `CatchUp` was done, all of it or the beginning, and this is the last transaction now."""
+    """A `CatchUp` is done, or a prefix of it; `max_transaction_id` is the replica's last transaction now."""
 
     node: str
     max_transaction_id: int
@@ -41,7 +41,7 @@ class CaughtUp:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A `Compare` was done, all of it or the beginning, and up to here nothing differs."""
+    """A `Compare` is done, or a prefix of it; up to `last_equal` nothing differs."""
 
     node: str
     last_equal: int
@@ -49,19 +49,19 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class MarkSet:
-    """A `SetLowWaterMark` was done."""
+    """A `SetLowWaterMark` is done."""
 
     node: str
 
 
 @dataclass(frozen=True, slots=True)
 class MetadataWritten:
-    """A `WriteMetadata` was done."""
+    """A `WriteMetadata` is done."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetadataLost:
-    """A `WriteMetadata` was refused for good: the partition has a later session."""
+    """A `WriteMetadata` failed for good, for instance because the partition has a later session."""
 
     reason: str
 

@@ -1,4 +1,4 @@
-"""Where the recovery of a partition stands: values, and what follows from them (see `engine.quorum.recovery`)."""
+"""The state of a partition's recovery, and what is derived from it (see `engine.quorum.recovery`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from waltzctl.formats.znodes import UNRESOLVED, ReplicaState
 
 
 class Phase(enum.Enum):
-    """Where a replica stands."""
+    """The progress of a replica."""
 
     ABSENT = "cannot be asked"
     CUTTING = "is cut to what is known to be clean"
@@ -21,11 +21,11 @@ class Phase(enum.Enum):
     RECOVERED = "holds everything up to the mark"
 
 
-_UNTOLD = "not connected yet"
+_UNTOLD = "not connected yet"  # the reason before the first event
 
 
 def may_vote(last: ReplicaState, latest_session: int) -> bool:
-    """Whether the metadata lets a replica vote: it was in the latest session that there was, which is not closed for it."""
+    """Whether a replica may vote by the metadata: it was in the latest session, and its closing high-water mark is unresolved."""
     return last.session_id == latest_session and last.closing_high_water_mark == UNRESOLVED
 
 
@@ -34,18 +34,19 @@ class Replica:
     """One assigned replica.
 
     Attributes:
-        last: its state in the metadata when the session began; None for a new one.
-        high_water_mark: its last transaction; None while it cannot be asked.
-        cut_to: where it has to be cut before it counts.
-        proven_to: the last transaction of those above its closing mark that a voter holds, too; None: nothing is left to ask.
+        last: its state in the metadata when the session began; None for a new replica.
+        votes: it takes part in the vote.
+        high_water_mark: its last transaction; None while it is not connected.
+        cut_to: the transaction above which it has to be cut before it counts; None if it is not cut.
+        proven_to: the last transaction above its closing mark that a voter is known to hold as well; None if nothing is left to
+            compare.
         marked: the session's low-water mark is set on it.
-        in_session: it was so once.  Its storage is of this session from then on, and the metadata says so whatever becomes of it:
-            what it alone holds beside a replica that is lost later may have been acknowledged.
-        acting: the action under way.
-        lost: its storage is older than the metadata's: it has lost what it held, and what it does not hold it may have
-            acknowledged.
+        in_session: the mark was set on it once.  Its storage belongs to this session from then on, and the metadata keeps saying
+            so, also after it fails: transactions that it alone holds, beside a replica lost later, may have been acknowledged.
+        acting: the action in progress.
+        lost: the session in its storage is older than in the metadata: it has lost records, and may have acknowledged them.
         joined: it takes part in the open session.
-        reason: why it cannot be asked.
+        reason: why it is not connected.
     """
 
     node: str
@@ -65,22 +66,22 @@ class Replica:
     @property
     def held(self) -> int:
         """Its last transaction."""
-        assert self.high_water_mark is not None, "it can be asked"
+        assert self.high_water_mark is not None, "it is connected"
         return self.high_water_mark
 
     @property
     def is_gone(self) -> bool:
-        """Whether it cannot be asked, and that is known: one that was not heard of in this session yet is no such."""
+        """Whether it is known to have failed: it is not connected, and not for lack of a first attempt."""
         return self.phase is Phase.ABSENT and self.reason != _UNTOLD
 
     @property
     def is_witness(self) -> bool:
-        """Whether it holds at least what the last session began with, and what of that it holds is known."""
+        """Whether it holds at least what the last session began with: others are compared with it."""
         return self.is_published and (self.votes or self.marked)
 
     @property
     def is_published(self) -> bool:
-        """Whether it counts in the vote, or at least copies."""
+        """Whether its last transaction counts: in the vote, or for copying."""
         return self.phase in (Phase.PUBLISHED, Phase.RECOVERED)
 
 
@@ -88,9 +89,16 @@ class Replica:
 class Recovery:
     """The recovery of one partition for one session.
 
-    `last_replicas`: how many replicas the last session had; `voters_taken_away`: how many of them would vote, and are no longer
-    assigned.  `resolved`: the high-water mark at which the session opens, None before the vote.  `keepers`: last replicas that
-    keep it (see above).  `written`, `writing`: replica states in the metadata, and on their way there.  `ended`: it gave up.
+    Attributes:
+        last_replicas: the number of replicas that the metadata names.
+        latest_session: the latest session that any of these was in.
+        voters_taken_away: how many of these may vote by the metadata, but are no longer assigned.
+        replicas: the assigned replicas, by node.
+        resolved: the high-water mark at which the session opens; None before the vote is decided.
+        keepers: the last replicas that keep this mark, as `engine.quorum.recovery` defines it.
+        written: the replica states in the metadata, as far as this recovery wrote them.
+        writing: the replica states that are being written.
+        ended: it gave up.
     """
 
     partition: int
@@ -108,27 +116,27 @@ class Recovery:
 
     @property
     def quorum(self) -> int:
-        """How many of the replicas assigned now have to be recovered."""
+        """How many of the assigned replicas have to be recovered for the session to open."""
         return quorum_of(len(self.replicas))
 
     @property
     def last_quorum(self) -> int:
-        """How many of the last replicas have to hold a transaction."""
+        """How many of the last replicas have to hold a transaction for the vote."""
         return quorum_of(self.last_replicas)
 
     @property
     def counted(self) -> tuple[Replica, ...]:
-        """The last replicas that have told what they hold."""
+        """The last replicas whose last transaction is known and counts."""
         return tuple(one for one in self.replicas.values() if one.last is not None and one.is_published)
 
     @property
     def absent(self) -> int:
-        """How many last replicas have not told, those that are no longer assigned included."""
+        """The number of last replicas that are not counted, including those that are no longer assigned."""
         return self.last_replicas - len(self.counted)
 
     @property
     def is_kept(self) -> bool:
-        """Whether no later session can resolve less than what this one resolved."""
+        """Whether no later session can resolve a lower mark than this one, even if this one ends now."""
         mark = self.resolved
         if mark is None:
             return False
@@ -136,7 +144,7 @@ class Recovery:
         if wanted <= 0:
             return True
         if wanted == 1 and self.voters_taken_away:
-            return False  # one of them may be given back: who makes the quorum is marked first
+            return False  # once assigned again, such a voter could lower the next session's mark
         return all(one.is_published and (one.cut_to is not None or one.held >= mark) for one in self.voters)
 
     @property
@@ -148,5 +156,5 @@ class Recovery:
 
     @property
     def recovered(self) -> tuple[str, ...]:
-        """The replicas that hold everything up to the mark."""
+        """The nodes whose replicas hold every transaction up to the mark."""
         return tuple(node for node, one in self.replicas.items() if one.phase is Phase.RECOVERED)

@@ -1,42 +1,51 @@
-"""The vote: from what each replica holds to what recovery would keep.  Values in, values out.
+"""The vote: what recovery would keep, computed from what each replica holds.  Pure functions of values.
 
-The rule is that of release 0.13.2 (recovery manager): with n replicas in the last replica set, of which ``n // 2 + 1`` are a
-quorum, a transaction is kept when a quorum holds it.  Where fewer do, it is kept all the same when the replicas that cannot be
-asked could have made up the quorum, because it may have been acknowledged, and the others catch up with whoever holds it; but
-only where a quorum of replicas is there to do so.  Otherwise it was never acknowledged, and recovery cuts it.
+The rule is that of release 0.13.2 (recovery manager).  Of the n replicas of the last replica set, ``n // 2 + 1`` are a quorum.
 
-The release compares highest transaction ids and never a byte.  Here "holds" means the same bytes, so that two versions of one
-transaction are two candidates, of which at most one can have a quorum:
+===========================================================================  ============================================
+a transaction that                                                           is
+===========================================================================  ============================================
+a quorum holds                                                               kept
+fewer hold, but a quorum if replicas that cannot be asked held it as well:   kept, and copied to the others, if a quorum
+it may have been acknowledged                                                of replicas is present; otherwise undecided
+no quorum can have held: it was never acknowledged                           cut
+===========================================================================  ============================================
 
-==============================================  =====================================================================
-what stands in a replica under an id            how it counts
-==============================================  =====================================================================
-a record that is intact                         for its version
-a damaged place with its id                     held (the release votes by the highest id), for whichever version
-the same, behind a fork (see below)             held, but neither for nor against a version of the other side
-nothing, behind its last record                 for nothing
-nothing, but acknowledged records are missing   it may have held any version, as if it were not there
-nothing at all, and it was in no session,       the same: its disk may have been replaced
-beside others that were
-nothing is known (not given, not readable)      it may have held any version
-==============================================  =====================================================================
+The release compares the highest transaction ids and no bytes.  Here "holds" means the same bytes: two versions of a transaction
+are two candidates, of which at most one can have a quorum.
 
-A replica whose session is older than that of a quorum does not vote: a later session has decided without it, and whatever it
-alone holds will be cut. Where it holds the same bytes as a voter, or what voters have lost, it counts. At or below the highest
-low-water mark every transaction was acknowledged, so that a single intact copy is kept there.
+=====================================================  ==================================================================
+what a replica has under an id                         how it counts
+=====================================================  ==================================================================
+an intact record                                       for its version
+a damaged record of this id                            for any version (the release votes by the highest id)
+a damaged record behind a fork (see below)             held, but neither for nor against a version of the other side
+nothing, behind its last record                        for no version
+nothing, though acknowledged records are missing       it may have held any version, as an absent replica
+nothing at all, and it was in no session, while other  the same: its disk may have been replaced
+replicas were
+unknown (replica not given, or not readable)           it may have held any version
+=====================================================  ==================================================================
 
-Where the cluster's metadata is known it says which session was the last one, and how many replicas were in it (`LastSession`).
-Replicas in earlier sessions do not vote; where there are more of them than the metadata has closed, some have lost what they
-held, nothing tells which, and each of them may have held any version. Where those, voters whose end cannot be read, and the
-replicas that are not here are a quorum together, they may have acknowledged what nobody here holds.
+A replica whose session is older than that of a quorum does not vote: a later session has decided without it, and what it alone
+holds will be cut.  It counts where it holds the same bytes as a voter, or what the voters have lost.  At or below the highest
+low-water mark every transaction was acknowledged, so that a single intact copy is kept.
 
-There is a fork between two replicas where, of the ids below that both have a version of, the nearest has another one in each.
-What is written in order is from there on two histories, and a copy that one of them lost was not what the other one holds.  Yet
-the release's recovery, which compares no byte, may have let both go on with the same records.  So a damaged copy behind a fork is
-no reason to keep a version of the other side, nor to cut it: one that only such copies would make a quorum's is left open.
-Behind something that is cut it goes with it: a recovery that went on from there would have set its mark, and at or below a mark
-nothing is cut.  Where both have the same again, only what lies between differed, and there is no fork any more.  For what is
-behind it, a damaged copy that stands for the version that is kept is that version.
+If the cluster's metadata is known, it tells the last session and its replicas (`LastSession`).  Replicas of earlier sessions do
+not vote.  If there are more of them than the metadata says are closed, some have lost records; nothing tells which, and each may
+have held any version.  If these, the voters whose end cannot be read, and the absent replicas together are a quorum, they may
+have acknowledged transactions that no replica here holds.
+
+Forks.  Two replicas are forked at an id if they hold different versions under the nearest lower id of which both have an intact
+record.  A log is written in order, so that from there on they have two histories.
+
+- A damaged record behind a fork is hardly the version that the other side holds.  It may be, since the release's recovery, which
+  compares no bytes, may have continued both with the same records.  So it counts neither for nor against that version.  A version
+  that has a quorum only with such records is undecided.
+- Behind a transaction that is cut it is cut as well: a recovery that continued from there would have set its low-water mark, and
+  nothing is cut at or below a mark.
+- The fork ends where both hold the same version again.  For what follows, a damaged record that counts for the version that is
+  kept is that version.
 """
 
 from __future__ import annotations
@@ -47,13 +56,13 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 ABSENT = -1
-"""The replica holds nothing under these ids."""
+"""A version: the replica holds nothing under these ids."""
 DAMAGED = -2
-"""The replica held records under these ids, and what stands there is not to be believed."""
+"""A version: the replica held records under these ids, and they are damaged."""
 
 
 class Verdict(enum.StrEnum):
-    """What a comparison of a partition comes to."""
+    """The result of a comparison of a partition's replicas."""
 
     EQUAL = "equal"
     """Every replica holds the same."""
@@ -67,10 +76,9 @@ class Verdict(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Transactions `first` to `stop` - 1, under which every replica stands alike.
+    """Consecutive transactions, `first` to `stop` - 1, for which `versions` is the same.
 
-    `versions`: for each replica a number that tells its bytes apart from those of the others (the lowest number of a replica
-    that holds the same ones), or ABSENT, or DAMAGED.
+    `versions`: for each replica the lowest number of a replica that holds the same bytes, or ABSENT, or DAMAGED.
     """
 
     first: int
@@ -82,11 +90,11 @@ class Run:
 
     @property
     def differs(self) -> bool:
-        """Whether intact records differ."""
+        """Whether intact records of two replicas differ."""
         return len({version for version in self.versions if version >= 0}) > 1
 
     def cut(self, borders: Iterable[int]) -> Iterator[Run]:
-        """The same, as runs that end at each of `borders` (rising) that lies inside."""
+        """Split the run at each of `borders` (ascending) that lies inside."""
         first = self.first
         for border in borders:
             if first < border < self.stop:
@@ -97,11 +105,11 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Ballot:
-    """What is known of a replica beside its records.
+    """What is known of a replica apart from its records.
 
-    `present`: its partition directory can be read.  The marks are those in force in its control file, None where nothing
-    tells.  `open_end`: records that it held may be missing behind its last one.  `blank`: it was added since, or has lost what
-    it held, as an empty disk in its place, and nothing tells which.
+    `present`: its partition directory can be read.  Session and marks: those in force in its control file; None if unknown.
+    `open_end`: records that it held may be missing behind its last one.  `blank`: it holds nothing and was in no session: it was
+    added to the partition, or its disk was replaced.
     """
 
     present: bool = True
@@ -114,10 +122,10 @@ class Ballot:
 
 @dataclass(frozen=True, slots=True)
 class LastSession:
-    """What a cluster's metadata says of a partition's last replicas.
+    """A partition's last replicas, by the cluster's metadata.
 
-    `session_id`: the latest session that any of them was in; `replicas`: how many there are; `members`: how many of them were in
-    it and are not closed.
+    `session_id`: the latest session that any of them was in; `replicas`: their number; `members`: how many of them were in that
+    session and have an unresolved closing high-water mark.
     """
 
     session_id: int
@@ -125,17 +133,17 @@ class LastSession:
     members: int
 
     def have_lost(self, ballots: Iterable[Ballot]) -> bool:
-        """Whether some of the replicas whose session is older were in the last one."""
+        """Whether more replicas have an older session than the metadata explains: some were in the last one and lost records."""
         return sum(map(self.is_older, ballots)) > self.replicas - self.members
 
     def is_older(self, ballot: Ballot) -> bool:
-        """Whether a replica's session is an earlier one."""
+        """Whether a replica's session is older than the last one."""
         return ballot.present and ballot.session_id is not None and ballot.session_id < self.session_id
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What recovery keeps under the ids of a run.  `version` None: it cannot be told, or no intact copy is left."""
+    """The version that recovery keeps of a run; None if it is undecided, or if no intact copy is left."""
 
     run: Run
     version: int | None
@@ -145,10 +153,15 @@ class Kept:
 class Decision:
     """The outcome of a vote.
 
-    `clean_to`: the highest transaction that recovery keeps, -1 for none; where the verdict is *undecidable* it may turn out
-    to be higher.  `kept`: every run up to there, in order.  `caught_up`: something is kept that no quorum holds yet.
-    `undecided` and `lost`: ids (first, behind the last) of which no version can be chosen, and of which no intact copy is
-    left.  `voters`: whether each replica votes.
+    Attributes:
+        clean_to: the highest transaction that recovery keeps, -1 for none; if the verdict is *undecidable* it may be higher.
+        kept: every run up to `clean_to`, in order.
+        caught_up: something is kept that no quorum holds yet.
+        undecided: ranges of ids (first, last + 1) of which no version can be chosen.
+        lost: ranges of ids (first, last + 1) of which no intact copy is left.
+        voters: for each replica, whether it votes.
+        acknowledged: the highest low-water mark, -1 for none.
+        reason: the verdict's reason, as a sentence.
     """
 
     verdict: Verdict
@@ -168,11 +181,13 @@ class _Outcome(enum.Enum):
     CERTAIN = enum.auto()
     """A quorum holds it, or it is known to be acknowledged."""
     POSSIBLE = enum.auto()
-    """It may have been acknowledged; recovery keeps it by catching up."""
+    """It may have been acknowledged; recovery keeps it by copying it to a quorum."""
     CUT = enum.auto()
+    """It was never acknowledged."""
     OPEN = enum.auto()
-    """It cannot be told."""
+    """Undecided."""
     LOST = enum.auto()
+    """It was, or may have been, acknowledged, and no intact copy is left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,27 +198,27 @@ class _Judged:
 
     @property
     def copies(self) -> int:
-        """How many replicas hold what is kept, damaged ones as well."""
+        """The number of replicas that hold the version kept, damaged copies included."""
         return sum(one in (self.version, DAMAGED) for one in self.run.versions)
 
 
 def quorum_of(replicas: int) -> int:
-    """How many of so many replicas are a quorum."""
+    """The size of a quorum of `replicas` replicas."""
     return replicas // 2 + 1
 
 
 def unheard(absent: int, lost: int, quorum: int) -> bool:
-    """Whether replicas that cannot be asked, and others that have lost what they held, may have acknowledged more than is told.
+    """Whether absent replicas, with those that lost records, are a quorum: they may have acknowledged what no other holds.
 
-    Where nobody is absent nobody is left who could tell.
+    False if none is absent: waiting would bring no more information.
     """
     return absent > 0 and absent + lost >= quorum
 
 
 def voters_of(ballots: Sequence[Ballot], last_replicas: int, last: LastSession | None = None) -> tuple[bool, ...]:
-    """Whether each replica votes: it is there, and no quorum has a later session than it (release: *closing state resolved*).
+    """Whether each replica votes: it is present, and no quorum has a later session (release: *closing state resolved*).
 
-    `last`: where it is known, it has the session.
+    `last`: if known, its session decides instead of the quorum's.
     """
     if last is not None:
         return tuple(one.present and not last.is_older(one) for one in ballots)
@@ -218,34 +233,34 @@ def voters_of(ballots: Sequence[Ballot], last_replicas: int, last: LastSession |
 def decide(
     runs: Iterable[Run], ballots: Sequence[Ballot], last_replicas: int, last: LastSession | None = None
 ) -> Decision:
-    """Vote.  `runs` follow one another from transaction 0 on; `last_replicas` is at least the number of ballots."""
+    """Vote.  `runs`: consecutive, from transaction 0 on; `last_replicas`: at least the number of ballots."""
     return _Vote(ballots, last_replicas, last).decide(runs)
 
 
 class _Forks:
-    """Between which replicas (pairs of numbers, rising) there is a fork in front of the run that comes next."""
+    """The pairs of replicas (numbers, ascending) that are forked at the first id of the next run; see the module."""
 
     def __init__(self) -> None:
         self.pairs: set[tuple[int, int]] = set()
 
     def between(self, one: int, others: Iterable[int]) -> bool:
-        """Whether one parts a replica from any of `others`."""
+        """Whether a replica is forked from any of `others`."""
         return any((min(one, other), max(one, other)) in self.pairs for other in others)
 
-    def standing(self, run: Run, version: int) -> list[int]:
-        """The replicas whose damaged copy counts for `version`: no fork parts them from any that holds it, or counts for it."""
+    def supporters(self, run: Run, version: int) -> list[int]:
+        """The replicas whose damaged copy counts for `version`: not forked from a replica that holds it, nor from each other."""
         damaged = [number for number, held in enumerate(run.versions) if held == DAMAGED]
         holders = [number for number, held in enumerate(run.versions) if held == version]
         found = [number for number in damaged if not self.between(number, holders)]
         return [number for number in found if not self.between(number, found)]
 
     def go_on(self, run: Run, kept: int | None) -> None:
-        """Pass `run`, of which the version `kept` is kept (None: none is, or it cannot be told)."""
+        """Go on behind `run`, of which version `kept` is kept (None: none, or undecided)."""
         if not self.pairs and not run.differs:  # as nearly always
             return
         versions = list(run.versions)
         if kept is not None:
-            for number in self.standing(run, kept):
+            for number in self.supporters(run, kept):
                 versions[number] = kept
         for pair in combinations(range(len(versions)), 2):
             one, other = (versions[number] for number in pair)
@@ -263,10 +278,10 @@ class _Vote:
         self.last_replicas = last_replicas
         self.quorum = quorum_of(last_replicas)
         self.voters = voters_of(ballots, last_replicas, last)
-        self.unseen = last_replicas - len(ballots)
-        self.gone = sum(not one.present for one in ballots)
-        self.present = len(ballots) - self.gone
-        self.missing = self.unseen + self.gone
+        self.without_ballot = last_replicas - len(ballots)  # replicas that were not given
+        self.unreadable = sum(not one.present for one in ballots)
+        self.present = len(ballots) - self.unreadable
+        self.missing = self.without_ballot + self.unreadable
         lost = sum(one.blank or (one.open_end and votes) for one, votes in zip(ballots, self.voters, strict=True))
         self.unheard = self.missing < self.quorum and unheard(self.missing, lost, self.quorum)
         self.acknowledged = max((one.low_water_mark for one in ballots if one.low_water_mark is not None), default=-1)
@@ -281,16 +296,16 @@ class _Vote:
         behind = judged[certain + 1 :]
         for number, one in enumerate(behind):
             if one.outcome is not _Outcome.POSSIBLE or not self.continues(kept, one):
-                rest = self.beyond(behind[number:])
+                rest = self.undecided_tail(behind[number:])
                 break
             kept.append(one)
         else:
             rest = []
-        equal = self.gone == 0 and all(min(one.run.versions) == max(one.run.versions) >= 0 for one in judged)
+        equal = self.unreadable == 0 and all(min(one.run.versions) == max(one.run.versions) >= 0 for one in judged)
         return self.conclude(kept, rest, equal=equal)
 
     def pieces(self, runs: Iterable[Run]) -> Iterator[Run]:
-        """The runs, cut behind the highest low-water mark, and a last one for what should be there and is nowhere."""
+        """The runs, split at the highest low-water mark, and one for ids up to it that no replica holds."""
         border, end = self.acknowledged + 1, 0
         for run in runs:
             end = run.stop
@@ -299,7 +314,7 @@ class _Vote:
             yield Run(end, border, (ABSENT,) * len(self.ballots))
 
     def judged(self, runs: Iterable[Run]) -> Iterator[_Judged]:
-        """Every run on its own, but for the forks in front of it."""
+        """The outcome of every run by itself, except for forks before it."""
         forks = _Forks()
         for run in self.pieces(runs):
             one = self.judge(run, forks)
@@ -307,10 +322,10 @@ class _Vote:
             yield one
 
     def judge(self, run: Run, forks: _Forks) -> _Judged:
-        """A run, with the forks in front of it."""
+        """The outcome of a run, given the forks at its first id."""
         acknowledged = run.stop <= self.acknowledged + 1
         damaged = run.versions.count(DAMAGED)
-        wild = self.missing
+        unknown = self.missing
         held: dict[int, int] = {}
         voted: set[int] = set()
         for ballot, voter, version in zip(self.ballots, self.voters, run.versions, strict=True):
@@ -319,33 +334,34 @@ class _Vote:
                 if voter or acknowledged:
                     voted.add(version)
             elif version == ABSENT and ballot.present and (ballot.open_end or ballot.blank):
-                wild += 1
+                unknown += 1
         candidates = {version: count for version, count in held.items() if version in voted or (damaged and not voted)}
         if not candidates:
-            return _Judged(run, self.nobody(damaged, wild, acknowledged=acknowledged))
-        standing = {version: len(forks.standing(run, version)) for version in candidates}
+            return _Judged(run, self.without_intact_copy(damaged, unknown, acknowledged=acknowledged))
+        supporters = {version: len(forks.supporters(run, version)) for version in candidates}
         for version, count in candidates.items():
-            if count + (standing[version] if len(candidates) == 1 else 0) >= self.quorum:
+            if count + (supporters[version] if len(candidates) == 1 else 0) >= self.quorum:
                 return _Judged(run, _Outcome.CERTAIN, version)
         if acknowledged and len(candidates) == 1:
             return _Judged(run, _Outcome.CERTAIN, next(iter(candidates)))
-        possible = [version for version, count in candidates.items() if count + damaged + wild >= self.quorum]
+        possible = [version for version, count in candidates.items() if count + damaged + unknown >= self.quorum]
         if not possible:
             return _Judged(run, _Outcome.OPEN if acknowledged else _Outcome.CUT)
         version = possible[0]
-        across = candidates[version] + standing[version] + wild < self.quorum  # a quorum only with copies behind a fork
-        if len(possible) > 1 or across or self.present < self.quorum:
+        # a quorum only with damaged copies behind a fork
+        across_fork = candidates[version] + supporters[version] + unknown < self.quorum
+        if len(possible) > 1 or across_fork or self.present < self.quorum:
             return _Judged(run, _Outcome.OPEN)
         return _Judged(run, _Outcome.CERTAIN if acknowledged else _Outcome.POSSIBLE, version)
 
-    def nobody(self, damaged: int, wild: int, *, acknowledged: bool) -> _Outcome:
-        """Nobody who counts has an intact copy."""
-        if not acknowledged and (not damaged or damaged + wild < self.quorum):
+    def without_intact_copy(self, damaged: int, unknown: int, *, acknowledged: bool) -> _Outcome:
+        """The outcome of a run of which no replica that counts has an intact copy."""
+        if not acknowledged and (not damaged or damaged + unknown < self.quorum):
             return _Outcome.CUT
-        return _Outcome.OPEN if self.unseen else _Outcome.LOST
+        return _Outcome.OPEN if self.without_ballot else _Outcome.LOST
 
     def continues(self, kept: Sequence[_Judged], one: _Judged) -> bool:
-        """Whether somebody who holds a version also holds what is kept in front of it, so that others can catch up."""
+        """Whether a replica that holds the version also holds what is kept before it: others can copy from it."""
         if not kept:
             return True
         before = kept[-1]
@@ -354,10 +370,10 @@ class _Vote:
             for version, earlier in zip(one.run.versions, before.run.versions, strict=True)
         )
 
-    def beyond(self, rest: list[_Judged]) -> list[_Judged]:
-        """What stands open behind the last transaction that is kept, up to the first that is cut.
+    def undecided_tail(self, rest: list[_Judged]) -> list[_Judged]:
+        """The undecided and lost runs behind the last one that is kept, up to the first that is cut.
 
-        What is lost behind something open may never have been acknowledged, and is open as well.
+        What is lost behind something undecided may never have been acknowledged, and is undecided as well.
         """
         found: list[_Judged] = []
         is_open = False
@@ -401,7 +417,7 @@ class _Vote:
         caught_up: bool,
         promised: bool,
     ) -> str:
-        """Why it is so.  `promised`: for the last one that is kept a mark stands, where the copies are no quorum."""
+        """The reason for the verdict.  `promised`: only a low-water mark proves that the last one kept was acknowledged."""
         majority = f"{self.quorum} of {self.last_replicas} replicas are a quorum"
         if lost:
             return f"no replica has an intact copy of {in_words(lost)}; {majority}"
@@ -424,7 +440,7 @@ class _Vote:
 
 
 def joined(runs: Iterable[Run]) -> tuple[tuple[int, int], ...]:
-    """Ranges of ids (first, behind the last), neighbours as one."""
+    """The ranges of ids (first, last + 1) of runs, adjacent ones merged."""
     found: list[tuple[int, int]] = []
     for run in runs:
         if found and found[-1][1] == run.first:
@@ -435,7 +451,7 @@ def joined(runs: Iterable[Run]) -> tuple[tuple[int, int], ...]:
 
 
 def in_words(ranges: Sequence[tuple[int, int]], most: int = 3) -> str:
-    """Ranges of transactions as a part of a sentence."""
+    """Ranges of transactions as part of a sentence, at most `most` of them."""
     parts = [str(first) if stop == first + 1 else f"{first} to {stop - 1}" for first, stop in ranges[:most]]
     if len(ranges) > most:
         parts.append(f"{len(ranges) - most} more places")

@@ -1,4 +1,4 @@
-"""Appends as a partition is asked for them: records that came together, and whom to tell what became of them."""
+"""Append requests as a partition queues them: records that arrived together, and the connection to report their outcome to."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from waltzctl.formats.wire.records import PackedRecords
 
 
 class Appender(Protocol):
-    """Who appends."""
+    """The connection that appends came through."""
 
     def refused(self, request_id: RequestId, transaction_id: int) -> None:
-        """A lock is in an append's way: this transaction, or an earlier one, wrote under it."""
+        """An append is refused: a transaction unknown to the client wrote under its locks, `transaction_id` at the latest."""
 
     def over(self, count: int, size: int) -> None:
-        """So many appends, of together `size` bytes (`Append.size`), are committed, refused, or will not be decided here."""
+        """`count` appends of `size` bytes in all (`Append.size`) are done: committed, refused, or given up."""
 
 
 @dataclass(slots=True)
 class Append:
-    """Appends that came together, their data's checksums verified, as records without ids; `locks`: unless they have none.
+    """Appends of one client that arrived together.
 
-    `arrived`: when they came, in the loop's time.  `lost`: in how many sessions they were sent and are not in the log.
+    `records`: without transaction ids; the checksums of the data are verified.  `locks`: None if no append has any.  `arrived`:
+    in the loop's time, seconds.  `lost`: the number of sessions in which they were sent and not written.
     """
 
     records: PackedRecords
@@ -35,14 +36,14 @@ class Append:
 
     @property
     def size(self) -> int:
-        """Bytes of the records, and of what is known of their locks."""
+        """Memory in bytes of the records and their locks."""
         return len(self.records.data) + (self.locks.size if self.locks is not None else 0)
 
     def part(self, first: int, stop: int) -> Append:
-        """Some of them, counted from 0."""
+        """The appends with numbers from `first` up to, and without, `stop`, counted from 0."""
         locks = self.locks.part(first, stop) if self.locks is not None else None
         return replace(self, records=self.records.part(first, stop), locks=locks)
 
     def over(self) -> None:
-        """Nothing more will become of them here."""
+        """Report all of them as done."""
         self.client.over(len(self.records), self.size)

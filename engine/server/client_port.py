@@ -1,11 +1,14 @@
-"""The port for clients of a log server: from frames to partitions, and what they have to say back.
+"""The client port of a log server: it decodes requests, hands them to partitions, and sends the answers.
 
-Feeds are granted and never pushed: a client says how far it is and is sent what follows, then told that the feed is suspended,
-and asks again.  An append, and a request for a feed, of a connection that has not mounted the partition, or that a later
-connection of the same client has replaced, is passed over; the client learns of it by its next mount.
+Feeds are pulled.  A client requests a feed from its high-water mark on; the server sends the transactions above it, as many as
+the partition grants, and then FeedSuspended; the client requests more.
 
-Feeds and data wait for a peer that does not take what it asked for: half of what may wait for it (`Port.output_each`) is for
-them, so that its appends are read meanwhile.  How much data is read from storage at a time follows from how long the last was.
+An append or feed request is ignored if its connection has not mounted the partition, or if the same client has mounted it later
+through another connection.  The client finds out by its next mount.
+
+A client may be slow to receive.  At most half of the answers that may wait for it (`Port.output_each` bytes) are feeds and data:
+beyond that these pause, so that its appends are still read.  The bound of concurrent reads of data from storage follows from the
+length of the data read last.
 
 Source: release 0.13.2.
 """
@@ -37,17 +40,17 @@ from waltzctl.formats.wire.hello import WALTZ_SERVER, Hello
 from waltzctl.formats.wire.primitives import Limits, MessageError
 
 _MOST_READS = 64
-"""Transactions whose data is read from storage for one connection at a time, at most."""
+"""The most reads of data from storage in progress for one connection."""
 _MOST_CLIENTS = 64
-"""Clients that mount through one connection, at most: partitions remember each as long as it lasts.  Usually it is one."""
+"""The most clients that may mount through one connection; usually it is one.  Partitions remember each mount while it lasts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What a server knows beside its partitions.
+    """Functions for requests that concern the whole server.
 
-    `connectivity`: whether each storage node of the cluster answers.  `prefer`: hold partitions by preference, or no longer;
-    returns whether that could be noted.
+    `connectivity`: whether each storage node of the cluster answers, by its name.  `prefer`: add partitions (True) to those that
+    the server prefers, or remove them (False); returns whether the metadata was written.
     """
 
     connectivity: Callable[[], Coroutine[Any, Any, tuple[tuple[str, bool], ...]]]
@@ -55,36 +58,37 @@ class Answers:
 
 
 class ClientPort(Port):
-    """The port for clients.  `reads`: from storage, of data; those that wait are served in their order."""
+    """The client port.  `reads`: a semaphore for reads of data from storage, over all connections, first come first served."""
 
     name = "client port"
 
     def __init__(
         self, partitions: Mapping[int, Partition], answers: Answers, *, limits: PortLimits, log: logging.Logger
     ) -> None:
-        """`partitions`: those that are served here now; whoever owns the mapping changes it."""
+        """`partitions`: the partitions served now, by number; the log server changes this mapping."""
         self.partitions, self.answers = partitions, answers
         self.appends = AppendTaker()
-        self._first_in_line: object | None = None
+        self._longest_waiting: object | None = None
         super().__init__(limits=limits, log=log, memory=limits.memory)
 
     def _follow_limits(self) -> None:
         self.budget.capacity = self.limits.memory
-        self.reads = asyncio.Semaphore(self.limits.reads)  # what is under way by now counts in the one before
+        self.reads = asyncio.Semaphore(self.limits.reads)  # reads in progress hold the old semaphore
 
     def _connection(self, peer: str) -> Connection:
         return ClientConnection(self, peer)
 
     def _tick(self) -> None:
         super()._tick()
-        first, self._first_in_line = self._first_in_line, self.budget.first_in_line
-        if first is not None and first is self._first_in_line:
+        first, self._longest_waiting = self._longest_waiting, self.budget.first_in_line
+        if first is not None and first is self._longest_waiting:
             self._make_room()
 
     def _make_room(self) -> None:
-        """Somebody's long frame stands still: appends that wait for a session, perhaps for ever, leave it its place.
+        """Free memory for a long frame that has waited since the last tick.
 
-        Their clients mount anew, and wait for the session before they append again.
+        Appends of partitions without a session may hold memory for ever: drop them, largest partition first, until they hold no
+        more than the budget keeps back for small requests.  Their clients mount again, and append once there is a session.
         """
         waiting = {one: size for one in self.partitions.values() if (size := one.waiting_for_session)}
         for partition in sorted(waiting, key=waiting.__getitem__, reverse=True):
@@ -101,7 +105,7 @@ class ClientPort(Port):
 
 
 class ClientConnection(Connection):
-    """A client; a reader of feeds (`engine.server.served_partition.Reader`) for each that it was granted."""
+    """A connection of a client; the `engine.server.committed_transactions.Reader` of its feeds."""
 
     MAGIC: ClassVar[Magic] = Magic.CLIENT
     GREETING: ClassVar[Hello] = Hello(wire.CLIENT_VERSIONS, WALTZ_SERVER)
@@ -117,13 +121,14 @@ class ClientConnection(Connection):
         )
         self._client_port = port
         self._limits = Limits(max_data=limits.max_body)
-        self._tasks: dict[asyncio.Task[None], int] = {}  # in their order; bytes of the budget that are parked for each
-        self._taken = asyncio.Event()
-        self._taken.set()
-        self._asked: deque[tuple[wire.TransactionDataRequest, float]] = deque()  # and the pause before it
-        self._unsent = 0  # bytes of the answers that are to be sent with the next `send`
-        self._reads, self._read_window = 0, 1
-        self._clients = set[int]()
+        self._tasks: dict[asyncio.Task[None], int] = {}  # in order of start; bytes parked in the budget
+        self._may_send = asyncio.Event()
+        self._may_send.set()
+        # requests for data that wait for a read, each with the pause in seconds before the last attempt
+        self._data_queue: deque[tuple[wire.TransactionDataRequest, float]] = deque()
+        self._unsent = 0  # bytes of answers since the last `send`
+        self._reads, self._read_window = 0, 1  # reads of data in progress, and the most that may be
+        self._clients = set[int]()  # ids of those that mounted
         self._handlers: dict[type, Callable[[Any], None]] = {
             wire.MountRequest: self._mount,
             wire.AppendRequest: self._append,
@@ -180,7 +185,7 @@ class ClientConnection(Connection):
             return
         handler(message)
 
-    def _say(self, message: wire.ServerResponse) -> None:
+    def _reply(self, message: wire.ServerResponse) -> None:
         assert self.version is not None
         frame = wire.encode(message, self.version)
         self._unsent += len(frame)
@@ -189,15 +194,16 @@ class ClientConnection(Connection):
     def _partition(self, request_id: RequestId) -> Partition | None:
         return self._client_port.partitions.get(request_id.partition)
 
-    def _mine(self, request_id: RequestId) -> Partition | None:
-        """The partition, if this connection is the one through which the client mounted it."""
+    def _mounted_partition(self, request_id: RequestId) -> Partition | None:
+        """The partition, if the client's latest mount of it was made through this connection."""
         found = self._partition(request_id)
-        return found if found is not None and found.is_registered(request_id.client, self) else None
+        return found if found is not None and found.mounts.is_registered(request_id.client, self) else None
 
     def _begin_task(self, work: Coroutine[Any, Any, None], *, parked: int = 0) -> None:
-        """Do something that takes time; it counts as a request under way.
+        """Answer a request in a task; it counts as a request in progress until the task ends.
 
-        `parked`: OVERHEAD for what may wait for ever, so that nobody's long frame does meanwhile; `most_requests` bounds it.
+        `parked`: bytes not charged to the memory budget meanwhile: OVERHEAD for a request that may wait for ever, which would
+        block long frames of other connections; 0 for others.  `most_requests` bounds the parked ones.
         """
         self._begin(1, 0)
         self._port.budget.park(parked)
@@ -214,9 +220,9 @@ class ClientConnection(Connection):
             self._port.log.error("%s", self.peer, exc_info=error)
             self.close()
         if not self._lost:
-            self.send()  # before more is read: what waits for the peer counts once it was sent
-        if self._asked:
-            self._read_on()
+            self.send()  # first: unsent answers are not counted when the next read is admitted
+        if self._data_queue:
+            self._serve_data_queue()
             if not self._lost:
                 self.send()
         self._done(1, 0)
@@ -225,53 +231,53 @@ class ClientConnection(Connection):
         for task in self._tasks:
             task.cancel()
         for partition in self._client_port.partitions.values():
-            partition.forget(self)
-        self._taken.set()
-        asked, self._asked = len(self._asked), deque()
+            partition.mounts.forget(self)
+        self._may_send.set()
+        asked, self._data_queue = len(self._data_queue), deque()
         self._done(asked, 0)
 
-    # ---- what the peer takes -------------------------------------------------------------------------------------------
+    # ---- flow control --------------------------------------------------------------------------------------------------
 
     def set_water_mark(self, high: int) -> None:
-        """How many bytes of answers may wait before reading stops; feeds and data wait from half of it on."""
+        """Set the bytes of unsent answers beyond which reading stops; feeds and data pause beyond half of them."""
         super().set_water_mark(high // 2)
 
     def pause_writing(self) -> None:
-        """Half of what may wait does."""
-        self._taken.clear()
+        """The transport holds more than half of these bytes: feeds and data pause."""
+        self._may_send.clear()
 
     def resume_writing(self) -> None:
-        """The peer took most of it."""
-        self._taken.set()
+        """The client has received most of them: feeds and data go on."""
+        self._may_send.set()
         super().resume_writing()
 
     def _wrote(self) -> None:
         super()._wrote()
-        if not self._taken.is_set() and self.share.queued > self._port.output_each:
+        if not self._may_send.is_set() and self.share.queued > self._port.output_each:
             self._pause(Pause.UNREAD_ANSWERS)
 
     def send(self) -> None:
-        """Write the answers that are there."""
+        """Write all answers to the transport."""
         self._unsent = 0
         super().send()
 
     # ---- feeds ---------------------------------------------------------------------------------------------------------
 
     async def writable(self) -> None:
-        """Wait until the peer takes more."""
-        while self.open and not self._taken.is_set():
-            await self._taken.wait()
+        """Wait until feeds may be sent, or the connection ends."""
+        while self.open and not self._may_send.is_set():
+            await self._may_send.wait()
 
     def feed(self, frames: bytes) -> None:
-        """Send transactions: `FeedData` of the latest version back to back."""
+        """Send `FeedData` messages of the latest protocol version, back to back; translates them to the client's version."""
         assert self.version is not None
         self.answer(feed_frames_as(frames, self.version))
         self.send()
 
     def _mount(self, request: wire.MountRequest) -> None:
         partition = self._partition(request.request_id)
-        if partition is None or _is_behind(partition, request.request_id):
-            self._say(wire.MountResponse(request.request_id, wire.MountState.NOT_READY))
+        if partition is None or _knows_later_generation(partition, request.request_id):
+            self._reply(wire.MountResponse(request.request_id, wire.MountState.NOT_READY))
             return
         asked = request.request_id
         self._clients.add(asked.client)
@@ -281,43 +287,43 @@ class ClientConnection(Connection):
             )
             self.close()
             return
-        partition.register(asked.client, asked.generation, request.connection_sequence, self)
-        self._begin_task(self._mounted(partition, request), parked=OVERHEAD)
+        partition.mounts.register(asked.client, asked.generation, request.connection_sequence, self)
+        self._begin_task(self._answer_mount(partition, request), parked=OVERHEAD)
 
-    async def _mounted(self, partition: Partition, request: wire.MountRequest) -> None:
+    async def _answer_mount(self, partition: Partition, request: wire.MountRequest) -> None:
         try:
             behind = await partition.flush() - request.client_high_water_mark
             state = wire.MountState.READY if behind >= 0 else wire.MountState.CLIENT_AHEAD
-            await partition.feed(self, request.client_high_water_mark, behind)
+            await partition.committed.feed(self, request.client_high_water_mark, behind)
         except PartitionClosedError:
             state = wire.MountState.NOT_READY
-        self._say(wire.MountResponse(request.request_id, state))
+        self._reply(wire.MountResponse(request.request_id, state))
 
     def _feed(self, request: wire.FeedRequest) -> None:
-        partition = self._mine(request.request_id)
+        partition = self._mounted_partition(request.request_id)
         if partition is not None:
-            self._begin_task(self._granted(partition, request), parked=OVERHEAD)
+            self._begin_task(self._answer_feed(partition, request), parked=OVERHEAD)
 
-    async def _granted(self, partition: Partition, request: wire.FeedRequest) -> None:
+    async def _answer_feed(self, partition: Partition, request: wire.FeedRequest) -> None:
         position = request.client_high_water_mark
         if position > partition.high_water_mark:
-            self.close()  # it is ahead of the log
+            self.close()  # the client is ahead of the log
             return
-        with contextlib.suppress(PartitionClosedError):  # the client hears of the partition's new server
-            await partition.feed(self, position, partition.grant(position))
-            self._say(wire.FeedSuspended(request.request_id))
+        with contextlib.suppress(PartitionClosedError):  # the client follows the metadata to the partition's new server
+            await partition.committed.feed(self, position, partition.committed.grant(position))
+            self._reply(wire.FeedSuspended(request.request_id))
 
     # ---- appends and data ----------------------------------------------------------------------------------------------
 
     def _appends(self, received: Received, start: int, end: int) -> int:
-        """Hand over the appends that are next, as many as are whole and right; where they end."""
+        """Queue the append frames at `start`, as many as are complete and valid; the end of the last one."""
         assert self.version is not None
         taker = self._client_port.appends
         found, behind = taker.take(received, start, end, self.version, self._max_body, self._limits)
         partitions, count, size = self._client_port.partitions, 0, 0
         for client, number, records, locks in found:
             partition = partitions.get(number)
-            if partition is None or not partition.is_registered(client, self):
+            if partition is None or not partition.mounts.is_registered(client, self):
                 continue
             append = Append(records, self, locks, self._heard)
             count += len(records)
@@ -327,14 +333,14 @@ class ClientConnection(Connection):
         return behind
 
     def _append(self, request: wire.AppendRequest) -> None:
-        """One that `_appends` did not take though it can be read."""
+        """An append that decodes, but that `_appends` rejected: the checksum of its data is wrong."""
         self._port.complain(f"{self.peer}: closed: append {request.request_id}: the data's checksum is wrong")
         self.close()
 
     def refused(self, request_id: RequestId, transaction_id: int) -> None:
         """See `engine.server.append_requests.Appender`."""
         if not self._lost:
-            self._say(wire.LockFailure(request_id, transaction_id))
+            self._reply(wire.LockFailure(request_id, transaction_id))
             self.send()
 
     def over(self, count: int, size: int) -> None:
@@ -344,74 +350,74 @@ class ClientConnection(Connection):
     def _flush(self, request: wire.FlushRequest) -> None:
         partition = self._partition(request.request_id)
         if partition is not None:
-            self._begin_task(self._flushed(partition, request), parked=OVERHEAD)
+            self._begin_task(self._answer_flush(partition, request), parked=OVERHEAD)
 
-    async def _flushed(self, partition: Partition, request: wire.FlushRequest) -> None:
-        self._say(wire.FlushResponse(request.request_id, await partition.flush()))
+    async def _answer_flush(self, partition: Partition, request: wire.FlushRequest) -> None:
+        self._reply(wire.FlushResponse(request.request_id, await partition.flush()))
 
     def _data(self, request: wire.TransactionDataRequest, paused: float = 0.0) -> None:
-        """`paused`: seconds before this attempt, because the one before ended a session."""
+        """`paused`: seconds waited before this attempt; 0 for the first one."""
         partition = self._partition(request.request_id)
         if partition is not None and not partition.store.is_open:
-            if not (self._takes_data() and self._cached(request)):
-                self._begin_task(self._awaited(partition, request, paused), parked=OVERHEAD)
+            if not (self._accepts_data() and self._answer_from_cache(request)):
+                self._begin_task(self._retry_in_session(partition, request, paused), parked=OVERHEAD)
             return
-        if not self._asked and self._takes_data():
-            if self._cached(request):
+        if not self._data_queue and self._accepts_data():
+            if self._answer_from_cache(request):
                 return
             if self._reads < self._read_window:
                 self._begin_read(request, paused)
                 return
         self._begin(1, 0)
-        self._asked.append((request, paused))
+        self._data_queue.append((request, paused))
 
-    def _takes_data(self) -> bool:
-        """Whether the peer takes more; what is to be sent is sent when it may be too much."""
+    def _accepts_data(self) -> bool:
+        """Whether more data may be answered; sends the answers first if there may be too many."""
         if self._unsent > self._port.output_each // 2:
             self.send()
-        return self._taken.is_set()
+        return self._may_send.is_set()
 
     def _go_on(self) -> None:
-        self._read_on()
+        self._serve_data_queue()
 
-    def _read_on(self) -> None:
-        """Answer the requests for data that wait, as many as may be read and sent now."""
-        while self._asked and self.open and self._reads < self._read_window and self._takes_data():
-            request, paused = self._asked.popleft()
-            if not self._cached(request):
+    def _serve_data_queue(self) -> None:
+        """Answer queued requests for data, while reads and answers may be added."""
+        while self._data_queue and self.open and self._reads < self._read_window and self._accepts_data():
+            request, paused = self._data_queue.popleft()
+            if not self._answer_from_cache(request):
                 self._begin_read(request, paused)
             self._done(1, 0)
 
     def _begin_read(self, request: wire.TransactionDataRequest, paused: float) -> None:
         self._reads += 1
-        self._begin_task(self._found(request, paused))
+        self._begin_task(self._answer_read(request, paused))
 
-    def _cached(self, request: wire.TransactionDataRequest) -> bool:
-        """Answer from the cache; whether it could be."""
+    def _answer_from_cache(self, request: wire.TransactionDataRequest) -> bool:
+        """Answer from the cache; False if the data is not cached."""
         partition = self._partition(request.request_id)
-        found = partition.cached_data(request.transaction_id) if partition is not None else None
+        found = partition.committed.cached_data(request.transaction_id) if partition is not None else None
         if found is not None:
             answer = wire.TransactionData(*found)
-            self._say(wire.TransactionDataResponse(request.request_id, request.transaction_id, answer))
+            self._reply(wire.TransactionDataResponse(request.request_id, request.transaction_id, answer))
         return found is not None
 
-    async def _awaited(
+    async def _retry_in_session(
         self, partition: Partition, request: wire.TransactionDataRequest, paused: float, pause: float = 0.0
     ) -> None:
-        """Ask again, after a pause, once the partition has a session.
+        """Repeat a request for data after a pause, once the partition has a session.
 
-        What waits for one keeps nobody's data of other partitions waiting.
+        The request is not in the data queue meanwhile, so that data of other partitions is answered.
         """
         try:
             await asyncio.sleep(pause)
             await partition.store.session()
         except PartitionClosedError as error:
             outcome = _not_ready(error)
-            self._say(wire.TransactionDataResponse(request.request_id, request.transaction_id, outcome))
+            self._reply(wire.TransactionDataResponse(request.request_id, request.transaction_id, outcome))
         else:
             self._data(request, paused)
 
-    async def _found(self, request: wire.TransactionDataRequest, paused: float) -> None:
+    async def _answer_read(self, request: wire.TransactionDataRequest, paused: float) -> None:
         outcome: wire.TransactionData | wire.TransactionRefused
         try:
             async with self._client_port.reads:
@@ -419,8 +425,8 @@ class ClientConnection(Connection):
         except StoreSessionClosedError:
             partition = self._partition(request.request_id)
             if partition is not None:
-                pause = partition.store.pause_after(paused)  # each attempt ends a session
-                self._begin_task(self._awaited(partition, request, pause, pause), parked=OVERHEAD)
+                pause = partition.store.pause_after(paused)  # each failed read ends a session
+                self._begin_task(self._retry_in_session(partition, request, pause, pause), parked=OVERHEAD)
                 return
             outcome = _not_ready(PartitionClosedError(f"{request.request_id.partition} is not served here"))
         except PartitionClosedError as error:
@@ -429,19 +435,19 @@ class ClientConnection(Connection):
             outcome = wire.TransactionRefused(str(error))
         finally:
             self._reads -= 1
-        self._say(wire.TransactionDataResponse(request.request_id, request.transaction_id, outcome))
+        self._reply(wire.TransactionDataResponse(request.request_id, request.transaction_id, outcome))
         length = len(outcome.data) if isinstance(outcome, wire.TransactionData) else 0
-        ahead = self._port.output_each // max(1, length)  # as if all were as long as this one
+        ahead = self._port.output_each // max(1, length)  # answers of this length that may wait for the client
         self._read_window = min(_MOST_READS, self._read_window * 2, 1 + ahead)
 
     async def _read(self, request: wire.TransactionDataRequest) -> wire.TransactionData | wire.TransactionRefused:
-        """From storage.  Raises PartitionClosedError, StoreSessionClosedError."""
+        """Read data from storage.  Raises PartitionClosedError, StoreSessionClosedError."""
         number, transaction_id = request.request_id.partition, request.transaction_id
         partition = self._partition(request.request_id)
         if partition is None:
             raise PartitionClosedError(f"{number} is not served here")
-        found = await partition.data(transaction_id)
-        if found is None and _is_behind(partition, request.request_id):
+        found = await partition.committed.data(transaction_id)
+        if found is None and _knows_later_generation(partition, request.request_id):
             raise PartitionClosedError(f"{number} was assigned anew, which is not known here as yet")
         if found is None:
             return wire.TransactionRefused(f"partition {number} has no transaction {transaction_id}")
@@ -449,23 +455,27 @@ class ClientConnection(Connection):
 
     def _high_water_mark(self, request: wire.HighWaterMarkRequest) -> None:
         partition = self._partition(request.request_id)
-        if partition is not None:  # otherwise the client hears of the partition's new server and asks there
-            # a client of the release asks once and waits for ever, unless its server is another one by then
-            mark = UNKNOWN_HIGH_WATER_MARK if _is_behind(partition, request.request_id) else partition.told_mark
-            self._say(wire.HighWaterMarkResponse(request.request_id, mark))
+        if partition is not None:  # otherwise the client asks the partition's new server, once the metadata names it
+            # an unknown mark is answered as well: a client of the release does not ask the same server twice, and would wait
+            mark = (
+                UNKNOWN_HIGH_WATER_MARK
+                if _knows_later_generation(partition, request.request_id)
+                else partition.told_mark
+            )
+            self._reply(wire.HighWaterMarkResponse(request.request_id, mark))
 
-    # ---- about the server ----------------------------------------------------------------------------------------------
+    # ---- requests about the server -------------------------------------------------------------------------------------
 
     def _connectivity(self, request: wire.CheckStorageConnectivityRequest) -> None:
         async def answer() -> None:
             nodes = await self._client_port.answers.connectivity()
-            self._say(wire.CheckStorageConnectivityResponse(request.request_id, nodes))
+            self._reply(wire.CheckStorageConnectivityResponse(request.request_id, nodes))
 
         self._begin_task(answer())
 
     def _assignment(self, request: wire.ServerPartitionsAssignmentRequest) -> None:
         numbers = tuple(sorted(self._client_port.partitions))
-        self._say(wire.ServerPartitionsAssignmentResponse(request.request_id, numbers))
+        self._reply(wire.ServerPartitionsAssignmentResponse(request.request_id, numbers))
 
     def _prefer(self, request: wire.AddPreferredPartitionRequest | wire.RemovePreferredPartitionRequest) -> None:
         add = isinstance(request, wire.AddPreferredPartitionRequest)
@@ -473,26 +483,26 @@ class ClientConnection(Connection):
 
         async def answer() -> None:
             done = bool(request.partitions) and await self._client_port.answers.prefer(request.partitions, add)
-            self._say(kind(request.request_id, done=done))
+            self._reply(kind(request.request_id, done=done))
 
         self._begin_task(answer())
 
     def _health(self, request: wire.ServerPartitionsHealthRequest) -> None:
         healthy = ((n, not one.store.state.waits_for) for n, one in sorted(self._client_port.partitions.items()))
-        self._say(wire.ServerPartitionsHealthResponse(request.request_id, tuple(healthy)))
+        self._reply(wire.ServerPartitionsHealthResponse(request.request_id, tuple(healthy)))
 
 
 def _not_ready(error: PartitionClosedError) -> wire.TransactionRefused:
-    """By these words clients know that another server may have the partition."""
+    """A refusal whose beginning ("partition not ready") tells clients that another server may have the partition."""
     return wire.TransactionRefused(f"partition not ready: {error}")
 
 
-def _is_behind(partition: Partition, asked: RequestId) -> bool:
-    """Whether a client knows of a later assignment: another server may have committed meanwhile what it has seen."""
+def _knows_later_generation(partition: Partition, asked: RequestId) -> bool:
+    """Whether a client knows a later generation than this server: another server may have committed transactions under it."""
     return asked.generation > partition.store.generation
 
 
 def _check_position(position: int) -> None:
-    """Raise MessageError for a client that has come to where nobody can be: every replica refuses what is in front of 0."""
+    """Raise MessageError for a high-water mark below -1, which stands for an empty log; replicas refuse ids below 0."""
     if position < -1:
         raise MessageError(f"the client has come to transaction {position}; who has seen none is at -1")

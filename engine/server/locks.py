@@ -1,23 +1,24 @@
-"""Optimistic locks of a partition: which transaction last wrote under a lock, estimated from above, in bounded memory.
+"""Optimistic locks of a partition: for each lock an upper bound of the last transaction that wrote under it, in bounded memory.
 
-A table of `size` slots.  A lock has three of them, by a chain of hashes.  Each slot holds the highest transaction that wrote
-under any of its locks, and how many transactions are in flight that will write.  The estimate for a lock is the least of its
-three slots: never too low, so that no conflict is missed; too high when others share all three, which refuses an append for
-nothing, or lets it wait.
+The table has `size` slots.  A lock is hashed to three of them.  A slot holds the highest id of a transaction that wrote under any
+of its locks, and the number of transactions in flight that will write under one.  The bound for a lock is the minimum over its
+three slots.  It is never too low, so that no conflict is missed.  It is too high if other locks share all three slots; then an
+append is refused, or waits, without need.
 
-=======  ============================================  ================================  ====================
-kind     marked while in flight                        refuses when written since        its commit is noted
-=======  ============================================  ================================  ====================
-write    yes                                           yes                               yes
-read     no                                            yes                               no
-append   yes                                           no                                yes
-=======  ============================================  ================================  ====================
+=========  ===============================  ==============================================  =======================
+lock kind  counted as in flight until it    refused if another transaction wrote under the  its commit updates the
+           is decided                       lock above the client's high-water mark         slots
+=========  ===============================  ==============================================  =======================
+write      yes                              yes                                             yes
+read       no                               yes                                             no
+append     yes                              no                                              yes
+=========  ===============================  ==============================================  =======================
 
-A transaction has to wait, whatever its kind, while one is in flight that writes under one of its locks: while all three slots of
-a lock are in flight.  The release lets it wait for any one of them, that is, of some 250 transactions in flight every thirteenth
-for nothing, and whatever is behind it in the queue.
+An append with a lock of any kind waits while a transaction is in flight that will write under the lock, that is, while all three
+slots count one.  In the release it waits while any of the three does: with some 250 transactions in flight, one append in 13
+waits without need, and so does the queue behind it.
 
-The table is gone over by loops that are compiled, for all appends that came together at once (`engine.scan.lock_loops`).
+Compiled loops go over the table, one call for all appends that arrived together (`engine.scan.lock_loops`).
 
 Source: release 0.13.2; the design document describes the purpose.
 """
@@ -32,12 +33,12 @@ from waltzctl.engine.scan.wire_layout import EXPECTED, FILLED, LOCKS, ROWS, SLOT
 from waltzctl.engine.scan.wire_loops import State, new_state
 
 DEFAULT_SIZE = 30_000
-"""Slots of a partition's table, in the release."""
-_NONE = -1
+"""Slots of a partition's table in the release."""
+_NONE = -1  # no transaction id: the append was given up
 
 
 class LockTable:
-    """The locks of one partition.  Every slot begins at the high-water mark: who wrote before is not known any more."""
+    """The locks of one partition.  Every slot begins at the high-water mark: earlier writes are not known in detail."""
 
     def __init__(self, high_water_mark: int, size: int = DEFAULT_SIZE, *, compiled: bool | None = None) -> None:
         """`compiled`: as for `engine.scan.frames.FrameSplitter`.  Raises ValueError for a table without slots."""
@@ -50,15 +51,16 @@ class LockTable:
         self.reset(high_water_mark)
 
     def reset(self, high_water_mark: int) -> None:
-        """Forget everything: every lock counts as written by this transaction, and nothing is in flight."""
+        """Set every lock to "written by transaction `high_water_mark`", with nothing in flight."""
         self._written = array("q", [high_water_mark]) * self.size
         self._in_flight = array("q", bytes(8)) * self.size
 
     def admit(self, held: HeldLocks, most: int) -> list[int]:
-        """Mark what appends will write, one by one, until `most` are admitted or one has to wait for what is in flight.
+        """Check appends in their order, until `most` are admitted or one has to wait for a transaction in flight.
 
-        Of those that need not wait, for each: `engine.scan.wire_layout.ADMITTED`, or, and nothing is marked then, a transaction
-        that its client does not know, no lower than the last one that wrote under one of its write or read locks.
+        Returns a verdict for each append before that one: `engine.scan.wire_layout.ADMITTED`, and its locks count as in flight;
+        or, if it is refused, a transaction id above its client's high-water mark: an upper bound of the last transaction that
+        wrote under one of its write or read locks.
         """
         state = self._state(held)
         state[ROWS] = most
@@ -68,11 +70,11 @@ class LockTable:
         return verdicts[: state[TAKEN]].tolist()
 
     def commit(self, held: HeldLocks, transaction_id: int) -> None:
-        """Appends that were admitted are transactions, from this one on, which is later than every one before."""
+        """Admitted appends are committed under consecutive ids from `transaction_id` on, which is above all earlier ones."""
         self._settle(held, transaction_id)
 
     def give_up(self, held: HeldLocks) -> None:
-        """Appends that were admitted will be no transactions."""
+        """Admitted appends will not be committed: they are no longer in flight."""
         self._settle(held, _NONE)
 
     def _settle(self, held: HeldLocks, transaction_id: int) -> None:

@@ -1,7 +1,7 @@
-"""A log server: the partitions that the cluster gave it, behind one port.
+"""A log server: the partitions that the cluster assigned to it, behind one client port.
 
-Stop: nobody new is accepted, the partitions are closed (recoveries that wait for somebody are given up), the connections end, and
-those to storage nodes go last.
+Order of a stop: accept no new connections; close the partitions (a recovery that waits for a storage node is given up); end the
+clients' connections; end the connections to storage nodes.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from waltzctl.engine.server.transaction_cache import TransactionCache
 
 
 class ServerMetadata(SessionMetadata, Protocol):
-    """What a server asks of the metadata, for all of its partitions and for each."""
+    """The metadata as a server reads it: sessions of each partition, and the storage nodes of all."""
 
     async def nodes_of(self, partitions: Collection[int]) -> frozenset[str]:
-        """The storage nodes that any of these partitions has, ``host:port``, at one look."""
+        """The storage nodes of any of these partitions, ``host:port``, in one read."""
 
 
 class LogServer:
-    """A running server.  Belongs to the event loop in which it is started."""
+    """A running server, bound to the event loop in which it is started."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class LogServer:
         log: logging.Logger,
         options: ServerOptions | None = None,
     ) -> None:
-        """`connect` connects to a storage node, the cluster's key checked."""
+        """`connect`: connects to a storage node and checks the cluster key."""
         self.options = options or ServerOptions()
         self.partitions: dict[int, Partition] = {}
         self._metadata, self._log = metadata, log
@@ -48,13 +48,13 @@ class LogServer:
         self.cache = TransactionCache(self.options.cache)
         self._port = ClientPort(
             self.partitions,
-            answers or Answers(self.check_connectivity, _nowhere),
+            answers or Answers(self.check_connectivity, _no_preferences),
             limits=self.options.limits,
             log=log,
         )
 
     async def start(self, host: str, port: int, ssl_context: ssl.SSLContext | None) -> tuple[str, int]:
-        """Listen; the address.  Raises ListenError."""
+        """Listen for clients; returns the bound host and port.  Raises ListenError."""
         return await self._port.start(host, port, ssl_context)
 
     @property
@@ -65,11 +65,20 @@ class LogServer:
     async def assign(self, generations: Mapping[int, int]) -> None:
         """Serve these partitions, each under its generation, and no others.
 
-        A partition that stays keeps its clients, unless its generation rose (`Partition.raise_generation`); one that goes is
-        closed, and what it had not decided is not answered.  When none is left the connections end: nobody would tell their
-        clients if they all came back unchanged.
+        ==========================  ==========================================================================
+        a partition                 what happens
+        ==========================  ==========================================================================
+        served before, not now      closed; its undecided appends are not answered
+        served before, same         nothing: its clients stay mounted
+        generation
+        served before, later        see `Partition.raise_generation`
+        generation
+        new                         started
+        ==========================  ==========================================================================
 
-        Where it fails, without memory, those that go are closed all the same, and it may be called again.
+        If no partition is left, all connections are closed: otherwise, if the same assignment came back, clients would not notice
+        that their mounts are gone.  On an error (MemoryError) removed partitions are closed all the same, and the call may be
+        repeated.
         """
         gone = [self.partitions.pop(number) for number in [*self.partitions] if number not in generations]
         try:
@@ -81,7 +90,7 @@ class LogServer:
                     made.start()
                     self.partitions[number] = made
         finally:
-            # before anything is waited for: partitions may be back by then, and would be strangers to their clients
+            # before the first await: a later call may bring partitions back, without the mounts of their clients
             if not self.partitions:
                 self._port.disconnect()
             await asyncio.gather(*(one.close() for one in gone))
@@ -99,14 +108,14 @@ class LogServer:
         )
 
     async def reassign(self, nodes: Mapping[int, Collection[str]]) -> None:
-        """The storage nodes of partitions are these now.  Only those whose nodes changed get a new session, all at once."""
+        """Set the storage nodes of each partition.  Partitions whose nodes changed get a new session, all at the same time."""
         served = [(one, nodes.get(number, ())) for number, one in self.partitions.items()]
         await asyncio.gather(*(one.store.reassign(names) for one, names in served))
 
     async def check_connectivity(self) -> tuple[tuple[str, bool], ...]:
-        """Whether each storage node of the partitions that are served here answers.
+        """Whether each storage node of the served partitions answers, by name.
 
-        While the metadata does not, it is those that have the partitions' sessions.
+        The names come from the metadata; if it does not answer, from the partitions' sessions.
         """
         try:
             names = await self._metadata.nodes_of([*self.partitions])
@@ -125,13 +134,13 @@ class LogServer:
         return tuple(zip(ordered, await asyncio.gather(*map(answers, ordered)), strict=True))
 
     async def stop(self, seconds: float) -> None:
-        """End everything; clients have `seconds` to take their answers."""
+        """Stop, in the order given above; clients have `seconds` to receive their answers."""
         await self._port.stop_accepting()
         await self.assign({})
         await self._port.drain(seconds)
         await self._nodes.close()
 
 
-async def _nowhere(partitions: tuple[int, ...], preferred: bool) -> bool:
-    """Preferences of a server that no cluster manager knows."""
+async def _no_preferences(partitions: tuple[int, ...], preferred: bool) -> bool:
+    """`Answers.prefer` of a server without cluster membership: it keeps no preferences."""
     return False

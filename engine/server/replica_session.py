@@ -1,10 +1,10 @@
 """A replica session: one storage node in one store session.
 
-It connects, and tells the recovery what the replica holds; performs what the recovery asks of the replica; and in the open
-session sends it the batches, several in flight.  A replica that fails or is slow is left behind: it connects again, copies what
-it lacks from the others, every checksum verified, and takes part again.
+It connects to the node and reports to the recovery what the replica holds; it performs the recovery's actions on the replica; and
+in the open session it sends the batches, several in flight.  A replica that fails, or misses a deadline, is disconnected.  After
+reconnecting it copies the records it lacks from other replicas, every checksum verified, and takes part again.
 
-Everything belongs to one event loop.  Time is the loop's.
+All calls belong to one event loop; times are the loop's, in seconds.
 
 Sources: design document *Waltz Server* (replica session); release 0.13.2.
 """
@@ -23,17 +23,17 @@ from waltzctl.engine.server.storage_nodes import Storage, StorageNodes
 from waltzctl.formats.wire.records import PackedRecords, WireRecord
 
 COPIED_BYTES = 1 << 20
-"""Bytes of records that a replica which is behind is sent in a frame, unless one record has more.
+"""Bytes of copied records per append request; a single longer record goes alone.
 
-What another node gives out at once may be longer than what this one takes, each by a setting of its own.
+A bound of our own is needed because the source may return more than the destination accepts: each node has its own setting.
 """
 
 
 @dataclass(slots=True)
 class SentBatch:
-    """Records that are appended together, the first of them transaction `first`.
+    """Records that are appended together, under consecutive ids from `first` on.
 
-    `committed`: done with the id of the last one.  `voters`: who has written them.
+    `committed`: resolves to the id of the last record.  `voters`: the storage nodes that have written the batch.
     """
 
     first: int
@@ -42,7 +42,7 @@ class SentBatch:
     voters: set[str] = field(default_factory=set)
 
     def records_from(self, transaction_id: int) -> PackedRecords:
-        """The records from a transaction on."""
+        """The records of the batch from this id on."""
         return (
             self.records.part(transaction_id - self.first, len(self.records))
             if transaction_id > self.first
@@ -61,7 +61,7 @@ class SentBatch:
 
 
 class StoreSessionView(Protocol):
-    """What a replica session needs of its store session (`engine.server.store_session`)."""
+    """The store session (`engine.server.store_session`) as its replica sessions use it."""
 
     partition: int
     session_id: int
@@ -79,66 +79,66 @@ class StoreSessionView(Protocol):
         ...
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run something as long as the session lives."""
+        """Run a task until the session ends."""
         ...
 
     def tell(self, event: recovery_events.Event) -> None:
-        """Tell the recovery what happened."""
+        """Pass an event to the recovery."""
         ...
 
     def written(self, node: str, last: int) -> None:
-        """A replica has everything up to a transaction."""
+        """A replica has written every transaction up to `last`."""
         ...
 
     def lost(self, node: str, error: BaseException, *, with_its_node: bool = False) -> None:
-        """A replica cannot be used, or no more; `with_its_node`: as no other there."""
+        """A replica cannot be used; `with_its_node`: because its node cannot be reached, which concerns all replicas there."""
         ...
 
     def replica_failed(self, node: str, error: BaseException) -> None:
-        """Another replica did not give out its records."""
+        """Reading records from another replica, on `node`, failed."""
         ...
 
     def kept_batch(self, transaction_id: int) -> SentBatch | None:
-        """The batch that a transaction is in, if it is kept."""
+        """The batch that contains a transaction, if the session still has it in memory."""
         ...
 
     async def copied(self, source: str, first: int, count: int) -> tuple[WireRecord, ...]:
-        """Records of a replica: at least one, verified.  Raises PeerError, RemoteError."""
+        """Records of the replica on `source`: at least one, verified.  Raises PeerError, RemoteError."""
         ...
 
     async def verified(self, storage: Storage, source: str, first: int, count: int) -> tuple[WireRecord, ...]:
-        """As `copied`, over a connection that is there."""
+        """As `copied`, over the given connection."""
         ...
 
     async def read(self, first: int, count: int) -> tuple[WireRecord, ...]:
-        """Committed records, of whichever replica gives them out.  Raises StoreSessionClosedError."""
+        """Committed records, from any replica that has them.  Raises StoreSessionClosedError."""
         ...
 
 
 class ReplicaSession:
     """One node in one store session.
 
-    `takes_part`: whether it is sent batches.  `acknowledged`: the last transaction that it has written.  `weight`: what it was
-    asked to read, in seconds that it took lately; the lightest is asked next.
+    `takes_part`: whether batches are sent to the replica.  `acknowledged`: the last transaction that it has written.  `weight`:
+    estimated seconds of all its reads so far; the replica with the least weight serves the next read.
     """
 
-    _SLOWEST = 3.0
+    _MOST_SECONDS = 3.0  # a slower read counts as this
 
     def __init__(self, session: StoreSessionView, node: str) -> None:
         self.session, self.node = session, node
         self.takes_part = False
         self.acknowledged = -1
         self.weight = 0.0
-        self._expected = 0.01
-        self._storage: Storage | None = None
-        self._sent = -1
-        self._in_flight = 0
-        self._copying = False
-        self._gone = asyncio.Event()
-        self._era = 0
+        self._expected_seconds = 0.01  # for the next read: a decaying average
+        self._storage: Storage | None = None  # None: not connected
+        self._sent = -1  # the last transaction sent
+        self._in_flight = 0  # batches
+        self._copying = False  # a copy from another replica is in progress: no batches are sent meanwhile
+        self._failed = asyncio.Event()
+        self._epoch = 0  # counts failures: a result that belongs to an earlier epoch is ignored
 
     async def live(self) -> None:
-        """Connect, for ever again, and tell what the replica holds."""
+        """Connect and report what the replica holds, again after each failure.  Never returns."""
         session, pause = self.session, 0.0
         while True:
             storage: Storage | None = None
@@ -154,13 +154,13 @@ class ReplicaSession:
                 else:
                     await asyncio.sleep(pause)
                 continue
-            self._gone.clear()  # what failed meanwhile, a read that began before, is not about this connection
+            self._failed.clear()  # set meanwhile by a read that began before this connection
             self._storage = storage
             session.tell(recovery_events.Connected(self.node, info.session_id, info.low_water_mark, last))
             begun = asyncio.get_running_loop().time()
-            storage.ended.add_done_callback(self._connection_ended)  # also of a session that asks for nothing just now
+            storage.ended.add_done_callback(self._connection_ended)  # notices the end of an idle connection, too
             try:
-                await self._gone.wait()
+                await self._failed.wait()
             finally:
                 storage.ended.remove_done_callback(self._connection_ended)
             if asyncio.get_running_loop().time() - begun > session.options.longest_retry:
@@ -173,20 +173,20 @@ class ReplicaSession:
             self.fail(ended.result())
 
     def fail(self, error: BaseException) -> None:
-        """Whatever was under way is given up; `live` connects again."""
+        """Give up everything in progress, and let `live` connect again."""
         with_its_node = self._storage is not None and self._storage.closed
         self.takes_part, self._storage = False, None
         self._in_flight, self._copying = 0, False
-        self._era += 1
+        self._epoch += 1
         self.session.lost(self.node, error, with_its_node=with_its_node)
-        self._gone.set()
+        self._failed.set()
 
     async def perform(self, action: recovery_actions.Action) -> None:
-        """An action of the recovery."""
+        """Perform an action of the recovery, and report its outcome."""
         session, storage = self.session, self._storage
         if storage is None:
-            return  # it failed meanwhile, and the recovery knows
-        era = self._era
+            return  # the replica has failed since; the recovery has been told
+        epoch = self._epoch
         try:
             match action:
                 case recovery_actions.Truncate(_, to):
@@ -207,14 +207,14 @@ class ReplicaSession:
                 case _:
                     raise AssertionError(action)
         except (PeerError, RemoteError) as error:
-            if era == self._era:
+            if epoch == self._epoch:
                 self.fail(error)
             return
-        if era == self._era:
+        if epoch == self._epoch:
             session.tell(event)
 
     async def _catch_up(self, storage: Storage, action: recovery_actions.CatchUp) -> recovery_events.CaughtUp:
-        records = await self._of_other(action.source, action.first, action.last)
+        records = await self._records_of(action.source, action.first, action.last)
         if not records:
             return recovery_events.CaughtUp(self.node, action.first - 1)
         await self._append(storage, records)
@@ -225,17 +225,17 @@ class ReplicaSession:
             await storage.append(self.session.session_id, self.session.partition, part)
 
     async def _compare(self, storage: Storage, action: recovery_actions.Compare) -> recovery_events.Compared:
-        """Raises DivergedReplicaError where a transaction is another one than that of the other replica."""
+        """Compare records with those of another replica.  Raises DivergedReplicaError at the first that differs."""
         mine = await self.session.verified(storage, self.node, action.first, action.last - action.first + 1)
         last = action.first - 1
-        for one, other in zip(mine, await self._of_other(action.other, action.first, action.last), strict=False):
+        for one, other in zip(mine, await self._records_of(action.other, action.first, action.last), strict=False):
             if one != other:
                 raise DivergedReplicaError(self.node, self.session.partition, one.transaction_id, action.other)
             last = one.transaction_id
         return recovery_events.Compared(self.node, last)
 
-    async def _of_other(self, node: str, first: int, last: int) -> tuple[WireRecord, ...]:
-        """Records of another replica, `last` at most the last one; none where that one fails, which it is told."""
+    async def _records_of(self, node: str, first: int, last: int) -> tuple[WireRecord, ...]:
+        """Records `first` to at most `last` of another replica; none if reading fails, which counts as that replica's failure."""
         count = last - first + 1
         try:
             return (await self.session.copied(node, first, count))[:count]
@@ -246,14 +246,14 @@ class ReplicaSession:
     # ---- in the open session -------------------------------------------------------------------------------------------
 
     def take_part(self, held: int) -> None:
-        """The replica holds everything up to `held`, and is sent what follows."""
+        """Begin to send: the replica holds every transaction up to `held`."""
         self.takes_part = True
         self._sent = self.acknowledged = held
         self.session.written(self.node, held)
         self.pump()
 
     def pump(self) -> None:
-        """Send what is there to be sent, as much as may be in flight."""
+        """Send the batches that the replica lacks, up to the bound of batches in flight."""
         session = self.session
         while (
             self.takes_part
@@ -266,7 +266,7 @@ class ReplicaSession:
             if batch is None:
                 if not self._in_flight:
                     self._copying = True
-                    session.spawn(self._copy(self._era))
+                    session.spawn(self._copy(self._epoch))
                 return
             assert self._storage is not None, "it takes part"
             records = batch.records_from(self._sent + 1)
@@ -275,33 +275,33 @@ class ReplicaSession:
             )
             self._sent = batch.last
             self._in_flight += 1
-            session.spawn(self._acknowledged(written, self._sent, self._era))
+            session.spawn(self._await_acknowledgement(written, self._sent, self._epoch))
 
-    async def _acknowledged(self, written: asyncio.Future[Any], last: int, era: int) -> None:
+    async def _await_acknowledgement(self, written: asyncio.Future[Any], last: int, epoch: int) -> None:
         try:
             await written
         except (PeerError, RemoteError) as error:
-            if era == self._era:
+            if epoch == self._epoch:
                 self.fail(error)
             return
-        if era == self._era:
+        if epoch == self._epoch:
             self._in_flight -= 1
             self._acknowledge(last)
 
-    async def _copy(self, era: int) -> None:
-        """What is kept no more comes from another replica."""
+    async def _copy(self, epoch: int) -> None:
+        """Copy transactions from another replica whose batches are no longer in memory."""
         session, first = self.session, self._sent + 1
         try:
             records = await session.read(first, session.options.copied)
             storage = self._storage
-            if era != self._era or storage is None:
+            if epoch != self._epoch or storage is None:
                 return
             await self._append(storage, records)
         except (StoreSessionClosedError, PeerError, RemoteError) as error:
-            if era == self._era:
+            if epoch == self._epoch:
                 self.fail(error)
             return
-        if era == self._era:
+        if epoch == self._epoch:
             self._copying = False
             self._sent = records[-1].transaction_id
             self._acknowledge(self._sent)
@@ -312,18 +312,18 @@ class ReplicaSession:
         self.pump()
 
     async def read(self, first: int, count: int) -> tuple[WireRecord, ...]:
-        """Verified records of this replica, whose share of reads falls with the time that it takes.  Raises as `copied`."""
+        """Verified records of this replica; counts the time in `weight`.  Raises as `StoreSessionView.copied`."""
         loop = asyncio.get_running_loop()
         begun = loop.time()
-        self.weight += self._expected
+        self.weight += self._expected_seconds
         records = await self.session.copied(self.node, first, count)
-        took = min(max(loop.time() - begun, 0.001), self._SLOWEST)
-        self._expected = (self._expected + took) / 2
+        took = min(max(loop.time() - begun, 0.001), self._MOST_SECONDS)
+        self._expected_seconds = (self._expected_seconds + took) / 2
         return records
 
 
 def portions(records: Sequence[WireRecord], most: int) -> Iterator[Sequence[WireRecord]]:
-    """Records that go in one frame: of `most` bytes together, or a single one."""
+    """Split records into consecutive parts of at most `most` bytes each; a longer record is a part of its own."""
     begun = size = 0
     for place, record in enumerate(records):
         if place > begun and size + record.size > most:

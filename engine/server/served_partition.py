@@ -1,14 +1,22 @@
-"""A partition on a log server: appends under optimistic locks, feeds, data on demand.
+"""A partition on a log server: it takes appends under optimistic locks and commits them through its store session.
 
-One task takes appends from a queue in the order of their arrival, lets those through whose locks allow it, and sends them to the
-store session in batches as large as they come.  What is committed is noted in the lock table and told to the feeds, in the order
-of the transactions.
+One task takes appends from a queue in the order of their arrival, checks their locks, and sends the admitted ones to the store
+session in batches as large as the queue allows.  A committed batch is noted in the lock table, and becomes visible to readers
+(`engine.server.committed_transactions`).
 
-An append is answered by its own appearance in the feed, or by a lock failure; there is no other message.  A flush is answered
-when everything queued before it is decided, so that a client knows then that what it has not seen failed.  When a session ends
-with batches undecided, the next one tells by the request ids of the records which of them were written (release 0.13.2 goes by
-their number, weakness V14).  Those that were not can never come to be in the log any more; they are sent again, under the locks
-as they are then, before anything that came behind them (the release forgets them, and their clients wait).
+==================  ============================================================================================
+request             answer
+==================  ============================================================================================
+append, committed   none of its own: the client finds its request id in the feed
+append, refused     a lock failure
+flush               sent once everything queued before it is decided: an append that the client has seen neither
+                    in the feed nor in a lock failure by then has failed
+==================  ============================================================================================
+
+When a session ends, its last batches are undecided.  The next session compares the request ids of these appends with those in
+its log: a match is committed (release 0.13.2 compares transaction ids only, weakness V14).  An append without a match can no
+longer be written by the ended session; it is queued again, in front of all others, and its locks are checked again.  The release
+forgets these appends, and their clients wait.
 
 Sources: design document *Waltz Server*; release 0.13.2.
 """
@@ -22,43 +30,36 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, Protocol
+from typing import Any
 
 from waltzctl.engine.errors import StoreSessionClosedError
 from waltzctl.engine.net.connection import OVERHEAD
-from waltzctl.engine.net.events import Turns
 from waltzctl.engine.net.futures import fail
 from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.scan.client_appends import NumberedRecords, numbered
 from waltzctl.engine.scan.wire_layout import ADMITTED
 from waltzctl.engine.server.append_requests import Append
+from waltzctl.engine.server.committed_transactions import CommittedTransactions
 from waltzctl.engine.server.locks import LockTable
-from waltzctl.engine.server.server_metrics import CommittedInSecond, ServerPartitionMetrics, ServerPartitionReading
+from waltzctl.engine.server.mounted_clients import MountedClients
+from waltzctl.engine.server.server_metrics import ServerPartitionMetrics, ServerPartitionReading
 from waltzctl.engine.server.server_settings import CacheOptions, PartitionOptions
-from waltzctl.engine.server.store_partition import PartitionClosedError, StorePartition
+from waltzctl.engine.server.store_partition import PartitionClosedError, StorePartition, closed_error
 from waltzctl.engine.server.store_session import StoreSession
-from waltzctl.engine.server.transaction_cache import CHUNK, TransactionCache
+from waltzctl.engine.server.transaction_cache import TransactionCache
 from waltzctl.formats.request_id import RequestId
 from waltzctl.formats.wire.client import UNKNOWN_HIGH_WATER_MARK
-from waltzctl.formats.wire.feed_frames import FEED_FRAME, feed_frames
 
-
-class Mounted(Protocol):
-    """A connection through which clients mount."""
-
-    def close(self) -> None:
-        """End it; its clients mount through another one."""
-
-
-_GRANTS_A_SECOND = 4
-"""How often a reader of all that a busy partition commits has to ask for more."""
-_SESSIONS = 3
-"""Sessions in which an append is sent before it is given up: it may be what they end by."""
+_MOST_SESSIONS = 3
+"""Sessions in which an append is sent, at most; then it fails, since the append itself may be what ends them."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Flush:
-    """`waiting`: who is told.  Those that came one behind the other share one, and who gives up leaves nothing in the queue."""
+    """Flush requests with no append between them, which share one place in the queue.
+
+    `waiting`: a future for each request, in order of arrival.  A request that is cancelled removes its future.
+    """
 
     waiting: dict[asyncio.Future[int], None] = field(default_factory=dict)
 
@@ -66,22 +67,8 @@ class _Flush:
 _client_of = attrgetter("client")
 
 
-class Reader(Protocol):
-    """Who takes a feed."""
-
-    @property
-    def closed(self) -> bool:
-        """Whether nobody listens any more."""
-
-    async def writable(self) -> None:
-        """Wait until it takes more."""
-
-    def feed(self, frames: bytes) -> None:
-        """Send transactions: `FeedData` of the latest version back to back."""
-
-
 class Partition:
-    """One partition; `start` it, `close` it."""
+    """One partition.  Call `start` after construction, and `close` at the end."""
 
     def __init__(
         self,
@@ -92,39 +79,49 @@ class Partition:
         cache: TransactionCache | None = None,
         most_bytes: Callable[[], int] = lambda: PortLimits().max_batch,
     ) -> None:
-        """`cache`: the server's, which its partitions share.  `most_bytes`: `PortLimits.max_batch` at the moment."""
+        """`cache`: shared by all partitions of the server.
+
+        `most_bytes`: returns `PortLimits.max_batch` as it is now, the bytes of records in a batch.
+        """
         self.store, self._log, self._most_bytes = store, log, most_bytes
         self.options = options or PartitionOptions()
         self.metrics = ServerPartitionMetrics()
-        self._cache = cache or TransactionCache(CacheOptions())
+        self.committed = CommittedTransactions(
+            store, cache or TransactionCache(CacheOptions()), options=self.options, metrics=self.metrics
+        )
+        self.mounts = MountedClients()
         self._time = asyncio.get_running_loop().time
-        self.high_water_mark = UNKNOWN_HIGH_WATER_MARK
         self._queue: deque[Append | _Flush] = deque()
+        # sent to a session and undecided, each with the transaction id of its first record
         self._pending: deque[tuple[int, Append]] = deque()
-        self._batches = 0
-        self._forgot = False  # what was undecided
-        self._anew = False  # assigned, and what another server committed is not known yet
-        self._second = CommittedInSecond(self._time())
-        self._locks: LockTable | None = None
-        self._work = asyncio.Event()
-        self._advanced = Turns()
+        self._batches_in_flight = 0
+        # undecided appends were dropped, or their locks released, though the log may hold them: the next session resets the table
+        self._locks_stale = False
+        # assigned under a later generation, and no session opened since: another server may have committed meanwhile
+        self._reassigned = False
+        self._locks: LockTable | None = None  # None before the first session
+        self._work = asyncio.Event()  # something was queued or decided since the last `_send_batch`
         self._closed = False
-        self._tasks: dict[asyncio.Task[None], None] = {}  # in their order
-        self._connections: dict[int, tuple[int, int, Mounted]] = {}
+        self._tasks: dict[asyncio.Task[None], None] = {}  # an insertion-ordered set
 
     @property
     def number(self) -> int:
-        """The partition."""
+        """The partition's number."""
         return self.store.partition
 
     @property
+    def high_water_mark(self) -> int:
+        """The last committed transaction; UNKNOWN_HIGH_WATER_MARK before the first session."""
+        return self.committed.high_water_mark
+
+    @property
     def told_mark(self) -> int:
-        """The high-water mark for whoever asks: none as long as another server may have committed what is not known here yet."""
-        return UNKNOWN_HIGH_WATER_MARK if self._anew else self.high_water_mark
+        """The high-water mark for clients that ask: unknown while another server may have committed more than is known here."""
+        return UNKNOWN_HIGH_WATER_MARK if self._reassigned else self.high_water_mark
 
     @property
     def waiting_for_session(self) -> int:
-        """Bytes that appends hold, queued or undecided, as long as there is no session; 0 where there is one."""
+        """Memory in bytes of the appends that are queued or undecided while the partition has no session; 0 if it has one."""
         if self.store.is_open:
             return 0
         appends = [*(one for one in self._queue if isinstance(one, Append)), *(one for _, one in self._pending)]
@@ -132,7 +129,7 @@ class Partition:
 
     @property
     def reading(self) -> ServerPartitionReading:
-        """How it stands, for health and metrics.  Thread-safe: what the loop changes meanwhile is copied in one step."""
+        """The state for health and metrics.  Thread-safe: it copies the queues in one step each, while the loop changes them."""
         state, queue, pending = self.store.state, tuple(self._queue), tuple(self._pending)
         seconds = None if state.since is None else self._time() - state.since
         return ServerPartitionReading(
@@ -149,30 +146,33 @@ class Partition:
         )
 
     def start(self) -> None:
-        """Begin to work.  Another server may have had the partition since something of it was kept here."""
-        self._cache.forget(self.number)
-        self._spawn(self._appends())
+        """Begin to take appends.  The cache may hold what was read before another server had the partition: forget that."""
+        self.committed.forget()
+        self._spawn(self._run())
 
     def raise_generation(self, generation: int) -> None:
-        """A later assignment, if it is one: the next session tells what is in the log; whoever asks waits for it.
+        """Continue under a later generation; an equal or earlier one changes nothing.
 
-        Another server may have had the partition meanwhile and told clients, by their mounts there, that what is undecided here
-        failed; by now they have appended it there.  So nothing of it is sent any more, nor is what still arrives from those who
-        mounted before: their connections end.  Nor is anything known of what was written under locks, or kept for feeds: storage
-        may have lost committed transactions while that server had the partition, which it has told of, and others have their ids.
+        Another server may have had the partition in between, and may have told clients that the appends undecided here failed;
+        these clients may have appended them there.  Storage may also have lost committed transactions in that time and given
+        their ids to others.  Therefore:
+
+        - undecided appends are not sent again, and clients have to mount again before they append;
+        - the cache is emptied, and the next session resets the lock table;
+        - no high-water mark is told (`told_mark`) before that session is open.
         """
         if not self.store.raise_generation(generation):
             return
         for _, item in self._pending:
-            item.lost = _SESSIONS
-        self._anew = True
-        self._cache.forget(self.number)
+            item.lost = _MOST_SESSIONS
+        self._reassigned = True
+        self.committed.forget()
         self.end_mounts()
 
     async def close(self) -> None:
-        """Stop: nothing more is answered; feeds and flushes end with PartitionClosedError."""
+        """Stop: appends are no longer answered; feeds and flushes end with PartitionClosedError."""
         self._closed = True
-        self._wake()
+        self.committed.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -182,12 +182,9 @@ class Partition:
                 item.over()
             else:
                 for done in item.waiting:
-                    fail(done, self._closed_error())
+                    fail(done, closed_error(self.number))
         self._pending.clear()
         self._queue.clear()
-
-    def _closed_error(self) -> PartitionClosedError:
-        return PartitionClosedError(f"partition {self.number} is closed on this server")
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
@@ -200,41 +197,22 @@ class Partition:
         if error is not None and not isinstance(error, PartitionClosedError):
             self._log.error("partition %d", self.number, exc_info=error)
 
-    # ---- connections ---------------------------------------------------------------------------------------------------
-
-    def register(self, client: int, generation: int, sequence: int, connection: Mounted) -> None:
-        """A client mounts through a connection; that of a later generation, or a later one in the same, counts from then on."""
-        known = self._connections.get(client)
-        if known is None or (generation, sequence) >= known[:2]:
-            self._connections[client] = generation, sequence, connection
-
-    def is_registered(self, client: int, connection: Mounted) -> bool:
-        """Whether the client mounted through this connection, and through no later one."""
-        known = self._connections.get(client)
-        return known is not None and known[2] is connection
-
-    def forget(self, connection: Mounted) -> None:
-        """A connection is gone."""
-        for client in [one for one, known in self._connections.items() if known[2] is connection]:
-            del self._connections[client]
+    # ---- mounts --------------------------------------------------------------------------------------------------------
 
     def end_mounts(self) -> None:
-        """Have every client mount anew; nothing of what they have queued is sent."""
+        """Drop queued appends and close all connections, so that every client mounts again."""
         for item in (one for one in self._queue if isinstance(one, Append)):
             item.over()
         self._queue = deque(one for one in self._queue if not isinstance(one, Append))
-        connections = dict.fromkeys(connection for _, _, connection in self._connections.values())
-        self._connections.clear()
-        for connection in connections:
-            connection.close()
+        self.mounts.close()
 
     def give_up(self) -> None:
-        """Forget what waits for a session, also what the last one left undecided, and have every client mount anew.
+        """Drop all appends, queued and undecided, and have every client mount again.
 
-        What of it is in the log the feeds of the next session tell; its locks are not known any more.
+        The log may hold undecided ones all the same.  The feed will tell them, but the lock table never gets to know their locks.
         """
         pending, self._pending = self._pending, deque()
-        self._forgot = self._forgot or bool(pending)
+        self._locks_stale = self._locks_stale or bool(pending)
         for _, item in pending:
             item.over()
         self.end_mounts()
@@ -242,14 +220,14 @@ class Partition:
     # ---- appending -----------------------------------------------------------------------------------------------------
 
     def append(self, request: Append) -> None:
-        """Queue appends."""
+        """Queue appends that arrived together."""
         self._queue.append(request)
         self._work.set()
 
     async def flush(self) -> int:
-        """The high-water mark when everything queued before this is decided.  Raises PartitionClosedError."""
+        """Wait until everything queued so far is decided; the high-water mark then.  Raises PartitionClosedError."""
         if self._closed:
-            raise self._closed_error()
+            raise closed_error(self.number)
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         last = self._queue[-1] if self._queue else None
         flush = last if isinstance(last, _Flush) else _Flush()
@@ -262,54 +240,59 @@ class Partition:
         finally:
             flush.waiting.pop(done, None)
 
-    async def _appends(self) -> None:
+    async def _run(self) -> None:
         pause = 0.0
         while True:
             session: StoreSession | None = None
             try:
                 session = await self.store.session()
                 await self._resolve(session)
-                await self._feed_session(session)
+                await self._send_to(session)
                 pause = 0.0
             except StoreSessionClosedError as error:
                 self._log.warning("%s", error)
             except PartitionClosedError:
                 raise
-            except Exception as error:  # such as no memory: nobody else takes appends
+            except Exception as error:  # for instance MemoryError: no other task takes appends
                 self._log.error("partition %d", self.number, exc_info=error)
                 if session is not None:
                     await session.close(f"{type(error).__name__}: {error}")
                 pause = self.store.pause_after(pause)
                 await asyncio.sleep(pause)
 
-    async def _feed_session(self, session: StoreSession) -> None:
-        """Send what is queued to a session until a checkpoint is due, and then once all of it is decided.
+    async def _send_to(self, session: StoreSession) -> None:
+        """Send the queue to a session.  Once a checkpoint is due, wait until all is decided, close the session, and return.
 
-        Raises StoreSessionClosedError when the session ends before.  The release waits a while at each checkpoint (V13); here
-        appends wait as long as a recovery takes in which nothing is missing.
+        Raises StoreSessionClosedError if the session ends by itself.  The release pauses at each checkpoint (V13); here appends
+        wait only for the next session's recovery, which is short because no replica lacks anything.
         """
         ended: asyncio.Future[str] = session.closed
         while True:
             if ended.done():
                 raise StoreSessionClosedError(f"partition {self.number}: {ended.result()}")
             self._work.clear()
-            due = session.next_transaction_id - 1 - session.low_water_mark >= self.options.checkpoint
-            if due and not self._pending:
+            checkpoint_due = session.next_transaction_id - 1 - session.low_water_mark >= self.options.checkpoint
+            if checkpoint_due and not self._pending:
                 await session.close("a checkpoint: the next session begins with higher low-water marks")
                 return
-            if due or not self._send(session):
+            if checkpoint_due or not self._send_batch(session):
                 waiting: asyncio.Future[Any] = asyncio.ensure_future(self._work.wait())
                 try:
                     await asyncio.wait({waiting, ended}, return_when=asyncio.FIRST_COMPLETED)
                 finally:
                     waiting.cancel()
 
-    def _send(self, session: StoreSession) -> bool:
-        """One step: a batch, or a flush; False when there is nothing to do before something is decided or queued."""
+    def _send_batch(self, session: StoreSession) -> bool:
+        """Send one batch from the head of the queue and answer the flushes before it.
+
+        False: there was nothing to send, and there will not be until `_work` is set.
+        """
         batch: list[Append] = []
-        room, first, left = self.options.batch, session.next_transaction_id, self._most_bytes()
+        # what the batch may still take: appends, and bytes of records
+        room, bytes_left = self.options.batch, self._most_bytes()
+        first = session.next_transaction_id
         assert self._locks is not None
-        while self._queue and room and self._batches < self.options.in_flight:
+        while self._queue and room and self._batches_in_flight < self.options.in_flight:
             item = self._queue[0]
             if isinstance(item, _Flush):
                 if batch or self._pending:
@@ -319,73 +302,74 @@ class Partition:
                     if not done.done():
                         done.set_result(self.high_water_mark)
                 continue
-            fitting = item.records.fitting(left)
+            fitting = item.records.fitting(bytes_left)
             if not fitting and batch:
                 break
-            # so many as fit whichever of them are refused: those behind them are not let in instead
-            some = item if fitting >= len(item.records) else item.part(0, max(fitting, 1))
-            admitted, refused, judged = self._judge(some, room)
-            if not judged:
+            # bound the candidates, not the admitted ones: appends that took the place of refused ones might not fit
+            candidates = item if fitting >= len(item.records) else item.part(0, max(fitting, 1))
+            admitted, refused, checked = self._check_locks(candidates, room)
+            if not checked:
                 if batch or self._pending:
                     break
                 self._log.error("partition %d: locks are held by nobody; the table is reset", self.number)
                 self._locks.reset(self.high_water_mark)
                 continue
-            left_over = item.part(judged, len(item.records)) if judged < len(item.records) else None
-            self._queue.popleft()  # not before there was memory for what is left of it
+            left_over = item.part(checked, len(item.records)) if checked < len(item.records) else None
+            self._queue.popleft()  # only now: `part` may have raised MemoryError
             if left_over is not None:
                 self._queue.appendleft(left_over)
-            for part, written in refused:
-                self._refuse(part, written)
+            for part, conflicts in refused:
+                self._refuse(part, conflicts)
             for part in admitted:
                 self._pending.append((first + self.options.batch - room, part))
                 batch.append(part)
                 room -= len(part.records)
-                left -= len(part.records.data)
+                bytes_left -= len(part.records.data)
         if not batch:
             return False
-        self._batches += 1
+        self._batches_in_flight += 1
         sent = numbered([one.records for one in batch], first)
         committed = session.append(sent.records)
-        committed.add_done_callback(lambda future: self._decided(future, sent, session))
+        committed.add_done_callback(lambda future: self._batch_decided(future, sent, session))
         return True
 
-    def _judge(self, item: Append, room: int) -> tuple[list[Append], list[tuple[Append, list[int]]], int]:
-        """Those of the first of some appends whose locks allow it, `room` at most; the others; and how many are judged.
+    def _check_locks(self, item: Append, room: int) -> tuple[list[Append], list[tuple[Append, list[int]]], int]:
+        """Check the locks of appends in their order, until `room` are admitted or one has to wait for a transaction in flight.
 
-        None is when the first one has to wait.  The others with what is in the way of each: they are told once they have left
-        the queue, or they were told twice where there is no memory for what is left of it.
+        Returns (the admitted ones, the refused ones, the number checked); 0 checked: the first one has to wait.  With each part
+        that is refused comes, for each append in it, the transaction that conflicts.  The caller answers refused ones only after
+        it has removed them from the queue: if that raises MemoryError they are checked again, and would be answered twice.
         """
         count = len(item.records)
         if item.locks is None:
             return [item if count <= room else item.part(0, room)], [], min(count, room)
         assert self._locks is not None
         verdicts = self._locks.admit(item.locks, room)
-        judged, begun = len(verdicts), 0
+        checked, begun = len(verdicts), 0
         if verdicts.count(ADMITTED) == count:
             return [item], [], count
         admitted, refused = list[Append](), list[tuple[Append, list[int]]]()
-        for fine, group in groupby(verdicts, ADMITTED.__eq__):
-            stop = begun + len(written := [*group])
+        for is_admitted, group in groupby(verdicts, ADMITTED.__eq__):
+            stop = begun + len(conflicts := [*group])
             part = item.part(begun, stop)
-            if fine:
+            if is_admitted:
                 admitted.append(part)
             else:
-                refused.append((part, written))
+                refused.append((part, conflicts))
             begun = stop
-        return admitted, refused, judged
+        return admitted, refused, checked
 
-    def _refuse(self, item: Append, in_the_way: Sequence[int]) -> None:
-        self.metrics.rejected.mark(len(in_the_way))
-        for place, transaction_id in enumerate(in_the_way):
+    def _refuse(self, item: Append, conflicts: Sequence[int]) -> None:
+        self.metrics.rejected.mark(len(conflicts))
+        for place, transaction_id in enumerate(conflicts):
             item.client.refused(item.records.request_id(place), transaction_id)
         item.over()
 
-    def _decided(self, committed: asyncio.Future[int], batch: NumberedRecords, session: StoreSession) -> None:
-        """A batch is committed; what a session leaves undecided waits for the next one."""
+    def _batch_decided(self, committed: asyncio.Future[int], batch: NumberedRecords, session: StoreSession) -> None:
+        """A batch is committed, or its session has ended: then its appends stay in `_pending` for the next session."""
         if committed.cancelled() or committed.exception() is not None:
             return
-        self._batches -= 1
+        self._batches_in_flight -= 1
         before = self.high_water_mark
         arrived = self._pending[0][1].arrived if self._pending else self._time()
         decided = list[tuple[int, Append]]()
@@ -394,44 +378,44 @@ class Partition:
         try:
             self._commit(decided, batch)
         except Exception as error:
-            if self.high_water_mark < batch.last:  # nobody was told: the next session finds it in the log
+            if self.high_water_mark < batch.last:  # no reader saw it: the next session will find it in the log
                 self._pending.extendleft(reversed(decided))
-                self._forgot = True
+                self._locks_stale = True
                 session.end(f"{type(error).__name__}: {error}")
             raise
-        finally:  # also where there was no memory to keep it: feeds read it from storage
+        finally:  # also if it could not be cached: feeds will read it from storage
             count = self.high_water_mark - before
             self.metrics.committed.mark(count)
-            self.metrics.latency.update(self._time() - arrived, count)  # of the batch's oldest; they arrived together
+            self.metrics.latency.update(self._time() - arrived, count)  # of the batch's first append
             self._wake()
 
     def _commit(self, appends: Sequence[tuple[int, Append]], batch: NumberedRecords) -> None:
-        """Appends, each with the id of its first one, that are the transactions of a batch now."""
+        """Commit a batch; `appends`: what it consists of, each with the transaction id of its first record."""
         assert self._locks is not None
         for transaction_id, item in appends:
             if item.locks is not None:
                 self._locks.commit(item.locks, transaction_id)
-        self.high_water_mark = batch.last
-        self._second.note(self._time(), len(batch.records))
+        self.committed.advance(batch)
         for client, items in groupby((item for _, item in appends), _client_of):
             counts = [(len(item.records), item.size) for item in items]
             client.over(sum(count for count, _ in counts), sum(size for _, size in counts))
-        self._cache.put(self.number, batch)
+        self.committed.keep(batch)
 
     def _wake(self) -> None:
         self._work.set()
-        self._advanced.happened()
+        self.committed.wake()
 
     async def _resolve(self, session: StoreSession) -> None:
-        """Look, in a new session, which of the last one's batches are in the log.
+        """Decide what the last session left undecided, from the log of a new session.
 
-        Raises StoreSessionClosedError where another session took its place meanwhile, whose log ends earlier.
+        Raises StoreSessionClosedError if the log cannot be read up to the session's mark: a still later session has begun, whose
+        log ends below it.
         """
-        mark, self._batches = session.high_water_mark, 0
-        self._cache.cut(self.number, mark)
+        mark, self._batches_in_flight = session.high_water_mark, 0
+        self.committed.cut(mark)
         if self._locks is None:
             self._locks = LockTable(mark, self.options.lock_slots)
-        elif self._anew or self._forgot or self._pending or mark != self.high_water_mark:
+        elif self._reassigned or self._locks_stale or self._pending or mark != self.high_water_mark:
             written: dict[int, RequestId] = {}
             position = self.high_water_mark + 1
             while position <= mark:
@@ -442,58 +426,62 @@ class Partition:
                     )
                 written |= {header.transaction_id: header.request_id for header in headers}
                 position = headers[-1].transaction_id + 1
-            self._pending = deque(
+            self._pending = deque(  # one transaction each
                 (first + place, item.part(place, place + 1))
                 for first, item in self._pending
                 for place in range(len(item.records))
             )
-            self._resolve_each(written)
+            self._resolve_pending(written)
             if self.high_water_mark > mark:
-                self._shorten(mark)
-            if self.high_water_mark < mark or self._forgot or self._anew:  # under locks not known here
+                self._report_lost(mark)
+            if self.high_water_mark < mark or self._locks_stale or self._reassigned:  # commits with unknown locks
                 self._locks.reset(mark)
-            self._forgot = False
-        self.high_water_mark = max(self.high_water_mark, mark)
-        self._anew = self._anew and not session.is_open  # a later assignment would have ended it
+            self._locks_stale = False
+        self.committed.high_water_mark = max(self.high_water_mark, mark)
+        self._reassigned = self._reassigned and not session.is_open  # another reassignment would have ended the session
         self._wake()
 
-    def _resolve_each(self, written: Mapping[int, RequestId]) -> None:
-        """Settle what is undecided, each transaction by itself; `written`: what the log holds behind the high-water mark.
+    def _resolve_pending(self, written: Mapping[int, RequestId]) -> None:
+        """Commit or queue again each transaction of `_pending`.
 
-        Where that fails, without memory, the next session looks once more for those of which nothing is told.
+        `written`: the request id of each transaction that the log holds above the high-water mark.  The entries of `_pending`
+        that match are a prefix: behind the first id whose request id differs, none is in the log.  An append that has been sent
+        in `_MOST_SESSIONS` sessions fails.
+
+        On an error (for instance MemoryError) the undecided ones stay in `_pending` for the next session.
         """
         assert self._locks is not None
-        others, again = False, list[tuple[int, Append]]()
+        diverged, unwritten = False, list[tuple[int, Append]]()
         try:
             while self._pending:
                 transaction_id, one = self._pending[0]
-                if not others and written.get(transaction_id) == one.records.request_id(0):
+                if not diverged and written.get(transaction_id) == one.records.request_id(0):
                     try:
                         self._commit([(transaction_id, one)], numbered([one.records], transaction_id))
                     finally:
                         if self.high_water_mark >= transaction_id:
                             self._pending.popleft()
                     continue
-                others = others or transaction_id in written
+                diverged = diverged or transaction_id in written
                 if one.locks is not None:
                     self._locks.give_up(one.locks)
-                again.append((transaction_id, one))
+                unwritten.append((transaction_id, one))
                 self._pending.popleft()
         except BaseException:
-            self._pending.extendleft(reversed(again))
-            self._forgot = True  # whose locks are settled already
+            self._pending.extendleft(reversed(unwritten))
+            self._locks_stale = True  # the locks of `unwritten` are released already
             raise
         sent_again = list[Append]()
-        for _, one in again:
+        for _, one in unwritten:
             one.lost += 1
-            if one.lost < _SESSIONS:
+            if one.lost < _MOST_SESSIONS:
                 sent_again.append(one)
             else:
                 one.over()
         self._queue.extendleft(reversed(sent_again))
 
-    def _shorten(self, mark: int) -> None:
-        """The log ends where it did not: storage has lost what was committed, and clients that have seen it are to hear so."""
+    def _report_lost(self, mark: int) -> None:
+        """Storage has lost committed transactions: the log ends at `mark`.  Clients mount again, which tells them."""
         assert self._locks is not None
         self._log.error(
             "partition %d: the log ends at transaction %d, and this server has committed up to %d: what is behind is gone;"
@@ -503,79 +491,5 @@ class Partition:
             self.high_water_mark,
         )
         self._locks.reset(mark)
-        self.high_water_mark = mark
-        self.end_mounts()  # who has seen more would pass every lock of this table
-
-    # ---- feeds and data ------------------------------------------------------------------------------------------------
-
-    def grant(self, position: int) -> int:
-        """How many transactions behind `position` a reader may have who asks for some: all that there are, and some to come.
-
-        The release grants a hundred to come.  A partition that commits 50,000 a second would wait for the reader's next request
-        500 times a second, and with it whoever appends there, since an append is answered by the feed.
-        """
-        waiting = self.high_water_mark - position
-        return max(waiting, self.options.feed, self._second.committed // _GRANTS_A_SECOND)
-
-    async def feed(self, reader: Reader, position: int, count: int) -> None:
-        """Give a reader `count` transactions behind `position`, as they come to be committed.  Raises PartitionClosedError."""
-        position, metrics = max(position, -1), self.metrics
-        behind = min(count, self.high_water_mark - position)
-        if behind > 0:
-            metrics.catchups_added += 1
-            try:
-                await self._give(reader, position, behind)
-            finally:
-                metrics.catchups_removed += 1
-            position, count = position + behind, count - behind
-            if not count:
-                return
-        metrics.feeds_added += 1
-        try:
-            await self._give(reader, position, count)
-        finally:
-            metrics.feeds_removed += 1
-
-    async def _give(self, reader: Reader, position: int, count: int) -> None:
-        while count > 0 and not reader.closed:
-            await reader.writable()
-            if self._closed:
-                raise self._closed_error()
-            advanced = self._advanced.count
-            if position >= self.high_water_mark:
-                await self._advanced.beyond(advanced)
-                continue
-            frames = await self._fed_from(position + 1, min(count, self.high_water_mark - position))
-            if not frames:  # the log of a later session ends earlier, which is about to be found
-                await self._advanced.beyond(advanced)
-                continue
-            reader.feed(frames)
-            position += len(frames) // FEED_FRAME
-            count -= len(frames) // FEED_FRAME
-
-    async def _fed_from(self, first: int, count: int) -> bytes:
-        found = self._cache.fed(self.number, first, count)
-        if not found:
-            losses = self._cache.losses(self.number)
-            found = feed_frames(await self.store.headers(first, min(count, CHUNK - first % CHUNK)))
-            if losses == self._cache.losses(self.number):
-                self._cache.put_fed(self.number, first, found)  # who follows reads the same
-        return found
-
-    def cached_data(self, transaction_id: int) -> tuple[bytes, int] | None:
-        """A transaction's data and its checksum, where that takes no time."""
-        return self._cache.data(self.number, transaction_id)
-
-    async def data(self, transaction_id: int) -> tuple[bytes, int] | None:
-        """A transaction's data and its checksum, from storage; None where there is no such one.
-
-        Raises StoreSessionClosedError where there is no session, or it ends: who asks waits for one (`StorePartition.session`).
-        """
-        found = None
-        if transaction_id >= 0:
-            losses = self._cache.losses(self.number)
-            for record in await self.store.records_now(transaction_id, 1):
-                if losses == self._cache.losses(self.number):
-                    self._cache.put_data(self.number, record)
-                found = record.data, record.data_checksum
-        return found
+        self.committed.high_water_mark = mark
+        self.end_mounts()  # a client that has seen more would pass every lock check

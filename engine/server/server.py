@@ -1,14 +1,17 @@
-"""A log server of a cluster, from the first step of its start to the last of its stop.
+"""A log server process in a cluster: start, reload, stop.
 
-Start: the metadata (its two counts of partitions have to agree); the keys for TLS; the client and the HTTP port; then this server
-stands among the servers, and what the assignment gives it is served.  The release registers before it has a port, and stays
-registered when it gets none.
+========  ==========================================================================================================
+phase     steps, in order
+========  ==========================================================================================================
+start     connect to the metadata, whose two partition counts have to agree; load TLS keys; open the client port and
+          the HTTP port; register among the cluster's servers; serve the partitions of the assignment
+running   follow, in the metadata: the assignment of partitions (`engine.metadata.membership`), their storage nodes,
+          and the server's own session, without which all partitions are closed until there is a new one
+stop      unregister, so that other servers get the partitions at once (weakness V12); accept no connections; close
+          the partitions, without waiting for a recovery; let clients receive their answers
+========  ==========================================================================================================
 
-While it runs it follows three things: what it is to serve (`engine.metadata.membership`), which storage nodes hold its
-partitions, and its own session with the metadata; when that is lost everything is closed until there is a new one.
-
-Stop: the server leaves the others, so that its partitions are theirs at once (weakness V12); nobody new is accepted, the
-partitions are closed, clients take their answers.  Nothing waits for a recovery.
+The release registers before it opens a port, and stays registered if it cannot open one.
 """
 
 from __future__ import annotations
@@ -54,12 +57,12 @@ if TYPE_CHECKING:
 RELOADABLE = reloadable_fields(ServerOptions)
 """Fields of `ServerOptions` that `Server.reload` puts into force; every other one needs a restart."""
 _PAUSE = 1.0
-"""Seconds before partitions that could not be begun are begun again."""
+"""Seconds before an assignment that could not be applied is applied again."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerAddresses:
-    """Where a server listens.  `http_port` None: HTTP is off."""
+    """The addresses a server listens on.  `http_port`: None if HTTP is off."""
 
     host: str
     port: int
@@ -68,7 +71,7 @@ class ServerAddresses:
 
 @dataclass(frozen=True, slots=True)
 class ServerReadyInfo:
-    """What a server has to say when it has started.  `metadata`: where it is; `tls`: whether the client port speaks it."""
+    """What to report after the start.  `metadata`: its location, as in ``--metadata``; `tls`: whether clients use TLS."""
 
     server_id: int
     cluster_key: uuid.UUID
@@ -79,7 +82,7 @@ class ServerReadyInfo:
 
 
 def location_of(options: ServerOptions) -> MetadataLocation:
-    """Where the metadata is.  Raises InvalidRequestError."""
+    """The metadata's location by `metadata` or the ZooKeeper options.  Raises InvalidRequestError."""
     known = options.zookeeper
     if options.metadata is None:
         assert known is not None, "the options were checked"
@@ -92,7 +95,7 @@ def location_of(options: ServerOptions) -> MetadataLocation:
 
 
 class Server:
-    """A running server.  Made by `start`; belongs to the event loop in which it was started."""
+    """A running server, made by `start` and bound to the event loop in which it was started."""
 
     def __init__(self, options: ServerOptions, *, version: str, log: logging.Logger) -> None:
         self.options = options
@@ -104,23 +107,22 @@ class Server:
         self._endpoint = ""
         self._store: MetadataStore
         self._membership: Membership
-        self._trusting: ssl.SSLContext | None = None
-        self._number: int | None = None
-        self._given: Mapping[int, int] = {}
-        self._endpoint = ""
+        self._outgoing_context: ssl.SSLContext | None = None  # for connections to storage nodes and other servers
+        self._server_id: int | None = None
+        self._assignment: Mapping[int, int] = {}  # the generation of each partition to serve
         self._draining = False
         self._stopping: asyncio.Task[None] | None = None
         self._closed = asyncio.Event()
-        self._open = contextlib.AsyncExitStack()
-        self._tasks: dict[asyncio.Task[None], None] = {}  # in their order
+        self._exit_stack = contextlib.AsyncExitStack()  # what has been started, to be stopped in reverse order
+        self._tasks: dict[asyncio.Task[None], None] = {}  # an insertion-ordered set
         self._http: HttpPort[ServerHealthReport, ServerReading] | None = None
 
     @classmethod
     async def start(cls, options: ServerOptions, *, log: logging.Logger, version: str = "unknown") -> Server:
-        """Start a server; it is among the servers of its cluster when this returns.
+        """Start a server; on return it is registered in its cluster.
 
-        Raises what `ServerOptions.check`, `MetadataLocation.open`, `server_context` and `client_context` raise, MismatchError
-        and ListenError.  Then nothing is left of it.
+        Raises MismatchError (the metadata's partition counts differ), ListenError, and what `ServerOptions.check`,
+        `MetadataLocation.open`, `server_context` and `client_context` raise; then everything started has been stopped.
         """
         options.check()
         made = cls(options, version=version, log=log)
@@ -134,14 +136,14 @@ class Server:
     async def _start(self) -> None:
         options = self.options
         location = location_of(options)
-        self._store = await self._open.enter_async_context(location.open())
+        self._store = await self._exit_stack.enter_async_context(location.open())
         self._cluster, parameters = await self._parameters()
         if beyond := [one for one in options.preferred or () if one >= self._cluster.num_partitions]:
             raise InvalidRequestError(
                 f"partition {beyond[0]} is to be preferred, and the cluster has 0 to {self._cluster.num_partitions - 1}"
             )
         self._log.debug("appends are handled by: %s", await asyncio.to_thread(wire_code.prepare))
-        context, self._trusting = await asyncio.to_thread(_contexts, options)
+        context, self._outgoing_context = await asyncio.to_thread(_contexts, options)
         detector = FailureDetector(self._connect_server, lambda path: self._membership.delete(path), log=self._log)
         self._membership = Membership(self._store, log=self._log, seen=detector.watch)
         self.log_server = LogServer(
@@ -151,14 +153,14 @@ class Server:
             log=self._log,
             options=options,
         )
-        self._open.push_async_callback(self._stop_serving)
+        self._exit_stack.push_async_callback(self._stop_serving)
         host, port = await self.log_server.start(options.host, options.port, context)
-        advertised = options.advertised_host or _reachable(options.host, host)
+        advertised = options.advertised_host or _advertised_host(options.host, host)
         self._endpoint = str(Address(advertised, port))
         http_port = await self._start_http()
-        number = self._number = await self._membership.register(advertised, port, options.preferred or ())
-        self._open.push_async_callback(self._membership.unregister)
-        self._open.push_async_callback(detector.close)
+        number = self._server_id = await self._membership.register(advertised, port, options.preferred or ())
+        self._exit_stack.push_async_callback(self._membership.unregister)
+        self._exit_stack.push_async_callback(detector.close)
         self.ready_info = ServerReadyInfo(
             number,
             parameters.cluster_key,
@@ -188,7 +190,7 @@ class Server:
         return await StorageClient.connect(
             address.host,
             address.port,
-            ssl_context=None if self.options.storage_plaintext else self._trusting,
+            ssl_context=None if self.options.storage_plaintext else self._outgoing_context,
             cluster_key=parameters.cluster_key,
             num_partitions=parameters.num_partitions,
             timeout=self.options.session.deadline,
@@ -198,7 +200,7 @@ class Server:
         return await LogConnection.connect(
             PORT,
             address,
-            ssl_context=None if self.options.plaintext else self._trusting,
+            ssl_context=None if self.options.plaintext else self._outgoing_context,
             timeout=self.options.session.deadline,
         )
 
@@ -216,11 +218,11 @@ class Server:
             log=self._log,
             limits=self.options.http,
         )
-        self._open.push_async_callback(self._http.close)
+        self._exit_stack.push_async_callback(self._http.close)
         _, number = await self._http.start(self.options.host, self.options.http_port)
         return number
 
-    # ---- what it follows -----------------------------------------------------------------------------------------------
+    # ---- assignment ----------------------------------------------------------------------------------------------------
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
@@ -234,20 +236,20 @@ class Server:
 
     def _assigned(self, generations: Mapping[int, int]) -> None:
         self._log.info("serving %d partitions", len(generations))
-        self._given = generations
+        self._assignment = generations
         self._begin(self._serve(generations))
 
     async def _serve(self, generations: Mapping[int, int]) -> None:
-        while self._given is generations:  # and nobody tells it once more
+        while self._assignment is generations:  # a later one has a task of its own; the same one is not reported again
             try:
                 await self.log_server.assign(generations)
-            except Exception as error:  # such as no memory
+            except Exception as error:  # for instance MemoryError
                 self._log.error("not all of %d partitions are served", len(generations), exc_info=error)
                 await asyncio.sleep(_PAUSE)
             else:
                 return
 
-    # ---- what it answers -----------------------------------------------------------------------------------------------
+    # ---- requests, metrics, health -------------------------------------------------------------------------------------
 
     async def _connectivity(self) -> tuple[tuple[str, bool], ...]:
         return await self.log_server.check_connectivity()
@@ -264,16 +266,16 @@ class Server:
 
     @property
     def addresses(self) -> ServerAddresses:
-        """Where it listens."""
+        """The addresses the server listens on."""
         return self.ready_info.addresses
 
     def read(self) -> ServerReading:
-        """Its metrics."""
+        """The metrics at this moment."""
         cache = self.log_server.cache
         return ServerReading(
             self.version,
             self._cluster.name,
-            -1 if self._number is None else self._number,
+            -1 if self._server_id is None else self._server_id,
             self._endpoint,
             tuple(one.reading for _, one in sorted(dict(self.log_server.partitions).items())),
             cache.feed_misses,
@@ -283,41 +285,41 @@ class Server:
         )
 
     async def look(self) -> ServerHealthReport:
-        """Whether it is well."""
+        """The health at this moment."""
         return ServerHealthReport(
             self._membership.present,
             self.log_server.port.listening,
             self.read().partitions,
             self._draining,
-            registered=self._number is not None,
+            registered=self._server_id is not None,
         )
 
-    # ---- change and end ------------------------------------------------------------------------------------------------
+    # ---- reload and stop -----------------------------------------------------------------------------------------------
 
     async def reload(self, options: ServerOptions) -> Reloaded:
-        """Put into force what can change while it runs: certificates, the client port's limits, how long a stop waits.
+        """Apply the reloadable options: certificates, the limits of the client port, the drain time of a stop.
 
-        Certificates, its own and those that it trusts, are for new connections: of clients, to storage nodes and to other
-        servers.  Raises as `ServerOptions.check`, `server_context` and `client_context`; nothing is changed then.
+        New certificates, own and trusted, apply to new connections: from clients, to storage nodes, to other servers.  Raises as
+        `ServerOptions.check`, `server_context` and `client_context`; then nothing is changed.
         """
         options.check()
-        context, trusting = await asyncio.to_thread(_contexts, options)
+        context, outgoing = await asyncio.to_thread(_contexts, options)
         self.log_server.port.limits = options.limits
         if context is not None and not self.options.plaintext:
             self.log_server.port.use_context(context)
-        self._trusting = trusting or self._trusting  # whether there is TLS cannot change
+        self._outgoing_context = outgoing or self._outgoing_context  # TLS cannot be switched on or off
         self.options, reloaded = reload_fields(self.options, options, RELOADABLE)
         return reloaded
 
     async def stop(self, drain_seconds: float | None = None) -> None:
-        """Stop; clients have so many seconds to take their answers (None: the options').  A further call waits for the first."""
+        """Stop; clients have `drain_seconds` (None: as in the options) to receive answers.  Later calls wait for the first."""
         if self._stopping is None:
             seconds = self.options.drain_seconds if drain_seconds is None else drain_seconds
             self._stopping = asyncio.ensure_future(self._close(seconds))
         await asyncio.shield(self._stopping)
 
     async def wait_closed(self) -> None:
-        """Wait until it has stopped."""
+        """Wait until the server has stopped."""
         await self._closed.wait()
 
     async def _close(self, seconds: float) -> None:
@@ -327,7 +329,7 @@ class Server:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         try:
-            await self._open.aclose()
+            await self._exit_stack.aclose()
         finally:
             self._closed.set()
 
@@ -335,16 +337,16 @@ class Server:
         await self.log_server.stop(self.options.drain_seconds)
 
 
-def _reachable(asked: str, bound: str) -> str:
-    """The host under which a server that listens at `bound` is found by others."""
+def _advertised_host(asked: str, bound: str) -> str:
+    """The host to publish for a server that was asked to listen at `asked` and listens at `bound`."""
     if bound in ("0.0.0.0", "::", ""):
         return socket.getfqdn()
     return asked if asked and is_loopback(asked) else bound
 
 
 def _contexts(options: ServerOptions) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
-    """Of the client port, and of connections to storage nodes and other servers; None where there is no TLS."""
+    """TLS contexts: of the client port, and of connections to storage nodes and other servers; None without TLS."""
     own = None if options.plaintext else server_context(options.tls)
     unused = options.storage_plaintext and options.plaintext
-    trusting = None if unused else client_context(replace(options.tls, verify_names=False), trust_all=True)
-    return own, trusting
+    outgoing = None if unused else client_context(replace(options.tls, verify_names=False), trust_all=True)
+    return own, outgoing

@@ -1,7 +1,7 @@
-"""Whether a log server is well: the metadata answers, every partition that it was given has a session, the port listens.
+"""Health of a log server: the metadata answers, every assigned partition has a session, the client port listens.
 
-A partition whose recovery waits for somebody is unhealthy, with whom it waits for and since when (release 0.13.2 shows such a one
-as healthy, weakness V11).
+A partition without a session is unhealthy; the report names the replicas it waits for and the time since when.  (Release 0.13.2
+reports it as healthy, weakness V11.)
 
 Source: release 0.13.2, for the form of the answer.
 """
@@ -20,7 +20,10 @@ CHECK_NAME = "server-health-check"
 
 @dataclass(frozen=True, slots=True)
 class ServerHealthReport:
-    """What was found.  `metadata`: whether it answers and knows this server; `registered`: whether it ever did."""
+    """The health at one moment.
+
+    `metadata`: whether the metadata answers and this server is registered there; `registered`: whether it ever was.
+    """
 
     metadata: bool
     listening: bool

@@ -1,6 +1,6 @@
-"""What a log server counts, and one look at all of it, under the names of release 0.13.2.
+"""Metrics of a log server, under the names of release 0.13.2.
 
-A group ``waltz-server`` for the server, and ``waltz-server.partition-N`` for each partition that it serves now.
+The group ``waltz-server`` is for the server, ``waltz-server.partition-N`` for each partition that it serves now.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ GROUP = "waltz-server"
 
 
 class ServerPartitionMetrics:
-    """What is counted of a partition while it is served here."""
+    """Counters of a partition while it is served here.  `latency`: seconds from arrival to commit."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self.committed = Meter(clock)
@@ -28,13 +28,13 @@ class ServerPartitionMetrics:
 
 
 class CommittedInSecond:
-    """How many transactions were committed in this second, or in the one before where those were more."""
+    """The number of transactions committed in the current second or in the one before, whichever is higher."""
 
     def __init__(self, now: float) -> None:
         self._begun, self._now, self._before = now, 0, 0
 
     def note(self, now: float, count: int) -> None:
-        """So many are committed."""
+        """`count` transactions are committed at `now`, in seconds."""
         if now - self._begun >= 1.0:
             self._before = self._now if now - self._begun < 2.0 else 0
             self._begun, self._now = now, 0
@@ -42,14 +42,16 @@ class CommittedInSecond:
 
     @property
     def committed(self) -> int:
-        """As of the last time that any were."""
+        """The number as of the last `note`."""
         return max(self._now, self._before)
 
 
 @dataclass(frozen=True, slots=True)
 class ServerPartitionReading:
-    """A partition at one moment.  `waits_for`: why no session is open, `recovering_seconds`: since when; empty and None when
-    one is.
+    """A partition at one moment.
+
+    `waits_for`: why no session is open; empty if one is.  `recovering_seconds`: for how long none has been open; None if one is.
+    `queued`, `undecided`: appends not sent to storage yet, and those sent and undecided.
     """
 
     partition: int
@@ -64,7 +66,7 @@ class ServerPartitionReading:
     nodes: tuple[str, ...]
 
     def metrics_by_name(self) -> Iterator[tuple[str, Gauge | Meter | Timer]]:
-        """Under the release's names.  A feed that is behind when it is asked for counts as another one once it has caught up."""
+        """Metrics by the release's names.  A feed that begins behind the mark counts first as catch-up, then as real-time."""
         yield "transaction", self.metrics.committed
         yield "successful-append", self.metrics.committed
         yield "rejected-append", self.metrics.rejected
@@ -83,7 +85,7 @@ class ServerPartitionReading:
 
 @dataclass(frozen=True, slots=True)
 class ServerReading:
-    """A server at one moment.  `server_id`: -1 before it is among the servers."""
+    """A server at one moment.  `server_id`: -1 before it is registered.  `cached`: bytes of feed frames, and of data."""
 
     version: str
     cluster: str
@@ -96,7 +98,7 @@ class ServerReading:
     connections: int
 
     def metrics(self) -> Iterator[NamedMetric]:
-        """Everything, by group and name."""
+        """All metrics, by group and name."""
         yield NamedMetric(GROUP, "feed-cache-miss", self.feed_misses)
         yield NamedMetric(GROUP, "transaction-cache-miss", self.data_misses)
         yield NamedMetric(GROUP, "is-closed", Gauge(0))

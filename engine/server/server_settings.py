@@ -1,8 +1,8 @@
-"""Every setting of a log server: one declaration each, from which file, environment, options and the server's own values follow.
+"""Every setting of a log server, declared once: configuration keys, environment variables and options follow from it.
 
-The keys are those of release 0.13.2 where it has the setting; what it has not stands under ``waltzctl.``.
+The keys are those of release 0.13.2; settings that the release does not have begin with ``waltzctl.``.
 
-Nothing here opens a file or a socket, and nothing heavy is imported: ``waltzctl log-server --help`` is made from this.
+Nothing here opens a file or a socket, and nothing heavy is imported, because ``waltzctl log-server --help`` imports it.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from waltzctl.engine.net.settings import Option, Settings, check_bounds, group, 
 from waltzctl.engine.net.tls_options import TlsOptions
 
 METADATA_VARIABLE = "WALTZCTL_METADATA"
-"""Where every command looks for the place of the metadata."""
+"""The environment variable in which every command looks for the metadata's location."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
-    """How a store session treats its replicas.  Times are seconds."""
+    """Replication in a store session.  Times are seconds."""
 
     in_flight: int = setting("batches under way to one replica", COUNT, default=4, key="waltzctl.storage.inFlight")
     copied: int = setting(
@@ -97,7 +97,7 @@ class SessionOptions:
 
 @dataclass(frozen=True, slots=True)
 class PartitionOptions:
-    """How appends of a partition are taken and its feeds are given."""
+    """Appends and feeds of a partition."""
 
     lock_slots: int = setting(
         "slots of a partition's table of optimistic locks",
@@ -129,7 +129,7 @@ class PartitionOptions:
 
 @dataclass(frozen=True, slots=True)
 class CacheOptions:
-    """What is kept in memory of the latest transactions, over all partitions of a server."""
+    """Memory for the latest transactions of all partitions of a server."""
 
     headers: int = setting(
         "memory for the headers of the latest transactions", SIZE, default=64 << 20, key="server.feedCacheSize"
@@ -145,7 +145,7 @@ class CacheOptions:
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """Everything that decides how a log server runs.
+    """The options of a log server.
 
     `http_port` None: off, `NEXT_PORT`: the client port and two more, or a free one with a client port of 0.  After construction
     it is a number or None.
@@ -206,13 +206,13 @@ class ServerOptions:
 
     @property
     def beyond_loopback(self) -> bool:
-        """Whether other machines may reach the port."""
+        """Whether the client port may be reachable from other machines."""
         return not is_loopback(self.host)
 
     def check(self) -> None:
-        """Refuse what cannot be meant or must be asked for twice.
+        """Check the values, and that insecure ones were confirmed.
 
-        Raises InvalidRequestError where no place of the metadata is named, and what `check_service` raises.
+        Raises InvalidRequestError if no location of the metadata is given, and what `check_service` raises.
         """
         if self.metadata is None and self.zookeeper is None:
             raise InvalidRequestError(
@@ -224,7 +224,7 @@ class ServerOptions:
 
 @dataclass(frozen=True, slots=True)
 class LogServerOptions:
-    """What ``waltzctl log-server`` is told: about the server, and about the log of its process."""
+    """The options of ``waltzctl log-server``: those of the server, and those of its process's log."""
 
     server: ServerOptions = group(ServerOptions)
     log: LogOptions = group(LogOptions, key="waltzctl.log.", name="log-")

@@ -1,9 +1,10 @@
-"""Connections to storage nodes: one for each node, shared by all partitions of the server, made when somebody wants it.
+"""Connections to storage nodes: one for each node, shared by all partitions of a server, and opened on first use.
 
-Who wants a node that is just being connected waits for the same attempt; a connection that ended is forgotten.  Who waits for a
-node to return waits for one probe of it, however many partitions have a replica there: so it is asked often enough to be back
-soon (in the release each partition asks by itself, after pauses that double up to 20 s).  That a node is gone or cannot be
-reached, why it refuses, and that it is there again, is logged here, once, whatever the number of partitions.
+Concurrent callers share one attempt to connect.  A connection that has ended is opened again on the next call.
+
+While a node cannot be reached, one probe tries it at a short fixed interval for all partitions that have a replica there.  (In
+the release each partition tries by itself, after pauses that double up to 20 s.)  The loss of a node, the reason, and its return
+are logged here once, whatever the number of partitions.
 """
 
 from __future__ import annotations
@@ -20,37 +21,37 @@ from waltzctl.formats.wire.records import SessionInfo, WireRecord
 
 
 class Storage(Protocol):
-    """What a store session asks of a node; `engine.client.storage_client.StorageClient` is one."""
+    """A connection to a storage node, as store sessions use it (`engine.client.storage_client.StorageClient`)."""
 
     @property
     def closed(self) -> bool:
-        """Whether nothing can be asked any more."""
+        """Whether the connection has ended."""
 
     @property
     def ended(self) -> asyncio.Future[PeerError]:
-        """Done with the reason once nothing can be asked any more, also where nothing is asked."""
+        """Resolves to the reason when the connection ends, even if no request is in progress."""
 
     async def close(self) -> None:
         """Close the connection."""
 
     async def last_session_info(self, session_id: int, partition: int, *, offline: bool = False) -> SessionInfo:
-        """Let the session in, and tell the one before."""
+        """Admit the session on the node; returns the session that was in force there before."""
 
     async def max_transaction_id(self, session_id: int, partition: int, *, offline: bool = False) -> int:
-        """The last transaction."""
+        """The id of the partition's last transaction; -1 if there is none."""
 
     async def set_low_water_mark(
         self, session_id: int, partition: int, low_water_mark: int, *, offline: bool = False
     ) -> None:
-        """Begin the session."""
+        """Begin the session on the node with this low-water mark."""
 
     async def truncate(self, session_id: int, partition: int, transaction_id: int, *, offline: bool = False) -> int:
-        """Keep transactions up to this one."""
+        """Remove the transactions above `transaction_id`; returns the id of the last one left."""
 
     async def records(
         self, session_id: int, partition: int, first_transaction_id: int, max_count: int
     ) -> tuple[WireRecord, ...]:
-        """Records from a transaction on."""
+        """At most `max_count` records from `first_transaction_id` on."""
 
     async def append(
         self, session_id: int, partition: int, records: Sequence[WireRecord], *, offline: bool = False
@@ -60,30 +61,28 @@ class Storage(Protocol):
     def start_append_encoded(
         self, session_id: int, partition: int, count: int, records: bytes, *, offline: bool = False
     ) -> asyncio.Future[Any]:
-        """As `append`, for records in wire form, sent at once: what is started first arrives first."""
+        """As `append`, for `count` records in wire form, sent before it returns: appends arrive in the order of the calls."""
 
 
 Connect = Callable[[str], Awaitable[Storage]]
-"""Connects to a node by its name, ``host:port``.  Raises PeerError or RemoteError."""
-
-
+"""Connects to a node by its name, ``host:port``.  Raises PeerError, RemoteError."""
 _PROBE_SECONDS = 0.5
-"""Between two attempts to reach a node that somebody waits for."""
+"""Seconds between two attempts of a probe."""
 
 
 class _Probe:
-    """Tries to reach a node until it is there, or nobody waits any more."""
+    """A task that tries to connect to a node until it succeeds or has no callers any more; `waiting`: the number of callers."""
 
     def __init__(self, attempts: asyncio.Task[None]) -> None:
         self.attempts, self.waiting = attempts, 0
 
 
 class StorageNodes:
-    """The connections of one server."""
+    """The connections of one server to storage nodes."""
 
     def __init__(self, connect: Connect, *, log: logging.Logger) -> None:
         self._connect, self._log = connect, log
-        self._lost: dict[str, str] = {}
+        self._lost: dict[str, str] = {}  # nodes that cannot be used, each with the reason as logged
         self._closed = False
         self._connections: dict[str, asyncio.Task[Storage]] = {}
         self._probes: dict[str, _Probe] = {}
@@ -101,23 +100,23 @@ class StorageNodes:
         try:
             storage = await self._connect(node)
         except (PeerError, RemoteError) as error:
-            self._left_out(node, error)
+            self._note_lost(node, error)
             raise
         if self._lost.pop(node, None) is not None:
             self._log.info("storage node %s: connected", node)
-        storage.ended.add_done_callback(lambda ended: self._left_out(node, ended.result()))
+        storage.ended.add_done_callback(lambda ended: self._note_lost(node, ended.result()))
         return storage
 
-    def _left_out(self, node: str, why: PeerError | RemoteError) -> None:
+    def _note_lost(self, node: str, why: PeerError | RemoteError) -> None:
         known = self._lost.get(node)
         gone = isinstance(why, PeerUnreachableError | DeadlineError)
         if self._closed or (known is not None and (gone or known == str(why))):
-            return  # that a node which is left out cannot be connected to is nothing new; that it refuses is
+            return  # logged already; for a node that is known to be lost only a new reason to refuse us is news
         self._lost[node] = str(why)
         self._log.warning("storage node %s is left out until it can be reached: %s", node, why)
 
     async def returned(self, node: str, seconds: float) -> None:
-        """Wait for a node that could not be reached: until it can, at most `seconds`."""
+        """Wait until a node that could not be reached is connected, at most `seconds`."""
         probe = self._probes.get(node)
         if probe is None or probe.attempts.done():
             probe = self._probes[node] = _Probe(asyncio.ensure_future(self._probe(node)))
@@ -139,7 +138,7 @@ class StorageNodes:
                 return
 
     async def close(self) -> None:
-        """Close them all."""
+        """Close all connections."""
         self._closed = True
         for probe in self._probes.values():
             probe.attempts.cancel()

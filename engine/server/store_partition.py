@@ -1,7 +1,7 @@
-"""A partition's storage as its server sees it: one store session after another, and reads that survive their change.
+"""The storage of one partition: one store session after another, and reads that outlast a change of session.
 
-A session is made when there is none that is open, with the generation that the assignment gave, and by one caller at a time;
-whoever else wants one waits for the same.  A failure is retried, the pause doubling, until the partition is closed.
+A session is opened under the generation of the assignment, when a caller needs one and none is open.  Further callers wait for
+the same attempt.  A failed attempt is repeated after a pause that doubles, until the partition is closed.
 
 Sources: design document *Waltz Server*; release 0.13.2 (store session manager, store partition).
 """
@@ -28,28 +28,33 @@ class PartitionClosedError(RefusedError):
     """The partition is not, or no longer, served here."""
 
 
+def closed_error(partition: int) -> PartitionClosedError:
+    """The error for calls to a partition after its `close`."""
+    return PartitionClosedError(f"partition {partition} is closed on this server")
+
+
 class SessionMetadata(Protocol):
-    """A partition's metadata, where sessions are begun and their replica states kept."""
+    """The metadata of partitions: storage nodes, session ids, replica states."""
 
     async def assigned(self, partition: int) -> tuple[str, ...]:
         """The storage nodes of the partition, ``host:port``."""
 
     async def begin_session(self, partition: int, generation: int) -> PartitionMetadata:
-        """Count the session up under this generation, and return what is stored then, the new session in it.
+        """Increment the stored session id, store the generation, and return the partition's metadata as stored.
 
         Raises ConcurrentUpdateError when the stored generation is later.
         """
 
     async def write_replicas(self, partition: int, session_id: int, replicas: tuple[ReplicaState, ...]) -> None:
-        """Write replica states.  Raises ConcurrentUpdateError when the stored session is another one."""
+        """Write replica states.  Raises ConcurrentUpdateError when the stored session id is not `session_id`."""
 
 
 @dataclass(frozen=True, slots=True)
 class StorePartitionState:
-    """For health and metrics.
+    """A partition's session at one moment, for health and metrics.
 
-    `waits_for`: why no session is open, `since`: when that began, in the loop's time; empty and None when one is.  `nodes`: the
-    session's storage nodes.
+    `waits_for`: why no session is open; empty if one is.  `since`: since when none is open, in the loop's time; None if one is.
+    `nodes`: the session's storage nodes.  Session id and high-water mark are -1 before the first session.
     """
 
     generation: int
@@ -77,18 +82,20 @@ class StorePartition:
         self._metadata, self._nodes, self._log = metadata, nodes, log
         self._options = options or SessionOptions()
         self._session: StoreSession | None = None
-        self._told: frozenset[str] | None = None  # by `reassign`, since the last look at the assignment
-        self._assigned: frozenset[str] | None = None  # by that look
-        self._news = asyncio.Event()  # the last attempt was made under another assignment
+        # storage nodes: as the last attempt read them from the metadata, and as given to `reassign` since that read
+        self._last_assigned: frozenset[str] | None = None
+        self._reassigned_to: frozenset[str] | None = None
+        # nodes or generation changed since the last attempt: repeat it without a pause
+        self._retry_now = asyncio.Event()
         self._opening: asyncio.Task[StoreSession] | None = None
-        self._openings = Turns()  # that ended
+        self._openings_ended = Turns()
         self._closed = False
         self._last_error = ""
-        self._since = asyncio.get_running_loop().time()
+        self._since = asyncio.get_running_loop().time()  # of the last open session's end; at first, of construction
 
     @property
     def state(self) -> StorePartitionState:
-        """How it stands."""
+        """The state for health and metrics."""
         session = self._session
         if session is None:
             why = self._last_error or "no session was wanted yet"
@@ -99,37 +106,37 @@ class StorePartition:
             session.session_id,
             session.high_water_mark,
             waits,
-            self._without_since(session) if waits else None,
+            self._down_since(session) if waits else None,
             tuple(sorted(session.assigned)),
         )
 
-    def _without_since(self, session: StoreSession) -> float:
-        """Since when there is no session, where this was the last one: it may be a while before the next one is begun."""
+    def _down_since(self, session: StoreSession) -> float:
+        """Since when no session is open, if `session` is the last one: its end if it was ever open."""
         return self._since if session.ended_at is None else session.ended_at
 
     async def reassign(self, nodes: Collection[str]) -> None:
-        """The partition's storage nodes are these now: a session over others ends, and the next one is over them."""
-        self._told = frozenset(nodes)
-        if self._told != self._assigned:
-            self._news.set()
+        """Set the partition's storage nodes.  A session with other nodes is closed; the next one uses these."""
+        self._reassigned_to = frozenset(nodes)
+        if self._reassigned_to != self._last_assigned:
+            self._retry_now.set()
         if self._session is not None and self._session.assigned != frozenset(nodes):
             await self._session.close("the partition's storage nodes changed")
 
     def raise_generation(self, generation: int) -> bool:
-        """A session of an earlier assignment, also one that is being opened, ends at once; whether this is a later one.
+        """Set a later generation and end the session, open or being opened.  Returns False, and does nothing, if it is not later.
 
-        Another server may have had the partition meanwhile, so that what such a session knows of the log need not be all.
+        Another server may have had the partition in between and appended to the log, which the session would not know.
         """
         if generation <= self.generation:
             return False
         self.generation = generation
-        self._news.set()
+        self._retry_now.set()
         if self._session is not None:
             self._session.end("the partition was assigned anew")
         return True
 
     async def close(self) -> None:
-        """End the session and whoever waits for one."""
+        """End the session, and the waiting of callers for one."""
         self._closed = True
         if self._opening is not None:
             self._opening.cancel()
@@ -138,7 +145,7 @@ class StorePartition:
             await self._session.close("the partition was closed")
 
     def pause_after(self, pause: float) -> float:
-        """Seconds before a further attempt, where `pause` were waited before the last one, 0 before the first."""
+        """Seconds to wait before the next attempt; `pause`: seconds waited before the last one, 0 if there was none."""
         return self._options.pause_after(pause)
 
     @property
@@ -147,17 +154,17 @@ class StorePartition:
         return self._session is not None and self._session.is_open
 
     async def session(self) -> StoreSession:
-        """An open session.  Waits as long as it takes; raises PartitionClosedError."""
+        """An open session.  Waits for one, without a deadline.  Raises PartitionClosedError."""
         while True:
             if self._closed:
-                raise PartitionClosedError(f"partition {self.partition} is closed on this server")
+                raise closed_error(self.partition)
             if self._session is not None and self._session.is_open:
                 return self._session
             if self._opening is None or self._opening.done():
                 self._opening = asyncio.ensure_future(self._open())
-                self._opening.add_done_callback(lambda _: self._openings.happened())
+                self._opening.add_done_callback(lambda _: self._openings_ended.happened())
             opening = self._opening
-            await self._openings.beyond(self._openings.count)
+            await self._openings_ended.beyond(self._openings_ended.count)
             if opening.done() and not opening.cancelled():
                 return opening.result()
 
@@ -173,27 +180,27 @@ class StorePartition:
                 self._last_error = str(error)
                 self._log.error("partition %d: no session: %s", self.partition, error)
             pause = self.pause_after(pause)
-            if await happens_within(self._news, pause):
+            if await happens_within(self._retry_now, pause):
                 pause = 0.0
 
     async def _try(self) -> StoreSession:
         if self._session is not None:
             await self._session.close("a new one is opened")
-            self._since = self._without_since(self._session)
-        self._told = None
-        self._news.clear()
+            self._since = self._down_since(self._session)
+        self._reassigned_to = None
+        self._retry_now.clear()
         assigned = await self._metadata.assigned(self.partition)
-        self._assigned = frozenset(assigned)
+        self._last_assigned = frozenset(assigned)
         if not assigned:
             raise PartitionClosedError(
                 f"partition {self.partition} is assigned to no storage node", advice="waltzctl cluster assign"
             )
         generation = self.generation
         metadata = await self._metadata.begin_session(self.partition, generation)
-        changed = "its storage nodes changed" if self._told not in (None, frozenset(assigned)) else ""
+        changed = "its storage nodes changed" if self._reassigned_to not in (None, frozenset(assigned)) else ""
         if self.generation != generation:
             changed = "it was assigned anew"
-        if changed:  # there was no session yet that could have been ended
+        if changed:  # `reassign` and `raise_generation` found no session to end
             raise StoreSessionClosedError(
                 f"partition {self.partition}: {changed} while session {metadata.session_id} began"
             )
@@ -216,9 +223,9 @@ class StorePartition:
         return self._session
 
     async def records(self, first: int, count: int) -> tuple[WireRecord, ...]:
-        """Committed records from a transaction on, verified; perhaps fewer than asked for, none behind the last.
+        """Committed records from transaction `first` on, checksums verified: 1 to `count`, none only above the high-water mark.
 
-        Waits for a session where there is none.  Raises PartitionClosedError.
+        Waits for a session if there is none.  Raises PartitionClosedError.
         """
         pause = 0.0
         while True:
@@ -230,7 +237,7 @@ class StorePartition:
                 await asyncio.sleep(pause)
 
     async def records_now(self, first: int, count: int) -> tuple[WireRecord, ...]:
-        """As `records`, by the session that is open.  Raises StoreSessionClosedError where there is none, or it ends."""
+        """As `records`, in the open session.  Raises StoreSessionClosedError if there is none, or if it ends."""
         session = self._session
         if session is None or not session.is_open:
             raise StoreSessionClosedError(f"partition {self.partition} has no session")

@@ -1,14 +1,14 @@
-"""A store session: the time in which one server, and no other, appends to a partition.
+"""A store session: the period in which one server, and no other, appends to a partition.
 
-It opens by recovery (`engine.quorum.recovery` decides, this performs), and takes batches of records behind the high-water mark.
-A batch goes to every replica that takes part (`engine.server.replica_session`); it is committed when a quorum of the assigned
-replicas has written it and every batch before it is committed.  When the replicas that are left cannot make a quorum the session
-closes, and whether its last batches are committed is for the recovery of the next one to say.
+It opens by recovery: `engine.quorum.recovery` decides on actions, and this module performs them.  Then it appends batches of
+records above the high-water mark.  A batch is sent to every replica that takes part (`engine.server.replica_session`).  It is
+committed when a quorum of the assigned replicas has written it and every earlier batch is committed.  When too few replicas are
+left for a quorum the session closes; the recovery of the next session decides whether its last batches are committed.
 
-Everything belongs to one event loop.  Time is the loop's.
+All calls belong to one event loop; times are the loop's, in seconds.
 
-Sources: design document *Waltz Server* (store session); release 0.13.2.  Ours: several batches in flight, a replica that returns
-into the open session, deadlines (weaknesses V1, V7, V13).
+Sources: design document *Waltz Server* (store session); release 0.13.2.  Not in the release: several batches in flight, a replica
+that rejoins the open session, deadlines (weaknesses V1, V7, V13).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ WriteReplicas = Callable[[tuple[ReplicaState, ...]], Awaitable[None]]
 
 
 class StoreSession:
-    """One session of a partition.  Made, then `open`ed once."""
+    """One session of a partition.  Call `open` once after construction."""
 
     def __init__(
         self,
@@ -67,17 +67,17 @@ class StoreSession:
         self.options = options or SessionOptions()
         self.high_water_mark = -1
         self.low_water_mark = -1
-        self.ended_at: float | None = None  # in the loop's time; None also where it was never open
-        self._state = recovery.begin(partition, session_id, metadata, assigned)
+        self.ended_at: float | None = None  # in the loop's time; None while it is open, or if it never was
+        self._recovery = recovery.begin(partition, session_id, metadata, assigned)
         self.nodes, self._write_replicas, self._log = nodes, write_replicas, log
-        self._next = 0
-        self._undecided: deque[SentBatch] = deque()
-        self._kept: deque[SentBatch] = deque()
+        self._next_id = 0  # of the next record appended
+        self._undecided: deque[SentBatch] = deque()  # not committed yet
+        self._kept: deque[SentBatch] = deque()  # in memory for replicas that are behind; ends with `_undecided`
         self._kept_bytes = 0
         self._replicas = {node: ReplicaSession(self, node) for node in assigned}
         self._quorum = quorum_of(len(assigned))
         self._read_size = BatchSize(self.options.copied)
-        self._tasks: dict[asyncio.Task[None], None] = {}  # in their order
+        self._tasks: dict[asyncio.Task[None], None] = {}  # an insertion-ordered set
         loop = asyncio.get_running_loop()
         self._opened: asyncio.Future[int] = loop.create_future()
         self._closed: asyncio.Future[str] = loop.create_future()
@@ -85,9 +85,10 @@ class StoreSession:
     # ---- life ----------------------------------------------------------------------------------------------------------
 
     async def open(self, timeout: float | None = None) -> int:
-        """Recover; the high-water mark behind which the session appends.
+        """Recover; returns the high-water mark above which the session appends.
 
-        Raises StoreSessionClosedError when another session took over, and, with whom it waits for, after `timeout` seconds.
+        Raises StoreSessionClosedError when a later session has begun, or after `timeout` seconds; then the message names the
+        replicas that recovery waits for.
         """
         for replica in self._replicas.values():
             self.spawn(replica.live())
@@ -104,13 +105,13 @@ class StoreSession:
 
     @property
     def waits_for(self) -> str:
-        """Why it is not open, for people; empty when it is."""
-        return recovery.waits_for(self._state)
+        """Why the session is not open, as a text; empty if it is."""
+        return recovery.waits_for(self._recovery)
 
     @property
     def late(self) -> tuple[str, ...]:
-        """The replicas that do not take part yet and are not known to be unable to."""
-        return tuple(node for node, one in self._state.replicas.items() if not one.joined and not one.is_gone)
+        """The nodes whose replicas do not take part yet, without those that are known to have failed."""
+        return tuple(node for node, one in self._recovery.replicas.items() if not one.joined and not one.is_gone)
 
     @property
     def is_open(self) -> bool:
@@ -119,17 +120,17 @@ class StoreSession:
 
     @property
     def closed(self) -> asyncio.Future[str]:
-        """Done with the reason when the session has ended."""
+        """Resolves to the reason when the session has ended."""
         return self._closed
 
     async def close(self, reason: str = "it was closed") -> None:
-        """End it: nothing is sent any more, and undecided batches end with StoreSessionClosedError."""
+        """End the session and wait for its tasks: undecided batches fail with StoreSessionClosedError."""
         self.end(reason)
         tasks = [one for one in self._tasks if one is not asyncio.current_task()]
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def end(self, reason: str) -> None:
-        """As `close`, at once: what it has under way is given up, but not waited for."""
+        """As `close`, without waiting: tasks are cancelled, but may not have ended on return."""
         if self._closed.done():
             return
         if self.is_open:
@@ -147,7 +148,7 @@ class StoreSession:
         return StoreSessionClosedError(f"partition {self.partition}: session {self.session_id} is closed: {reason}")
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run something as long as the session lives; what it fails with ends the session."""
+        """Run a task until the session ends; an error in the task ends the session."""
         task = asyncio.ensure_future(work)
         self._tasks[task] = None
         task.add_done_callback(self._ended)
@@ -161,26 +162,26 @@ class StoreSession:
     # ---- recovery ------------------------------------------------------------------------------------------------------
 
     def tell(self, event: recovery_events.Event) -> None:
-        """Something happened; begin what follows from it."""
+        """Pass an event to the recovery, and start the actions that follow from it."""
         if self._closed.done():
             return
-        self._state, actions = recovery.step(self._state, event)
+        self._recovery, actions = recovery.step(self._recovery, event)
         for action in actions:
             match action:
                 case recovery_actions.Open(mark, nodes):
                     self.high_water_mark = self.low_water_mark = mark
-                    self._next = mark + 1
+                    self._next_id = mark + 1
                     self._opened.set_result(mark)
                     for node in nodes:
                         self._replicas[node].take_part(mark)
                 case recovery_actions.Join(node):
-                    held = self._state.replicas[node].high_water_mark
+                    held = self._recovery.replicas[node].high_water_mark
                     assert held is not None
-                    if held < self._next:
-                        self._returned(node, held)
+                    if held < self._next_id:
+                        self._drop_lost_votes(node, held)
                         self._replicas[node].take_part(held)
-                    else:  # it would be taken for what is given these ids from now on
-                        self._replicas[node].fail(self._never_sent(node, held))
+                    else:  # its records would be taken for those appended under the same ids from now on
+                        self._replicas[node].fail(self._foreign_records(node, held))
                 case recovery_actions.GiveUp(reason):
                     self.end(reason)
                 case recovery_actions.WriteMetadata(replicas):
@@ -188,12 +189,12 @@ class StoreSession:
                 case _:
                     self.spawn(self._replicas[action.node].perform(action))
 
-    def _never_sent(self, node: str, held: int) -> PeerError:
-        what = f"partition {self.partition}: it holds transactions up to {held}, and was never sent those from {self._next} on"
+    def _foreign_records(self, node: str, held: int) -> PeerError:
+        what = f"partition {self.partition}: it holds transactions up to {held}, and was never sent those from {self._next_id} on"
         return PeerError(node, what, advice=f"to have it copied anew: {copy_anew(self.partition)}")
 
-    def _returned(self, node: str, held: int) -> None:
-        """A replica takes part, perhaps again: of what it wrote and does not hold any more it is no voter."""
+    def _drop_lost_votes(self, node: str, held: int) -> None:
+        """A replica joins, perhaps again, and holds transactions up to `held`: it no longer votes for batches above that."""
         known = self._replicas[node].acknowledged
         if held < known:
             self._log.error(
@@ -208,7 +209,7 @@ class StoreSession:
                 batch.voters.discard(node)
 
     async def _write(self, replicas: tuple[ReplicaState, ...]) -> None:
-        """An open session, to which a replica comes late, needs no metadata that answers: it goes on, and writes it later."""
+        """Write replica states.  In an open session, to which a replica joins late, retry while the metadata does not answer."""
         pause = 0.0
         while True:
             try:
@@ -225,14 +226,14 @@ class StoreSession:
             await asyncio.sleep(pause)
 
     async def copied(self, source: str, first: int, count: int) -> tuple[WireRecord, ...]:
-        """Records of a replica: at least one, each the next one and agreeing with its checksum.
+        """Records of the replica on `source`: at least one, with consecutive ids from `first` on, data checksums verified.
 
         Raises PeerError, RemoteError.
         """
         return await self.verified(await self.nodes.get(source), source, first, count)
 
     async def verified(self, storage: Storage, source: str, first: int, count: int) -> tuple[WireRecord, ...]:
-        """See `copied`.  A released node gives out as many as it is asked for, however long they are together."""
+        """See `copied`.  The number asked for follows the size of records, since a released node does not bound its answer."""
         records = await storage.records(self.session_id, self.partition, first, min(count, self._read_size.count))
         if not records:
             raise ProtocolError(source, f"partition {self.partition}: no record from transaction {first} on")
@@ -248,27 +249,27 @@ class StoreSession:
     @property
     def next_transaction_id(self) -> int:
         """The id of the next record that is appended."""
-        return self._next
+        return self._next_id
 
     @property
     def undecided(self) -> int:
-        """Batches that are neither committed nor given up."""
+        """The number of batches that are not committed yet."""
         return len(self._undecided)
 
     def append(self, records: PackedRecords) -> asyncio.Future[int]:
-        """Send a batch, whose first record has `next_transaction_id`; done with the new high-water mark when it is committed.
+        """Send a batch.  The future resolves to the new high-water mark when the batch is committed; batches commit in order.
 
-        Batches are committed in order.  The future ends with StoreSessionClosedError when the session does; raises the same
-        where it is closed already, and ValueError for ids that do not follow.
+        The future fails with StoreSessionClosedError when the session ends.  Raises StoreSessionClosedError if it has ended
+        already, and ValueError if the ids are not consecutive from `next_transaction_id` on.
         """
         if not self.is_open:
             raise self._error()
         count = len(records)
         ends = (records.transaction_id(0), records.transaction_id(count - 1)) if count else ()
-        if ends != (self._next, self._next + count - 1):
-            raise ValueError(f"partition {self.partition}: a batch has to begin at {self._next} and to go on by one")
-        batch = SentBatch(self._next, records, asyncio.get_running_loop().create_future())
-        self._next = batch.last + 1
+        if ends != (self._next_id, self._next_id + count - 1):
+            raise ValueError(f"partition {self.partition}: a batch has to begin at {self._next_id} and to go on by one")
+        batch = SentBatch(self._next_id, records, asyncio.get_running_loop().create_future())
+        self._next_id = batch.last + 1
         self._undecided.append(batch)
         self._kept.append(batch)
         self._kept_bytes += batch.size
@@ -277,16 +278,25 @@ class StoreSession:
         self._decide()
         return batch.committed
 
-    def _forget(self) -> None:
-        """Keep what is not committed, and within bounds what a replica does not have that takes part or is about to.
+    def _drop_kept(self) -> None:
+        """Drop batches from memory, oldest first.
 
-        One that is further behind copies what it lacks from another one.
+        ==============================================================  ==========================================================
+        a batch                                                         is kept
+        ==============================================================  ==========================================================
+        not committed                                                   always
+        not written by a replica that takes part, or that may connect   while all kept ones are within `kept` and `kept_bytes`
+        for the first time
+        any other                                                       never
+        ==============================================================  ==========================================================
+
+        A replica that lacks a batch that was dropped copies its records from another replica.
         """
         options = self.options
         acknowledged = [
             replica.acknowledged if replica.takes_part else -1
             for node, replica in self._replicas.items()
-            if replica.takes_part or not self._state.replicas[node].is_gone
+            if replica.takes_part or not self._recovery.replicas[node].is_gone
         ]
         had_by_all = min(acknowledged, default=self.high_water_mark)
         while (
@@ -301,7 +311,7 @@ class StoreSession:
             self._kept_bytes -= self._kept.popleft().size
 
     def written(self, node: str, last: int) -> None:
-        """A replica has everything up to a transaction."""
+        """A replica has written every transaction up to `last`."""
         for batch in self._undecided:
             if batch.last > last:
                 break
@@ -314,40 +324,40 @@ class StoreSession:
             self.high_water_mark = batch.last
             if not batch.committed.done():
                 batch.committed.set_result(batch.last)
-        self._forget()
+        self._drop_kept()
         live = {node for node, replica in self._replicas.items() if replica.takes_part}
         if self._undecided and len(live | self._undecided[0].voters) < self._quorum and self.is_open:
             self.end(f"{len(live)} of {len(self._replicas)} replicas take part, {self._quorum} are a quorum")
 
     def kept_batch(self, transaction_id: int) -> SentBatch | None:
-        """The batch that a transaction is in, if it is kept."""
-        for batch in reversed(self._kept):  # who is not behind wants the last one
+        """The batch that contains a transaction, if it is still in memory."""
+        for batch in reversed(self._kept):  # most replicas need the last one
             if batch.first <= transaction_id <= batch.last:
                 return batch
         return None
 
     def lost(self, node: str, error: BaseException, *, with_its_node: bool = False) -> None:
-        """A replica cannot be used, or no more; `with_its_node`: as no other there, which `StorageNodes` has told."""
+        """A replica cannot be used; `with_its_node`: because its node cannot be reached, which `StorageNodes` has logged."""
         if isinstance(error, RemoteError) and error.code == FailureCode.SESSION_CHANGED:
             self.end(f"{node} let a later session in: {error}")
             return
-        known, reason = self._state.replicas[node], str(error).removeprefix(f"{node}: ")
-        if known.phase is not Phase.ABSENT or known.reason != reason:  # who waits for it is told what is wrong by now
+        known, reason = self._recovery.replicas[node], str(error).removeprefix(f"{node}: ")
+        if known.phase is not Phase.ABSENT or known.reason != reason:  # `waits_for` has to give the latest reason
             level = logging.DEBUG if with_its_node else logging.WARNING
             self._log.log(level, "partition %d: replica %s: %s", self.partition, node, reason)
             self.tell(recovery_events.Failed(node, reason))
         self._decide()
 
     def replica_failed(self, node: str, error: BaseException) -> None:
-        """Another replica, which wanted records of this one, was not given them."""
+        """Another replica could not read records from the replica on `node`."""
         self._replicas[node].fail(error)
 
     # ---- reading -------------------------------------------------------------------------------------------------------
 
     async def read(self, first: int, count: int) -> tuple[WireRecord, ...]:
-        """Committed records from a transaction on, at least one where there is one; verified.
+        """Committed records from transaction `first` on, verified: at least one, none only above the high-water mark.
 
-        Raises StoreSessionClosedError when no replica gives them out.
+        Raises StoreSessionClosedError when no replica returns them.
         """
         count = min(count, self.high_water_mark - first + 1)
         if count < 1:

@@ -388,7 +388,7 @@ def test_data_with_a_wrong_checksum_is_asked_for_three_times(tmp_path: Path, mon
         client = around.client
         await client.append(PARTITION, Draft(b"right"))
         wrong = [2]
-        real = ClientConnection._say
+        real = ClientConnection._reply
 
         def say(self: ClientConnection, message: wire.ServerResponse) -> None:
             if isinstance(message, wire.TransactionDataResponse) and wrong[0]:
@@ -398,7 +398,7 @@ def test_data_with_a_wrong_checksum_is_asked_for_three_times(tmp_path: Path, mon
                 message = wire.TransactionDataResponse(message.request_id, message.transaction_id, outcome)
             real(self, message)
 
-        monkeypatch.setattr(ClientConnection, "_say", say)
+        monkeypatch.setattr(ClientConnection, "_reply", say)
         assert await client.data(PARTITION, 0) == b"right"
         wrong[0] = 3
         with pytest.raises(CorruptRecordError, match="3 times"):
@@ -542,7 +542,7 @@ def test_a_mount_that_the_server_knows_no_more_is_made_again(tmp_path: Path) -> 
     async def test(around: Around) -> None:
         client, (server, _, _) = around.client, around.serving.servers[0]
         await client.append(PARTITION, Draft(b"0"))
-        server.partitions[PARTITION]._connections.clear()
+        server.partitions[PARTITION].mounts._mounts.clear()
         assert (await client.append(PARTITION, Draft(b"1"), timeout=20)).transaction_id == 1  # type: ignore[union-attr]
 
     run(tmp_path, test)

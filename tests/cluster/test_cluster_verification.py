@@ -330,7 +330,7 @@ def test_what_a_node_holds_beside_what_it_is_given() -> None:
     connecting = ("--insecure", "--trust-store", "it's one")
     verification = ClusterVerification(cluster.state, "where", cluster.reach, [0, 1, 3, 5], connecting=connecting)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(verification, "_partitions", lambda _: iter(()))
+        patch.setattr(verification, "_check_partitions", lambda _: iter(()))
         found = asyncio.run(verification.findings())
     assert [(one.partition, one.message) for one in found] == [
         (1, "the metadata gives it partition 1, and the node does not hold it"),

@@ -16,7 +16,7 @@ from tests.cli.running import Answer, command_line, environment, on_full_disk
 from tests.cli.test_schemas import check_object
 from tests.cluster.processes import ClusterOfProcesses
 from tests.interop.processes import wait_until
-from waltzctl.engine.cluster.tracing import ReplicaTrace, _judged
+from waltzctl.engine.cluster.tracing import ReplicaTrace, _trace_of
 from waltzctl.engine.errors import PeerError, RemoteError, WaltzError
 from waltzctl.formats.segment import RECORD_HEADER, RECORD_OVERHEAD
 from waltzctl.formats.wire.failure import FailureCode
@@ -244,9 +244,9 @@ def test_a_replica_whose_record_is_damaged_is_told_by_a_trace(made: ClusterOfPro
 def test_a_node_that_gives_no_record_out_says_whether_it_is_damaged(code: FailureCode) -> None:
     damaged = code in {"corrupt-record", "damaged", "data-checksum"}
     answer = RemoteError("n", "text", code=code.value)
-    assert _judged("n", answer, None) == ReplicaTrace("n", "damaged" if damaged else "unknown", None, str(answer))
+    assert _trace_of("n", answer, None) == ReplicaTrace("n", "damaged" if damaged else "unknown", None, str(answer))
 
 
 @pytest.mark.parametrize("answer", [RemoteError("n", "text"), PeerError("n", "gone")], ids=["no code", "no answer"])
 def test_of_a_node_that_says_nothing_of_the_record_it_is_unknown(answer: WaltzError) -> None:
-    assert _judged("n", answer, None) == ReplicaTrace("n", "unknown", None, str(answer))
+    assert _trace_of("n", answer, None) == ReplicaTrace("n", "unknown", None, str(answer))

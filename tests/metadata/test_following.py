@@ -44,7 +44,7 @@ def replicas(watches: list[Callable[[], None]]) -> Following:
 
 def servers(watches: list[Callable[[], None]]) -> Following:
     class Directory(ServerDirectory):
-        async def _look(self, changed: asyncio.Event) -> None:
+        async def _read(self, changed: asyncio.Event) -> None:
             watches.append(changed.set)
 
     store: Any = SimpleNamespace()
@@ -85,7 +85,7 @@ def test_what_keeps_the_metadata_away_is_said_once_for_each_time(
     outcomes: list[str | None] = ["gone", "gone", "locked", "gone", None, "gone"]
 
     class Directory(ServerDirectory):
-        async def _look(self, changed: asyncio.Event) -> None:
+        async def _read(self, changed: asyncio.Event) -> None:
             if not outcomes:
                 raise asyncio.CancelledError
             why = outcomes.pop(0)
@@ -128,7 +128,7 @@ def test_who_has_which_partition_follows_from_the_assignment_of_the_servers_that
 
     monkeypatch.setattr(server_directory, "read_servers", read)
     directory = ServerDirectory(SimpleNamespace(), 2, log=LOG)  # type: ignore[arg-type]
-    found = asyncio.run(directory._look(asyncio.Event()))
+    found = asyncio.run(directory._read(asyncio.Event()))
     expected = {number: PartitionServer("h", 1000 + server, 7) for number, server in (told or {}).items()}
     assert found == (None if told is None else expected)
 

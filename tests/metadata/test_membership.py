@@ -279,7 +279,7 @@ def test_a_server_follows_its_assignment_behind_a_moment_without_memory(
         server, failed = Server(await stores.open()), list[bool]()
         await server.start()
         await server.until(lambda held: len(held) == 4)
-        real = Membership._look
+        real = Membership._read_assignment
 
         async def look(membership: Membership) -> Mapping[int, int] | None:
             if not failed:
@@ -287,7 +287,7 @@ def test_a_server_follows_its_assignment_behind_a_moment_without_memory(
                 raise MemoryError
             return await real(membership)
 
-        monkeypatch.setattr(Membership, "_look", look)
+        monkeypatch.setattr(Membership, "_read_assignment", look)
         server.membership._changed.set()
         async with asyncio.timeout(SOON):
             while not failed:

@@ -20,7 +20,7 @@ import pytest
 
 from tests.zookeeper import ZooKeeperServer, ensemble, new_root, running
 from waltzctl.engine.errors import DeadlineError, NotWaltzError, PeerUnreachableError
-from waltzctl.engine.metadata import embedded_sessions, embedded_store
+from waltzctl.engine.metadata import embedded_file, embedded_sessions
 from waltzctl.engine.metadata.embedded_sessions import has_ended
 from waltzctl.engine.metadata.embedded_store import EmbeddedStore
 from waltzctl.engine.metadata.metadata_store import SessionLostError
@@ -360,7 +360,7 @@ def test_a_database_of_another_program_is_not_taken(tmp_path: Path) -> None:
 def test_a_file_that_another_process_keeps_locked_is_waited_for_and_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(embedded_store, "_BUSY", 0.2)
+    monkeypatch.setattr(embedded_file, "_BUSY_SECONDS", 0.2)
     path = tmp_path / "metadata"
 
     async def test() -> None:
@@ -383,7 +383,7 @@ def test_a_reader_that_holds_up_a_change_locks_nobody_out_once_it_has_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What waits for a reader is the end of the transaction, which then fails."""
-    monkeypatch.setattr(embedded_store, "_BUSY", 0.2)
+    monkeypatch.setattr(embedded_file, "_BUSY_SECONDS", 0.2)
     path = tmp_path / "metadata"
 
     async def test() -> None:
@@ -655,7 +655,7 @@ def test_a_process_that_has_much_to_change_is_heard_of_meanwhile(tmp_path: Path)
         lost = store.lost
 
         async def change() -> None:
-            await store._change(lambda: time.sleep(0.01))
+            await store._transaction(lambda: time.sleep(0.01))
 
         await asyncio.gather(*(change() for _ in range(200)))
         assert not lost.done()

@@ -307,7 +307,7 @@ FOURTH: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/server/served_partition.py",
-        "            if self.high_water_mark < mark or self._forgot or self._anew:  # under locks not known here\n"
+        "            if self.high_water_mark < mark or self._locks_stale or self._reassigned:  # commits with unknown locks\n"
         "                self._locks.reset(mark)\n",
         "",
         ("tests/simulation/test_histories.py::test_a_history",),
@@ -324,7 +324,7 @@ FOURTH: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/server/replica_session.py",
-        "        self._in_flight, self._copying = 0, False\n        self._era += 1\n",
+        "        self._in_flight, self._copying = 0, False\n        self._epoch += 1\n",
         "        self._in_flight, self._copying = 0, False\n",
         ("tests/simulation/test_histories.py::test_a_history",),
         "answers of a connection that was given up count for the one behind it, and more is in flight than may be",

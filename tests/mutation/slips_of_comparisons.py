@@ -77,14 +77,14 @@ COMPARISONS: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/quorum/vote.py",
-        "        self.gone = sum(not one.present for one in ballots)",
-        "        self.gone = sum(not voter for voter in self.voters)",
+        "        self.unreadable = sum(not one.present for one in ballots)",
+        "        self.unreadable = sum(not voter for voter in self.voters)",
         ("tests/quorum/test_one_step.py",),
         "a replica of an older session is missing, and equal ones are to be recovered",
     ),
     Slip(
         "engine/quorum/vote.py",
-        "            if count + (standing[version] if len(candidates) == 1 else 0) >= self.quorum:",
+        "            if count + (supporters[version] if len(candidates) == 1 else 0) >= self.quorum:",
         "            if count + (damaged if len(candidates) == 1 else 0) >= self.quorum:",
         ("tests/quorum/test_forks.py",),
         "what a fork holds is kept for a damaged copy of the other side, and gone once the fork was cut",
@@ -98,14 +98,14 @@ COMPARISONS: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/quorum/vote.py",
-        "        possible = [version for version, count in candidates.items() if count + damaged + wild >= self.quorum]",
+        "        possible = [version for version, count in candidates.items() if count + damaged + unknown >= self.quorum]",
         "        possible = [one for one, count in candidates.items() if count + standing[one] + wild >= self.quorum]",
         ("tests/quorum/test_forks.py", "tests/quorum/test_vote.py"),
         "what a quorum acknowledged behind a record that differs is cut where one of its copies is damaged",
     ),
     Slip(
         "engine/quorum/vote.py",
-        "            for number in self.standing(run, kept):\n                versions[number] = kept\n",
+        "            for number in self.supporters(run, kept):\n                versions[number] = kept\n",
         "            pass\n",
         ("tests/quorum/test_forks.py",),
         "a fork in front of which the other side is damaged as well is none",
@@ -133,7 +133,7 @@ COMPARISONS: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/quorum/recovery.py",
-        "            one = replace(one, phase=_clean(one.proven_to), high_water_mark=last)",
+        "            one = replace(one, phase=_phase_after_cut(one.proven_to), high_water_mark=last)",
         "            one = replace(one, phase=Phase.PUBLISHED, high_water_mark=cut_to)",
         ("tests/quorum/test_one_step.py",),
         "behind a deep cut a copy begins where records are missing",

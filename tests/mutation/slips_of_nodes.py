@@ -113,8 +113,8 @@ NODES: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/quorum/vote.py",
-        "damaged + wild < self.quorum",
-        "damaged + wild <= self.quorum",
+        "damaged + unknown < self.quorum",
+        "damaged + unknown <= self.quorum",
         _VOTE,
         "what a quorum held, damaged, is cut in silence",
     ),

@@ -283,15 +283,15 @@ SIXTH: tuple[Slip, ...] = (
     ),
     Slip(
         "engine/quorum/recovery.py",
-        "elif one.marked and one.held >= _held_at_least(state):",
+        "elif one.marked and one.held >= _resolved(state):",
         "elif one.marked:",
         ("tests/quorum/test_one_step.py::test_one_that_lacks_what_is_kept_is_not_recovered_while_nobody_has_it",),
         "a session opens on a replica that has not copied yet, and its quorum is none",
     ),
     Slip(
         "engine/quorum/vote.py",
-        "if count + (standing[version] if len(candidates) == 1 else 0) >= self.quorum:",
-        "if count + standing[version] >= self.quorum:",
+        "if count + (supporters[version] if len(candidates) == 1 else 0) >= self.quorum:",
+        "if count + supporters[version] >= self.quorum:",
         ("tests/quorum/test_one_step.py::test_one_transaction_by_how_its_replicas_stand",),
         "of two versions of a transaction the first is kept for certain, and the other one, which may be right, is cut",
     ),

@@ -595,7 +595,7 @@ def test_without_the_comparison_something_else_would_be_let_in(monkeypatch: pyte
     def believed(state: Recovery, event: recovery_events.Connected) -> Recovery:
         one = connected(state, event).replicas[event.node]
         phase = Phase.PUBLISHED if one.phase is Phase.UNPROVEN else one.phase
-        return recovery._with(state, replace(one, proven_to=None, phase=phase))
+        return recovery._update(state, replace(one, proven_to=None, phase=phase))
 
     monkeypatch.setattr(recovery, "_connected", believed)
     found = 0

@@ -517,9 +517,9 @@ def test_so_many_clients_mount_through_one_connection(tmp_path: Path, clients: i
             if closed:
                 while await client.hear() is not None:
                     pass
-                await until(lambda: not partition._connections)
+                await until(lambda: not partition.mounts._mounts)
             else:
                 await client.hear_one(wire.ServerPartitionsAssignmentResponse)
-                assert len(partition._connections) == clients
+                assert len(partition.mounts._mounts) == clients
 
     run(work())

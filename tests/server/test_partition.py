@@ -221,7 +221,7 @@ def test_a_feed_waits_for_a_session_whose_log_ends_earlier_to_be_found(
             appender, told, asked = Told(), list[bytes](), list[int]()
             partition.append(Append(PackedRecords.of([made(0), made(1)]), appender))
             assert await partition.flush() == 1
-            partition._cache.cut(PARTITION, -1)
+            partition.committed._cache.cut(PARTITION, -1)
 
             async def nothing(first: int, count: int) -> tuple[RecordHeader, ...]:
                 asked.append(first)
@@ -239,7 +239,7 @@ def test_a_feed_waits_for_a_session_whose_log_ends_earlier_to_be_found(
 
             with monkeypatch.context() as patch:
                 patch.setattr(partition.store, "headers", nothing)
-                feeding = asyncio.ensure_future(partition.feed(Following(), -1, 2))
+                feeding = asyncio.ensure_future(partition.committed.feed(Following(), -1, 2))
                 await until(lambda: asked)
                 await asyncio.sleep(0)
                 assert (asked, told) == ([0], [])
@@ -299,7 +299,7 @@ def test_what_is_undecided_when_the_partition_is_assigned_anew_is_not_sent_any_m
             await client.mount()
             (node,) = cluster.cluster.names
             partition, appender, connection = server.partitions[PARTITION], Told(), Ending()
-            partition.register(9, 1, 0, connection)
+            partition.mounts.register(9, 1, 0, connection)
             before = await partition.store.session()
             await cluster.cluster.stop(node)
             for number in range(3):  # the first one is under way when its session ends, the last waits in the queue
@@ -310,7 +310,7 @@ def test_what_is_undecided_when_the_partition_is_assigned_anew_is_not_sent_any_m
             await asyncio.sleep(0)
             await server.assign({PARTITION: heard})
             assert connection.ended is anew
-            assert partition.is_registered(9, connection) is not anew
+            assert partition.mounts.is_registered(9, connection) is not anew
             await cluster.cluster.start(node)
             assert await flush == (-1 if anew else 2)
             assert sum(count for count, _ in appender.told) == 3
@@ -347,7 +347,7 @@ def test_what_storage_was_asked_for_before_it_is_in_doubt_is_not_kept(
         async with unwritten(tmp_path) as partition:
             partition.append(Append(PackedRecords.of([made(0)]), Told()))
             assert await partition.flush() == 0
-            partition._cache.forget(PARTITION)
+            partition.committed._cache.forget(PARTITION)
             real, asked, go_on = partition.store.records_now, list[int](), asyncio.Event()
 
             async def late(first: int, count: int) -> tuple[WireRecord, ...]:
@@ -358,18 +358,21 @@ def test_what_storage_was_asked_for_before_it_is_in_doubt_is_not_kept(
 
             with monkeypatch.context() as patch:
                 patch.setattr(partition.store, "records_now", late)
-                reading = [asyncio.ensure_future(one) for one in (partition._fed_from(0, 1), partition.data(0))]
+                reading = [
+                    asyncio.ensure_future(one)
+                    for one in (partition.committed._frames(0, 1), partition.committed.data(0))
+                ]
                 await until(lambda: len(asked) == 2)
                 if anew:
                     partition.raise_generation(partition.store.generation + 1)
                 else:
-                    partition._cache.cut(PARTITION, -1)
+                    partition.committed._cache.cut(PARTITION, -1)
                 go_on.set()
                 assert all(await asyncio.gather(*reading))
-            assert partition._cache.fed(PARTITION, 0, 1) == b""
-            assert partition.cached_data(0) is None
+            assert partition.committed._cache.fed(PARTITION, 0, 1) == b""
+            assert partition.committed.cached_data(0) is None
             if not anew:
-                assert await partition.data(0) == partition.cached_data(0) == (b"x", crc32(b"x"))
+                assert await partition.committed.data(0) == partition.committed.cached_data(0) == (b"x", crc32(b"x"))
 
     asyncio.run(work())
 
@@ -489,12 +492,12 @@ def test_a_reader_of_a_busy_partition_is_granted_a_quarter_of_a_second(
             for number in range(5):
                 client.append(b"%d" % number)
             assert await client.flush() == (4, [])
-            partition._second = CommittedInSecond(partition._time())
-            partition._second.note(partition._time(), committed)
-            assert partition.grant(4) == granted
-            assert partition.grant(-1) == granted, "what is there is less"
-            partition.high_water_mark = 4 + granted
-            assert (partition.grant(4), partition.grant(3)) == (granted, granted + 1)
+            partition.committed._rate = CommittedInSecond(partition._time())
+            partition.committed._rate.note(partition._time(), committed)
+            assert partition.committed.grant(4) == granted
+            assert partition.committed.grant(-1) == granted, "what is there is less"
+            partition.committed.high_water_mark = 4 + granted
+            assert (partition.committed.grant(4), partition.committed.grant(3)) == (granted, granted + 1)
 
     asyncio.run(work())
 
@@ -516,14 +519,17 @@ def test_the_connection_that_a_client_mounted_through_last_counts(
         async with serving(tmp_path, 1) as cluster:
             partition = (await cluster.server()).partitions[PARTITION]
             one, other = Ending(), Ending()
-            partition.register(7, *first, one)
-            partition.register(7, *second, other)
-            assert (partition.is_registered(7, one), partition.is_registered(7, other)) == (not counts, counts)
-            assert not partition.is_registered(8, other)
-            partition.forget(one)
-            assert partition.is_registered(7, other) is counts
-            partition.forget(other)
-            assert not partition.is_registered(7, other)
+            partition.mounts.register(7, *first, one)
+            partition.mounts.register(7, *second, other)
+            assert (partition.mounts.is_registered(7, one), partition.mounts.is_registered(7, other)) == (
+                not counts,
+                counts,
+            )
+            assert not partition.mounts.is_registered(8, other)
+            partition.mounts.forget(one)
+            assert partition.mounts.is_registered(7, other) is counts
+            partition.mounts.forget(other)
+            assert not partition.mounts.is_registered(7, other)
 
     asyncio.run(work())
 
@@ -540,7 +546,7 @@ def test_clients_that_mount_and_vanish_leave_nothing_in_a_partition_without_a_se
             for number in range(100, 120):
                 client = await cluster.client(client=number)
                 client.say(wire.MountRequest(client.next_id(), -1, 0))
-                await until(lambda number=number: number in partition._connections)
+                await until(lambda number=number: number in partition.mounts._mounts)
                 await client.close()
             await until(lambda: len(server.port.connections) == 1)
             [flush] = partition._queue
@@ -703,13 +709,13 @@ def test_what_was_read_before_a_partition_is_assigned_anew_is_not_kept_afterward
             cache.cut(PARTITION, -1)
             store.headers = partial(forgotten, headers)
             store.records_now = partial(forgotten, records_now)
-            assert await partition._fed_from(0, 1)
-            assert await partition.data(0) is not None
+            assert await partition.committed._frames(0, 1)
+            assert await partition.committed.data(0) is not None
             assert cache.fed(PARTITION, 0, 1) == b""
             assert cache.data(PARTITION, 0) is None
             store.headers, store.records_now = headers, records_now
-            assert await partition._fed_from(0, 1) == cache.fed(PARTITION, 0, 1) != b""
-            assert await partition.data(0) == cache.data(PARTITION, 0)
+            assert await partition.committed._frames(0, 1) == cache.fed(PARTITION, 0, 1) != b""
+            assert await partition.committed.data(0) == cache.data(PARTITION, 0)
 
     asyncio.run(work())
 

@@ -18,6 +18,7 @@ from tests.server.storing import PARTITION, until
 from waltzctl.engine.net.connection import OVERHEAD
 from waltzctl.engine.net.peer_limits import PortLimits
 from waltzctl.engine.server.client_port import ClientConnection
+from waltzctl.engine.server.committed_transactions import CommittedTransactions
 from waltzctl.engine.server.log_server import LogServer
 from waltzctl.engine.server.served_partition import Partition
 from waltzctl.engine.server.server_settings import CacheOptions, PartitionOptions, ServerOptions
@@ -127,9 +128,9 @@ class Reads:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.under_way = self.most = 0
         self.go_on = asyncio.Event()
-        real = Partition.data
+        real = CommittedTransactions.data
 
-        async def counted(partition: Partition, transaction_id: int) -> tuple[bytes, int] | None:
+        async def counted(partition: CommittedTransactions, transaction_id: int) -> tuple[bytes, int] | None:
             self.under_way += 1
             self.most = max(self.most, self.under_way)
             await self.go_on.wait()
@@ -137,7 +138,7 @@ class Reads:
             self.under_way -= 1
             return found
 
-        monkeypatch.setattr(Partition, "data", counted)
+        monkeypatch.setattr(CommittedTransactions, "data", counted)
 
 
 @contextlib.asynccontextmanager

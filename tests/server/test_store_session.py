@@ -277,7 +277,7 @@ def test_what_a_replica_comes_back_with_and_was_never_sent_is_not_taken_for_the_
                 )
             await cluster.start(first)
             await until(
-                lambda: session._replicas[first].takes_part or "never sent" in session._state.replicas[first].reason
+                lambda: session._replicas[first].takes_part or "never sent" in session._recovery.replicas[first].reason
             )
             for begin in (3, 5, 7):
                 await session.append(packed(begin, 2))
@@ -742,7 +742,7 @@ def test_a_node_that_keeps_more_than_it_was_told_to_holds_up_nobody_else(
             monkeypatch.setattr(StorageClient, "truncate", less)
             async with cluster.session() as session:
                 assert await session.open() == 4
-                await until(lambda: "5 after a cut behind 4" in session._state.replicas[first].reason)
+                await until(lambda: "5 after a cut behind 4" in session._recovery.replicas[first].reason)
                 assert await session.append(packed(5, 1)) == 5
                 wrong.clear()
                 await until(lambda: session._replicas[first].acknowledged == 5)

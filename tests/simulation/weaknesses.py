@@ -154,7 +154,7 @@ def v16_an_assignment_changes_under_a_session(patch: Patch) -> None:
 
 def v17_open_before_the_metadata(patch: Patch) -> None:
     """A session takes appends as soon as a quorum is recovered, whether or not the metadata says so."""
-    real = recovery._conclude
+    real = recovery._complete
 
     def conclude(state: Any, actions: Any) -> Any:
         wanted = recovery.replica_states(state) if state.resolved is not None else ()
@@ -165,7 +165,7 @@ def v17_open_before_the_metadata(patch: Patch) -> None:
             made = replace(made, writing=wanted)
         return replace(made, written=known), done
 
-    patch.setattr(recovery, "_conclude", conclude)
+    patch.setattr(recovery, "_complete", conclude)
 
 
 # ---- what is not in the release ----------------------------------------------------------------------------------------
@@ -267,7 +267,7 @@ def a_lost_storage_votes(patch: Patch) -> None:
 
 def nothing_is_cut(patch: Patch) -> None:
     """What a replica holds beyond the mark stays."""
-    real = recovery._next
+    real = recovery._next_action
 
     def following(state: Any, one: Any) -> Any:
         made = real(state, one)
@@ -275,7 +275,7 @@ def nothing_is_cut(patch: Patch) -> None:
             return recovery_actions.SetLowWaterMark(one.node, made.transaction_id)
         return made
 
-    patch.setattr(recovery, "_next", following)
+    patch.setattr(recovery, "_next_action", following)
 
 
 def locks_are_forgotten(patch: Patch) -> None:

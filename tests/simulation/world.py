@@ -98,7 +98,7 @@ class Server:
         self.closed = False
         self.told: list[RecordHeader] = []
         self.partition.start()
-        self._feeding = asyncio.ensure_future(self.partition.feed(self, -1, 1 << 30))
+        self._feeding = asyncio.ensure_future(self.partition.committed.feed(self, -1, 1 << 30))
 
     async def writable(self) -> None:
         """It always takes more."""

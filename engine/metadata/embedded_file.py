@@ -1,0 +1,103 @@
+"""The SQLite file that holds embedded metadata: opening and creating it, and its errors as ours.
+
+Tables::
+
+    znode     path (primary key), data, version, cversion, sequence (number of the next sequential child),
+              session (id of the session that an ephemeral node belongs to, else NULL)
+    session   see `engine.metadata.embedded_sessions`
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+from waltzctl.engine.errors import DeadlineError, NotWaltzError, PeerUnreachableError
+from waltzctl.engine.metadata import embedded_sessions
+
+APPLICATION_ID = 0x57414C5A
+"""SQLite's ``application_id`` in the header of the file: "WALZ" in ASCII."""
+SCHEMA_VERSION = 1
+"""SQLite's ``user_version``."""
+_BUSY_SECONDS = 10.0
+"""Seconds to wait for another process's transaction."""
+_SCHEMA = (
+    """CREATE TABLE znode (
+        path TEXT PRIMARY KEY, data BLOB NOT NULL, version INTEGER NOT NULL DEFAULT 0, cversion INTEGER NOT NULL DEFAULT 0,
+        sequence INTEGER NOT NULL DEFAULT 0, session INTEGER
+    ) WITHOUT ROWID""",
+    embedded_sessions.TABLE,
+    f"PRAGMA application_id = {APPLICATION_ID}",
+    f"PRAGMA user_version = {SCHEMA_VERSION}",
+)
+
+
+def open_file(path: Path, create: bool) -> tuple[sqlite3.Connection, int]:
+    """Open the file: a connection, and a descriptor that identifies the file.  `create`: make it if there is none.
+
+    Raises NotWaltzError, PeerUnreachableError, DeadlineError.
+    """
+    if not path.is_file():
+        if path.exists():
+            raise NotWaltzError(f"{path}: no regular file", advice="give the path of the metadata's file")
+        if not create:
+            raise NotWaltzError(
+                f"{path}: there is no metadata", advice="make a cluster with waltzctl create-cluster or cluster create"
+            )
+    with translated_errors(path):
+        database = sqlite3.connect(
+            f"{path.absolute().as_uri()}?mode={'rwc' if create else 'rw'}",
+            uri=True,
+            timeout=_BUSY_SECONDS,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+        try:
+            database.execute("PRAGMA synchronous = FULL")
+            if create:
+                database.execute("BEGIN IMMEDIATE")
+                if not database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+                    for statement in _SCHEMA:
+                        database.execute(statement)
+                database.execute("COMMIT")
+            (application,) = database.execute("PRAGMA application_id").fetchone()
+            (version,) = database.execute("PRAGMA user_version").fetchone()
+            if (application, version) != (APPLICATION_ID, SCHEMA_VERSION):
+                raise NotWaltzError(
+                    f"{path}: no metadata of a Waltz cluster, or of a version that this program does not know",
+                    advice="give the path that create-cluster --metadata was given",
+                )
+            # O_PATH: closing an ordinary descriptor would drop the process's POSIX locks on the file
+            opened = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        except BaseException:
+            database.close()
+            raise
+    return database, opened
+
+
+@contextlib.contextmanager
+def translated_errors(path: Path) -> Iterator[None]:
+    """Translate errors of SQLite and of the system: PeerUnreachableError, DeadlineError, NotWaltzError."""
+    try:
+        yield
+    except OSError as error:
+        raise PeerUnreachableError(str(path), str(error)) from None
+    except sqlite3.OperationalError as error:
+        if "locked" in str(error) or "busy" in str(error):
+            raise DeadlineError(
+                str(path),
+                f"another process kept it locked for {_BUSY_SECONDS:g} s",
+                advice="what it does shows lsof or fuser",
+            ) from None
+        raise PeerUnreachableError(
+            str(path),
+            str(error),
+            advice="is its directory there, may this user write in it, and is there room on the disk?",
+        ) from None
+    except sqlite3.DatabaseError as error:
+        raise NotWaltzError(
+            f"{path}: {error}", advice="this is no metadata that waltzctl wrote, or it is damaged"
+        ) from None
